@@ -1,0 +1,60 @@
+# Set-up and the few commands that a newcomer needs; `make help` lists them.
+#
+#   PYTHON=/path/to/python   the interpreter to build the environment with (found by itself otherwise)
+#   EXTRAS=cuda13            extras of pyproject.toml to install as well (cuda13, tpu)
+
+SHELL := /bin/bash
+VENV := .venv
+WORKDIR := runs/quickstart
+PYTEST_FLAGS := -n 2
+RUN := $(VENV)/bin/python -m transformer_jax
+INSTALLED := $(VENV)/.installed$(addprefix -,$(EXTRAS))
+INSTALL := install -r requirements.txt -e '.$(if $(EXTRAS),[$(EXTRAS)])'
+
+# Prints the path of the first interpreter that is Python >= 3.12 and can build an environment, or nothing.
+# A name is tried by running it: the shims of version managers exist for versions that do not.
+candidates = $(or $(PYTHON),python3.13 python3.12 python3 python ~/.pyenv/versions/3.1[23]*/bin/python)
+find_python = for python in $(candidates); do "$$python" -c 'import sys, venv, ensurepip; \
+	print(sys.executable) if sys.version_info >= (3, 12) else sys.exit(1)' 2>/dev/null && break; done
+have_uv = uv --version >/dev/null 2>&1
+
+.DELETE_ON_ERROR:
+.PHONY: help setup quickstart test lint format
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup: $(INSTALLED)  ## build .venv and install what requirements.txt pins
+
+quickstart: setup  ## train, translate and score the embedded task
+	$(RUN) train --config=configs/quickstart.py --workdir=$(WORKDIR)
+	$(RUN) evaluate --workdir=$(WORKDIR) --split=test
+	$(RUN) evaluate --workdir=$(WORKDIR) --split=test_combinations
+
+test: lint  ## lint, check the format and run the tests
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+lint: setup  ## ruff's checks, and its format as a check
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+format: setup  ## let ruff mend what it can
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+$(VENV)/bin/python:
+	@rm -rf $(VENV); python=$$($(find_python)); \
+	if [ -z "$$python" ] && { [ -n "$(PYTHON)" ] || ! $(have_uv); }; then \
+		echo "transformer_jax needs Python >= 3.12 with its venv module. None of these is one: $(candidates)." \
+			"Install one, or uv (https://docs.astral.sh/uv), or name it: make PYTHON=/path/to/python" >&2; \
+		exit 1; \
+	fi; \
+	echo "Building $(VENV) with $${python:-a Python 3.12 that uv provides}"; \
+	if $(have_uv); then uv venv --quiet --seed --python "$${python:-3.12}" $(VENV); \
+	else "$$python" -m venv $(VENV); fi
+
+# uv reads neither pip's configuration nor its mirrors: where it fails, pip has a go.
+$(INSTALLED): requirements.txt pyproject.toml | $(VENV)/bin/python
+	@if ! { $(have_uv) && uv pip $(INSTALL) --python $(VENV)/bin/python; }; then \
+		$(VENV)/bin/python -m pip $(INSTALL); fi
+	@touch $@
