@@ -1,0 +1,1 @@
+"""From text to batches: sources of examples, packing into rows, the input pipeline."""

@@ -1,0 +1,88 @@
+"""Downloads files whose content is known beforehand: pinned by size and SHA-256."""
+
+import hashlib
+import logging
+import os
+import tempfile
+import urllib.request
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import BinaryIO
+
+from tqdm import tqdm
+
+from transformer_jax.errors import UserError
+
+_CHUNK_BYTES = 1 << 16
+_TIMEOUT_SECONDS = 30
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A public file and what it must contain.
+
+    Attributes:
+      url: where it is; its last component is the file's name.
+      size: its length in bytes; not one byte more is stored.
+      sha256: its SHA-256 in hexadecimal.
+    """
+
+    url: str
+    size: int
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+def download(remote: RemoteFile, folder: Path) -> Path:
+    """Brings `remote` into `folder` and returns its path there.
+
+    The file takes its name only once it is whole and right, in one atomic step, so that processes
+    that download at the same time do no harm to each other. Missing folders are made for
+    their owner alone (0700), as the XDG base directory specification asks for caches.
+
+    Raises:
+      UserError: no network, a wrong size or hash, or a folder that cannot be written.
+    """
+    path = folder / remote.name
+    logger.info("downloading %s to %s", remote.url, folder)
+    try:
+        _make_private(folder)
+        with tempfile.NamedTemporaryFile(dir=folder, delete_on_close=False) as partial:
+            with urllib.request.urlopen(remote.url, timeout=_TIMEOUT_SECONDS) as response:
+                _copy_verified(response, partial, remote)
+            partial.close()
+            os.replace(partial.name, path)
+    except (OSError, HTTPException) as error:
+        raise UserError(
+            f"cannot download {remote.url} to {folder} ({error}): set data.dir to a folder that "
+            "has the files of the set, or TRANSFORMER_JAX_DATA to the folder above it"
+        ) from error
+    return path
+
+
+def _make_private(folder: Path) -> None:
+    for missing in reversed([folder, *folder.parents]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def _copy_verified(response: BinaryIO, file: BinaryIO, remote: RemoteFile) -> None:
+    """Copies the body to `file`; raises OSError if it is not the file that is pinned."""
+    digest, received = hashlib.sha256(), 0
+    with tqdm(desc=remote.name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
+        while chunk := response.read(_CHUNK_BYTES):
+            received += len(chunk)
+            if received > remote.size:
+                raise OSError(f"it is longer than the {remote.size} bytes expected")
+            digest.update(chunk)
+            file.write(chunk)
+            bar.update(len(chunk))
+    if received < remote.size:
+        raise OSError(f"it broke off after {received} of {remote.size} bytes")
+    if digest.hexdigest() != remote.sha256:
+        raise OSError(f"its SHA-256 is {digest.hexdigest()}, not {remote.sha256}")
