@@ -1,0 +1,32 @@
+"""The Transformer of "Attention Is All You Need" in JAX: to run, to change, to trust.
+
+    import transformer_jax as tj
+    config = tj.config("configs/quickstart.py", {"train.num_steps": 500})
+    run = tj.train(config, workdir)                  # or tj.load(workdir)
+
+Nothing heavy is imported until one of these names is used, so that the shell answers at once.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from transformer_jax.errors import UserError
+
+__all__ = ["UserError", "config", "load", "train"]
+
+_LAZY = {
+    "config": ("transformer_jax.configuration", "load_config"),
+    "load": ("transformer_jax.api", "load"),
+    "train": ("transformer_jax.api", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    return getattr(import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

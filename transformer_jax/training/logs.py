@@ -1,0 +1,86 @@
+"""Where the figures of a run go: metrics.jsonl, TensorBoard and the progress shown meanwhile."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tensorboardX import SummaryWriter
+
+from transformer_jax.training.progress import start_progress
+from transformer_jax.training.records import RecordFile, plain_value
+
+
+@dataclass(frozen=True)
+class LoggingConfig:
+    """`every_steps`: how many optimizer steps lie between two records of training figures.
+
+    Raises:
+      ValueError: `every_steps` is not positive.
+    """
+
+    every_steps: int = 100
+
+    def __post_init__(self):
+        if self.every_steps < 1:
+            raise ValueError(f"every_steps must be at least 1, got {self.every_steps}")
+
+
+class RunLog:
+    """The figures of one run, written and shown; a context manager.
+
+    Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the figures)
+    and the same numbers as TensorBoard events `split/name` under `workdir/tensorboard`. Both forget
+    what lies beyond `start_step`, the step that the run was restored to (0 for a new one).
+
+    In a run of many processes the first one alone holds a RunLog.
+    """
+
+    def __init__(self, workdir: Path, *, start_step: int, num_steps: int):
+        workdir.mkdir(parents=True, exist_ok=True)
+        self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
+        self._events = SummaryWriter(
+            str(workdir / "tensorboard"),
+            purge_step=start_step + 1,
+            # A run resumed within the second would otherwise overwrite its first file.
+            filename_suffix=f".from_step_{start_step}",
+            flush_secs=30,
+        )
+        self._progress = start_progress(start_step, num_steps)
+
+    def advance(self, step: int) -> None:
+        """Shows that `step` steps are done; cheap enough for every step."""
+        self._progress.advance(step)
+
+    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Writes and shows figures of `split` ("train", "valid", ...) at `step`.
+
+        `metrics` holds numbers (Python's, or arrays without dimensions) and texts, such as the
+        signature of a score; the texts go to metrics.jsonl alone.
+        """
+        plain = {name: plain_value(value) for name, value in metrics.items()}
+        now = round(time.time(), 3)
+        self._records.append({"step": step, "split": split, "time": now, **plain})
+        for name, value in plain.items():
+            if isinstance(value, Real):
+                self._events.add_scalar(f"{split}/{name}", value, step, walltime=now)
+        self._progress.report(step, split, plain)
+
+    def close(self) -> None:
+        self._progress.close()
+        self._records.close()
+        self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

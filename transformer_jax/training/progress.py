@@ -1,0 +1,102 @@
+"""How a run shows where it is: a bar on a terminal, log lines elsewhere."""
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any, Protocol
+
+from tqdm import tqdm
+
+logger = logging.getLogger(__name__)
+
+SHOWN_ON_THE_BAR = ("loss", "tokens_per_s")
+
+
+class Progress(Protocol):
+    """What the two ways of showing progress have in common."""
+
+    def advance(self, step: int) -> None:
+        """`step` steps are done, counted from the start of the run."""
+
+    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Figures of `split` at `step`."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+
+def start_progress(start_step: int, num_steps: int) -> Progress:
+    """A bar where stderr is a terminal, log lines elsewhere."""
+    if sys.stderr.isatty():
+        return ProgressBar(start_step, num_steps)
+    return ProgressLines(num_steps)
+
+
+class ProgressBar:
+    """A tqdm bar with time left and the latest training figures; other splits get a log line."""
+
+    def __init__(self, start_step: int, num_steps: int):
+        self._bar = tqdm(
+            initial=start_step, total=num_steps, unit="step", file=sys.stderr, dynamic_ncols=True
+        )
+
+    def advance(self, step: int) -> None:
+        self._bar.update(step - self._bar.n)
+
+    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        if split == "train":
+            shown = {name: metrics[name] for name in SHOWN_ON_THE_BAR if name in metrics}
+            self._bar.set_postfix_str(format_figures(shown))
+        else:
+            logger.info("step %d %s %s", step, split, format_figures(metrics))
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class ProgressLines:
+    """One log line a report: `step 200/4000 train loss 3.21 ... 12m left`."""
+
+    def __init__(self, num_steps: int):
+        self._num_steps = num_steps
+        self._began: tuple[int, float] | None = None
+
+    def advance(self, step: int) -> None:
+        # The clock starts after the first step, which has compiled the program.
+        if self._began is None:
+            self._began = (step, time.monotonic())
+
+    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        place = f"step {step}/{self._num_steps} {split}"
+        parts = (place, format_figures(metrics), self._left(step))
+        logger.info(" ".join(part for part in parts if part))
+
+    def close(self) -> None:
+        """A log has nothing to clear away."""
+
+    def _left(self, step: int) -> str:
+        if self._began is None or step <= self._began[0] or step >= self._num_steps:
+            return ""
+        first_step, first_time = self._began
+        seconds_a_step = (time.monotonic() - first_time) / (step - first_step)
+        return format_seconds(seconds_a_step * (self._num_steps - step)) + " left"
+
+
+def format_figures(metrics: Mapping[str, Any]) -> str:
+    """The numbers among `metrics`, four digits each: `loss 3.214 tokens_per_s 10453`."""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, Real)}
+    return " ".join(f"{name} {_four_digits(value)}" for name, value in numbers.items())
+
+
+def _four_digits(value: Real) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """`45s`, `12m`, `1h05m`."""
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    minutes = round(seconds / 60)
+    return f"{minutes}m" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"

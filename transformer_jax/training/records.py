@@ -1,0 +1,72 @@
+"""metrics.jsonl: the figures of a run, one strict JSON object a line, in the order they came."""
+
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+def to_json(record: Mapping[str, Any]) -> str:
+    """One line of strict JSON: array scalars become numbers, what is not finite becomes null."""
+    plain = {name: plain_value(value) for name, value in record.items()}
+    finite = {name: None if _is_not_finite(value) else value for name, value in plain.items()}
+    return json.dumps(finite, ensure_ascii=False, allow_nan=False)
+
+
+def plain_value(value: Any) -> Any:
+    """A zero-dimensional array of NumPy or JAX as a Python number; anything else as it is."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+class RecordFile:
+    """Appends records to a file of JSON lines.
+
+    Opening it drops what a resumed run is about to write again, records of a step beyond
+    `last_step`, and a line torn by a kill. The file is replaced atomically: a kill while opening
+    loses nothing.
+    """
+
+    def __init__(self, path: Path, *, last_step: int):
+        _drop_after(path, last_step)
+        # One write a line, at once on disk for whoever follows the run.
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        self._file.write(to_json(record) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _drop_after(path: Path, last_step: int) -> None:
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if _is_whole_record_up_to(last_step, line)]
+    if len(kept) == len(lines):
+        return
+    logger.info("%s: %d lines after step %d dropped", path, len(lines) - len(kept), last_step)
+    beside = path.with_name(path.name + ".tmp")
+    with beside.open("wb") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _is_whole_record_up_to(last_step: int, line: bytes) -> bool:
+    if not line.endswith(b"\n"):
+        return False
+    try:
+        return json.loads(line)["step"] <= last_step
+    except (ValueError, TypeError, KeyError):
+        return False
