@@ -56,5 +56,5 @@ $(VENV)/bin/python:
 # uv reads neither pip's configuration nor its mirrors: where it fails, pip has a go.
 $(INSTALLED): requirements.txt pyproject.toml | $(VENV)/bin/python
 	@if ! { $(have_uv) && uv pip $(INSTALL) --python $(VENV)/bin/python; }; then \
-		$(VENV)/bin/python -m pip $(INSTALL); fi
+		$(VENV)/bin/python -m pip --disable-pip-version-check $(INSTALL); fi
 	@touch $@
