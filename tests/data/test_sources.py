@@ -1,0 +1,145 @@
+import gzip
+import pickle
+
+import pytest
+
+from transformer_jax.data import multi30k, sources
+from transformer_jax.data.sources import SOURCES, DataConfig, list_splits, open_split
+from transformer_jax.errors import UserError
+
+
+def write_lines(path, *lines: str) -> str:
+    data = "".join(f"{line}\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("max_source_length", 1),
+        ("max_target_length", 0),
+        ("synthetic_size", 0),
+        ("synthetic_seed", -1),
+    ],
+)
+def test_impossible_sizes_are_refused(field, value):
+    with pytest.raises(ValueError, match=field):
+        DataConfig(**{field: value})
+
+
+def test_unknown_set_names_the_nearest():
+    for ask in (list_splits, lambda name: open_split(DataConfig(name=name), "train")):
+        with pytest.raises(UserError, match="no set 'multi30k_ende', the nearest is 'multi30k_en_"):
+            ask("multi30k_ende")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_unknown_split_lists_the_splits(name):
+    with pytest.raises(UserError) as error:
+        open_split(DataConfig(name=name), "dev")
+    assert f"{name} has no split 'dev'" in str(error.value)
+    for split in list_splits(name):
+        assert split in str(error.value)
+
+
+@pytest.fixture
+def parallel_text(tmp_path) -> DataConfig:
+    return DataConfig(
+        name="parallel_text",
+        train_source=write_lines(tmp_path / "train.en.gz", "one", "", "three"),
+        train_target=write_lines(tmp_path / "train.de", "eins", "zwei", "drei"),
+        test_source=write_lines(tmp_path / "test.en", "", "two"),
+        test_target=write_lines(tmp_path / "test.de.gz", "eins", "zwei"),
+    )
+
+
+def test_parallel_text_reads_the_users_files(parallel_text):
+    assert list(open_split(parallel_text, "train")) == [
+        {"source": "one", "target": "eins"},
+        {"source": "three", "target": "drei"},
+    ]
+
+
+def test_parallel_text_keeps_every_line_that_is_scored(parallel_text):
+    assert list(open_split(parallel_text, "test")) == [
+        {"source": "", "target": "eins"},
+        {"source": "two", "target": "zwei"},
+    ]
+
+
+def test_parallel_text_names_the_field_that_is_not_set(parallel_text):
+    with pytest.raises(UserError, match="data.valid_source is not set"):
+        open_split(parallel_text, "valid")
+    with pytest.raises(UserError, match="data.train_target is not set"):
+        open_split(DataConfig(name="parallel_text", train_source="train.en"), "train")
+
+
+def test_paths_may_start_with_the_home_folder(parallel_text, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = DataConfig(name="parallel_text", test_source="~/test.en", test_target="~/test.de.gz")
+    assert len(open_split(config, "test")) == 2
+
+
+@pytest.fixture
+def multi30k_folder(tmp_path):
+    """A made-up multi30k: in each file one line that tells its stem and language."""
+    folder = tmp_path / "multi30k"
+    folder.mkdir()
+    for stem in ("train", "val", "test_2016_flickr"):
+        write_lines(folder / f"{stem}.en", f"{stem} en")
+        write_lines(folder / f"{stem}.de.gz", f"{stem} de")
+        write_lines(folder / f"{stem}.fr.gz", f"{stem} fr")
+    return folder
+
+
+@pytest.mark.parametrize("target", ["de", "fr"])
+@pytest.mark.parametrize(
+    "split, stem", [("train", "train"), ("valid", "val"), ("test", "test_2016_flickr")]
+)
+def test_multi30k_knows_its_file_names(multi30k_folder, target, split, stem):
+    config = DataConfig(name=f"multi30k_en_{target}", dir=str(multi30k_folder))
+    expected = [{"source": f"{stem} en", "target": f"{stem} {target}"}]
+    assert list(open_split(config, split)) == expected
+
+
+def test_multi30k_is_found_below_the_data_root(multi30k_folder, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
+    assert len(open_split(DataConfig(name="multi30k_en_fr"), "train")) == 1
+
+
+def test_multi30k_pins_every_file_it_may_download():
+    languages = ("en", "de", "fr")
+    names = {f"{stem}.{lang}" for stem in multi30k.FILE_STEMS.values() for lang in languages}
+    assert set(multi30k.MULTI30K.files) == names
+    for name, remote in multi30k.MULTI30K.files.items():
+        assert remote.url.startswith("https://") and remote.name == f"{name}.gz"
+        assert len(bytes.fromhex(remote.sha256)) == 32
+    assert len({remote.sha256 for remote in multi30k.MULTI30K.files.values()}) == len(names)
+
+
+def test_sources_are_picklable_random_access(parallel_text):
+    pairs = open_split(parallel_text, "train")
+    copy = pickle.loads(pickle.dumps(pairs))
+    assert len(copy) == len(pairs) == 2
+    assert copy[1] == pairs[1] == {"source": "three", "target": "drei"}
+
+
+def test_synthetic_set_has_the_size_and_seed_asked_for():
+    assert list_splits("synthetic_en_de") == ("train", "valid", "test", "test_combinations")
+    config = DataConfig(name="synthetic_en_de", synthetic_size=50, synthetic_seed=1)
+    train = open_split(config, "train")
+    assert len(train) == 50 and set(train[0]) == {"source", "target"}
+    assert open_split(config, "train")[:] == train[:]
+    assert open_split(DataConfig(synthetic_size=50, synthetic_seed=2), "train")[:] != train[:]
+
+
+@pytest.mark.parametrize("split", ["valid", "test", "test_combinations"])
+def test_what_is_scored_of_the_synthetic_set_does_not_grow_with_training(monkeypatch, split):
+    monkeypatch.setattr(sources, "SYNTHETIC_HELD_OUT_SIZE", 10)
+    config = DataConfig(name="synthetic_en_de", synthetic_size=100)
+    held_out = open_split(config, split)
+    assert len(held_out) == 10
+    assert open_split(DataConfig(synthetic_size=200), split)[:] == held_out[:]
+    seen = {example["source"] for example in open_split(config, "train")}
+    assert seen.isdisjoint(example["source"] for example in held_out)
