@@ -13,9 +13,7 @@ logger = logging.getLogger(__name__)
 
 def to_json(record: Mapping[str, Any]) -> str:
     """One line of strict JSON: array scalars become numbers, what is not finite becomes null."""
-    plain = {name: plain_value(value) for name, value in record.items()}
-    finite = {name: None if _is_not_finite(value) else value for name, value in plain.items()}
-    return json.dumps(finite, ensure_ascii=False, allow_nan=False)
+    return json.dumps(_strict(record), ensure_ascii=False, allow_nan=False)
 
 
 def plain_value(value: Any) -> Any:
@@ -23,8 +21,13 @@ def plain_value(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _is_not_finite(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _strict(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(each) for each in value]
+    plain = plain_value(value)
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
 
 
 class RecordFile:

@@ -1,0 +1,65 @@
+"""One example a line: escapes, and what counts as a line."""
+
+import io
+import logging
+
+import pytest
+
+from transformer_jax.cli.lines import escape, read_batches, unescape
+
+
+def read_all(data, most=512):
+    return list(read_batches(io.BytesIO(data), most=most))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a\nb", r"a\nb"),
+        ("a\r\nb", r"a\r\nb"),
+        ("a\\b", r"a\\b"),
+        ("a\\nb", r"a\\nb"),
+        ("\\", r"\\"),
+        ("a\u2028b\x0bc\x85", "a\u2028b\x0bc\x85"),
+        ("", ""),
+    ],
+)
+def test_escapes_go_both_ways(text, line):
+    assert escape(text) == line
+    assert unescape(line) == text
+
+
+@pytest.mark.parametrize("line", [r"C:\temp", "ends in \\", r"\x41"])
+def test_a_backslash_before_anything_else_stands_for_itself(line):
+    assert unescape(line) == line
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"\n\na\n\n", ["", "", "a", ""]),
+        (b"a\r\nb\x0bc\n", ["a\r", "b\x0bc"]),
+        ("ä\u2028ö\n".encode(), ["ä\u2028ö"]),
+    ],
+)
+def test_lines_end_at_line_feeds_alone(data, lines):
+    assert [line for batch in read_all(data) for line in batch] == lines
+
+
+def test_a_batch_has_at_most_so_many_lines():
+    assert [len(batch) for batch in read_all(b"x\n" * 10, most=4)] == [4, 4, 2]
+
+
+def test_a_line_longer_than_a_read_stays_whole():
+    assert read_all(b"a" * 3_000_000 + b"\nb\n") == [["a" * 3_000_000, "b"]]
+
+
+def test_what_is_not_utf8_is_replaced_with_a_warning_that_names_the_line(caplog):
+    with caplog.at_level(logging.WARNING, logger="transformer_jax"):
+        batches = read_all(b"fine\nalso\nM\xfcnchen\n", most=2)
+    assert batches == [["fine", "also"], ["M\ufffdnchen"]]
+    (message,) = caplog.messages
+    assert message.startswith("line 3 of the input is not UTF-8 from byte 2 on")

@@ -1,0 +1,214 @@
+"""The shell from outside: exit statuses, what goes where, and what each verb asks of the API."""
+
+import io
+import json
+import logging
+import select
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import transformer_jax
+from transformer_jax.cli import verbs
+from transformer_jax.cli.main import main
+from transformer_jax.cli.messages import log_to_stderr
+from transformer_jax.errors import UserError
+
+# A shell whose `predict` gives every line back in capitals, through no model.
+CAPITALS = """
+import sys, types
+from types import SimpleNamespace as N
+api = types.ModuleType("transformer_jax.api")
+run = N(predict=lambda lines, num_outputs: [[N(text=t.upper(), score=-1.5)] for t in lines])
+api.load = lambda workdir, checkpoint, average: run
+sys.modules["transformer_jax.api"] = api
+from transformer_jax.cli.main import main
+sys.exit(main(["predict", "--workdir=w", *sys.argv[1:]]))
+"""
+
+
+def shell(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "transformer_jax", *words], capture_output=True, text=True
+    )
+
+
+def predict(data, *flags):
+    command = [sys.executable, "-c", CAPITALS, *flags]
+    return subprocess.run(command, input=data, capture_output=True)
+
+
+@pytest.fixture
+def api(monkeypatch):
+    """Stands in for the API, which the verbs import when they run."""
+    stand_in = SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "transformer_jax.api", stand_in)
+    monkeypatch.setattr(transformer_jax, "api", stand_in, raising=False)
+    monkeypatch.setattr("transformer_jax.cli.main.log_to_stderr", lambda: None)
+    return stand_in
+
+
+@pytest.mark.parametrize("words", [["--help"], ["predict", "--help"], ["benchmark", "train", "-h"]])
+def test_help_goes_to_stdout(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: python -m transformer_jax")
+
+
+def test_help_answers_within_two_seconds():
+    def seconds():
+        began = time.monotonic()
+        assert shell("--help").returncode == 0
+        return time.monotonic() - began
+
+    # The best of three: other work on the machine is not the shell's.
+    assert min(seconds() for _ in range(3)) < 2
+
+
+def test_neither_the_package_nor_the_shell_imports_jax():
+    heavy = "{'jax', 'numpy', 'tensorboardX', 'tqdm'}"
+    code = f"import sys, transformer_jax.cli.main; sys.exit(bool({heavy} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("words", [["trian"], ["predict", "--workdr=x"], [], ["predict"]])
+def test_a_mistake_is_one_line_on_stderr_and_status_2(words):
+    result = shell(*words)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_user_error_of_many_lines_becomes_one(api, capsys):
+    def load(*_args, **_options):
+        raise UserError("no run in x:\ntrain one first")
+
+    api.load = load
+    assert main(["evaluate", "--workdir=x"]) == 2
+    assert capsys.readouterr().err == "error: no run in x: train one first\n"
+
+
+def test_an_interrupt_is_quiet(api, capsys):
+    def load(*_args, **_options):
+        raise KeyboardInterrupt
+
+    api.load = load
+    assert main(["evaluate", "--workdir=x"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_predict_writes_one_line_for_each_in_order():
+    data = b"one\n\nM\xfcnchen\r\ntwo \\n three\\\\\nlast"
+    result = predict(data)
+    expected = "ONE\n\nM\ufffdNCHEN\\r\nTWO \\n THREE\\\\\nLAST\n"
+    assert result.stdout == expected.encode()
+    assert result.returncode == 0
+    assert b"line 3 of the input is not UTF-8" in result.stderr
+
+
+def test_predict_writes_json_lines():
+    result = predict("grün\na\\nb\n".encode(), "--format=jsonl")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"outputs": [{"text": "GRÜN", "score": -1.5}]},
+        {"outputs": [{"text": "A\nB", "score": -1.5}]},
+    ]
+
+
+def test_predict_answers_a_line_at_once_and_is_quiet_when_the_reader_leaves(monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    command = [sys.executable, "-c", CAPITALS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        answered, _, _ = select.select([process.stdout], [], [], 20)
+        if not answered:
+            process.kill()
+        assert process.stdout.readline() == b"ONE\n"
+        process.stdout.close()
+        process.stdin.write(b"two\n")
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_a_lost_line_is_never_silent(api, monkeypatch):
+    api.load = lambda *_args, **_options: SimpleNamespace(predict=lambda *_args, **_options: [])
+    monkeypatch.setattr(verbs.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
+    with pytest.raises(ValueError, match="shorter"):
+        main(["predict", "--workdir=w"])
+
+
+def test_many_outputs_have_no_place_in_text(api, capsys):
+    assert main(["predict", "--workdir=x", "--num_outputs=2"]) == 2
+    assert "--format=jsonl" in capsys.readouterr().err
+
+
+def test_predict_passes_only_the_decode_options_given(api, monkeypatch):
+    asked = {}
+
+    def run_predict(lines, **options):
+        asked.update(options)
+        return [[SimpleNamespace(text=line, score=0.0)] for line in lines]
+
+    api.load = lambda workdir, checkpoint, average: SimpleNamespace(predict=run_predict)
+    output = SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None)
+    monkeypatch.setattr(verbs.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
+    monkeypatch.setattr(verbs.sys, "stdout", output)
+    assert main(["predict", "--workdir=w", "--alpha=0.8"]) == 0
+    assert asked == {"num_outputs": 1, "alpha": 0.8}
+    assert output.buffer.getvalue() == b"a\n"
+
+
+def test_evaluate_prints_one_json_object(api, capsys):
+    asked = []
+
+    def load(workdir, checkpoint, average):
+        asked.append((workdir, checkpoint, average))
+        return SimpleNamespace(
+            evaluate=lambda **options: asked.append(options) or {"bleu": 31.5, "loss": float("inf")}
+        )
+
+    api.load = load
+    assert main(["evaluate", "--workdir=w", "--checkpoint=best", "--average=3"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"bleu": 31.5, "loss": None}
+    assert main(["evaluate", "--workdir=w", "--source=s", "--target=t", "--beam_size=2"]) == 0
+    assert asked == [
+        ("w", "best", 3),
+        {"split": "test"},
+        ("w", "latest", None),
+        {"source": "s", "target": "t", "beam_size": 2},
+    ]
+
+
+@pytest.mark.parametrize("flags", [["--source=s"], ["--source=s", "--target=t", "--split=test"]])
+def test_evaluate_asks_for_one_thing_to_score(api, flags, capsys):
+    assert main(["evaluate", "--workdir=w", *flags]) == 2
+    assert "--source" in capsys.readouterr().err
+
+
+def test_messages_go_to_stderr_without_the_chatter_of_libraries(capsys):
+    root = logging.getLogger()
+    before = list(root.handlers)
+    try:
+        log_to_stderr()
+        logging.getLogger("transformer_jax.training").info("step 1/2")
+        logging.getLogger("transformer_jax.cli").warning("odd")
+        logging.getLogger("absl").warning("saving")
+        logging.getLogger("jax._src.compiler").warning("no GPU")
+        logging.getLogger("orbax").setLevel(logging.INFO)
+        logging.getLogger("orbax").info("saving")
+    finally:
+        root.handlers = before
+    out, err = capsys.readouterr()
+    assert out == ""
+    shown = [line.split(" ", 1) for line in err.splitlines()]
+    assert [rest for _, rest in shown][0] == "step 1/2"
+    assert "odd" in err
+    assert "no GPU" in err
+    assert "saving" not in err

@@ -1,0 +1,71 @@
+"""Verbs, flags and overrides, and the one line that a mistake is answered with."""
+
+import pytest
+
+from transformer_jax.cli.parser import parse
+from transformer_jax.errors import UserError
+
+
+def test_overrides_are_collected_as_text_in_both_spellings():
+    args = parse(
+        ["train", "--config.model.d_model=64", "--config=a.py", "--workdir", "w"]
+        + ["--config.optimizer.learning_rate", "-1", "--config.data.name=", "--config.a.b=c=d"]
+    )
+    assert (args.verb, args.config, args.workdir, args.dry_run) == ("train", "a.py", "w", False)
+    assert args.overrides == {
+        "model.d_model": "64",
+        "optimizer.learning_rate": "-1",
+        "data.name": "",
+        "a.b": "c=d",
+    }
+
+
+def test_predict_flags_have_their_types():
+    args = parse(["predict", "--workdir=w", "--checkpoint=200", "--beam_size=8", "--alpha=0.5"])
+    assert (args.checkpoint, args.average, args.format) == (200, None, "text")
+    assert (args.beam_size, args.alpha, args.batch_size) == (8, 0.5, None)
+
+
+def test_benchmarks_take_their_own_sizes():
+    args = parse(["benchmark", "decode", "--config=a.py", "--output_length=64", "--config.seed=1"])
+    assert (args.verb, args.what, args.output_length) == ("benchmark", "decode", 64)
+    assert args.overrides == {"seed": "1"}
+
+
+def test_a_dry_run_needs_no_workdir():
+    assert parse(["train", "--config=a.py", "--dry_run"]).workdir is None
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("trian --config=a.py", "unknown verb trian; did you mean train?"),
+        ("benchmark decoed --config=a.py", "unknown verb decoed; did you mean decode?"),
+        ("xyz", "unknown verb xyz; known: train, evaluate, predict, benchmark"),
+        ("predict --work_dir=w", "unknown flag --work_dir; did you mean --workdir?"),
+        (
+            "predict --workdir=w --beam-size 4",
+            "unknown flag --beam-size; did you mean --beam_size?",
+        ),
+        ("predict --workdir=w --beam=4", "unknown flag --beam; did you mean --beam_size?"),
+        ("evaluate --workdir=w extra", "unexpected argument extra"),
+        ("benchmark train --config=a.py --beam_size=4", "unknown flag --beam_size"),
+        ("", "needs a verb: train, evaluate, predict, benchmark"),
+        ("benchmark", "benchmark` needs a verb: train, decode"),
+        ("predict", "predict needs --workdir"),
+        ("train --workdir=w", "train needs --config"),
+        ("train --config=a.py", "train needs --workdir"),
+        ("train --config=a.py --workdir=w --config.seed", "--config.seed has no value"),
+        ("train --config=a.py --config.seed --dry_run", "--config.seed has no value"),
+        ("predict --workdir=w --config.seed=1", "predict takes no --config.seed"),
+        ("predict --workdir=w --beam_size=four", "invalid int value: 'four'"),
+        ("predict --workdir=w --num_outputs=0", "'0' is not a positive whole number"),
+        ("predict --workdir=w --checkpoint=last", "'last' is not latest, best or the number"),
+        ("predict --workdir", "argument --workdir: expected one argument"),
+    ],
+)
+def test_a_mistake_is_answered_with_one_line(line, message):
+    with pytest.raises(UserError) as caught:
+        parse(line.split())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

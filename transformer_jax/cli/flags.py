@@ -1,0 +1,136 @@
+"""The verbs and their flags, declared."""
+
+import argparse
+
+from transformer_jax.errors import UserError
+
+PROGRAM = "python -m transformer_jax"
+OVERRIDE = "--config."
+VERBS = {"train": {}, "evaluate": {}, "predict": {}, "benchmark": {"train": {}, "decode": {}}}
+DECODE_OPTIONS = ("beam_size", "alpha", "max_extra_length", "batch_size")
+BENCHMARK_SIZES = {
+    "train": ("batch_size", "source_length", "target_length", "steps"),
+    "decode": ("batch_size", "source_length", "beam_size", "output_length", "steps"),
+}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Raises its errors, without the usage text, and takes no abbreviated flags."""
+
+    def __init__(self, **options):
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str):
+        verb = self.prog.removeprefix(PROGRAM).strip()
+        raise UserError(f"{verb}: {message}" if verb else message)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(
+        prog=PROGRAM, description="Trains, scores and uses Transformers; one config, one run."
+    )
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    _add_train(verbs)
+    _add_evaluate(verbs)
+    _add_predict(verbs)
+    _add_benchmark(verbs)
+    return parser
+
+
+def _add_train(verbs) -> None:
+    train = verbs.add_parser(
+        "train",
+        help="train a config in a workdir, or go on from its last checkpoint",
+        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
+    )
+    _add_config(train)
+    train.add_argument("--workdir", metavar="DIR", help="where the run is kept; made if absent")
+    train.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="print parameters, batch shapes and a memory estimate, and exit",
+    )
+
+
+def _add_evaluate(verbs) -> None:
+    evaluate = verbs.add_parser(
+        "evaluate",
+        help="score a run; prints one JSON object",
+        epilog="Files are one example a line.",
+    )
+    _add_run(evaluate)
+    evaluate.add_argument("--split", help="the split of the run's data to score (default: test)")
+    evaluate.add_argument("--source", metavar="FILE", help="score this file instead of a split")
+    evaluate.add_argument("--target", metavar="FILE", help="the references of --source")
+    _add_decode_options(evaluate)
+
+
+def _add_predict(verbs) -> None:
+    predict = verbs.add_parser(
+        "predict",
+        help="read one example a line from stdin, write one line for each",
+        epilog=r"In a line, \\ stands for a backslash, \n for a line feed and \r for a carriage "
+        r"return; the output is written in the same way, unless --format=jsonl.",
+    )
+    _add_run(predict)
+    predict.add_argument("--format", choices=("text", "jsonl"), default="text")
+    predict.add_argument(
+        "--num_outputs",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="outputs an example, best first; more than one needs --format=jsonl",
+    )
+    _add_decode_options(predict)
+
+
+def _add_benchmark(verbs) -> None:
+    benchmark = verbs.add_parser(
+        "benchmark", help="time a config's training step or search; prints one JSON object"
+    )
+    what = benchmark.add_subparsers(dest="what", metavar="train|decode", title="what to time")
+    for name, sizes in BENCHMARK_SIZES.items():
+        verb = what.add_parser(name, help=f"{name} on random tokens, warm, median of many")
+        _add_config(verb)
+        for size in sizes:
+            verb.add_argument(f"--{size}", type=_positive, metavar="N")
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="the experiment, such as configs/NAME.py")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workdir", metavar="DIR", help="the run's directory")
+    parser.add_argument(
+        "--checkpoint",
+        type=_checkpoint,
+        default="latest",
+        metavar="latest|best|STEP",
+        help="which parameters to use (default: latest)",
+    )
+    parser.add_argument(
+        "--average", type=_positive, metavar="K", help="average the last K parameter snapshots"
+    )
+
+
+def _add_decode_options(parser: argparse.ArgumentParser) -> None:
+    for name in DECODE_OPTIONS:
+        kind, metavar = (float, "X") if name == "alpha" else (int, "N")
+        parser.add_argument(
+            f"--{name}", type=kind, metavar=metavar, help=f"instead of the config's decode.{name}"
+        )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _checkpoint(text: str) -> str | int:
+    if text in ("latest", "best"):
+        return text
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not latest, best or the number of a step")
+    return int(text)

@@ -1,0 +1,89 @@
+"""From words to a verb and its flags. Imports nothing heavy, so that `--help` answers at once."""
+
+import argparse
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+
+from transformer_jax.cli.flags import OVERRIDE, PROGRAM, VERBS, build_parser
+from transformer_jax.errors import UserError
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The verb and its flags; `overrides` maps `SECTION.FIELD` to the text given for it.
+
+    Raises:
+      UserError: an unknown verb or flag (the nearest is named), a missing or malformed one.
+    """
+    words, overrides = _take_overrides(argv)
+    _check_verbs(words)
+    args, unknown = build_parser().parse_known_args(words)
+    _check_unknown(args, unknown)
+    _check_overrides(args, overrides)
+    _check_required(args)
+    args.overrides = overrides
+    return args
+
+
+def _take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Separates `--config.a.b=value` and `--config.a.b value` from the other words."""
+    words, overrides = [], {}
+    rest = iter(argv)
+    for word in rest:
+        if not word.startswith(OVERRIDE):
+            words.append(word)
+            continue
+        flag, has_value, value = word.partition("=")
+        if not has_value:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                raise UserError(f"{flag} has no value; write {flag}=VALUE")
+        overrides[flag.removeprefix(OVERRIDE)] = value
+    return words, overrides
+
+
+def _check_verbs(words: Sequence[str]) -> None:
+    known = VERBS
+    for word in words:
+        if not known or word.startswith("-"):
+            return
+        if word not in known:
+            raise UserError(_unknown("verb", word, known))
+        known = known[word]
+
+
+def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
+    if not unknown:
+        return
+    word = unknown[0].partition("=")[0]
+    if not word.startswith("-"):
+        raise UserError(f"unexpected argument {word}; flags are written --FLAG=VALUE")
+    flags = ["--" + name for name in vars(args) if name not in ("verb", "what")]
+    raise UserError(_unknown("flag", word, flags or ["--help"]))
+
+
+def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> None:
+    if overrides and args.verb in ("evaluate", "predict"):
+        raise UserError(
+            f"{args.verb} takes no {OVERRIDE}{next(iter(overrides))}: "
+            "a run keeps the config that it was trained with"
+        )
+
+
+def _check_required(args: argparse.Namespace) -> None:
+    # Not left to argparse, which would report a misspelt flag as a missing one.
+    if args.verb is None or getattr(args, "what", "") is None:
+        known = VERBS if args.verb is None else VERBS[args.verb]
+        place = f"{PROGRAM} {args.verb or ''}".strip()
+        raise UserError(f"`{place}` needs a verb: {', '.join(known)}; see `{place} --help`")
+    required = {"config", "workdir"} & vars(args).keys()
+    if getattr(args, "dry_run", False):
+        required.remove("workdir")
+    for name in sorted(required):
+        if getattr(args, name) is None:
+            raise UserError(f"{args.verb} needs --{name}; see `{PROGRAM} {args.verb} --help`")
+
+
+def _unknown(kind: str, word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    return f"unknown {kind} {word}; {hint}"

@@ -1,0 +1,86 @@
+"""What each verb does. jax is imported here, inside the functions, and by nothing before them."""
+
+import argparse
+import sys
+from typing import Any
+
+from transformer_jax.cli.flags import BENCHMARK_SIZES, DECODE_OPTIONS
+from transformer_jax.cli.lines import escape, read_batches, unescape
+from transformer_jax.errors import UserError
+from transformer_jax.training.records import to_json
+
+LINES_AT_ONCE = 512
+
+
+def train(args: argparse.Namespace) -> None:
+    from transformer_jax import api
+    from transformer_jax.configuration import load_config
+
+    config = load_config(args.config, args.overrides)
+    if args.dry_run:
+        print(api.dry_run(config))
+    else:
+        api.train(config, args.workdir)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    examples = _examples_to_score(args)
+    print(to_json(_load(args).evaluate(**examples, **_decode_options(args))))
+
+
+def predict(args: argparse.Namespace) -> None:
+    if args.num_outputs > 1 and args.format == "text":
+        raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
+    run = _load(args)
+    write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
+    for lines in read_batches(sys.stdin.buffer, most=LINES_AT_ONCE):
+        examples = [unescape(line) for line in lines]
+        outputs = run.predict(examples, num_outputs=args.num_outputs, **_decode_options(args))
+        for _, of_one in zip(examples, outputs, strict=True):
+            sys.stdout.buffer.write(f"{write_line(of_one)}\n".encode())
+        sys.stdout.buffer.flush()
+
+
+def benchmark(args: argparse.Namespace) -> None:
+    from transformer_jax import benchmark
+    from transformer_jax.configuration import load_config
+
+    measure = {"train": benchmark.train, "decode": benchmark.decode}[args.what]
+    config = load_config(args.config, args.overrides)
+    print(to_json(measure(config, **_given(args, BENCHMARK_SIZES[args.what]))))
+
+
+def _load(args: argparse.Namespace) -> Any:
+    from transformer_jax import api
+
+    return api.load(args.workdir, checkpoint=args.checkpoint, average=args.average)
+
+
+def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:
+    if (args.source is None) != (args.target is None):
+        raise UserError("--source and --target go together: the file to translate, its references")
+    if args.source is None:
+        return {"split": args.split or "test"}
+    if args.split is not None:
+        raise UserError(
+            "--split names a split of the run's data, --source a file: give one of them"
+        )
+    return {"source": args.source, "target": args.target}
+
+
+def _decode_options(args: argparse.Namespace) -> dict[str, Any]:
+    return _given(args, DECODE_OPTIONS)
+
+
+def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    """The flags among `names` that were given; the config decides about the others."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _text_line(outputs: list[Any]) -> str:
+    return escape(outputs[0].text)
+
+
+def _json_line(outputs: list[Any]) -> str:
+    return to_json({"outputs": [{"text": one.text, "score": one.score} for one in outputs]})
