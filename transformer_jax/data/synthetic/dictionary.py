@@ -1,0 +1,63 @@
+"""The word-for-word baseline: what a dictionary achieves without any grammar."""
+
+import re
+from functools import cache
+
+from transformer_jax.data.synthetic.nouns import ADJECTIVES, NOUNS, PRONOUNS
+from transformer_jax.data.synthetic.particles import ADVERBIAL, FREQUENCIES, MANNERS, TIMES
+from transformer_jax.data.synthetic.verbs import (
+    BE,
+    GIVING_VERBS,
+    MOTION_VERBS,
+    OBJECT_VERBS,
+    PLAIN_VERBS,
+    SAYING_VERBS,
+)
+
+# for words of many forms the most frequent one
+_FUNCTION_WORDS = """
+    the die  a ein  an ein  this dieser  these diese  every jeder  all alle  no kein  not nicht
+    my mein  his sein  her ihr  our unser  many viele  some einige  two zwei  three drei
+    why warum  and und  but aber  that dass  whether ob  as sobald  who der  whom den
+    can kann  cannot kann  should sollte  will wird  want wollen  wants will  have haben  has muss
+    had musste  allowed darf  do tun  does tut  did hat  to zu  be sein
+    in in  into in  on am  at an  of von  for für  with mit  without ohne  about über  after auf
+    behind hinter  front vor  next neben  through durch  out aus
+    up auf  along mit  away weg  asleep ein
+    day Tag  morning Morgen  evening Abend  night Nacht  summer Sommer  winter Winter
+    week Woche  year Jahr  last letzte  Monday Montag  Sunday Sonntag
+"""
+
+
+def dictionary_translate(sentence: str) -> str:
+    """Replaces each English word by its most usual German form.
+
+    Words that the dictionary lacks, and punctuation, stay; so does the first letter's case.
+    """
+    translation = re.sub(r"\w+", lambda match: _translate(match[0]), sentence)
+    return translation[0].upper() + translation[1:] if sentence[:1].isupper() else translation
+
+
+def _translate(word: str) -> str:
+    entries = _entries()
+    return entries.get(word) or entries.get(word.lower()) or word
+
+
+@cache
+def _entries() -> dict[str, str]:
+    """English form -> German form; of forms that coincide the one entered last is kept."""
+    entries = {}
+    for verb in (*SAYING_VERBS, *MOTION_VERBS, *PLAIN_VERBS, *GIVING_VERBS, *OBJECT_VERBS, BE):
+        past = verb.german_past or (verb.participle,) * 3
+        entries |= zip(verb.english_past, past, strict=True)
+        entries |= zip(verb.english_present, verb.german_present, strict=True)
+    for noun in NOUNS:
+        entries |= {noun.english_plural: noun.german_plural, noun.english: noun.german}
+    entries |= {adjective.english: adjective.stem + "e" for adjective in ADJECTIVES}
+    for pronoun in PRONOUNS:
+        entries |= {pronoun.english_object: pronoun.german["acc"]}
+        entries |= {pronoun.english.lower(): pronoun.german["nom"]}
+    for word in (*TIMES, *FREQUENCIES, *MANNERS, *ADVERBIAL):
+        entries |= {word.english: word.german}
+    cells = _FUNCTION_WORDS.split()
+    return entries | dict(zip(cells[::2], cells[1::2], strict=True))

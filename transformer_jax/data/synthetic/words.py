@@ -1,0 +1,117 @@
+"""The kinds of words of the synthetic grammar, and how a row of a table becomes one.
+
+Kinds of nouns, by which verbs and adjectives select them, are single letters: p person, a animal,
+r to read, t thing, c clothes, o to open, f food, d drink, v vehicle, l place. Cases are nom, acc
+and dat.
+"""
+
+from dataclasses import dataclass
+
+Forms = tuple[str, str, str]  # first person singular, third person singular, plural
+FIRST, THIRD, PLURAL = range(3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noun:
+    english: str
+    english_plural: str  # empty: a mass noun, which has neither plural nor `a`
+    german: str
+    german_plural: str
+    gender: str  # m, f, n
+    kind: str
+    weak: bool = False  # n-declension: der Junge, den Jungen
+
+    @property
+    def mass(self) -> bool:
+        return not self.english_plural
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adjective:
+    english: str
+    german: str
+    stem: str  # what the endings follow: teuer, but teur-e
+    kinds: str  # of the nouns it describes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Determiner:
+    """An article or what stands in its place; an empty form leaves the noun bare.
+
+    `declension` is the ending it asks of an adjective: weak, mixed or strong.
+    `definite` objects stand before adverbs and `nicht`, the others behind.
+    """
+
+    english: str
+    english_plural: str
+    german: dict[str, str]  # by case and gender, such as "acc m"; the plural counts as a gender: p
+    declension: str
+    definite: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pronoun:
+    english: str
+    english_object: str
+    german: dict[str, str]  # by case
+    agreement: int  # index into Forms
+    first_person: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Preposition:
+    """How a noun phrase is tied in; an empty word means a bare noun phrase on that side."""
+
+    english: str
+    german: str
+    case: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verb:
+    name: str  # base form and what belongs to it: `look for` is not `look at`
+    english: str  # base form
+    english_present: Forms
+    english_past: Forms
+    particle: str  # throws the book `away`
+    prefix: str  # wirft das Buch `weg`
+    german: str  # infinitive without the prefix
+    german_present: Forms
+    german_past: Forms | None  # where the simple past is the usual one; otherwise the perfect
+    participle: str
+    auxiliary: str  # hat, ist
+    government: Preposition  # of the object
+    kinds: str  # of the object
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Modal:
+    english: Forms
+    is_auxiliary: bool  # `can see`, `is allowed to see`; otherwise with do-support: `wants to see`
+    linking: tuple[str, ...]  # the words between the finite form and the infinitive
+    german: Forms
+    tense: str = "modal"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adverb:
+    english: str
+    german: str
+    tenses: frozenset[str]  # where it may stand: present, past, future, modal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conjunction:
+    english: str
+    german: str
+    subordinating: bool  # verb-final in German; otherwise verb-second
+    tenses: frozenset[str]  # of its clause
+    negatable: bool = True  # whether that clause may be negated: not `before ... not`
+    english_comma: bool = False
+    german_comma: bool = True
+
+
+def table(text: str) -> list[list[str]]:
+    """Rows of whitespace-separated cells; `-` is an empty cell."""
+    lines = text.strip().splitlines()
+    return [["" if cell == "-" else cell for cell in line.split()] for line in lines]
