@@ -1,0 +1,225 @@
+"""What a notebook holds: train a config, load a run, use it."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from transformer_jax import build
+from transformer_jax.configuration import (
+    Settings,
+    check_same_run,
+    load_json,
+    read_settings,
+    save_json,
+)
+from transformer_jax.data.pipeline import train_batches
+from transformer_jax.data.sources import open_split
+from transformer_jax.data.text_files import read_pairs
+from transformer_jax.errors import UserError
+from transformer_jax.parallel.engines import compile_step, use_compilation_cache
+from transformer_jax.tasks.interface import Prediction, Task
+from transformer_jax.tokenization import Tokenizers, load_tokenizers
+from transformer_jax.training.checkpoints import Checkpoints
+from transformer_jax.training.evaluation import write_predictions
+from transformer_jax.training.logs import RunLog
+from transformer_jax.training.loop import Loop
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A trained run and its parts.
+
+    Attributes:
+      config: as kept in the workdir.
+      workdir: the run's directory.
+      task: what its examples mean; holds model and tokenizers.
+      params: the parameters, a tree of float32 arrays.
+      step: updates that the parameters saw; the last one of an average.
+    """
+
+    config: ConfigDict
+    workdir: Path
+    task: Task
+    params: Any
+    step: int
+
+    @property
+    def model(self) -> Any:
+        """The Flax module: `run.model.apply({"params": run.params}, ...)`."""
+        return self.task.model
+
+    @property
+    def tokenizer(self) -> Tokenizers:
+        """The tokenizers: `run.tokenizer["source"].encode("...")`."""
+        return self.task.tokenizers
+
+    def predict(self, lines: Sequence[str], **decode: Any) -> list[str]:
+        """The best output of each line; `decode` overrides fields of the section `decode`."""
+        return [outputs[0].text for outputs in self.n_best(lines, **decode)]
+
+    def n_best(self, lines: Sequence[str], **decode: Any) -> list[list[Prediction]]:
+        """All outputs that the search kept of each line with their scores, best first."""
+        return list(self.task.predict(self.params, lines, self._decode(decode)))
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """log P(target | source) of each pair, in nats."""
+        if len(sources) != len(targets):
+            raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
+        return self.task.score(self.params, sources, targets, self._decode({}).batch_size)
+
+    def evaluate(
+        self,
+        split: str = "test",
+        source: str | None = None,
+        target: str | None = None,
+        **decode: Any,
+    ) -> dict[str, Any]:
+        """Scores a split, or the files `source` and `target`, and keeps the outputs in `predictions/`.
+
+        Raises:
+          UserError: the split or the files cannot be used.
+        """
+        settings = read_settings(self.config)
+        if source is None:
+            examples, name = open_split(settings.data, split), split
+        else:
+            examples, name = read_pairs(source, target, drop_blank=False), Path(source).name
+        evaluator = build.build_evaluator(settings, self.task, examples, self._decode(decode))
+        figures, outputs = evaluator(self.params)
+        path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
+        write_predictions(path, evaluator.decoded, outputs)
+        return {**figures, "step": self.step, "split": name}
+
+    def _decode(self, overrides: dict[str, Any]) -> Any:
+        try:
+            return dataclasses.replace(read_settings(self.config).decode, **overrides)
+        except ValueError as error:
+            raise UserError(f"decode: {error}") from error
+
+
+def train(config: ConfigDict, workdir: str | Path) -> Run:
+    """Trains a config in a workdir, or goes on from its last checkpoint.
+
+    Raises:
+      UserError: the config or its data cannot be used, the workdir holds another run, or the loss is no
+        longer finite.
+    """
+    use_compilation_cache()
+    settings, workdir = read_settings(config), Path(workdir)
+    kept = workdir / "config.json"
+    if kept.exists():
+        check_same_run(config, load_json(kept), workdir)
+    examples = open_split(settings.data, "train")
+    tokenizers = build.build_tokenizers(settings, workdir / "tokenizer", examples)
+    save_json(config, kept)
+    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
+        state = _train(settings, workdir, task, examples, checkpoints)
+    return Run(config, workdir, task, state.params, int(state.step))
+
+
+def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints: Checkpoints):
+    schedule, train_step, init_state = build.build_training(settings, task)
+    batches = train_batches(
+        examples,
+        task.preprocess,
+        lengths=task.lengths,
+        rows=build.batch_rows(settings, task),
+        seed=settings.seed,
+    )
+    start, num_steps = 0, settings.train.num_steps
+    if checkpoints.latest_step() is None:
+        state = jax.jit(init_state)(settings.seed)
+    else:
+        abstract = jax.eval_shape(init_state, settings.seed)
+        start, state, data_state = checkpoints.restore("latest", abstract)
+        batches.set_state(data_state)
+        logger.info("%s goes on from step %d", workdir, start)
+    if start >= num_steps:
+        logger.info("%s has finished its %d steps; raise train.num_steps for more", workdir, start)
+        return state
+    with RunLog(workdir, start_step=start, num_steps=num_steps) as log:
+        loop = Loop(
+            train_step=compile_step(train_step),
+            batches=batches,
+            log=log,
+            checkpoints=checkpoints,
+            evaluate=_validation(settings, task, workdir),
+            learning_rate=schedule,
+            log_every=settings.logging.every_steps,
+            evaluate_every=settings.eval.every_steps,
+            save_every=settings.checkpoint.every_steps,
+        )
+        return loop.run(state, start, num_steps)
+
+
+def _validation(settings: Settings, task: Task, workdir: Path):
+    """(step, params) -> figures of the validation split and the one that chooses the best checkpoint."""
+    greedy = dataclasses.replace(settings.decode, beam_size=1)
+    examples = open_split(settings.data, "valid")
+    evaluator = build.build_evaluator(settings, task, examples, greedy, settings.eval.num_examples)
+
+    def evaluate(step: int, params: Any) -> tuple[dict[str, Any], float]:
+        figures, outputs = evaluator(params)
+        path = workdir / "predictions" / f"valid-{step}.jsonl"
+        write_predictions(path, evaluator.decoded, outputs)
+        return figures, figures[task.best_by]
+
+    return evaluate
+
+
+def load(workdir: str | Path, checkpoint: str | int = "latest", average: int | None = None) -> Run:
+    """Loads a run: nothing in the workdir is code, and nothing of it is executed.
+
+    Args:
+      workdir: of a run with a checkpoint.
+      checkpoint: "latest", "best" or a step.
+      average: the mean of so many snapshots of the parameters, up to that checkpoint.
+
+    Raises:
+      UserError: there is no such run or checkpoint, or it is damaged.
+    """
+    use_compilation_cache()
+    workdir = Path(workdir)
+    config = load_json(workdir / "config.json")
+    settings = read_settings(config)
+    tokenizers = load_tokenizers(workdir / "tokenizer")
+    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
+    if average is None:
+        step, params = checkpoints.restore_params(checkpoint, params)
+    else:
+        steps, params = checkpoints.average(average, checkpoint, params)
+        step = steps[0]
+    return Run(config, workdir, task, params, step)
+
+
+def dry_run(config: ConfigDict) -> str:
+    """What training would hold: the parameters, the batch and the memory of a step, as text."""
+    settings = read_settings(config)
+    sizes = dict.fromkeys(("source", "target"), settings.tokenizer.vocab_size)
+    task = build.build_task(settings, sizes, tokenizers=None)
+    _, train_step, init_state = build.build_training(settings, task)
+    state = jax.eval_shape(init_state, settings.seed)
+    rows = build.batch_rows(settings, task)
+    batch = build.batch_shapes(task.lengths, rows)
+    memory = compile_step(train_step).lower(state, batch).compile().memory_analysis()
+    held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    leaves = jax.tree_util.tree_leaves_with_path(state.params)
+    table = [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), str(leaf.shape), leaf.size)
+        for path, leaf in leaves
+    ]
+    lines = [f"{path:64}{shape:>18}{size:>14,}" for path, shape, size in table]
+    lines.append(f"{'parameters':64}{'':18}{sum(size for *_, size in table):>14,}")
+    lines += [f"batch {name:58}{x.shape!s:>18}" for name, x in batch.items()]
+    lines.append(f"memory of a step: {held / 2**30:.2f} GiB (state, batch and what XLA needs besides)")
+    return "\n".join(lines)

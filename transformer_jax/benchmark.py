@@ -1,0 +1,131 @@
+"""The real step and the real search on random tokens: how fast, and what they cost."""
+
+import dataclasses
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax import build, precision
+from transformer_jax.configuration import Settings, read_settings
+from transformer_jax.parallel.engines import compile_step
+from transformer_jax.tokenization import NUM_SPECIALS
+
+_WARM_UP = 3
+
+
+def train(
+    config: ConfigDict,
+    batch_size: int = 32,
+    source_length: int = 32,
+    target_length: int = 32,
+    steps: int = 20,
+) -> dict[str, Any]:
+    """Times the training step on full rows; tokens/s counts source and target tokens."""
+    settings, task = _task(config)
+    settings = dataclasses.replace(
+        settings, train=dataclasses.replace(settings.train, accumulation_steps=1)
+    )
+    _, train_step, init_state = build.build_training(settings, task)
+    state = jax.jit(init_state)(settings.seed)
+    lengths = {"source": source_length, "target": target_length}
+    batch = _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)
+    start = time.perf_counter()
+    step = compile_step(train_step).lower(state, batch).compile()
+    compile_s = time.perf_counter() - start
+
+    def run() -> None:
+        nonlocal state
+        state, sums = step(state, batch)
+        jax.block_until_ready(sums)
+
+    seconds = _median_seconds(run, steps)
+    tokens = batch_size * (source_length + target_length)
+    return _report(settings, state.params, seconds, tokens, step, compile_s)
+
+
+def decode(
+    config: ConfigDict,
+    batch_size: int = 64,
+    source_length: int = 24,
+    beam_size: int | None = None,
+    output_length: int = 32,
+    steps: int = 5,
+) -> dict[str, Any]:
+    """Times the search for outputs of exactly `output_length` tokens; tokens/s counts those of one
+    output a sentence."""
+    settings, task = _task(config)
+    params = jax.jit(task.init)(jax.random.key(settings.seed))
+    options = dataclasses.replace(
+        settings.decode,
+        beam_size=beam_size or settings.decode.beam_size,
+        batch_size=batch_size,
+    )
+    lengths = {"source": source_length}
+    source = _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)["source"]
+    start = time.perf_counter()
+    search = task.fixed_length_search(options, output_length).lower(params, source).compile()
+    compile_s = time.perf_counter() - start
+    seconds = _median_seconds(lambda: jax.block_until_ready(search(params, source)), steps)
+    tokens = batch_size * output_length
+    report = _report(settings, params, seconds, tokens, search, compile_s)
+    # XLA counts the body of a loop once, whatever its number of turns.
+    return {"beam_size": options.beam_size} | report | {"flops_per_s": None}
+
+
+def _task(config: ConfigDict):
+    settings = read_settings(config)
+    sizes = dict.fromkeys(("source", "target"), settings.tokenizer.vocab_size)
+    return settings, build.build_task(settings, sizes, tokenizers=None)
+
+
+def _random_batch(lengths: dict[str, int], rows: int, vocab_size: int) -> dict[str, np.ndarray]:
+    """Packed rows that are full: one sentence of random pieces each."""
+    rng, batch = np.random.default_rng(0), {}
+    for feature, length in lengths.items():
+        shape = (rows, length)
+        batch[feature] = rng.integers(NUM_SPECIALS, vocab_size, shape, np.int32)
+        batch[f"{feature}_segment_ids"] = np.ones(shape, np.int32)
+        batch[f"{feature}_positions"] = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    return batch
+
+
+def _median_seconds(run: Callable[[], None], times: int) -> float:
+    seconds = []
+    for _ in range(_WARM_UP + times):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[_WARM_UP:])
+
+
+def _report(
+    settings: Settings, params: Any, seconds: float, tokens: int, compiled: Any, compile_s: float
+) -> dict[str, Any]:
+    device = jax.devices()[0]
+    flops = (compiled.cost_analysis() or {}).get("flops")
+    return {
+        "device": device.device_kind,
+        "jax": jax.__version__,
+        "dtype": precision.product_dtype(settings.model.dtype).name,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "step_ms": round(1e3 * seconds, 2),
+        "tokens_per_s": round(tokens / seconds),
+        "flops_per_s": flops and round(flops / seconds),
+        "compile_s": round(compile_s, 1),
+        "peak_memory_mb": _peak_memory(device) >> 20,
+    }
+
+
+def _peak_memory(device: jax.Device) -> int:
+    """Bytes: of the device where it counts them, else of the process."""
+    stats = device.memory_stats() or {}
+    unit = 1 if sys.platform == "darwin" else 1024
+    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return stats.get("peak_bytes_in_use", process)

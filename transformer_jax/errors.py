@@ -1,0 +1,8 @@
+"""What a user got wrong, told in one line."""
+
+
+class UserError(Exception):
+    """A mistake of the user's: one line that says what is wrong, where, and what would do.
+
+    The shell prints it on stderr and exits with status 2; a notebook sees the exception.
+    """

@@ -1,0 +1,56 @@
+"""Sums over tokens that the device makes, and the figures read from them.
+
+Everything is a sum until the very end, so that batches, micro-batches and devices of unequal padding
+can be added up and divided once.
+"""
+
+import math
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.losses import cross_entropy
+
+Sums = Mapping[str, jax.Array]
+
+
+def token_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+    """What the figures of a batch are made of, each a scalar.
+
+    Args:
+      logits: [B, T, V].
+      labels: int32 [B, T].
+      weights: [B, T], 0 where a position does not count.
+
+    Returns:
+      "tokens" (total weight), "nll" (negative log-likelihood, nats), "correct" (labels ranked first).
+    """
+    logits = jax.lax.stop_gradient(logits)
+    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return {
+        "tokens": weights.sum(),
+        "nll": (cross_entropy(logits, labels) * weights).sum(),
+        "correct": ((of_label >= logits.max(axis=-1)) * weights).sum(),
+    }
+
+
+def add(sums: Sums, more: Sums) -> dict[str, float]:
+    """Adds figure by figure, on the host in double precision."""
+    return {name: float(value) + sums.get(name, 0.0) for name, value in more.items()}
+
+
+def figures(sums: Sums) -> dict[str, float]:
+    """From sums to what is reported.
+
+    Returns:
+      "loss" (nats a token, smoothed as in training), "perplexity" (of the unsmoothed likelihood),
+      "accuracy" and "padding" (share of the batch's slots that hold no token).
+    """
+    tokens = sums["tokens"]
+    return {
+        "loss": sums["loss"] / tokens,
+        "perplexity": math.exp(min(sums["nll"] / tokens, 700.0)),
+        "accuracy": sums["correct"] / tokens,
+        "padding": 1.0 - sums["filled"] / sums["slots"],
+    }

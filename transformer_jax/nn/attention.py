@@ -1,0 +1,177 @@
+"""Attention (section 3.2): the pure function, the multi-head module and its cache.
+
+B batch, T queries, S keys, H heads, D model, K key size of a head, V value size of a head.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from transformer_jax import precision
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.positions import Positions
+
+
+def scaled_dot_product_attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    dtype: jnp.dtype = jnp.float32,
+) -> jax.Array:
+    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (equation 1).
+
+    Args:
+      query: [B, T, H, K].
+      key: [B, S, H, K].
+      value: [B, S, H, V].
+      mask: broadcasts to [B, H, T, S]; False removes a key. A query without any key gets zeros.
+      bias: broadcasts to [B, H, T, S]; added to the scaled products.
+      dtype: of the two products.
+
+    Returns:
+      [B, T, H, V].
+    """
+    return weighted_values(attention_weights(query, key, mask, bias, dtype), value, dtype)
+
+
+def attention_weights(query, key, mask=None, bias=None, dtype=jnp.float32) -> jax.Array:
+    """softmax(Q K^T / sqrt(d_k)): arguments as above -> [B, H, T, S], rows summing to 1 (or to 0)."""
+    logits = precision.einsum("bthk,bshk->bhts", query / math.sqrt(query.shape[-1]), key, dtype)
+    if bias is not None:
+        logits += bias
+    return jax.nn.softmax(logits, where=mask, axis=-1)
+
+
+def weighted_values(weights, value, dtype=jnp.float32) -> jax.Array:
+    """The values' weighted sums: [B, H, T, S], [B, S, H, V] -> [B, T, H, V]."""
+    return precision.einsum("bhts,bshv->bthv", weights, value, dtype)
+
+
+class MultiHeadAttention(nn.Module):
+    """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O (section 3.2.2).
+
+    `weigh` and `combine` are named methods, so that `nn.intercept_methods` may look at or replace the
+    weights; collected as intermediates, they are "weights" [B, H, T, S] and "heads" [B, T, H, V].
+    """
+
+    config: TransformerConfig
+
+    def setup(self):
+        c = self.config
+        self.dtype = precision.product_dtype(c.dtype)
+        bias = c.attention_bias == "all"
+        self.query = Linear("btd,dhk->bthk", (c.d_model, c.num_heads, c.d_k), 1, bias, self.dtype)
+        self.key = Linear("btd,dhk->bthk", (c.d_model, c.num_heads, c.d_k), 1, bias, self.dtype)
+        self.value = Linear("btd,dhv->bthv", (c.d_model, c.num_heads, c.d_v), 1, bias, self.dtype)
+        self.output = Linear(
+            "bthv,hvd->btd",
+            (c.num_heads, c.d_v, c.d_model),
+            2,
+            c.attention_bias in ("output", "all"),
+            self.dtype,
+        )
+        self.dropout = Dropout(c.attention_dropout_rate)
+
+    def keys_values(self, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The memory's projections: [B, S, D] -> keys [B, S, H, K], values [B, S, H, V]."""
+        return self.key(memory), self.value(memory)
+
+    def __call__(self, x, key, value, mask, deterministic: bool) -> jax.Array:
+        """Attention of x [B, T, D] to given keys and values, as of an encoder's output -> [B, T, D]."""
+        return self.attend(self.query(x), key, value, mask, None, deterministic)
+
+    def to_itself(
+        self,
+        x: jax.Array,
+        positions: jax.Array,
+        encoding: Positions,
+        mask: jax.Array,
+        deterministic: bool,
+        cache: "KVCache | None" = None,
+    ) -> tuple[jax.Array, "KVCache | None"]:
+        """Self-attention of x [B, T, D] at positions [B, T], after the cached ones where there is a cache.
+
+        Returns:
+          [B, T, D], and the cache grown by T.
+        """
+        query, (key, value) = self.query(x), self.keys_values(x)
+        query, key = encoding.rotate(query, key, positions)
+        key_positions = positions
+        if cache is not None:
+            mask = cache.mask(x.shape[1])
+            cache = cache.append(key, value)
+            key, value, key_positions = cache.key, cache.value, cache.positions
+        bias = encoding.bias(positions, key_positions)
+        return self.attend(query, key, value, mask, bias, deterministic), cache
+
+    def attend(self, query, key, value, mask, bias, deterministic: bool) -> jax.Array:
+        """Weighs, combines and projects: [B, T, H, K] and the keys' side -> [B, T, D]."""
+        weights = self.weigh(query, key, mask, bias)
+        self.sow("intermediates", "weights", weights)
+        heads = self.combine(self.dropout(weights, deterministic), value)
+        self.sow("intermediates", "heads", heads)
+        return self.output(heads)
+
+    def weigh(self, query, key, mask, bias) -> jax.Array:
+        """`attention_weights` in the configured precision: [B, H, T, S]."""
+        return attention_weights(query, key, mask, bias, self.dtype)
+
+    def combine(self, weights, value) -> jax.Array:
+        """`weighted_values` in the configured precision: [B, T, H, V]."""
+        return weighted_values(weights, value, self.dtype)
+
+
+@struct.dataclass
+class KVCache:
+    """Keys and values of the positions decoded so far, each row at its own length.
+
+    Attributes:
+      key: [N, L, H, K].
+      value: [N, L, H, V].
+      length: int32 [N], the positions filled; what lies beyond is never looked at.
+    """
+
+    key: jax.Array
+    value: jax.Array
+    length: jax.Array
+
+    @classmethod
+    def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
+        """A cache of `rows` rows with room for `max_length` positions."""
+        slots = (rows, max_length, config.num_heads)
+        return cls(
+            key=jnp.zeros((*slots, config.d_k)),
+            value=jnp.zeros((*slots, config.d_v)),
+            length=jnp.zeros(rows, jnp.int32),
+        )
+
+    @property
+    def positions(self) -> jax.Array:
+        """Positions of the slots: [N, L]."""
+        return jnp.broadcast_to(jnp.arange(self.key.shape[1]), self.key.shape[:2])
+
+    def mask(self, num_new: int) -> jax.Array:
+        """[N, 1, T, L]: each of the next T positions looks at those up to itself."""
+        reach = self.length[:, None] + jnp.arange(num_new)  # [N, T]
+        return (self.positions[:, None] <= reach[:, :, None])[:, None]
+
+    def append(self, key: jax.Array, value: jax.Array) -> "KVCache":
+        """Writes the keys and values of T new positions, [N, T, H, K] and [N, T, H, V]."""
+        return KVCache(
+            key=_write_rows(self.key, key, self.length),
+            value=_write_rows(self.value, value, self.length),
+            length=self.length + key.shape[1],
+        )
+
+
+def _write_rows(slots, new, starts):
+    """Overwrites slots [N, L, ...] with new [N, T, ...] from each row's start on."""
+    write = lambda row, update, start: jax.lax.dynamic_update_slice_in_dim(row, update, start, 0)
+    return jax.vmap(write)(slots, new, starts)

@@ -1,0 +1,94 @@
+"""The decoder: N layers of masked self-attention, attention to the encoder, feed-forward (section 3.1)."""
+
+import flax.linen as nn
+import jax
+from flax import struct
+
+from transformer_jax.nn.attention import KVCache, MultiHeadAttention
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.positions import Positions
+from transformer_jax.nn.residual import Residual, final_norm
+
+
+@struct.dataclass
+class Memory:
+    """What the decoder keeps of the encoder's output, once per sentence whatever the number of beams.
+
+    Attributes:
+      keys_values: a layer's keys [B, S, H, K] and values [B, S, H, V], for each layer.
+      mask: bool, broadcasts to [B, 1, T, S]; which source positions a target position looks at.
+    """
+
+    keys_values: tuple[tuple[jax.Array, jax.Array], ...]
+    mask: jax.Array
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, attention to the encoder, feed-forward, each inside its residual connection."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        self.self_attention = MultiHeadAttention(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.cross_attention = MultiHeadAttention(self.config)
+        self.cross_attention_residual = Residual(self.config)
+        self.feed_forward = FeedForward(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self, x, positions, encoding: Positions, mask, keys_values, memory_mask, deterministic, cache
+    ) -> tuple[jax.Array, KVCache | None]:
+        """x [N, T, D], keys_values [B, S, H, K] -> [N, T, D] and the cache grown by T.
+
+        N may be a multiple of B: rows of one sentence (its beams) share keys and values, as if they
+        were further queries of that sentence.
+        """
+        y = self.self_attention_residual.before(x)
+        y, cache = self.self_attention.to_itself(
+            y, positions, encoding, mask, deterministic, cache
+        )
+        x = self.self_attention_residual.after(x, y, deterministic)
+
+        key, value = keys_values
+        y = self.cross_attention_residual.before(x)
+        y = y.reshape(key.shape[0], -1, y.shape[-1])  # [B, N / B * T, D]
+        y = self.cross_attention(y, key, value, memory_mask, deterministic).reshape(x.shape)
+        x = self.cross_attention_residual.after(x, y, deterministic)
+
+        y = self.feed_forward(self.feed_forward_residual.before(x), deterministic)
+        return self.feed_forward_residual.after(x, y, deterministic), cache
+
+
+class Decoder(nn.Module):
+    """A stack of `num_decoder_layers` layers."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        layers = self.config.num_decoder_layers
+        self.layers = [DecoderLayer(self.config, name=f"layer_{i}") for i in range(layers)]
+        self.final_norm = final_norm(self.config)
+
+    def remember(self, encoded: jax.Array, mask: jax.Array) -> Memory:
+        """Projects the encoder's output [B, S, D] to each layer's keys and values."""
+        keys_values = tuple(layer.cross_attention.keys_values(encoded) for layer in self.layers)
+        return Memory(keys_values=keys_values, mask=mask)
+
+    def __call__(
+        self, x, positions, encoding: Positions, mask, memory: Memory, deterministic, caches=None
+    ) -> tuple[jax.Array, tuple[KVCache, ...] | None]:
+        """Embedded tokens x [N, T, D], positions [N, T], mask [N, 1, T, T] -> [N, T, D], grown caches.
+
+        With caches the mask is theirs, and `mask` may be None.
+        """
+        grown = []
+        for i, layer in enumerate(self.layers):
+            cache = None if caches is None else caches[i]
+            x, cache = layer(
+                x, positions, encoding, mask, memory.keys_values[i], memory.mask, deterministic, cache
+            )
+            grown.append(cache)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x, None if caches is None else tuple(grown)

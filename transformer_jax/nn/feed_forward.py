@@ -1,0 +1,29 @@
+"""Position-wise feed-forward networks (section 3.3)."""
+
+import flax.linen as nn
+import jax
+
+from transformer_jax import precision
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.linear import Linear
+
+ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu}
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2), or with GELU in place of the maximum."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        c = self.config
+        dtype = precision.product_dtype(c.dtype)
+        self.inner = Linear("btd,df->btf", (c.d_model, c.d_ff), 1, True, dtype)
+        self.outer = Linear("btf,fd->btd", (c.d_ff, c.d_model), 1, True, dtype)
+        self.dropout = Dropout(c.feed_forward_dropout_rate)
+
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """x [B, T, D] -> [B, T, D]."""
+        hidden = ACTIVATIONS[self.config.activation](self.inner(x))
+        return self.outer(self.dropout(hidden, deterministic))

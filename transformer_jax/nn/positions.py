@@ -1,0 +1,64 @@
+"""How order enters the model (section 3.5): one class each, chosen by name in `POSITIONS`.
+
+Attention and embeddings call three hooks, each a no-op unless an encoding overrides it. B batch,
+T queries, S keys, H heads, D model, K head size; positions are int32 and restart in each packed sentence.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.nn.config import TransformerConfig
+
+
+class Positions(nn.Module):
+    """No positions: the hooks, and the base of every encoding."""
+
+    config: TransformerConfig
+
+    def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
+        """Adds to the embeddings: x [B, T, D], positions [B, T] -> [B, T, D]."""
+        return x
+
+    def rotate(
+        self, query: jax.Array, key: jax.Array, positions: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Turns the queries and keys of self-attention: [B, T, H, K] each, positions [B, T]."""
+        return query, key
+
+    def bias(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array | None:
+        """Adds to the logits of self-attention: [B, T], [B, S] -> [B, H, T, S], or None for nothing."""
+        return None
+
+
+class SinusoidalPositions(Positions):
+    """Sines and cosines of geometrically growing wavelengths, interleaved (section 3.5)."""
+
+    def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
+        return x + sinusoids(positions, self.config.d_model)
+
+
+class LearnedPositions(Positions):
+    """A trained vector for each position up to `max_length` (section 3.5, table 3 row E)."""
+
+    def setup(self):
+        shape = (self.config.max_length, self.config.d_model)
+        self.table = self.param("table", nn.initializers.normal(shape[1] ** -0.5), shape)
+
+    def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
+        return x + jnp.take(self.table, positions, axis=0)
+
+
+def sinusoids(positions: jax.Array, d_model: int) -> jax.Array:
+    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(the same): [...] -> [..., D]."""
+    pair = jnp.arange(0, d_model, 2)
+    angles = positions[..., None] * 10_000.0 ** (-pair / d_model)
+    waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [..., D / 2, 2]
+    return waves.reshape(*positions.shape, -1)[..., :d_model]
+
+
+POSITIONS: dict[str, type[Positions]] = {
+    "none": Positions,
+    "sinusoidal": SinusoidalPositions,
+    "learned": LearnedPositions,
+}

@@ -1,0 +1,53 @@
+"""The residual connection around every sublayer, with its norm and dropout (sections 3.1 and 5.4)."""
+
+import flax.linen as nn
+import jax
+
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.dropout import Dropout
+
+
+class Residual(nn.Module):
+    """What stands before and after a sublayer; the three placements of the norm.
+
+    post:      LayerNorm(x + Dropout(Sublayer(x)))              the paper
+    pre:       x + Dropout(Sublayer(LayerNorm(x)))              Xiong et al. 2020
+    sandwich:  x + LayerNorm(Dropout(Sublayer(LayerNorm(x))))   Ding et al. 2021
+
+    Use: `y = residual.before(x)`, the sublayer, then `x = residual.after(x, y, deterministic)`.
+    """
+
+    config: TransformerConfig
+
+    def setup(self):
+        placement = self.config.norm_placement
+        if placement in ("pre", "sandwich"):
+            self.norm_before = layer_norm()
+        if placement in ("post", "sandwich"):
+            self.norm_after = layer_norm()
+        self.dropout = Dropout(self.config.dropout_rate)
+
+    def before(self, x: jax.Array) -> jax.Array:
+        """The sublayer's input: x [B, T, D] -> [B, T, D]."""
+        return x if self.config.norm_placement == "post" else self.norm_before(x)
+
+    def after(self, x: jax.Array, y: jax.Array, deterministic: bool) -> jax.Array:
+        """Joins the sublayer's output y to the stream x: [B, T, D] each -> [B, T, D]."""
+        y = self.dropout(y, deterministic)
+        match self.config.norm_placement:
+            case "post":
+                return self.norm_after(x + y)
+            case "pre":
+                return x + y
+            case _:
+                return x + self.norm_after(y)
+
+
+def layer_norm() -> nn.LayerNorm:
+    """Layer normalization over the last axis, in float32 (Ba et al. 2016)."""
+    return nn.LayerNorm(epsilon=1e-6)
+
+
+def final_norm(config: TransformerConfig) -> nn.Module | None:
+    """The norm at the end of a stack whose layers leave the stream unnormed; None for post-norm."""
+    return None if config.norm_placement == "post" else layer_norm()

@@ -1,0 +1,5 @@
+"""Tasks by the name that `task.name` gives."""
+
+from transformer_jax.tasks.translation import Translation
+
+TASKS = {"translation": Translation}

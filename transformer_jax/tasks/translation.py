@@ -1,0 +1,249 @@
+"""Translation: sentence pairs in, BLEU out (sections 5 and 6.1).
+
+B batch, S source, T target, K beams, L output length, V vocabulary.
+"""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import batched
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax import metrics, precision
+from transformer_jax.decoding import DecodeConfig, Hypotheses, beam_search
+from transformer_jax.losses import cross_entropy
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.scoring.bleu import score_translations
+from transformer_jax.tasks.interface import Batch, Prediction
+from transformer_jax.tokenization import BOS, EOS, PAD, UNK, Tokenizers
+
+logger = logging.getLogger(__name__)
+
+_LENGTH_STEP = 16
+"""Sources are padded to multiples of this many tokens, so that a search compiles for few shapes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """The task of an encoder-decoder on pairs {"source": str, "target": str}.
+
+    Attributes:
+      model: maps source and shifted target to logits.
+      tokenizers: sides "source" and "target"; None where no text is met.
+      max_source_length, max_target_length: slots of a packed row, in tokens, EOS included.
+      label_smoothing: of the training loss (section 5.4).
+    """
+
+    model: EncoderDecoder
+    tokenizers: Tokenizers | None
+    max_source_length: int
+    max_target_length: int
+    label_smoothing: float
+
+    best_by = "bleu"
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Slots of a packed row for each feature."""
+        return {"source": self.max_source_length, "target": self.max_target_length}
+
+    def preprocess(self, example: Mapping[str, str], rng: np.random.Generator) -> dict[str, Any]:
+        """Both sides as tokens ending in EOS."""
+        return {
+            side: np.array([*self.tokenizers[side].encode(example[side]), EOS], np.int32)
+            for side in self.lengths
+        }
+
+    @classmethod
+    def build(cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers) -> "Translation":
+        """The task of a run: its sections `model`, `data` and `train`, and the vocabularies' sizes.
+
+        Raises:
+          ValueError: embeddings are shared between vocabularies that are not.
+        """
+        config = dataclasses.replace(
+            settings.model,
+            source_vocab_size=vocab_sizes["source"],
+            target_vocab_size=vocab_sizes["target"],
+        )
+        return cls(
+            model_class(config),
+            tokenizers,
+            settings.data.max_source_length,
+            settings.data.max_target_length,
+            settings.train.label_smoothing,
+        )
+
+    def init(self, rng: jax.Array) -> Any:
+        """Fresh parameters."""
+        row = jnp.ones((1, 1), jnp.int32)
+        return self.model.init(rng, *[row] * 6)["params"]
+
+    def loss(self, params: Any, batch: Batch, rng: jax.Array | None):
+        """Label-smoothed cross-entropy of every target token given those before it and the source."""
+        logits = self._logits(params, batch, rng)
+        weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
+        smoothed = cross_entropy(logits, batch["target"], self.label_smoothing)
+        sums = metrics.token_sums(logits, batch["target"], weights)
+        sums["filled"] = sum((batch[f"{side}_segment_ids"] > 0).sum() for side in self.lengths)
+        sums["slots"] = jnp.float32(sum(batch[side].size for side in self.lengths))
+        return (smoothed * weights).sum(), weights.sum(), sums
+
+    def _logits(self, params, batch, rng):
+        target, target_positions = batch["target"], batch["target_positions"]
+        return self.model.apply(
+            {"params": params},
+            batch["source"],
+            batch["source_positions"],
+            batch["source_segment_ids"],
+            shift_right(target, target_positions),
+            target_positions,
+            batch["target_segment_ids"],
+            deterministic=rng is None,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+
+    def evaluate(
+        self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+    ) -> tuple[dict[str, Any], list[Prediction]]:
+        """BLEU and chrF of the best translations against the targets."""
+        n_best = self.predict(params, [example["source"] for example in examples], decode)
+        outputs = [hypotheses[0] for hypotheses in n_best]
+        references = [example["target"] for example in examples]
+        return score_translations([output.text for output in outputs], references), outputs
+
+    def predict(
+        self, params: Any, lines: Sequence[str], decode: DecodeConfig
+    ) -> Iterator[list[Prediction]]:
+        """The `decode.beam_size` best translations of each line, best first, in order.
+
+        A blank line has a blank translation. A source of more than `max_source_length` tokens is cut
+        there, with a warning; characters unknown to the tokenizer are left to the model, likewise.
+        """
+        sources = [self._encode_source(line, number) for number, line in enumerate(lines, 1)]
+        results: list[list[Prediction]] = [[Prediction("", 0.0)] for _ in sources]
+        worded = [i for i, source in enumerate(sources) if len(source) > 1]
+        by_length = sorted(worded, key=lambda i: len(sources[i]))
+        for indices in batched(by_length, decode.batch_size):
+            found = self.search(params, [sources[i] for i in indices], decode)
+            for i, tokens, scores in zip(indices, *found, strict=True):
+                results[i] = self._texts(tokens, scores)
+        yield from results
+
+    def _encode_source(self, line: str, number: int) -> list[int]:
+        tokenizer, limit = self.tokenizers["source"], self.max_source_length
+        tokens = tokenizer.encode(line)
+        if not tokens:
+            logger.warning("line %d is blank, and so is its translation", number)
+        if unknown := tokenizer.count_unknown(tokens):
+            logger.warning("line %d has %d pieces unknown to the tokenizer", number, unknown)
+        if len(tokens) >= limit:
+            logger.warning(
+                "line %d has %d tokens; only the first %d are translated "
+                "(data.max_source_length is %d)",
+                *(number, len(tokens), limit - 1, limit),
+            )
+        return [*tokens[: limit - 1], EOS]
+
+    def _texts(self, tokens, scores):
+        decoded = self.tokenizers["target"].decode
+        found = zip(tokens.tolist(), scores.tolist(), strict=True)
+        return [Prediction(decoded(row), score) for row, score in found if score > -jnp.inf]
+
+    def search(
+        self, params: Any, sources: Sequence[Sequence[int]], decode: DecodeConfig
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Beam search for sources that end in EOS: tokens [B, K, L] and scores [B, K].
+
+        The batch is filled up to `decode.batch_size` rows and its rows to a multiple of 16 tokens.
+        """
+        longest = max(map(len, sources))
+        width = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
+        rows = list(sources) + [[EOS]] * (decode.batch_size - len(sources))
+        hypotheses = self._search(
+            params, pad_rows(rows, width), decode, width + decode.max_extra_length
+        )
+        return tuple(np.asarray(x)[: len(sources)] for x in hypotheses)
+
+    @functools.cached_property
+    def _search(self):
+        """Compiled once for each shape and setting."""
+        return jax.jit(
+            self._beam_search,
+            static_argnames=("decode", "max_length"),
+            compiler_options=precision.compiler_options(),
+        )
+
+    def _beam_search(self, params, source, decode: DecodeConfig, max_length: int) -> Hypotheses:
+        variables = {"params": params}
+        prompt = jnp.full((source.shape[0], 1), BOS)
+        logits, memory, state = self.model.apply(
+            variables, source, prompt, max_length, method="prefill"
+        )
+        return beam_search(
+            lambda *step: self.model.apply(variables, *step, method="decode_step"),
+            logits,
+            memory,
+            state,
+            max_lengths=(source != PAD).sum(axis=1) + decode.max_extra_length,
+            max_length=max_length,
+            beam_size=decode.beam_size,
+            alpha=decode.alpha,
+            eos_id=EOS,
+            pad_id=PAD,
+            banned_ids=(PAD, UNK, BOS),
+        )
+
+    def score(
+        self, params: Any, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[float]:
+        """log P(target | source) of each pair in nats, EOS included."""
+        pairs = [
+            self.preprocess({"source": source, "target": target}, None)
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        scores = []
+        for chunk in batched(pairs, batch_size):
+            chunk = list(chunk) + [{side: [EOS] for side in self.lengths}] * (batch_size - len(chunk))
+            scores += self._log_probs(params, padded_batch(chunk)).tolist()
+        return scores[: len(pairs)]
+
+    @functools.cached_property
+    def _log_probs(self):
+        def log_probs(params, batch):
+            logits = self._logits(params, batch, rng=None)
+            nll = cross_entropy(logits, batch["target"])
+            return -(nll * (batch["target_segment_ids"] > 0)).sum(axis=1)
+
+        return jax.jit(log_probs, compiler_options=precision.compiler_options())
+
+
+def shift_right(target: jax.Array, positions: jax.Array) -> jax.Array:
+    """The decoder's inputs: BOS where a sentence starts, elsewhere the token before; int32 [B, T]."""
+    return jnp.where(positions == 0, BOS, jnp.roll(target, 1, axis=1))
+
+
+def pad_rows(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
+    """Rows of tokens as int32 [B, width], filled up with PAD."""
+    padded = np.full((len(rows), width), PAD, np.int32)
+    for row, tokens in zip(padded, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return padded
+
+
+def padded_batch(examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, np.ndarray]:
+    """One example a row: the arrays of a packed batch, as long as the longest asks for."""
+    batch = {}
+    for feature in examples[0]:
+        rows = [example[feature] for example in examples]
+        width = -(-max(map(len, rows)) // _LENGTH_STEP) * _LENGTH_STEP
+        tokens = pad_rows(rows, width)
+        batch[feature] = tokens
+        batch[f"{feature}_segment_ids"] = (tokens != PAD).astype(np.int32)
+        batch[f"{feature}_positions"] = np.tile(np.arange(width, dtype=np.int32), (len(rows), 1))
+    return batch

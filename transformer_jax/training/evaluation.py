@@ -1,0 +1,101 @@
+"""Scoring parameters on one split of the data."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax import metrics, precision
+from transformer_jax.data.pipeline import EvalBatches, eval_batches
+from transformer_jax.tasks.interface import Prediction, Task
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """Scoring during training.
+
+    Attributes:
+      every_steps: updates between two scorings of the validation split.
+      num_examples: how many of its examples are decoded for that, always the same ones; the loss is
+        that of the whole split.
+
+    Raises:
+      ValueError: a value that is not positive.
+    """
+
+    every_steps: int = 1000
+    num_examples: int = 200
+
+    def __post_init__(self):
+        if self.every_steps < 1 or self.num_examples < 1:
+            raise ValueError("every_steps and num_examples must be at least 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """Scores parameters on examples, as often as asked.
+
+    Attributes:
+      task: what the examples mean.
+      examples: of one split.
+      decode: how outputs are searched for.
+      rows: of a packed batch.
+      num_decoded: how many examples to decode, spread evenly over all; None: all of them.
+    """
+
+    task: Task
+    examples: Sequence[Mapping[str, str]]
+    decode: Any
+    rows: int
+    num_decoded: int | None = None
+
+    def __call__(self, params: Any) -> tuple[dict[str, Any], list[Prediction]]:
+        """Figures of the task and of its loss, and the outputs for `decoded`."""
+        scores, outputs = self.task.evaluate(params, self.decoded, self.decode)
+        figures = {**scores, **self._loss_figures(params), "num_examples": len(self.decoded)}
+        return figures, outputs
+
+    @functools.cached_property
+    def decoded(self) -> Sequence[Mapping[str, str]]:
+        """The examples that are decoded."""
+        count = min(self.num_decoded or len(self.examples), len(self.examples))
+        chosen = np.linspace(0, len(self.examples) - 1, count).astype(int)
+        return [self.examples[i] for i in chosen]
+
+    def _loss_figures(self, params) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        for batch in self._batches:
+            sums = metrics.add(sums, self._sums(params, batch))
+        figures = metrics.figures(sums)
+        if self._batches.overlong:
+            figures["overlong"] = self._batches.overlong
+        return figures
+
+    @functools.cached_property
+    def _batches(self) -> EvalBatches:
+        lengths = self.task.lengths
+        return eval_batches(self.examples, self.task.preprocess, lengths=lengths, rows=self.rows)
+
+    @functools.cached_property
+    def _sums(self):
+        def sums(params, batch):
+            loss, _, sums = self.task.loss(params, batch, None)
+            return {"loss": loss, **sums}
+
+        return jax.jit(sums, compiler_options=precision.compiler_options())
+
+
+def write_predictions(
+    path: Path, examples: Sequence[Mapping[str, str]], outputs: Sequence[Prediction]
+) -> None:
+    """Keeps each example with its output and score, one JSON object a line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        for example, output in zip(examples, outputs, strict=True):
+            record = {**example, "output": output.text, "score": output.score}
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")

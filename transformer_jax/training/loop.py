@@ -1,0 +1,196 @@
+"""The training loop."""
+
+import contextlib
+import dataclasses
+import logging
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from transformer_jax import metrics
+from transformer_jax.data.pipeline import TrainBatches
+from transformer_jax.errors import UserError
+from transformer_jax.training.checkpoints import Checkpoints
+from transformer_jax.training.logs import RunLog
+from transformer_jax.training.state import TrainState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """How long to train, and on how much at once.
+
+    Attributes:
+      num_steps: updates in all.
+      tokens_per_batch: slots of a batch on each side, padding included, for one update.
+      accumulation_steps: micro-batches that a batch is divided into.
+      label_smoothing: eps (section 5.4).
+
+    Raises:
+      ValueError: a value out of range.
+    """
+
+    num_steps: int = 100_000
+    tokens_per_batch: int = 25_000
+    accumulation_steps: int = 1
+    label_smoothing: float = 0.1
+
+    def __post_init__(self):
+        for name in ("num_steps", "tokens_per_batch", "accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; it must lie in [0, 1)")
+
+    def rows(self, longest: int) -> int:
+        """Rows of `longest` slots in a batch, a multiple of `accumulation_steps`.
+
+        Raises:
+          ValueError: not even one row of each micro-batch has room.
+        """
+        rows = self.tokens_per_batch // longest // self.accumulation_steps * self.accumulation_steps
+        if not rows:
+            raise ValueError(
+                f"tokens_per_batch {self.tokens_per_batch} has no room for "
+                f"{self.accumulation_steps} rows of {longest} tokens; raise it or lower data.max_*_length"
+            )
+        return rows
+
+
+@dataclasses.dataclass
+class Loop:
+    """Steps, and what happens between them.
+
+    Attributes:
+      train_step: compiled, (state, batch) -> (state, sums).
+      batches: the data.
+      log: where figures go.
+      checkpoints: where the state goes.
+      evaluate: (step, params) -> (figures, the score that the best checkpoint has most of).
+      learning_rate: of a number of updates done.
+      log_every, evaluate_every, save_every: updates between two of each.
+    """
+
+    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
+    batches: TrainBatches
+    log: RunLog
+    checkpoints: Checkpoints
+    evaluate: Callable[[int, Any], tuple[dict[str, Any], float]]
+    learning_rate: Callable[[int], Any]
+    log_every: int
+    evaluate_every: int
+    save_every: int
+
+    def run(self, state: TrainState, start: int, num_steps: int) -> TrainState:
+        """Trains from update `start` to `num_steps`, or to a SIGTERM; the state then is saved.
+
+        Raises:
+          UserError: the loss is no longer finite; nothing of that step is saved.
+        """
+        meter = Meter()
+        with catch_sigterm() as stop:
+            for step in range(start + 1, num_steps + 1):
+                state, sums = self.train_step(state, next(self.batches))
+                meter.push(step, sums)
+                self.log.advance(step)
+                last = step == num_steps or stop.is_set()
+                if last or step % self.log_every == 0:
+                    self._record(step, meter)
+                score = None
+                if step == num_steps or step % self.evaluate_every == 0:
+                    score = self._evaluate(step, state, meter)
+                if last or step % self.save_every == 0:
+                    self._save(step, state, meter, score)
+                if last:
+                    break
+            self.checkpoints.wait()
+        if stop.is_set():
+            logger.info("stopped by SIGTERM at step %d, saved; the same command goes on", step)
+        return state
+
+    def _record(self, step: int, meter: "Meter") -> None:
+        figures = meter.read()
+        figures["learning_rate"] = float(self.learning_rate(step - 1))
+        if self.batches.overlong:
+            figures |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
+        self.log.record(step, "train", figures)
+
+    def _evaluate(self, step: int, state: TrainState, meter: "Meter") -> float:
+        with meter.paused():
+            figures, score = self.evaluate(step, state.params)
+            self.log.record(step, "valid", figures)
+        return score
+
+    def _save(self, step: int, state: TrainState, meter: "Meter", score: float | None) -> None:
+        with meter.paused():
+            scores = None if score is None else {"score": score}
+            self.checkpoints.save(step, state, self.batches.get_state(), scores)
+
+
+class Meter:
+    """Adds up the steps' sums, reading each one step late so that the device never waits for it."""
+
+    def __init__(self):
+        self._pending: tuple[int, Any] | None = None
+        self._clear()
+
+    def _clear(self):
+        self._sums: dict[str, float] = {}
+        self._steps = 0
+        self._since = time.perf_counter()
+
+    def push(self, step: int, sums: Any) -> None:
+        """Takes the sums of a step just dispatched; reads those of the step before."""
+        self._settle()
+        self._pending = (step, sums)
+
+    def read(self) -> dict[str, float]:
+        """The figures of the steps since the last reading."""
+        self._settle()
+        seconds = time.perf_counter() - self._since
+        figures = metrics.figures(self._sums) | {
+            "grad_norm": self._sums["grad_norm"] / self._steps,
+            "tokens_per_s": self._sums["filled"] / seconds,
+            "step_ms": 1e3 * seconds / self._steps,
+        }
+        self._clear()
+        return figures
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stops the clock, after the last step was found to be finite."""
+        self._settle()
+        start = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - start
+
+    def _settle(self) -> None:
+        if self._pending is None:
+            return
+        step, sums = self._pending
+        self._pending = None
+        self._sums = metrics.add(self._sums, sums)
+        self._steps += 1
+        if not math.isfinite(self._sums["loss"] + self._sums["grad_norm"]):
+            raise UserError(
+                f"the loss or its gradient is not finite at step {step}; nothing of it was saved: "
+                "lower optimizer.learning_rate or set optimizer.clip_norm, and go on from the last checkpoint"
+            )
+
+
+@contextlib.contextmanager
+def catch_sigterm() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets, in place of the end of the process; in the main thread only."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,71 @@
+"""The training step: one pure function of state and batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from transformer_jax.training.state import TrainState
+
+LossFn = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, jax.Array, dict[str, jax.Array]]]
+
+
+def make_train_step(
+    loss_fn: LossFn, optimizer: optax.GradientTransformation, accumulation_steps: int = 1
+) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
+    """Builds `train_step(state, batch) -> (state, sums)`.
+
+    Gradients, losses and weights are summed over the whole batch and divided once, so that neither
+    micro-batches nor devices with more padding than others bias the mean over tokens.
+
+    Args:
+      loss_fn: (params, batch, rng) -> (sum of losses, sum of weights, further sums).
+      optimizer: of optax.
+      accumulation_steps: micro-batches that the rows of a batch are divided into, one after another.
+    """
+
+    def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+        rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
+        grads, sums = _summed_gradients(loss_fn, state.params, batch, rng, accumulation_steps)
+        grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        sums["grad_norm"] = optax.global_norm(grads)
+        state = state.replace(
+            step=state.step + 1,
+            params=optax.apply_updates(state.params, updates),
+            opt_state=opt_state,
+        )
+        return state, sums
+
+    return train_step
+
+
+def _summed_gradients(loss_fn, params, batch, rng, accumulation_steps):
+    """Gradients of the summed loss, and the sums, over all micro-batches."""
+
+    def gradients(micro_batch, rng):
+        def loss(params):
+            loss, weight, sums = loss_fn(params, micro_batch, rng)
+            return loss, {"loss": loss, "weight": weight, **sums}
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    if accumulation_steps == 1:
+        return gradients(batch, rng)
+
+    def add_micro_batch(total, step):
+        micro_batch, index = step
+        grads = gradients(micro_batch, jax.random.fold_in(rng, index))
+        return jax.tree.map(jnp.add, total, grads), None
+
+    micro_batches = jax.tree.map(
+        lambda x: x.reshape(accumulation_steps, -1, *x.shape[1:]), batch
+    )
+    zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype),
+        jax.eval_shape(gradients, jax.tree.map(lambda x: x[0], micro_batches), rng),
+    )
+    steps = (micro_batches, jnp.arange(accumulation_steps))
+    return jax.lax.scan(add_micro_batch, zeros, steps)[0]
