@@ -1,0 +1,266 @@
+"""Beam search against slow searches that are plainly right, on toy models with known answers."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.decoding import beam_search
+
+PAD, UNK, BOS, EOS = range(4)
+BANNED = (PAD, UNK, BOS)
+
+
+# --- Toy models: `logits_after(sentence, prefix)` beside the same model on the search's seam.
+
+
+class MarkovChain:
+    """The next token depends on the last; memory holds a chain for every sentence.
+
+    Only tokens 3 (EOS) to 3 + `num_words` have any probability.
+    """
+
+    def __init__(self, seed, batch_size, num_words, vocab_size):
+        rng = np.random.default_rng(seed)
+        self.num_words = num_words
+        self.chains = np.full((batch_size, vocab_size, vocab_size), -np.inf, np.float32)
+        reachable = (batch_size, vocab_size, num_words + 1)
+        self.chains[:, :, EOS : EOS + num_words + 1] = 1.5 * rng.normal(size=reachable)
+
+    def logits_after(self, sentence, prefix):
+        return self.chains[sentence, prefix[-1] if prefix else BOS]
+
+    def prefill(self):
+        return jnp.array(self.chains[:, BOS]), jnp.array(self.chains), ()
+
+    @staticmethod
+    def decode_step(tokens, memory, state):
+        beam_size = tokens.shape[0] // memory.shape[0]
+        return jnp.repeat(memory, beam_size, axis=0)[jnp.arange(tokens.shape[0]), tokens], state
+
+
+class Historian:
+    """The next token depends on the whole prefix, which only the state holds.
+
+    State: a running hash [N] and a decaying sum of token vectors [N, 2, D], so that a state that
+    is not reordered with its hypothesis gives other logits. Memory: a table for every sentence.
+    `eos_bonus`, one for all or one a sentence, makes outputs short.
+    """
+
+    num_hashes, width = 97, 3
+
+    def __init__(self, seed, batch_size, vocab_size, eos_bonus=0.0):
+        rng = np.random.default_rng(seed)
+        self.vectors = rng.normal(size=(vocab_size, 2, self.width)).astype(np.float32)
+        self.tables = rng.normal(size=(batch_size, self.num_hashes, vocab_size))
+        self.tables = (2 * self.tables).astype(np.float32)
+        self.tables[:, :, EOS] += np.reshape(eos_bonus, (-1, 1))
+        self.readout = rng.normal(size=(2 * self.width, vocab_size)).astype(np.float32)
+
+    def logits_after(self, sentence, prefix):
+        hashed, sums = 1, np.zeros((2, self.width), np.float32)
+        for token in prefix:
+            hashed = (hashed * 31 + int(token)) % self.num_hashes
+            sums = 0.5 * sums + self.vectors[token]
+        return self.tables[sentence, hashed] + sums.reshape(-1) @ self.readout
+
+    def prefill(self, sentences=slice(None)):
+        tables = jnp.array(self.tables[sentences])
+        state = {
+            "hash": jnp.ones(len(tables), jnp.int32),
+            "sums": jnp.zeros((len(tables), 2, self.width)),
+        }
+        return tables[:, 1], {"tables": tables}, state
+
+    def decode_step(self, tokens, memory, state):
+        tables = memory["tables"]
+        sentences = jnp.repeat(jnp.arange(len(tables)), len(tokens) // len(tables))
+        hashed = (state["hash"] * 31 + tokens) % self.num_hashes
+        sums = 0.5 * state["sums"] + jnp.array(self.vectors)[tokens]
+        logits = tables[sentences, hashed] + sums.reshape(len(tokens), -1) @ self.readout
+        return logits, {"hash": hashed, "sums": sums}
+
+
+def compiled_search(model, **settings):
+    return jax.jit(partial(beam_search, model.decode_step, eos_id=EOS, pad_id=PAD, **settings))
+
+
+def search(model, limits, **settings):
+    run = compiled_search(model, **({"max_length": max(limits)} | settings))
+    return jax.tree.map(np.asarray, run(*model.prefill(), max_lengths=jnp.array(limits)))
+
+
+# --- Slow searches, a sentence at a time: lists of (score, tokens), the best first.
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64)
+    return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+
+
+def score(log_prob, length, alpha):
+    return log_prob / ((5 + length) / 6) ** alpha
+
+
+def enumerate_all(model, sentence, limit, alpha):
+    """The score of every output: of those that end within the limit, and of those that it cuts."""
+    ended, cut, words = {}, {}, range(EOS + 1, EOS + 1 + model.num_words)
+    for length in range(1, limit + 1):
+        for prefix in itertools.product(words, repeat=length - 1):
+            for last in (EOS, *words) if length == limit else (EOS,):
+                tokens = (*prefix, last)
+                log_prob = sum(
+                    log_softmax(model.logits_after(sentence, tokens[:i]))[token]
+                    for i, token in enumerate(tokens)
+                )
+                (ended if last == EOS else cut)[tokens] = score(log_prob, length, alpha)
+    return ended, cut
+
+
+def slow_beam_search(model, sentence, limit, alpha, beam_size, banned=()):
+    """Beam search that always goes to the limit."""
+    alive, ended = [(0.0, ())], []
+    for length in range(1, limit + 1):
+        candidates = []
+        for log_prob, prefix in alive:
+            log_probs = log_softmax(model.logits_after(sentence, prefix))
+            candidates += [
+                (log_prob + log_probs[token], (*prefix, token))
+                for token in range(len(log_probs))
+                if token not in banned
+            ]
+        candidates.sort(reverse=True)
+        ended += [
+            (score(log_prob, length, alpha), tokens)
+            for log_prob, tokens in candidates[:beam_size]
+            if tokens[-1] == EOS
+        ]
+        alive = [c for c in candidates if c[1][-1] != EOS][:beam_size]
+    cut = [(score(log_prob, limit, alpha), tokens) for log_prob, tokens in alive]
+    return (sorted(ended, reverse=True) + cut)[:beam_size]
+
+
+def slow_greedy_search(model, sentence, limit, banned=()):
+    tokens, log_prob = [], 0.0
+    while len(tokens) < limit and EOS not in tokens:
+        log_probs = log_softmax(model.logits_after(sentence, tokens))
+        allowed = log_probs.copy()
+        allowed[list(banned)] = -np.inf
+        tokens.append(int(np.argmax(allowed)))
+        log_prob += log_probs[tokens[-1]]
+    return log_prob, tuple(tokens)
+
+
+def assert_found(found, sentence, expected):
+    """The search found for a sentence what was expected, in that order and padded after it."""
+    tokens, scores = found.tokens[sentence], found.scores[sentence]
+    padded = [(*t, *[PAD] * (tokens.shape[1] - len(t))) for _, t in expected]
+    np.testing.assert_array_equal(tokens[: len(expected)], padded)
+    np.testing.assert_allclose(scores[: len(expected)], [s for s, _ in expected], 1e-5, 1e-6)
+
+
+# --- Tests.
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_a_wide_beam_finds_what_enumeration_finds(alpha):
+    num_words, limit, batch_size = 4, 4, 6
+    beam_size = (num_words + 1) * num_words ** (limit - 1)  # all that are compared at the limit
+    model = MarkovChain(0, batch_size, num_words, vocab_size=beam_size)
+    found = search(model, [limit] * batch_size, beam_size=beam_size, alpha=alpha)
+    for sentence in range(batch_size):
+        ended, cut = enumerate_all(model, sentence, limit, alpha)
+        assert (len(ended), len(cut)) == (1 + 4 + 16 + 64, 256)
+        best = sorted(ended.values(), reverse=True) + sorted(cut.values(), reverse=True)
+        outputs = [tuple(t[t != PAD].tolist()) for t in found.tokens[sentence]]
+        assert len(set(outputs)) == beam_size and set(outputs[: len(ended)]) == set(ended)
+        # Outputs with the same transitions in another order tie, so scores are compared.
+        np.testing.assert_allclose([(ended | cut)[o] for o in outputs], best[:beam_size], rtol=1e-5)
+        np.testing.assert_allclose(found.scores[sentence], best[:beam_size], rtol=1e-5)
+
+
+def test_one_beam_is_greedy_search():
+    model = Historian(3, batch_size=20, vocab_size=17, eos_bonus=np.linspace(0, 6, 20))
+    found = search(model, [9] * 20, beam_size=1, alpha=0.6, banned_ids=BANNED)
+    lengths = set()
+    for sentence in range(20):
+        log_prob, tokens = slow_greedy_search(model, sentence, 9, BANNED)
+        assert_found(found, sentence, [(score(log_prob, len(tokens), 0.6), tokens)])
+        lengths.add(len(tokens))
+    assert len(lengths) > 4
+
+
+@pytest.mark.parametrize(
+    ("beam_size", "alpha", "vocab_size"), [(2, 0.6, 640), (4, 0.0, 17), (4, 0.6, 17), (4, 3.0, 17)]
+)
+def test_equals_a_slow_search_that_never_stops_early(beam_size, alpha, vocab_size):
+    limits = [1, 2, 3, 8] + 8 * [12]
+    model = Historian(beam_size, len(limits), vocab_size, eos_bonus=3 * [0, 1, 3, 6])
+    found = search(model, limits, beam_size=beam_size, alpha=alpha, banned_ids=BANNED)
+    for sentence, limit in enumerate(limits):
+        expected = slow_beam_search(model, sentence, limit, alpha, beam_size, BANNED)
+        assert_found(found, sentence, expected)
+
+
+def test_no_output_is_longer_than_its_limit():
+    model = Historian(6, batch_size=4, vocab_size=17, eos_bonus=-2.0)
+    limits = [1, 3, 7, 5]
+    found = search(model, limits, beam_size=4, alpha=0.6, max_length=9, banned_ids=BANNED)
+    assert found.tokens.shape == (4, 4, 9)
+    lengths = (found.tokens != PAD).sum(axis=2)
+    assert (lengths.max(axis=1) == limits).all()
+
+
+def test_places_without_a_hypothesis_are_marked():
+    model = MarkovChain(seed=0, batch_size=2, num_words=1, vocab_size=8)
+    found = search(model, [2, 2], beam_size=4, alpha=0.6)
+    word = EOS + 1
+    assert {tuple(t) for t in found.tokens[0][:3]} == {(EOS, PAD), (word, EOS), (word, word)}
+    assert np.isfinite(found.scores[:, :3]).all()
+    assert (found.scores[:, 3] == -np.inf).all() and (found.tokens[:, 3] == PAD).all()
+
+
+def test_banned_tokens_are_never_chosen_and_keep_their_probability():
+    model = Historian(8, batch_size=4, vocab_size=9)
+    banned = (PAD, UNK, BOS, 5, 7)
+    found = search(model, [6] * 4, beam_size=2, alpha=0.6, banned_ids=banned)
+    assert not np.isin(found.tokens, banned[1:]).any()
+    for sentence in range(4):
+        assert_found(found, sentence, slow_beam_search(model, sentence, 6, 0.6, 2, banned))
+
+
+def test_a_sentence_does_not_depend_on_its_neighbours():
+    model = Historian(9, batch_size=5, vocab_size=17, eos_bonus=2.0)
+    limits = jnp.array([5, 12, 2, 9, 12])
+    run = compiled_search(model, max_length=12, beam_size=4, alpha=0.6, banned_ids=BANNED)
+    together = run(*model.prefill(), max_lengths=limits)
+    for i in range(len(limits)):
+        alone = run(*model.prefill(slice(i, i + 1)), max_lengths=limits[i : i + 1])
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[i])
+        np.testing.assert_allclose(alone.scores[0], together.scores[i], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("beam_size", "most_steps"), [(1, 2), (4, 30)])
+def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
+    model, steps = Historian(10, batch_size=2, vocab_size=17), []
+
+    def counted_step(*args):
+        jax.debug.callback(lambda: steps.append(None))
+        return model.decode_step(*args)
+
+    run = partial(beam_search, counted_step, max_length=100, beam_size=beam_size, alpha=0.6)
+    run = jax.jit(partial(run, eos_id=EOS, pad_id=PAD, banned_ids=BANNED))
+    found = run(*model.prefill(), max_lengths=jnp.array([100, 100]))
+    jax.effects_barrier()
+    assert (found.tokens == EOS).any(axis=2).all()
+    assert len(steps) <= most_steps
+
+
+@pytest.mark.parametrize("settings", [{"beam_size": 0}, {"beam_size": 18}, {"alpha": -1.0}])
+def test_settings_out_of_range_are_refused(settings):
+    model = Historian(0, batch_size=1, vocab_size=17)
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        search(model, [3], **({"beam_size": 2, "alpha": 0.6} | settings))

@@ -1,0 +1,21 @@
+"""The settings of a search."""
+
+import pytest
+
+from transformer_jax.decoding import DecodeConfig
+
+
+def test_defaults_are_the_papers():
+    config = DecodeConfig()
+    assert (config.beam_size, config.alpha, config.max_extra_length) == (4, 0.6, 50)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"beam_size": 0}, {"alpha": -0.1}, {"alpha": float("nan")}, {"max_extra_length": -1}]
+    + [{"batch_size": 0}],
+)
+def test_a_setting_out_of_range_is_named(setting):
+    (name,) = setting
+    with pytest.raises(ValueError, match=name):
+        DecodeConfig(**setting)

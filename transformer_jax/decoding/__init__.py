@@ -1,0 +1,25 @@
+"""Searches for a model's outputs. They know no model: `interface` is the seam between the two."""
+
+from transformer_jax.decoding.beam_search import beam_search, length_penalty
+from transformer_jax.decoding.interface import (
+    DecodeConfig,
+    DecodeStep,
+    Hypotheses,
+    Memory,
+    Prefill,
+    State,
+)
+
+__all__ = [
+    # The seam: what a model offers, and what a search returns.
+    "Prefill",
+    "DecodeStep",
+    "Memory",
+    "State",
+    "Hypotheses",
+    # Settings.
+    "DecodeConfig",
+    # Searches.
+    "beam_search",
+    "length_penalty",
+]

@@ -1,0 +1,77 @@
+"""What a search asks of a model, what it gives back, and its settings.
+
+A search knows no model. It is handed what the model's `prefill` returned and a function that takes
+one step; everything that the model remembers passes through the search unread.
+
+Axes: B batch, K beams of a sentence, N = B * K, V vocabulary, L output length.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+Memory = Any
+"""A pytree led by B, such as the encoder's output. Once a sentence; a search never reorders it."""
+
+State = Any
+"""A pytree whose every leaf is led by B after `prefill` and by N in the search, such as a KV cache.
+
+The N rows of a sentence are neighbours: row b * K + k is beam k of sentence b.
+"""
+
+
+class Prefill(Protocol):
+    """Reads the inputs and predicts the first output token."""
+
+    def __call__(self, params: Any, inputs: Any) -> tuple[jax.Array, Memory, State]:
+        """Returns logits [B, V] of the first token, the memory and the state."""
+
+
+class DecodeStep(Protocol):
+    """Takes the last token of every hypothesis and predicts the next. Closed over parameters."""
+
+    def __call__(self, tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
+        """Maps tokens int32 [N] to logits [N, V] and the next state, of unchanged shapes."""
+
+
+class Hypotheses(NamedTuple):
+    """The n best outputs of every sentence.
+
+    Attributes:
+        tokens: int32 [B, K, L]. Each ends in EOS, unless its length limit cut it, and is padded.
+        scores: float32 [B, K], log-probability over length penalty; -inf where there is none.
+    """
+
+    tokens: jax.Array
+    scores: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """How outputs are searched for; the defaults are the paper's (§6.1).
+
+    Attributes:
+        beam_size: hypotheses kept for a sentence; 1 is greedy search.
+        alpha: exponent of the length penalty, at least 0; 0 compares plain log-probabilities.
+        max_extra_length: tokens by which an output may be longer than its source.
+        batch_size: sentences searched together.
+
+    Raises:
+        ValueError: a setting is out of its range.
+    """
+
+    beam_size: int = 4
+    alpha: float = 0.6
+    max_extra_length: int = 50
+    batch_size: int = 64
+
+    def __post_init__(self):
+        for name, least in (
+            ("beam_size", 1),
+            ("alpha", 0),
+            ("max_extra_length", 0),
+            ("batch_size", 1),
+        ):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")

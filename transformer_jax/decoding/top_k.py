@@ -1,0 +1,35 @@
+"""The k largest of many, by the maxima of blocks.
+
+On the CPU `jax.lax.top_k` and `jnp.argmax` walk a vocabulary several times slower than a plain
+maximum does. The k largest lie in the k blocks with the largest maxima, so only those are searched.
+
+Axes: N rows, V columns, C candidate columns.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+BLOCK = 64  # columns; measured best of 32, 64, 128 and 256 on vocabularies of 8,000 and 32,000
+
+
+def top_k(x: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """Equals `jax.lax.top_k` on a matrix: values and columns [N, k], of equal ones the first first.
+
+    Args:
+        x: [N, V] without NaN.
+        k: how many, at most V.
+    """
+    num_rows, num_columns = x.shape
+    num_blocks = num_columns // BLOCK
+    if num_blocks <= k:
+        return lax.top_k(x, k)
+    in_blocks = num_blocks * BLOCK
+    maxima = x[:, :in_blocks].reshape(num_rows, num_blocks, BLOCK).max(-1)
+    # Candidates in the order of their columns, so that equal values keep that order.
+    blocks = jnp.sort(lax.top_k(maxima, k)[1], axis=-1)
+    columns = (blocks[:, :, None] * BLOCK + jnp.arange(BLOCK)).reshape(num_rows, k * BLOCK)
+    rest = jnp.broadcast_to(jnp.arange(in_blocks, num_columns), (num_rows, num_columns - in_blocks))
+    columns = jnp.concatenate([columns, rest], axis=1)  # [N, C]
+    values, chosen = lax.top_k(jnp.take_along_axis(x, columns, axis=1), k)
+    return values, jnp.take_along_axis(columns, chosen, axis=1)
