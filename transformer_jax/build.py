@@ -1,6 +1,7 @@
 """From settings to the parts of a run."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ def build_tokenizers(
     """Those in `directory`, trained on the examples and kept there first where there are none."""
     if directory.exists():
         return load_tokenizers(directory)
-    sides = examples[0].keys()
-    texts = {side: (example[side] for example in examples) for side in sides}
+    texts = {side: map(itemgetter(side), examples) for side in examples[0]}
     return train_tokenizers(settings.tokenizer, texts, directory)
 
 

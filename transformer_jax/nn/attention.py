@@ -67,16 +67,11 @@ class MultiHeadAttention(nn.Module):
         c = self.config
         self.dtype = precision.product_dtype(c.dtype)
         bias = c.attention_bias == "all"
-        self.query = Linear("btd,dhk->bthk", (c.d_model, c.num_heads, c.d_k), 1, bias, self.dtype)
-        self.key = Linear("btd,dhk->bthk", (c.d_model, c.num_heads, c.d_k), 1, bias, self.dtype)
-        self.value = Linear("btd,dhv->bthv", (c.d_model, c.num_heads, c.d_v), 1, bias, self.dtype)
-        self.output = Linear(
-            "bthv,hvd->btd",
-            (c.num_heads, c.d_v, c.d_model),
-            2,
-            c.attention_bias in ("output", "all"),
-            self.dtype,
-        )
+        self.query = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype)
+        self.key = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype)
+        self.value = Linear((c.d_model,), (c.num_heads, c.d_v), bias, self.dtype)
+        output_bias = c.attention_bias in ("output", "all")
+        self.output = Linear((c.num_heads, c.d_v), (c.d_model,), output_bias, self.dtype)
         self.dropout = Dropout(c.attention_dropout_rate)
 
     def keys_values(self, memory: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -25,6 +25,6 @@ class Embedding(nn.Module):
 
     def logits(self, x: jax.Array) -> jax.Array:
         """x E^T: [B, T, D] -> [B, T, V]."""
-        return precision.einsum(
-            "btd,vd->btv", x, self.table, precision.product_dtype(self.config.dtype)
-        )
+        dtype = precision.product_dtype(self.config.dtype)
+        flat = precision.einsum("nd,vd->nv", x.reshape(-1, x.shape[-1]), self.table, dtype)
+        return flat.reshape(*x.shape[:-1], self.vocab_size)

@@ -1,6 +1,6 @@
 """A linear map whose product runs in the configured precision."""
 
-from collections.abc import Callable, Sequence
+import math
 
 import flax.linen as nn
 import jax
@@ -10,29 +10,31 @@ from transformer_jax import precision
 
 
 class Linear(nn.Module):
-    """y = x W + b over the axes that `subscripts` names, W Xavier-uniform, b zero.
+    """y = x W + b from the last axes of x to new ones, W Xavier-uniform, b zero.
 
     Attributes:
-      subscripts: of the product, as "btd,dhk->bthk": input, kernel, output.
-      kernel_shape: axes of W as its term names them.
-      num_inputs: how many leading axes of W are inputs (for the fans of the initializer).
-      use_bias: whether b is there; it has the output axes of W.
+      inputs: sizes of the last axes of x, as (d_model,) or (num_heads, d_v).
+      outputs: sizes of the axes in their place; W has shape (*inputs, *outputs), b has `outputs`.
+      use_bias: whether b is there.
       dtype: of the product (`precision.einsum`).
     """
 
-    subscripts: str
-    kernel_shape: Sequence[int]
-    num_inputs: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
     use_bias: bool
     dtype: jnp.dtype
-    kernel_init: Callable = nn.initializers.xavier_uniform
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        axes = range(len(self.kernel_shape))
-        init = self.kernel_init(in_axis=axes[: self.num_inputs], out_axis=axes[self.num_inputs :])
-        kernel = self.param("kernel", init, tuple(self.kernel_shape))
-        y = precision.einsum(self.subscripts, x, kernel, self.dtype)
+        """[..., *inputs] -> [..., *outputs]."""
+        in_axes = range(len(self.inputs))
+        out_axes = range(len(self.inputs), len(self.inputs) + len(self.outputs))
+        init = nn.initializers.xavier_uniform(in_axis=tuple(in_axes), out_axis=tuple(out_axes))
+        kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
+        size = math.prod(self.inputs)
+        # Matrices, not stacks of them: the gradient of a kernel then needs no transposed copy of x.
+        y = precision.einsum("nd,df->nf", x.reshape(-1, size), kernel.reshape(size, -1), self.dtype)
+        y = y.reshape(*x.shape[: x.ndim - len(self.inputs)], *self.outputs)
         if self.use_bias:
-            y += self.param("bias", nn.initializers.zeros, kernel.shape[self.num_inputs :])
+            y += self.param("bias", nn.initializers.zeros, self.outputs)
         return y
