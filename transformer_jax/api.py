@@ -64,9 +64,14 @@ class Run:
         """The best output of each line; `decode` overrides fields of the section `decode`."""
         return [outputs[0].text for outputs in self.n_best(lines, **decode)]
 
-    def n_best(self, lines: Sequence[str], **decode: Any) -> list[list[Prediction]]:
-        """All outputs that the search kept of each line with their scores, best first."""
-        return list(self.task.predict(self.params, lines, self._decode(decode)))
+    def n_best(
+        self, lines: Sequence[str], first_line: int = 1, **decode: Any
+    ) -> list[list[Prediction]]:
+        """All outputs that the search kept of each line with their scores, best first.
+
+        Warnings name lines by their number, counted from `first_line`.
+        """
+        return list(self.task.predict(self.params, lines, self._decode(decode), first_line))
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log P(target | source) of each pair, in nats."""

@@ -70,9 +70,13 @@ def decode(
     lengths = {"source": source_length}
     source = _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)["source"]
     start = time.perf_counter()
-    search = task.fixed_length_search(options, output_length).lower(params, source).compile()
+    limits = np.full(batch_size, output_length, np.int32)
+    search = task.compiled_search.lower(
+        params, source, limits, options, output_length, may_end=False
+    ).compile()
     compile_s = time.perf_counter() - start
-    seconds = _median_seconds(lambda: jax.block_until_ready(search(params, source)), steps)
+    run = lambda: jax.block_until_ready(search(params, source, limits))
+    seconds = _median_seconds(run, steps)
     tokens = batch_size * output_length
     report = _report(settings, params, seconds, tokens, search, compile_s)
     # XLA counts the body of a loop once, whatever its number of turns.

@@ -33,12 +33,13 @@ def predict(args: argparse.Namespace) -> None:
         raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
     run = _load(args)
     write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
+    number = 1
     for lines in read_batches(sys.stdin.buffer, most=LINES_AT_ONCE):
         examples = [unescape(line) for line in lines]
-        outputs = run.predict(examples, num_outputs=args.num_outputs, **_decode_options(args))
-        for _, of_one in zip(examples, outputs, strict=True):
-            sys.stdout.buffer.write(f"{write_line(of_one)}\n".encode())
+        for outputs in run.n_best(examples, first_line=number, **_decode_options(args)):
+            sys.stdout.buffer.write(f"{write_line(outputs[: args.num_outputs])}\n".encode())
         sys.stdout.buffer.flush()
+        number += len(lines)
 
 
 def benchmark(args: argparse.Namespace) -> None:

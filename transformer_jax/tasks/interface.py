@@ -1,6 +1,6 @@
 """What a task is: everything that depends on what the examples mean."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -36,9 +36,11 @@ class Task(Protocol):
         """(sum of the loss, sum of the weights, further sums) of a packed batch; rng None: no dropout."""
 
     def evaluate(
-        self, params: Any, examples: Sequence[Mapping[str, str]], **options: Any
+        self, params: Any, examples: Sequence[Mapping[str, str]], decode: Any
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Figures of the decoded examples, and the outputs behind them."""
+        """Figures of the decoded examples, and the best output of each."""
 
-    def predict(self, params: Any, lines: Iterable[str], **options: Any) -> Iterator[list[Prediction]]:
-        """The n best outputs of each line, in order."""
+    def predict(
+        self, params: Any, lines: Sequence[str], decode: Any, first_line: int = 1
+    ) -> Iterator[list[Prediction]]:
+        """The n best outputs of each line, in order; warnings count lines from `first_line`."""

@@ -118,14 +118,15 @@ class Translation:
         return score_translations([output.text for output in outputs], references), outputs
 
     def predict(
-        self, params: Any, lines: Sequence[str], decode: DecodeConfig
+        self, params: Any, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
         """The `decode.beam_size` best translations of each line, best first, in order.
 
         A blank line has a blank translation. A source of more than `max_source_length` tokens is cut
-        there, with a warning; characters unknown to the tokenizer are left to the model, likewise.
+        there, and characters unknown to the tokenizer are left to the model, each with a warning that
+        names the line, counted from `first_line`.
         """
-        sources = [self._encode_source(line, number) for number, line in enumerate(lines, 1)]
+        sources = [self._encode_source(line, n) for n, line in enumerate(lines, first_line)]
         results: list[list[Prediction]] = [[Prediction("", 0.0)] for _ in sources]
         worded = [i for i, source in enumerate(sources) if len(source) > 1]
         by_length = sorted(worded, key=lambda i: len(sources[i]))
@@ -162,35 +163,55 @@ class Translation:
 
         The batch is filled up to `decode.batch_size` rows and its rows to a multiple of 16 tokens.
         """
-        longest = max(map(len, sources))
-        width = -(-longest // _LENGTH_STEP) * _LENGTH_STEP
+        width = _round_up(max(map(len, sources)))
         rows = list(sources) + [[EOS]] * (decode.batch_size - len(sources))
-        hypotheses = self._search(
-            params, pad_rows(rows, width), decode, width + decode.max_extra_length
-        )
-        return tuple(np.asarray(x)[: len(sources)] for x in hypotheses)
+        source = pad_rows(rows, width)
+        limits = (source != PAD).sum(axis=1, dtype=np.int32) + decode.max_extra_length
+        longest = width + decode.max_extra_length
+        found = self.compiled_search(params, source, limits, decode, longest)
+        return tuple(np.asarray(x)[: len(sources)] for x in found)
 
     @functools.cached_property
-    def _search(self):
-        """Compiled once for each shape and setting."""
+    def compiled_search(self):
+        """`beam_search_sources`, compiled once for each shape and setting."""
         return jax.jit(
-            self._beam_search,
-            static_argnames=("decode", "max_length"),
+            self.beam_search_sources,
+            static_argnames=("decode", "max_length", "may_end"),
             compiler_options=precision.compiler_options(),
         )
 
-    def _beam_search(self, params, source, decode: DecodeConfig, max_length: int) -> Hypotheses:
+    def beam_search_sources(
+        self,
+        params: Any,
+        source: jax.Array,
+        limits: jax.Array,
+        decode: DecodeConfig,
+        max_length: int,
+        may_end: bool = True,
+    ) -> Hypotheses:
+        """Beam search for padded sources [B, S], their outputs limited to `limits` [B] tokens.
+
+        Without `may_end` no output ends before its limit, as a benchmark wants it.
+        """
         variables = {"params": params}
+        forbid = (lambda logits: logits) if may_end else (lambda x: x.at[:, EOS].set(-jnp.inf))
         prompt = jnp.full((source.shape[0], 1), BOS)
         logits, memory, state = self.model.apply(
             variables, source, prompt, max_length, method="prefill"
         )
+
+        def decode_step(tokens, memory, state):
+            logits, state = self.model.apply(
+                variables, tokens, memory, state, method="decode_step"
+            )
+            return forbid(logits), state
+
         return beam_search(
-            lambda *step: self.model.apply(variables, *step, method="decode_step"),
-            logits,
+            decode_step,
+            forbid(logits),
             memory,
             state,
-            max_lengths=(source != PAD).sum(axis=1) + decode.max_extra_length,
+            max_lengths=limits,
             max_length=max_length,
             beam_size=decode.beam_size,
             alpha=decode.alpha,
@@ -241,9 +262,13 @@ def padded_batch(examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, n
     batch = {}
     for feature in examples[0]:
         rows = [example[feature] for example in examples]
-        width = -(-max(map(len, rows)) // _LENGTH_STEP) * _LENGTH_STEP
+        width = _round_up(max(map(len, rows)))
         tokens = pad_rows(rows, width)
         batch[feature] = tokens
         batch[f"{feature}_segment_ids"] = (tokens != PAD).astype(np.int32)
         batch[f"{feature}_positions"] = np.tile(np.arange(width, dtype=np.int32), (len(rows), 1))
     return batch
+
+
+def _round_up(length: int) -> int:
+    return -(-length // _LENGTH_STEP) * _LENGTH_STEP

@@ -1,0 +1,29 @@
+"""The embedded task: an English-German grammar that trains in minutes on two CPU cores.
+
+    make quickstart
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.model = dict(
+        d_model=128,
+        d_ff=256,
+        num_heads=4,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        dropout_rate=0.1,
+        norm_placement="pre",
+    )
+    config.tokenizer = dict(kind="bpe", vocab_size=2000)
+    config.data = dict(name="synthetic_en_de", max_source_length=48, max_target_length=48)
+    config.optimizer = dict(
+        schedule="cosine", learning_rate=4e-3, warmup_steps=150, decay_steps=1500, clip_norm=1.0
+    )
+    config.train = dict(num_steps=1500, tokens_per_batch=2048)
+    config.eval = dict(every_steps=500, num_examples=200)
+    config.checkpoint = dict(every_steps=250, keep=2)
+    config.logging = dict(every_steps=50)
+    return config
