@@ -1,0 +1,1 @@
+"""Training: the state, the optimizer, the step, the loop, checkpoints and logs."""
