@@ -324,13 +324,42 @@ def test_no_sentence_occurs_twice_on_either_side(splits, side):
     assert len(set(sentences)) == len(sentences)
 
 
-def test_translation_is_a_function():
-    """On the raw stream, where splits and the removal of duplicates cannot hide a second one."""
-    sampler, translations = MeaningSampler(seed=5), {}
-    for _ in range(5_000):
-        meaning = sampler.sentence()
+def assert_one_translation_each(meanings):
+    translations = {}
+    for meaning in meanings:
         target = german(meaning)
         assert translations.setdefault(english(meaning), target) == target
+
+
+def test_translation_is_a_function_of_drawn_sentences():
+    """On the raw stream, where the removal of duplicates cannot hide a second translation."""
+    sampler = MeaningSampler(seed=5)
+    assert_one_translation_each(sampler.sentence() for _ in range(5_000))
+
+
+def test_no_verb_form_is_ambiguous():
+    """`they read`, present or past, would be; or one English verb for two German ones."""
+    tenses = [{}, {"past": True}, *({"modal": modal} for modal in MODAL.values())]
+    families = (*verbs.OBJECT_VERBS, *verbs.GIVING_VERBS, *verbs.PLAIN_VERBS)
+    assert_one_translation_each(
+        Sentence(Clause(subject, verb, obj, **tense))
+        for verb in (*families, *verbs.MOTION_VERBS, *verbs.SAYING_VERBS)
+        for obj in ((the("dog"), a("dog")) if verb.kinds else (None,))
+        for subject in (ME, HE, THEY)
+        for tense in tenses
+    )
+
+
+def test_no_noun_phrase_is_ambiguous():
+    """`the fish`, singular or plural, would be."""
+    determiners = (nouns.THE, nouns.A, nouns.THIS, *nouns.POSSESSIVES)
+    assert_one_translation_each(
+        Sentence(Clause(ME, VERB["see"], NounPhrase(determiner, noun, plural, adjective)))
+        for determiner in determiners
+        for noun in nouns.NOUNS
+        for plural in ((False,) if noun.mass else (False, True))
+        for adjective in (None, *nouns.ADJECTIVES)
+    )
 
 
 def words(pairs, side):
