@@ -28,8 +28,7 @@ setup: $(INSTALLED)  ## build .venv and install what requirements.txt pins
 
 quickstart: setup  ## train, translate and score the embedded task
 	$(RUN) train --config=configs/quickstart.py --workdir=$(WORKDIR)
-	$(RUN) evaluate --workdir=$(WORKDIR) --split=test
-	$(RUN) evaluate --workdir=$(WORKDIR) --split=test_combinations
+	$(VENV)/bin/python experiments/quickstart.py --workdir=$(WORKDIR)
 
 test: lint  ## lint, check the format and run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)

@@ -1,0 +1,26 @@
+"""Multi30k, English to German, with the tiny model of the multimodal literature (Wu et al. 2021).
+
+    python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/multi30k_tiny
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.model = dict(
+        d_model=128,
+        d_ff=256,
+        num_heads=4,
+        num_encoder_layers=4,
+        num_decoder_layers=4,
+        dropout_rate=0.3,
+        norm_placement="pre",
+    )
+    config.tokenizer = dict(kind="bpe", vocab_size=10_000)
+    config.data = dict(name="multi30k_en_de", max_source_length=64, max_target_length=64)
+    config.optimizer = dict(schedule="inverse_sqrt", learning_rate=5e-3, warmup_steps=2000)
+    config.train = dict(num_steps=8000, tokens_per_batch=4096)
+    config.eval = dict(every_steps=500, num_examples=200)
+    config.checkpoint = dict(every_steps=200, keep=2, keep_params=10)
+    return config

@@ -1,0 +1,31 @@
+"""The paper's base model and optimizer for WMT 2014 English to German (sections 5 and 6.1, table 3).
+
+Takes the user's files as `parallel_text` does:
+
+    python -m transformer_jax train --config=configs/wmt14_en_de_base.py --workdir=runs/wmt14 \\
+        --config.data.train_source=train.en --config.data.train_target=train.de ...
+
+The paper: 8 P100 GPUs, 12 hours, BLEU 27.3 on newstest2014. Not trained here.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.model = dict(
+        d_model=512,
+        d_ff=2048,
+        num_heads=8,
+        num_encoder_layers=6,
+        num_decoder_layers=6,
+        dropout_rate=0.1,
+    )
+    config.tokenizer = dict(kind="bpe", vocab_size=37_000)
+    config.data = dict(name="parallel_text", max_source_length=256, max_target_length=256)
+    config.optimizer = dict(schedule="transformer", learning_rate=1.0, warmup_steps=4000)
+    config.train = dict(num_steps=100_000, tokens_per_batch=25_000, label_smoothing=0.1)
+    config.eval = dict(every_steps=2000, num_examples=500)
+    config.checkpoint = dict(every_steps=1000, keep=2, keep_params=5)
+    config.decode = dict(beam_size=4, alpha=0.6, max_extra_length=50)
+    return config
