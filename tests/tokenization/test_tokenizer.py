@@ -91,7 +91,7 @@ def test_what_is_no_model_is_refused(model):
 def test_model_with_other_special_ids_is_refused():
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(  # whose defaults are unk 0, bos 1, eos 2, no pad
-        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=52, minloglevel=2
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=52
     )
     with pytest.raises(ValueError, match="pad, unk, bos, eos"):
         Tokenizer(model.getvalue())

@@ -37,6 +37,13 @@ def test_the_most_frequent_words_are_kept():
     assert set(vocabulary("word", 6)[4:]) == {"▁one", "▁two"}
 
 
+@pytest.mark.parametrize(("coverage", "size"), [(1.0, 7), (0.99, 6)])
+def test_characters_beyond_the_coverage_get_no_token(coverage, size):
+    config = TokenizerConfig("char", 10, character_coverage=coverage)
+    model = train_model(config, ["a " * 500 + "z"], "joint")  # "z" is 1 of 1002
+    assert Tokenizer(model).vocab_size == size
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_vocabulary_larger_than_the_text_allows(kind):
     with pytest.raises(UserError, match=r"^tokenizer.vocab_size 1000 is too large.* at most \d+"):

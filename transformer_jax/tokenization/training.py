@@ -47,7 +47,7 @@ def train_model(config: TokenizerConfig, texts: Iterable[str], name: str) -> byt
             # Longer lines would be left out without a word.
             max_sentence_length=2**30,
             # The sum's order in unigram's expectation step, hence the vocabulary, hangs on it.
-            num_threads=16,
+            num_threads=4,
             minloglevel=2,
         )
     except RuntimeError as error:
