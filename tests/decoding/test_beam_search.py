@@ -184,11 +184,11 @@ def test_a_wide_beam_finds_what_enumeration_finds(alpha):
 
 def test_one_beam_is_greedy_search():
     model = Historian(3, batch_size=20, vocab_size=17, eos_bonus=np.linspace(0, 6, 20))
-    found = search(model, [9] * 20, beam_size=1, alpha=0.6, banned_ids=BANNED)
+    found = search(model, [9] * 20, beam_size=1, alpha=3.0, banned_ids=BANNED)
     lengths = set()
     for sentence in range(20):
         log_prob, tokens = slow_greedy_search(model, sentence, 9, BANNED)
-        assert_found(found, sentence, [(score(log_prob, len(tokens), 0.6), tokens)])
+        assert_found(found, sentence, [(score(log_prob, len(tokens), 3.0), tokens)])
         lengths.add(len(tokens))
     assert len(lengths) > 4
 

@@ -14,15 +14,15 @@ def assert_equals_lax(x, k):
     np.testing.assert_array_equal(values, expected_values)
 
 
-@pytest.mark.parametrize("num_columns", [7, 5 * BLOCK, 20 * BLOCK, 20 * BLOCK + 9, 50 * BLOCK - 1])
+@pytest.mark.parametrize("num_columns", [7, 20 * BLOCK, 20 * BLOCK + 9])
 @pytest.mark.parametrize("k", [1, 5])
 def test_equals_lax_top_k(num_columns, k):
     x = np.random.default_rng(num_columns).normal(size=(6, num_columns)).astype(np.float32)
     assert_equals_lax(x, k)
 
 
-@pytest.mark.parametrize("num_values", [1, 2, 40])
-@pytest.mark.parametrize("k", [1, 4, 9])
+@pytest.mark.parametrize("num_values", [2, 1000])
+@pytest.mark.parametrize("k", [1, 9])
 def test_equal_values_come_in_the_order_of_their_columns(num_values, k):
     x = np.random.default_rng(k).integers(num_values, size=(8, 30 * BLOCK + 5)).astype(np.float32)
     assert_equals_lax(x, k)
