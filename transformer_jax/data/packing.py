@@ -1,0 +1,138 @@
+"""First-fit packing: several short examples share one row of fixed length.
+
+An example is a dict of token sequences, its features (`source` and `target` of a translation pair,
+say). It goes into the first row that has room for all of them, under the same segment id on each,
+so that attention keeps it apart from its neighbours and pairs its source with its target.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from transformer_jax.errors import UserError
+
+Example = Mapping[str, np.ndarray]
+Batch = dict[str, np.ndarray]
+
+
+class PackedRows:
+    """Rows that are filled with examples by first fit.
+
+    Args:
+        lengths: slots of a row for each feature.
+        rows: how many rows are filled side by side; more rows leave less padding.
+    """
+
+    def __init__(self, lengths: Mapping[str, int], rows: int):
+        self._lengths = dict(lengths)
+        self._used = np.zeros([len(lengths), rows], int)
+        self._capacity = np.array([[length] for length in lengths.values()])  # [F, 1]
+        self._count = [0] * rows
+        self._examples: list[Example] = []
+        # Of each example: its row, its number there from 1, its first slot and size by feature.
+        self._rows: list[int] = []
+        self._segments: list[int] = []
+        self._starts: list[np.ndarray] = []
+        self._sizes: list[list[int]] = []
+
+    def __len__(self) -> int:
+        """The number of examples packed so far."""
+        return len(self._examples)
+
+    def is_overlong(self, example: Example) -> bool:
+        """Whether a feature of `example` is longer than a whole row."""
+        return any(len(example[feature]) > length for feature, length in self._lengths.items())
+
+    def add(self, example: Example) -> bool:
+        """Packs `example` (one int array [n >= 1] a feature); False if no row has room for it.
+
+        Raises:
+            ValueError: the example's features are not those of `lengths`, or one has no token.
+        """
+        sizes = self._sizes_of(example)
+        fits = (self._used <= self._capacity - np.array(sizes)[:, None]).all(axis=0)  # [rows]
+        row = int(fits.argmax())
+        if not fits[row]:
+            return False
+        self._count[row] += 1
+        self._examples.append(example)
+        self._rows.append(row)
+        self._segments.append(self._count[row])
+        self._starts.append(self._used[:, row].copy())
+        self._sizes.append(sizes)
+        self._used[:, row] += sizes
+        return True
+
+    def arrays(self) -> Batch:
+        """The rows so far: for each feature f the int32 arrays f, f_segment_ids and f_positions.
+
+        Each is [rows, length of f]. Segment ids count the examples of a row from 1 (0 is padding);
+        positions restart at 0 in each segment.
+        """
+        rows, segments = np.array(self._rows), np.array(self._segments)
+        starts, sizes = np.array(self._starts), np.array(self._sizes)  # [N, F]
+        packed = {}
+        for i, (feature, length) in enumerate(self._lengths.items()):
+            size = sizes[:, i]
+            positions = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+            slots = np.repeat(rows * length + starts[:, i], size) + positions
+            tokens = np.concatenate([example[feature] for example in self._examples])
+            packed[feature] = self._place(tokens, slots, length)
+            packed[f"{feature}_segment_ids"] = self._place(np.repeat(segments, size), slots, length)
+            packed[f"{feature}_positions"] = self._place(positions, slots, length)
+        return packed
+
+    def _place(self, values: np.ndarray, slots: np.ndarray, length: int) -> np.ndarray:
+        flat = np.zeros(len(self._count) * length, np.int32)
+        flat[slots] = values
+        return flat.reshape(-1, length)
+
+    def _sizes_of(self, example: Example) -> list[int]:
+        if example.keys() != self._lengths.keys():
+            raise ValueError(f"got features {sorted(example)}, expected {sorted(self._lengths)}")
+        sizes = [len(example[feature]) for feature in self._lengths]
+        if not all(sizes):
+            # A target without a source would attend to nothing, and nothing would tell why.
+            raise ValueError("an example's feature has no token; end each in one such as EOS")
+        return sizes
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedGroup:
+    """Rows packed together, and how far in the examples they reach.
+
+    Attributes:
+        arrays: the rows, as `PackedRows.arrays` gives them.
+        end: place of the first example after those looked at.
+        overlong: how many of those were left out because a feature was longer than its row.
+    """
+
+    arrays: Batch
+    end: int
+    overlong: int
+
+
+def pack_group(
+    examples: Sequence[Example], start: int, *, epoch: int, lengths: Mapping[str, int], rows: int
+) -> PackedGroup:
+    """Packs the examples from place `start` on until one finds no room, or they end.
+
+    Raises:
+        UserError: all examples of an epoch (`epoch` of them) are overlong.
+    """
+    packed, overlong, place = PackedRows(lengths, rows), 0, start
+    while place < len(examples):
+        example = examples[place]
+        if packed.is_overlong(example):
+            overlong += 1
+        elif not packed.add(example):
+            break
+        place += 1
+        if overlong == epoch and not packed:
+            limits = ", ".join(f"{feature} {length}" for feature, length in lengths.items())
+            raise UserError(
+                f"each of the {epoch} examples is longer than a row (in tokens: {limits}); "
+                "raise the maximum lengths in the data section"
+            )
+    return PackedGroup(packed.arrays(), place, overlong)
