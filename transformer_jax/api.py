@@ -67,7 +67,7 @@ class Run:
     def n_best(
         self, lines: Sequence[str], first_line: int = 1, **decode: Any
     ) -> list[list[Prediction]]:
-        """All outputs that the search kept of each line with their scores, best first.
+        """The `num_outputs` best outputs of each line with their scores, best first.
 
         Warnings name lines by their number, counted from `first_line`.
         """
@@ -167,7 +167,7 @@ def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints:
 
 def _validation(settings: Settings, task: Task, workdir: Path):
     """(step, params) -> figures of the validation split and the one that chooses the best checkpoint."""
-    greedy = dataclasses.replace(settings.decode, beam_size=1)
+    greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
     examples = open_split(settings.data, "valid")
     evaluator = build.build_evaluator(settings, task, examples, greedy, settings.eval.num_examples)
 

@@ -85,7 +85,8 @@ class Historian:
 
 
 def compiled_search(model, **settings):
-    return jax.jit(partial(beam_search, model.decode_step, eos_id=EOS, pad_id=PAD, **settings))
+    settings = {"num_outputs": settings["beam_size"], "eos_id": EOS, "pad_id": PAD} | settings
+    return jax.jit(partial(beam_search, model.decode_step, **settings))
 
 
 def search(model, limits, **settings):
@@ -244,6 +245,7 @@ def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
         return model.decode_step(*args)
 
     run = partial(beam_search, counted_step, max_length=100, beam_size=beam_size, alpha=0.6)
+    run = partial(run, num_outputs=beam_size)
     run = jax.jit(partial(run, eos_id=EOS, pad_id=PAD, banned_ids=BANNED))
     found = run(*model.prefill(), max_lengths=jnp.array([100, 100]))
     jax.effects_barrier()
@@ -251,8 +253,20 @@ def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
     assert len(steps) <= most_steps
 
 
-@pytest.mark.parametrize("settings", [{"beam_size": 0}, {"beam_size": 18}, {"alpha": -1.0}])
+@pytest.mark.parametrize("num_outputs", [1, 2])
+def test_fewer_outputs_are_the_best_of_all(num_outputs):
+    model = Historian(4, batch_size=8, vocab_size=17, eos_bonus=np.linspace(0, 6, 8))
+    settings = {"beam_size": 4, "alpha": 0.6, "banned_ids": BANNED}
+    full = search(model, [12] * 8, **settings)
+    found = search(model, [12] * 8, num_outputs=num_outputs, **settings)
+    np.testing.assert_array_equal(found.tokens, full.tokens[:, :num_outputs])
+    np.testing.assert_allclose(found.scores, full.scores[:, :num_outputs], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"beam_size": 0}, {"beam_size": 18}, {"num_outputs": 3}, {"alpha": -1.0}]
+)
 def test_settings_out_of_range_are_refused(settings):
     model = Historian(0, batch_size=1, vocab_size=17)
     with pytest.raises(ValueError, match=next(iter(settings))):
-        search(model, [3], **({"beam_size": 2, "alpha": 0.6} | settings))
+        search(model, [3], **({"beam_size": 2, "num_outputs": 1, "alpha": 0.6} | settings))

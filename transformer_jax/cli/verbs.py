@@ -32,12 +32,13 @@ def predict(args: argparse.Namespace) -> None:
     if args.num_outputs > 1 and args.format == "text":
         raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
     run = _load(args)
+    options = _decode_options(args) | {"num_outputs": args.num_outputs}
     write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
     number = 1
     for lines in read_batches(sys.stdin.buffer, most=LINES_AT_ONCE):
         examples = [unescape(line) for line in lines]
-        for outputs in run.n_best(examples, first_line=number, **_decode_options(args)):
-            sys.stdout.buffer.write(f"{write_line(outputs[: args.num_outputs])}\n".encode())
+        for outputs in run.n_best(examples, first_line=number, **options):
+            sys.stdout.buffer.write(f"{write_line(outputs)}\n".encode())
         sys.stdout.buffer.flush()
         number += len(lines)
 

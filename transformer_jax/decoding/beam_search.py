@@ -23,6 +23,7 @@ class _Rules:
     """What stays the same during a search."""
 
     beam_size: int
+    num_outputs: int
     alpha: float
     eos_id: int
     forbidden_ids: tuple[int, ...]  # what no alive hypothesis holds
@@ -60,15 +61,16 @@ def beam_search(
     max_lengths: jax.Array,
     max_length: int,
     beam_size: int,
+    num_outputs: int,
     alpha: float,
     eos_id: int,
     pad_id: int,
     banned_ids: tuple[int, ...] = (),
 ) -> Hypotheses:
-    """Finds the `beam_size` best outputs of every sentence; meant to be called under `jax.jit`.
+    """Finds the `num_outputs` best outputs of every sentence; meant to be called under `jax.jit`.
 
     A score is log P(output) / `length_penalty`(length), where the length counts EOS. Hypotheses
-    that ended come first; where fewer than `beam_size` did, the best of those that the limit cut
+    that ended come first; where fewer than `num_outputs` did, the best of those that the limit cut
     follow. A sentence is done as soon as no alive hypothesis can enter its result any more; with
     one beam, at its first EOS.
 
@@ -80,21 +82,24 @@ def beam_search(
         max_lengths: int32 [B], the longest output of each sentence, EOS included, in 1..L.
         max_length: L, the length of the arrays returned.
         beam_size: K, at most V; 1 is greedy search.
+        num_outputs: how many of the K to return; the fewer, the sooner they are certain.
         alpha: exponent of the length penalty, at least 0.
         eos_id: the token that ends an output.
         pad_id: the token that fills an output after its end.
         banned_ids: tokens never chosen. Scores stay the model's: no probability is redistributed.
 
     Raises:
-        ValueError: `beam_size` or `alpha` is out of its range.
+        ValueError: `beam_size`, `num_outputs` or `alpha` is out of its range.
     """
     batch_size, vocab_size = logits.shape
     if not 1 <= beam_size <= vocab_size:
         raise ValueError(f"beam_size is {beam_size}; it must be in 1..{vocab_size} (vocabulary)")
+    if not 1 <= num_outputs <= beam_size:
+        raise ValueError(f"num_outputs is {num_outputs}; it must be in 1..{beam_size} (beam_size)")
     if not alpha >= 0:
         raise ValueError(f"alpha is {alpha}; it must be at least 0")
     limits = jnp.clip(max_lengths, 1, max_length)
-    rules = _Rules(beam_size, alpha, eos_id, (eos_id, *banned_ids), limits)
+    rules = _Rules(beam_size, num_outputs, alpha, eos_id, (eos_id, *banned_ids), limits)
 
     def step(search: _Search) -> _Search:
         last = jnp.take(search.beams.alive_tokens, search.length - 1, axis=2)  # [B, K]
@@ -182,7 +187,8 @@ def _is_done(
     that an alive hypothesis can reach. One beam has nothing to weigh its first ending against.
     """
     best_reachable = log_probs[:, 0] / length_penalty(rules.limits, rules.alpha)
-    done = (length >= rules.limits) | (best_reachable <= ended_scores[:, -1])
+    worst_returned = ended_scores[:, rules.num_outputs - 1]
+    done = (length >= rules.limits) | (best_reachable <= worst_returned)
     if rules.beam_size == 1:
         done |= ended_scores[:, 0] > -jnp.inf
     return done
@@ -192,7 +198,7 @@ def _n_best(rules: _Rules, beams: _Beams, pad_id: int) -> Hypotheses:
     """The ended hypotheses, then as many of those cut by the limit as places are left."""
     cut_scores = beams.alive_log_probs / length_penalty(rules.limits, rules.alpha)[:, None]
     num_ended = (beams.ended_scores > -jnp.inf).sum(axis=1, keepdims=True)
-    rank = jnp.arange(rules.beam_size)
+    rank = jnp.arange(rules.num_outputs)
     order = jnp.where(rank < num_ended, rank, rank - num_ended + rules.beam_size)  # [B, K]
     tokens = _take(jnp.concatenate([beams.ended_tokens, beams.alive_tokens], axis=1), order)
     scores = _take(jnp.concatenate([beams.ended_scores, cut_scores], axis=1), order)

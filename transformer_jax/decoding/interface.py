@@ -39,8 +39,8 @@ class Hypotheses(NamedTuple):
     """The n best outputs of every sentence.
 
     Attributes:
-        tokens: int32 [B, K, L]. Each ends in EOS, unless its length limit cut it, and is padded.
-        scores: float32 [B, K], log-probability over length penalty; -inf where there is none.
+        tokens: int32 [B, n, L]. Each ends in EOS, unless its length limit cut it, and is padded.
+        scores: float32 [B, n], log-probability over length penalty; -inf where there is none.
     """
 
     tokens: jax.Array
@@ -53,6 +53,7 @@ class DecodeConfig:
 
     Attributes:
         beam_size: hypotheses kept for a sentence; 1 is greedy search.
+        num_outputs: the best of them to return, which must be certain before the search stops.
         alpha: exponent of the length penalty, at least 0; 0 compares plain log-probabilities.
         max_extra_length: tokens by which an output may be longer than its source.
         batch_size: sentences searched together.
@@ -62,6 +63,7 @@ class DecodeConfig:
     """
 
     beam_size: int = 4
+    num_outputs: int = 1
     alpha: float = 0.6
     max_extra_length: int = 50
     batch_size: int = 64
@@ -69,9 +71,14 @@ class DecodeConfig:
     def __post_init__(self):
         for name, least in (
             ("beam_size", 1),
+            ("num_outputs", 1),
             ("alpha", 0),
             ("max_extra_length", 0),
             ("batch_size", 1),
         ):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if self.num_outputs > self.beam_size:
+            raise ValueError(
+                f"num_outputs is {self.num_outputs}; it must be at most beam_size {self.beam_size}"
+            )

@@ -120,7 +120,7 @@ class Translation:
     def predict(
         self, params: Any, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
-        """The `decode.beam_size` best translations of each line, best first, in order.
+        """The `decode.num_outputs` best translations of each line, best first, in order.
 
         A blank line has a blank translation. A source of more than `max_source_length` tokens is cut
         there, and characters unknown to the tokenizer are left to the model, each with a warning that
@@ -159,7 +159,7 @@ class Translation:
     def search(
         self, params: Any, sources: Sequence[Sequence[int]], decode: DecodeConfig
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Beam search for sources that end in EOS: tokens [B, K, L] and scores [B, K].
+        """Beam search for sources that end in EOS: tokens [B, n, L] and scores [B, n].
 
         The batch is filled up to `decode.batch_size` rows and its rows to a multiple of 16 tokens.
         """
@@ -214,6 +214,7 @@ class Translation:
             max_lengths=limits,
             max_length=max_length,
             beam_size=decode.beam_size,
+            num_outputs=decode.num_outputs,
             alpha=decode.alpha,
             eos_id=EOS,
             pad_id=PAD,
