@@ -1,6 +1,6 @@
 """Multi30k, English to German, with the tiny model of the multimodal literature (Wu et al. 2021).
 
-    python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/multi30k_tiny
+python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/multi30k_tiny
 """
 
 from ml_collections import ConfigDict

@@ -1,6 +1,6 @@
 """The embedded task: an English-German grammar that trains in minutes on two CPU cores.
 
-    make quickstart
+make quickstart
 """
 
 from ml_collections import ConfigDict

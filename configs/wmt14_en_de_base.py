@@ -1,4 +1,4 @@
-"""The paper's base model and optimizer for WMT 2014 English to German (sections 5 and 6.1, table 3).
+"""The paper's base model and optimizer for WMT 2014 English to German (sections 5, 6.1; table 3).
 
 Takes the user's files as `parallel_text` does:
 

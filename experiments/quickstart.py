@@ -1,6 +1,6 @@
-"""What `make quickstart` shows of the trained run: its BLEU beside a dictionary's, and translations.
+"""What `make quickstart` shows of the trained run: BLEU beside a dictionary's, and translations.
 
-    python experiments/quickstart.py --workdir=runs/quickstart
+python experiments/quickstart.py --workdir=runs/quickstart
 """
 
 import argparse

@@ -86,7 +86,7 @@ class Run:
         target: str | None = None,
         **decode: Any,
     ) -> dict[str, Any]:
-        """Scores a split, or the files `source` and `target`, and keeps the outputs in `predictions/`.
+        """Scores a split, or the files `source` and `target`; outputs are kept in `predictions/`.
 
         Raises:
           UserError: the split or the files cannot be used.
@@ -113,8 +113,8 @@ def train(config: ConfigDict, workdir: str | Path) -> Run:
     """Trains a config in a workdir, or goes on from its last checkpoint.
 
     Raises:
-      UserError: the config or its data cannot be used, the workdir holds another run, or the loss is no
-        longer finite.
+      UserError: the config or its data cannot be used, the workdir holds another run, or the loss
+        is no longer finite.
     """
     use_compilation_cache()
     settings, workdir = read_settings(config), Path(workdir)
@@ -166,7 +166,7 @@ def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints:
 
 
 def _validation(settings: Settings, task: Task, workdir: Path):
-    """(step, params) -> figures of the validation split and the one that chooses the best checkpoint."""
+    """(step, params) -> figures of the validation split, and the one that finds the best."""
     greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
     examples = open_split(settings.data, "valid")
     evaluator = build.build_evaluator(settings, task, examples, greedy, settings.eval.num_examples)
@@ -226,5 +226,7 @@ def dry_run(config: ConfigDict) -> str:
     lines = [f"{path:64}{shape:>18}{size:>14,}" for path, shape, size in table]
     lines.append(f"{'parameters':64}{'':18}{sum(size for *_, size in table):>14,}")
     lines += [f"batch {name:58}{x.shape!s:>18}" for name, x in batch.items()]
-    lines.append(f"memory of a step: {held / 2**30:.2f} GiB (state, batch and what XLA needs besides)")
+    lines.append(
+        f"memory of a step: {held / 2**30:.2f} GiB (state, batch and what XLA needs besides)"
+    )
     return "\n".join(lines)

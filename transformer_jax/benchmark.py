@@ -75,8 +75,7 @@ def decode(
         params, source, limits, options, output_length, may_end=False
     ).compile()
     compile_s = time.perf_counter() - start
-    run = lambda: jax.block_until_ready(search(params, source, limits))
-    seconds = _median_seconds(run, steps)
+    seconds = _median_seconds(lambda: jax.block_until_ready(search(params, source, limits)), steps)
     tokens = batch_size * output_length
     report = _report(settings, params, seconds, tokens, search, compile_s)
     # XLA counts the body of a loop once, whatever its number of turns.

@@ -30,7 +30,9 @@ def build_tokenizers(
     return train_tokenizers(settings.tokenizer, texts, directory)
 
 
-def build_task(settings: Settings, vocab_sizes: dict[str, int], tokenizers: Tokenizers | None) -> Task:
+def build_task(
+    settings: Settings, vocab_sizes: dict[str, int], tokenizers: Tokenizers | None
+) -> Task:
     """The task with its model; no tokenizers are needed where no text is met.
 
     Args:
@@ -68,7 +70,7 @@ def build_training(settings: Settings, task: Task):
 
 
 def batch_rows(settings: Settings, task: Task) -> int:
-    """Rows of a training batch. Raises UserError where `train.tokens_per_batch` has no room for one."""
+    """Rows of a training batch; UserError where `train.tokens_per_batch` has no room for one."""
     try:
         return settings.train.rows(max(task.lengths.values()))
     except ValueError as error:
@@ -85,7 +87,11 @@ def batch_shapes(lengths: dict[str, int], rows: int) -> dict[str, jax.ShapeDtype
 
 
 def build_evaluator(
-    settings: Settings, task: Task, examples: Sequence[Any], decode: Any, num_decoded: int | None = None
+    settings: Settings,
+    task: Task,
+    examples: Sequence[Any],
+    decode: Any,
+    num_decoded: int | None = None,
 ) -> Evaluator:
     """Scores the task's parameters on examples, all of them decoded unless told how many."""
     return Evaluator(task, examples, decode, batch_rows(settings, task), num_decoded)

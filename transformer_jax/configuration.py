@@ -1,8 +1,8 @@
 """Config files: read, completed with defaults, overridden, and turned into dataclasses.
 
-A config file is Python with a `get_config()` that returns an `ml_collections.ConfigDict` of sections;
-what it leaves out has the defaults of the dataclass that its section becomes. This is the only
-reader of a ConfigDict.
+A config file is Python with a `get_config()` that returns an `ml_collections.ConfigDict` of
+sections; what it leaves out has the defaults of the dataclass that its section becomes. This is
+the only reader of a ConfigDict.
 """
 
 import dataclasses
@@ -75,7 +75,9 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     try:
         given = runpy.run_path(str(path))["get_config"]().to_dict()
     except KeyError as error:
-        raise UserError(f"config file {path} has no {error}; it must define get_config()") from error
+        raise UserError(
+            f"config file {path} has no {error}; it must define get_config()"
+        ) from error
     except Exception as error:
         raise UserError(f"config file {path} fails: {type(error).__name__}: {error}") from error
     config = complete_config(given, str(path))
@@ -133,7 +135,7 @@ def save_json(config: ConfigDict, path: Path) -> None:
 
 
 def check_same_run(config: ConfigDict, kept: ConfigDict, workdir: Path) -> None:
-    """Raises UserError where `config` is not that of the run in `workdir`, naming the first difference."""
+    """Raises UserError, naming the first difference, unless `config` is that of `workdir`'s run."""
     for section in FIXED:
         fields = dataclasses.fields(SECTIONS[section]) if section in SECTIONS else ()
         names = [f"{section}.{field.name}" for field in fields if _is_set_by_config(field)]
@@ -213,5 +215,7 @@ def _parse(value: Any, allowed: tuple[type, ...], name: str, where: str) -> Any:
     if wanted is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not wanted:
-        raise UserError(f"{where}: config.{name} is {value!r}; it must be of type {wanted.__name__}")
+        raise UserError(
+            f"{where}: config.{name} is {value!r}; it must be of type {wanted.__name__}"
+        )
     return value

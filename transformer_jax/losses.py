@@ -10,8 +10,9 @@ import jax.numpy as jnp
 def cross_entropy(logits: jax.Array, labels: jax.Array, label_smoothing: float = 0.0) -> jax.Array:
     """Cross-entropy of each token against its smoothed label.
 
-    The label keeps probability 1 - eps and eps is spread over the whole vocabulary, eps / V each, the
-    label included, as in optax and PyTorch. Neither one-hot nor smoothed targets are ever built.
+    The label keeps probability 1 - eps and eps is spread over the whole vocabulary, eps / V each,
+    the label included, as in optax and PyTorch. Neither one-hot nor smoothed targets are ever
+    built.
 
     Args:
       logits: float32 [..., V].

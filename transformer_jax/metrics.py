@@ -1,7 +1,7 @@
 """Sums over tokens that the device makes, and the figures read from them.
 
-Everything is a sum until the very end, so that batches, micro-batches and devices of unequal padding
-can be added up and divided once.
+Everything is a sum until the very end, so that batches, micro-batches and devices of unequal
+padding can be added up and divided once.
 """
 
 import math
@@ -24,7 +24,8 @@ def token_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict
       weights: [B, T], 0 where a position does not count.
 
     Returns:
-      "tokens" (total weight), "nll" (negative log-likelihood, nats), "correct" (labels ranked first).
+      "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels ranked
+      first).
     """
     logits = jax.lax.stop_gradient(logits)
     of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]

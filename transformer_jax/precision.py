@@ -1,8 +1,9 @@
 """Which products run in bfloat16, and how.
 
-Parameters, activations, softmax, norms, losses and the optimizer stay in float32; only matrix products
-change. Where the hardware has bfloat16 units (GPU, TPU, CPUs with AMX) `einsum` rounds both operands,
-and in the backward pass the cotangent, to bfloat16, so that all three products of a layer use them.
+Parameters, activations, softmax, norms, losses and the optimizer stay in float32; only matrix
+products change. Where the hardware has bfloat16 units (GPU, TPU, CPUs with AMX) `einsum` rounds
+both operands, and in the backward pass the cotangent, to bfloat16, so that all three products of a
+layer use them.
 """
 
 import functools
@@ -41,9 +42,7 @@ def einsum(subscripts: str, a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> jax
 
 
 def _product(subscripts, a, b, dtype):
-    product = jnp.einsum(
-        subscripts, a.astype(dtype), b.astype(dtype), preferred_element_type=dtype
-    )
+    product = jnp.einsum(subscripts, a.astype(dtype), b.astype(dtype), preferred_element_type=dtype)
     return product.astype(jnp.float32)
 
 

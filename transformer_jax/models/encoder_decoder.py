@@ -78,9 +78,7 @@ class EncoderDecoder(nn.Module):
             target_segment_ids, target_segment_ids
         )
         x = self._embed_target(target, target_positions, deterministic)
-        x, _ = self.decoder(
-            x, target_positions, self.target_positions, mask, memory, deterministic
-        )
+        x, _ = self.decoder(x, target_positions, self.target_positions, mask, memory, deterministic)
         return self.projection.logits(x)
 
     def encode(self, source, positions, segment_ids, deterministic: bool = True) -> jax.Array:
@@ -101,8 +99,8 @@ class EncoderDecoder(nn.Module):
           max_length: positions to make room for, the prompt's included.
 
         Returns:
-          logits of the first token after the prompt [B, V], the memory (axis 0 is B), and the decoding
-          state (axis 0 of every leaf is B).
+          logits of the first token after the prompt [B, V], the memory (axis 0 is B), and the
+          decoding state (axis 0 of every leaf is B).
         """
         segment_ids = (source > 0).astype(jnp.int32)
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
@@ -115,16 +113,14 @@ class EncoderDecoder(nn.Module):
     def decode_step(
         self, tokens: jax.Array, memory: Memory, state: tuple[KVCache, ...]
     ) -> tuple[jax.Array, tuple[KVCache, ...]]:
-        """One more token a row: int32 [N] -> logits of the next [N, V], and the state grown by one."""
+        """One more token a row: int32 [N] -> logits of the next [N, V], the state grown by one."""
         logits, state = self._decode(tokens[:, None], memory, state)
         return logits[:, 0], state
 
     def _decode(self, tokens, memory, caches):
         positions = caches[0].length[:, None] + jnp.arange(tokens.shape[1])  # [N, T]
         x = self._embed_target(tokens, positions, deterministic=True)
-        x, caches = self.decoder(
-            x, positions, self.target_positions, None, memory, True, caches
-        )
+        x, caches = self.decoder(x, positions, self.target_positions, None, memory, True, caches)
         return self.projection.logits(x), caches
 
     def _embed_target(self, tokens, positions, deterministic):

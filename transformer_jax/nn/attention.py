@@ -4,6 +4,7 @@ B batch, T queries, S keys, H heads, D model, K key size of a head, V value size
 """
 
 import math
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -42,7 +43,7 @@ def scaled_dot_product_attention(
 
 
 def attention_weights(query, key, mask=None, bias=None, dtype=jnp.float32) -> jax.Array:
-    """softmax(Q K^T / sqrt(d_k)): arguments as above -> [B, H, T, S], rows summing to 1 (or to 0)."""
+    """softmax(Q K^T / sqrt(d_k)), arguments as above -> [B, H, T, S]; rows sum to 1 (or 0)."""
     logits = precision.einsum("bthk,bshk->bhts", query / math.sqrt(query.shape[-1]), key, dtype)
     if bias is not None:
         logits += bias
@@ -57,8 +58,9 @@ def weighted_values(weights, value, dtype=jnp.float32) -> jax.Array:
 class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
-    `weigh` and `combine` are named methods, so that `nn.intercept_methods` may look at or replace the
-    weights; collected as intermediates, they are "weights" [B, H, T, S] and "heads" [B, T, H, V].
+    `weigh` and `combine` are named methods, so that `nn.intercept_methods` may look at or replace
+    the weights; collected as intermediates, they are "weights" [B, H, T, S] and "heads" [B, T, H,
+    V].
     """
 
     config: TransformerConfig
@@ -79,7 +81,7 @@ class MultiHeadAttention(nn.Module):
         return self.key(memory), self.value(memory)
 
     def __call__(self, x, key, value, mask, deterministic: bool) -> jax.Array:
-        """Attention of x [B, T, D] to given keys and values, as of an encoder's output -> [B, T, D]."""
+        """Attention of x [B, T, D] to the keys and values of a memory -> [B, T, D]."""
         return self.attend(self.query(x), key, value, mask, None, deterministic)
 
     def to_itself(
@@ -91,7 +93,7 @@ class MultiHeadAttention(nn.Module):
         deterministic: bool,
         cache: "KVCache | None" = None,
     ) -> tuple[jax.Array, "KVCache | None"]:
-        """Self-attention of x [B, T, D] at positions [B, T], after the cached ones where there is a cache.
+        """Self-attention of x [B, T, D] at positions [B, T], behind those that a cache holds.
 
         Returns:
           [B, T, D], and the cache grown by T.
@@ -168,5 +170,5 @@ class KVCache:
 
 def _write_rows(slots, new, starts):
     """Overwrites slots [N, L, ...] with new [N, T, ...] from each row's start on."""
-    write = lambda row, update, start: jax.lax.dynamic_update_slice_in_dim(row, update, start, 0)
+    write = partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
     return jax.vmap(write)(slots, new, starts)

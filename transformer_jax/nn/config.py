@@ -35,17 +35,18 @@ class TransformerConfig:
         "output" (W^O alone) or "all".
       positions: entry of `nn.positions.POSITIONS` (section 3.5).
       max_length: rows of the table of learned positions.
-      norm_placement: "post" LayerNorm(x + Sublayer(x)) as in the paper, "pre" x + Sublayer(LayerNorm(x)),
-        or "sandwich" x + LayerNorm(Sublayer(LayerNorm(x))).
+      norm_placement: "post" LayerNorm(x + Sublayer(x)) as in the paper, "pre" x +
+        Sublayer(LayerNorm(x)), or "sandwich" x + LayerNorm(Sublayer(LayerNorm(x))).
       activation: "relu" (section 3.3) or "gelu".
-      tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4; asks for a joint
-        vocabulary), "target" the last two, "none" none.
-      dtype: of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or "bfloat16".
+      tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4; asks for a
+        joint vocabulary), "target" the last two, "none" none.
+      dtype: of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or
+        "bfloat16".
       source_vocab_size, target_vocab_size: pieces of the tokenizers.
 
     Raises:
-      ValueError: a size that is not positive, a rate outside [0, 1), an unknown choice, or heads that
-        do not divide d_model where key_size or value_size relies on it.
+      ValueError: a size that is not positive, a rate outside [0, 1), an unknown choice, or heads
+        that do not divide d_model where key_size or value_size relies on it.
     """
 
     architecture: str = "encoder_decoder"
@@ -70,7 +71,14 @@ class TransformerConfig:
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
 
     def __post_init__(self):
-        for name in ("d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_length"):
+        for name in (
+            "d_model",
+            "d_ff",
+            "num_heads",
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "max_length",
+        ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"):
@@ -78,7 +86,9 @@ class TransformerConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, not one of {', '.join(choices)}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, not one of {', '.join(choices)}"
+                )
         for name in ("key_size", "value_size"):
             self._check_head_size(name)
         precision.product_dtype(self.dtype)

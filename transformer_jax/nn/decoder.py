@@ -1,4 +1,4 @@
-"""The decoder: N layers of masked self-attention, attention to the encoder, feed-forward (section 3.1)."""
+"""The decoder: N layers of self-attention, encoder attention and feed-forward (section 3.1)."""
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ from transformer_jax.nn.residual import Residual, final_norm
 
 @struct.dataclass
 class Memory:
-    """What the decoder keeps of the encoder's output, once per sentence whatever the number of beams.
+    """What the decoder keeps of the encoder's output: once a sentence, however many its beams.
 
     Attributes:
       keys_values: a layer's keys [B, S, H, K] and values [B, S, H, V], for each layer.
@@ -25,7 +25,7 @@ class Memory:
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the encoder, feed-forward, each inside its residual connection."""
+    """Self-attention, attention to the encoder, feed-forward, each in its residual connection."""
 
     config: TransformerConfig
 
@@ -38,7 +38,15 @@ class DecoderLayer(nn.Module):
         self.feed_forward_residual = Residual(self.config)
 
     def __call__(
-        self, x, positions, encoding: Positions, mask, keys_values, memory_mask, deterministic, cache
+        self,
+        x,
+        positions,
+        encoding: Positions,
+        mask,
+        keys_values,
+        memory_mask,
+        deterministic,
+        cache,
     ) -> tuple[jax.Array, KVCache | None]:
         """x [N, T, D], keys_values [B, S, H, K] -> [N, T, D] and the cache grown by T.
 
@@ -46,9 +54,7 @@ class DecoderLayer(nn.Module):
         were further queries of that sentence.
         """
         y = self.self_attention_residual.before(x)
-        y, cache = self.self_attention.to_itself(
-            y, positions, encoding, mask, deterministic, cache
-        )
+        y, cache = self.self_attention.to_itself(y, positions, encoding, mask, deterministic, cache)
         x = self.self_attention_residual.after(x, y, deterministic)
 
         key, value = keys_values
@@ -79,7 +85,7 @@ class Decoder(nn.Module):
     def __call__(
         self, x, positions, encoding: Positions, mask, memory: Memory, deterministic, caches=None
     ) -> tuple[jax.Array, tuple[KVCache, ...] | None]:
-        """Embedded tokens x [N, T, D], positions [N, T], mask [N, 1, T, T] -> [N, T, D], grown caches.
+        """Embedded tokens x [N, T, D], positions [N, T], mask [N, 1, T, T] -> [N, T, D], caches.
 
         With caches the mask is theirs, and `mask` may be None.
         """
@@ -87,7 +93,14 @@ class Decoder(nn.Module):
         for i, layer in enumerate(self.layers):
             cache = None if caches is None else caches[i]
             x, cache = layer(
-                x, positions, encoding, mask, memory.keys_values[i], memory.mask, deterministic, cache
+                x,
+                positions,
+                encoding,
+                mask,
+                memory.keys_values[i],
+                memory.mask,
+                deterministic,
+                cache,
             )
             grown.append(cache)
         x = x if self.final_norm is None else self.final_norm(x)

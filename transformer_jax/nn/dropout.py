@@ -10,16 +10,16 @@ import jax.numpy as jnp
 class Dropout(nn.Module):
     """Zeroes each element with probability `rate` and scales the rest so that the mean stays.
 
-    Random bits are the costly part, so each element takes 8 of them: the rate is rounded to a multiple
-    of 1/256 (0.1 becomes 26/256), and the scale is that of the rounded rate. Draws from the rng
-    stream "dropout".
+    Random bits are the costly part, so each element takes 8 of them: the rate is rounded to a
+    multiple of 1/256 below 1 (0.1 becomes 26/256), and the scale is that of the rounded rate. Draws
+    from the rng stream "dropout".
     """
 
     rate: float
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        threshold = round(self.rate * 256)
+        threshold = min(round(self.rate * 256), 255)
         if deterministic or threshold == 0:
             return x
         keep = random_bytes(self.make_rng("dropout"), x.shape) >= threshold

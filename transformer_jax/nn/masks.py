@@ -1,7 +1,8 @@
 """Attention masks: True where a query may look at a key.
 
-B batch, T queries, S keys. Every mask is a bool that broadcasts to [B, 1, T, S], the 1 standing for all
-heads; masks combine with `&`. Segment ids number the sentences packed into a row from 1; 0 is padding.
+B batch, T queries, S keys. Every mask is a bool that broadcasts to [B, 1, T, S], the 1 standing
+for all heads; masks combine with `&`. Segment ids number the sentences packed into a row from 1; 0
+is padding.
 """
 
 import jax

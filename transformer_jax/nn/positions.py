@@ -1,7 +1,8 @@
 """How order enters the model (section 3.5): one class each, chosen by name in `POSITIONS`.
 
 Attention and embeddings call three hooks, each a no-op unless an encoding overrides it. B batch,
-T queries, S keys, H heads, D model, K head size; positions are int32 and restart in each packed sentence.
+T queries, S keys, H heads, D model, K head size; positions are int32 and restart in each packed
+sentence.
 """
 
 import flax.linen as nn
@@ -27,7 +28,7 @@ class Positions(nn.Module):
         return query, key
 
     def bias(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array | None:
-        """Adds to the logits of self-attention: [B, T], [B, S] -> [B, H, T, S], or None for nothing."""
+        """Adds to the logits of self-attention: [B, T], [B, S] -> [B, H, T, S]; None: nothing."""
         return None
 
 
@@ -50,7 +51,7 @@ class LearnedPositions(Positions):
 
 
 def sinusoids(positions: jax.Array, d_model: int) -> jax.Array:
-    """PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) = cos(the same): [...] -> [..., D]."""
+    """PE(p, 2i) = sin(p / 10000^(2i / D)), PE(p, 2i + 1) = cos(the same): [...] -> [..., D]."""
     pair = jnp.arange(0, d_model, 2)
     angles = positions[..., None] * 10_000.0 ** (-pair / d_model)
     waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [..., D / 2, 2]

@@ -1,4 +1,4 @@
-"""The residual connection around every sublayer, with its norm and dropout (sections 3.1 and 5.4)."""
+"""The residual connection around a sublayer, with norm and dropout (sections 3.1, 5.4)."""
 
 import flax.linen as nn
 import jax

@@ -27,13 +27,15 @@ class Task(Protocol):
     lengths: Mapping[str, int]
     best_by: str
 
-    def preprocess(self, example: Mapping[str, str], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def preprocess(
+        self, example: Mapping[str, str], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         """Text to integer features, one int32 array [n] each."""
 
     def loss(
         self, params: Any, batch: Batch, rng: jax.Array | None
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-        """(sum of the loss, sum of the weights, further sums) of a packed batch; rng None: no dropout."""
+        """(loss, weight, further sums), each summed over a packed batch; rng None: no dropout."""
 
     def evaluate(
         self, params: Any, examples: Sequence[Mapping[str, str]], decode: Any

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax import metrics, precision
+from transformer_jax.data.padding import pad_rows, padded_batch, rounded_length
 from transformer_jax.decoding import DecodeConfig, Hypotheses, beam_search
 from transformer_jax.losses import cross_entropy
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -23,9 +24,6 @@ from transformer_jax.tasks.interface import Batch, Prediction
 from transformer_jax.tokenization import BOS, EOS, PAD, UNK, Tokenizers
 
 logger = logging.getLogger(__name__)
-
-_LENGTH_STEP = 16
-"""Sources are padded to multiples of this many tokens, so that a search compiles for few shapes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +58,9 @@ class Translation:
         }
 
     @classmethod
-    def build(cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers) -> "Translation":
+    def build(
+        cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers
+    ) -> "Translation":
         """The task of a run: its sections `model`, `data` and `train`, and the vocabularies' sizes.
 
         Raises:
@@ -85,7 +85,7 @@ class Translation:
         return self.model.init(rng, *[row] * 6)["params"]
 
     def loss(self, params: Any, batch: Batch, rng: jax.Array | None):
-        """Label-smoothed cross-entropy of every target token given those before it and the source."""
+        """Label-smoothed cross-entropy of each target token given its past and the source."""
         logits = self._logits(params, batch, rng)
         weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
         smoothed = cross_entropy(logits, batch["target"], self.label_smoothing)
@@ -122,9 +122,9 @@ class Translation:
     ) -> Iterator[list[Prediction]]:
         """The `decode.num_outputs` best translations of each line, best first, in order.
 
-        A blank line has a blank translation. A source of more than `max_source_length` tokens is cut
-        there, and characters unknown to the tokenizer are left to the model, each with a warning that
-        names the line, counted from `first_line`.
+        A blank line has a blank translation. A source of more than `max_source_length` tokens is
+        cut there, and characters unknown to the tokenizer are left to the model, each with a
+        warning that names the line, counted from `first_line`.
         """
         sources = [self._encode_source(line, n) for n, line in enumerate(lines, first_line)]
         results: list[list[Prediction]] = [[Prediction("", 0.0)] for _ in sources]
@@ -163,7 +163,7 @@ class Translation:
 
         The batch is filled up to `decode.batch_size` rows and its rows to a multiple of 16 tokens.
         """
-        width = _round_up(max(map(len, sources)))
+        width = rounded_length(sources)
         rows = list(sources) + [[EOS]] * (decode.batch_size - len(sources))
         source = pad_rows(rows, width)
         limits = (source != PAD).sum(axis=1, dtype=np.int32) + decode.max_extra_length
@@ -201,9 +201,7 @@ class Translation:
         )
 
         def decode_step(tokens, memory, state):
-            logits, state = self.model.apply(
-                variables, tokens, memory, state, method="decode_step"
-            )
+            logits, state = self.model.apply(variables, tokens, memory, state, method="decode_step")
             return forbid(logits), state
 
         return beam_search(
@@ -231,8 +229,8 @@ class Translation:
         ]
         scores = []
         for chunk in batched(pairs, batch_size):
-            chunk = list(chunk) + [{side: [EOS] for side in self.lengths}] * (batch_size - len(chunk))
-            scores += self._log_probs(params, padded_batch(chunk)).tolist()
+            filler = [dict.fromkeys(self.lengths, [EOS])] * (batch_size - len(chunk))
+            scores += self._log_probs(params, padded_batch([*chunk, *filler])).tolist()
         return scores[: len(pairs)]
 
     @functools.cached_property
@@ -246,30 +244,5 @@ class Translation:
 
 
 def shift_right(target: jax.Array, positions: jax.Array) -> jax.Array:
-    """The decoder's inputs: BOS where a sentence starts, elsewhere the token before; int32 [B, T]."""
+    """The decoder's inputs [B, T]: BOS where a sentence starts, elsewhere the token before."""
     return jnp.where(positions == 0, BOS, jnp.roll(target, 1, axis=1))
-
-
-def pad_rows(rows: Sequence[Sequence[int]], width: int) -> np.ndarray:
-    """Rows of tokens as int32 [B, width], filled up with PAD."""
-    padded = np.full((len(rows), width), PAD, np.int32)
-    for row, tokens in zip(padded, rows, strict=True):
-        row[: len(tokens)] = tokens
-    return padded
-
-
-def padded_batch(examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, np.ndarray]:
-    """One example a row: the arrays of a packed batch, as long as the longest asks for."""
-    batch = {}
-    for feature in examples[0]:
-        rows = [example[feature] for example in examples]
-        width = _round_up(max(map(len, rows)))
-        tokens = pad_rows(rows, width)
-        batch[feature] = tokens
-        batch[f"{feature}_segment_ids"] = (tokens != PAD).astype(np.int32)
-        batch[f"{feature}_positions"] = np.tile(np.arange(width, dtype=np.int32), (len(rows), 1))
-    return batch
-
-
-def _round_up(length: int) -> int:
-    return -(-length // _LENGTH_STEP) * _LENGTH_STEP

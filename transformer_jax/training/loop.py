@@ -56,7 +56,7 @@ class TrainConfig:
         if not rows:
             raise ValueError(
                 f"tokens_per_batch {self.tokens_per_batch} has no room for "
-                f"{self.accumulation_steps} rows of {longest} tokens; raise it or lower data.max_*_length"
+                f"{self.accumulation_steps} rows of {longest} tokens; raise it, or lower data.max_*"
             )
         return rows
 
@@ -178,7 +178,7 @@ class Meter:
         if not math.isfinite(self._sums["loss"] + self._sums["grad_norm"]):
             raise UserError(
                 f"the loss or its gradient is not finite at step {step}; nothing of it was saved: "
-                "lower optimizer.learning_rate or set optimizer.clip_norm, and go on from the last checkpoint"
+                "lower optimizer.learning_rate or set optimizer.clip_norm"
             )
 
 

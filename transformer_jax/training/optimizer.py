@@ -43,7 +43,9 @@ class OptimizerConfig:
     def __post_init__(self):
         for name, choices in (("name", _NAMES), ("schedule", _SCHEDULES)):
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name} is {getattr(self, name)!r}, not one of {', '.join(choices)}")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}, not one of {', '.join(choices)}"
+                )
         if self.learning_rate <= 0 or self.warmup_steps < 1:
             raise ValueError("learning_rate and warmup_steps must be positive")
         if self.schedule == "cosine" and (self.decay_steps or 0) <= self.warmup_steps:

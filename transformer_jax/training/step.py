@@ -23,7 +23,8 @@ def make_train_step(
     Args:
       loss_fn: (params, batch, rng) -> (sum of losses, sum of weights, further sums).
       optimizer: of optax.
-      accumulation_steps: micro-batches that the rows of a batch are divided into, one after another.
+      accumulation_steps: micro-batches that the rows of a batch are divided into, one after
+        another.
     """
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -60,9 +61,7 @@ def _summed_gradients(loss_fn, params, batch, rng, accumulation_steps):
         grads = gradients(micro_batch, jax.random.fold_in(rng, index))
         return jax.tree.map(jnp.add, total, grads), None
 
-    micro_batches = jax.tree.map(
-        lambda x: x.reshape(accumulation_steps, -1, *x.shape[1:]), batch
-    )
+    micro_batches = jax.tree.map(lambda x: x.reshape(accumulation_steps, -1, *x.shape[1:]), batch)
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype),
         jax.eval_shape(gradients, jax.tree.map(lambda x: x[0], micro_batches), rng),

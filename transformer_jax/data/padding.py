@@ -1,0 +1,41 @@
+"""Rows of unequal length as arrays of few shapes: one example a row, filled up with padding."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+PAD = 0
+LENGTH_STEP = 16  # rows grow by this many tokens, so that programs are compiled for few shapes
+
+
+def rounded_length(rows: Sequence[Sequence[int]]) -> int:
+    """The length of the longest row, rounded up to a multiple of LENGTH_STEP."""
+    return -(-max(map(len, rows)) // LENGTH_STEP) * LENGTH_STEP
+
+
+def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+    """Rows of tokens, none longer than `length`, as int32 [B, length]."""
+    padded = np.full((len(rows), length), PAD, np.int32)
+    for row, tokens in zip(padded, rows, strict=True):
+        row[: len(tokens)] = tokens
+    return padded
+
+
+def padded_batch(examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, np.ndarray]:
+    """One example a row, with the arrays of a packed batch.
+
+    Args:
+      examples: tokens without padding for each feature.
+
+    Returns:
+      for each feature f the int32 arrays f, f_segment_ids and f_positions, [B, rounded length].
+    """
+    batch = {}
+    for feature in examples[0]:
+        rows = [example[feature] for example in examples]
+        length = rounded_length(rows)
+        tokens = pad_rows(rows, length)
+        batch[feature] = tokens
+        batch[f"{feature}_segment_ids"] = (tokens != PAD).astype(np.int32)
+        batch[f"{feature}_positions"] = np.tile(np.arange(length, dtype=np.int32), (len(rows), 1))
+    return batch
