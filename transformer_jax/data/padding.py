@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-PAD = 0
+from transformer_jax.tokenization import PAD
+
+
 LENGTH_STEP = 16  # rows grow by this many tokens, so that programs are compiled for few shapes
 
 
