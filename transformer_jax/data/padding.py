@@ -6,7 +6,6 @@ import numpy as np
 
 from transformer_jax.tokenization import PAD
 
-
 LENGTH_STEP = 16  # rows grow by this many tokens, so that programs are compiled for few shapes
 
 
