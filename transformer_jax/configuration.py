@@ -73,13 +73,12 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     if not Path(path).is_file():
         raise UserError(f"there is no config file {path}; see configs/ for what there is")
     try:
-        given = runpy.run_path(str(path))["get_config"]().to_dict()
-    except KeyError as error:
-        raise UserError(
-            f"config file {path} has no {error}; it must define get_config()"
-        ) from error
+        names = runpy.run_path(str(path))
+        given = names["get_config"]().to_dict() if "get_config" in names else None
     except Exception as error:
         raise UserError(f"config file {path} fails: {type(error).__name__}: {error}") from error
+    if given is None:
+        raise UserError(f"config file {path} defines no get_config()")
     config = complete_config(given, str(path))
     for name, value in (overrides or {}).items():
         _set(config, name, value, "override")
@@ -91,6 +90,7 @@ def complete_config(given: Mapping[str, Any], where: str) -> ConfigDict:
     """The defaults of all sections with the values of `given`, {section: {field: value}}, set."""
     config = _defaults()
     for section, values in given.items():
+        _check_known(config, section, where)
         if isinstance(values, Mapping):
             for field, value in values.items():
                 _set(config, f"{section}.{field}", value, where)
@@ -105,6 +105,8 @@ def read_settings(config: ConfigDict) -> Settings:
     Raises:
       UserError: a value that its dataclass refuses; section and reason are named.
     """
+    if not 0 <= config.seed < 2**31:
+        raise UserError(f"config.seed is {config.seed}; it must lie in [0, 2^31)")
     sections = {}
     for name, cls in SECTIONS.items():
         try:
@@ -120,7 +122,7 @@ def load_json(path: Path) -> ConfigDict:
         given = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} holds no run: {path.name} is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(given, Mapping):
         raise UserError(f"{path} is damaged: it holds no object")
@@ -184,8 +186,8 @@ def _set(config: ConfigDict, name: str, value: Any, where: str) -> None:
 
 
 def _check_known(config: ConfigDict, name: str, where: str) -> None:
-    known = ["seed"] + [f"{s}.{field}" for s in SECTIONS for field in config[s]]
-    if name in known or name in SECTIONS:
+    known = ["seed", *SECTIONS] + [f"{s}.{field}" for s in SECTIONS for field in config[s]]
+    if name in known:
         return
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
     raise UserError(f"{where}: there is no config.{name}; did you mean config.{nearest}?")
