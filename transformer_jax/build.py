@@ -46,9 +46,11 @@ def build_task(
     task = _entry(TASKS, settings.task.name, "task.name")
     model = _entry(MODELS, settings.model.architecture, "model.architecture")
     try:
-        return task.build(model, settings, vocab_sizes, tokenizers)
+        built = task.build(model, settings, vocab_sizes, tokenizers)
+        jax.eval_shape(built.init, jax.random.key(0))  # a Flax module refuses its choices here
     except ValueError as error:
         raise UserError(f"config.model: {error}") from error
+    return built
 
 
 def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
