@@ -178,7 +178,7 @@ class Meter:
         if not math.isfinite(self._sums["loss"] + self._sums["grad_norm"]):
             raise UserError(
                 f"the loss or its gradient is not finite at step {step}; nothing of it was saved: "
-                "lower optimizer.learning_rate or set optimizer.clip_norm"
+                "in a new workdir, lower optimizer.learning_rate or set optimizer.clip_norm"
             )
 
 

@@ -32,7 +32,7 @@ def make_train_step(
         grads, sums = _summed_gradients(loss_fn, state.params, batch, rng, accumulation_steps)
         grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        sums["grad_norm"] = optax.global_norm(grads)
+        sums["grad_norm"] = optax.tree.norm(grads)
         state = state.replace(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),
