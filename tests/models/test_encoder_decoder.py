@@ -1,0 +1,476 @@
+"""The model against the paper's formulas, and against itself: decoded token by token, packed."""
+
+import dataclasses
+import functools
+import math
+from functools import partial
+
+import flax.errors
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import POSITIONS, Positions
+
+CONFIG = TransformerConfig(
+    d_model=16,
+    d_ff=24,
+    num_heads=4,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    max_length=8,
+    dtype="float32",
+    source_vocab_size=11,
+    target_vocab_size=11,
+)
+PLACEMENTS = ("post", "pre", "sandwich")
+SOURCES = [[3, 4, 5, 6], [7, 8]]
+TARGETS = [[2, 5, 6, 7], [2, 9, 10]]  # behind BOS
+
+# One row that holds both pairs, and slots of padding on either side.
+PACKED = {
+    "source": np.array([[3, 4, 5, 6, 7, 8, 0]]),
+    "source_positions": np.array([[0, 1, 2, 3, 0, 1, 0]]),
+    "source_segment_ids": np.array([[1, 1, 1, 1, 2, 2, 0]]),
+    "target": np.array([[2, 5, 6, 7, 2, 9, 10, 0, 0]]),
+    "target_positions": np.array([[0, 1, 2, 3, 0, 1, 2, 0, 0]]),
+    "target_segment_ids": np.array([[1, 1, 1, 1, 2, 2, 2, 0, 0]]),
+}
+
+
+def padded(sources, targets):
+    """One pair a row, filled up with 0."""
+    batch = {}
+    for feature, rows in (("source", sources), ("target", targets)):
+        width = max(map(len, rows))
+        tokens = np.array([row + [0] * (width - len(row)) for row in rows])
+        batch[feature] = tokens
+        batch[f"{feature}_positions"] = np.tile(np.arange(width), (len(rows), 1))
+        batch[f"{feature}_segment_ids"] = np.array(
+            [[int(i < len(row)) for i in range(width)] for row in rows]
+        )
+    return batch
+
+
+PADDED = padded(SOURCES, TARGETS)
+
+
+class Relative(Positions):
+    """Turns queries and keys, and favours near keys: order enters by attention alone."""
+
+    def rotate(self, query, key, positions):
+        angle = 0.7 * positions[..., None, None]
+        turn = jnp.cos(angle), jnp.sin(angle)
+        return self._turned(query, *turn), self._turned(key, *turn)
+
+    def _turned(self, x, cos, sin):
+        a, b = jnp.split(x, 2, axis=-1)
+        return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+    def bias(self, query_positions, key_positions):
+        distance = query_positions[:, None, :, None] - key_positions[:, None, None, :]
+        slopes = 0.3 * jnp.arange(1, 1 + self.config.num_heads)
+        return -slopes[:, None, None] * jnp.abs(distance)
+
+
+@pytest.fixture(autouse=True)
+def relative_positions(monkeypatch):
+    """A new encoding is a class and a line in the registry."""
+    monkeypatch.setitem(POSITIONS, "relative", Relative)
+
+
+EACH_POSITIONS = pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "relative"])
+
+
+@pytest.fixture(scope="module")
+def build(random_params):
+    """`build(**changes)`: a model and drawn parameters for it, the same for the same changes."""
+
+    @functools.cache
+    def build(**changes):
+        model = EncoderDecoder(dataclasses.replace(CONFIG, **changes))
+        return model, random_params(model, **PADDED)
+
+    return build
+
+
+# --- The paper's formulas, one sentence at a time.
+
+
+def layer_norm(params, x):
+    centered = x - x.mean(-1, keepdims=True)
+    deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
+    return centered / deviation * params["scale"] + params["bias"]
+
+
+def multi_head_attention(params, x, memory=None, causal=False):
+    """Concat(head_1, ..., head_h) W^O, of x to the memory or else to itself."""
+    memory = x if memory is None else memory
+    heads = []
+    for h in range(CONFIG.num_heads):
+        query, key, value = (
+            side @ params[name]["kernel"][:, h]
+            for name, side in (("query", x), ("key", memory), ("value", memory))
+        )
+        logits = query @ key.T / math.sqrt(query.shape[-1])
+        if causal:
+            logits = np.where(np.tri(len(x)) > 0, logits, -np.inf)
+        weights = np.exp(logits)
+        heads.append(weights / weights.sum(-1, keepdims=True) @ value)
+    return np.concatenate(heads, -1) @ params["output"]["kernel"].reshape(-1, CONFIG.d_model)
+
+
+def feed_forward(params, x):
+    hidden = np.maximum(0, x @ params["inner"]["kernel"] + params["inner"]["bias"])
+    return hidden @ params["outer"]["kernel"] + params["outer"]["bias"]
+
+
+def sublayer(placement, layer, name, x, function):
+    norms = layer[f"{name}_residual"]
+    match placement:
+        case "post":
+            return layer_norm(norms["norm_after"], x + function(layer[name], x))
+        case "pre":
+            return x + function(layer[name], layer_norm(norms["norm_before"], x))
+        case "sandwich":
+            y = function(layer[name], layer_norm(norms["norm_before"], x))
+            return x + layer_norm(norms["norm_after"], y)
+
+
+def stack(placement, params, x, memory=None):
+    """The encoder; with the encoder's output as memory, the decoder."""
+    is_decoder = memory is not None
+    for i in range(2):
+        step = partial(sublayer, placement, params[f"layer_{i}"])
+        x = step("self_attention", x, partial(multi_head_attention, causal=is_decoder))
+        if is_decoder:
+            x = step("cross_attention", x, partial(multi_head_attention, memory=memory))
+        x = step("feed_forward", x, feed_forward)
+    return x if placement == "post" else layer_norm(params["final_norm"], x)
+
+
+def embedded(table, tokens):
+    """sqrt(d_model) times the tokens' rows, plus interleaved sines and cosines."""
+    d_model = table.shape[-1]
+    angles = [
+        [p / 10_000 ** (i // 2 * 2 / d_model) for i in range(d_model)] for p in range(len(tokens))
+    ]
+    waves = np.where(np.arange(d_model) % 2 == 0, np.sin(angles), np.cos(angles))
+    return math.sqrt(d_model) * table[tokens] + waves
+
+
+TABLES = {
+    "all": ("target_embedding", "target_embedding", "target_embedding"),
+    "target": ("source_embedding", "target_embedding", "target_embedding"),
+    "none": ("source_embedding", "target_embedding", "projection"),
+}
+"""The matrix for source tokens, target tokens and logits (section 3.4)."""
+
+
+def written_out(config, params, source, target):
+    tables = [params[name]["table"] for name in TABLES[config.tie_embeddings]]
+    encoded = stack(config.norm_placement, params["encoder"], embedded(tables[0], source))
+    decoded = stack(config.norm_placement, params["decoder"], embedded(tables[1], target), encoded)
+    return decoded @ tables[2].T
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("tying", ["all", "none"])
+def test_logits_are_those_of_the_formulas(build, placement, tying):
+    model, variables = build(norm_placement=placement, tie_embeddings=tying)
+    logits = model.apply(variables, **PADDED)
+    assert logits.shape == (2, 4, 11) and logits.dtype == jnp.float32
+    for row, source, target in zip(logits, SOURCES, TARGETS, strict=True):
+        expected = written_out(model.config, variables["params"], source, target)
+        np.testing.assert_allclose(row[: len(target)], expected, rtol=1e-3, atol=1e-4)
+
+
+# --- Tying, sizes and names of parameters.
+
+
+def parameter_count(config, **changes):
+    model = EncoderDecoder(dataclasses.replace(config, **changes))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), **PADDED)
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+@pytest.mark.parametrize(
+    ("d_model", "d_ff", "num_heads", "in_the_paper"),
+    [(512, 2048, 8, 65e6), (1024, 4096, 16, 213e6)],
+)
+def test_parameters_of_the_papers_models(d_model, d_ff, num_heads, in_the_paper):
+    """Table 3 gives 65 and 213 million; what it counts is not said, so 3.5% either way pass."""
+    vocab_size, num_layers = 37_000, 6
+    embedding = vocab_size * d_model
+    attention = 4 * d_model * d_model  # W^Q, W^K, W^V and W^O of all heads
+    feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model
+    norm = 2 * d_model
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    expected = embedding + num_layers * encoder_layer + num_layers * decoder_layer
+
+    config = TransformerConfig(
+        d_model=d_model,
+        d_ff=d_ff,
+        num_heads=num_heads,
+        source_vocab_size=vocab_size,
+        target_vocab_size=vocab_size,
+    )
+    count = parameter_count(config)
+    assert count == expected
+    assert count == pytest.approx(in_the_paper, rel=0.035)
+
+
+def test_untied_embeddings_are_further_tables(build):
+    table = 11 * 16
+    tied = parameter_count(CONFIG)
+    assert parameter_count(CONFIG, tie_embeddings="target") == tied + table
+    assert parameter_count(CONFIG, tie_embeddings="none") == tied + 2 * table
+    for tying, tables in TABLES.items():
+        params = build(tie_embeddings=tying)[1]["params"]
+        assert {name for name in params if "table" in params[name]} == set(tables)
+
+
+def test_two_vocabularies_have_tables_of_their_sizes(build):
+    params = build(source_vocab_size=20, tie_embeddings="target")[1]["params"]
+    assert params["source_embedding"]["table"].shape == (20, 16)
+    assert params["target_embedding"]["table"].shape == (11, 16)
+
+
+def test_two_vocabularies_cannot_share_everything(build):
+    with pytest.raises(ValueError, match="tie_embeddings 'all' asks for one joint vocabulary"):
+        build(source_vocab_size=20)
+
+
+def test_unknown_positions(build):
+    with pytest.raises(ValueError, match="positions is 'round', not one of none, sinusoidal"):
+        build(positions="round")
+
+
+def test_paths_of_parameters(build):
+    """Checkpoints and sharding rules go by them."""
+    leaves = jax.tree_util.tree_leaves_with_path(build(norm_placement="pre")[1]["params"])
+    paths = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves}
+    attention = {f"{name}/kernel" for name in ("query", "key", "value", "output")}
+    layer = {f"self_attention/{name}" for name in attention}
+    layer |= {
+        f"feed_forward/{name}/{leaf}" for name in ("inner", "outer") for leaf in ("kernel", "bias")
+    }
+    norm = {"norm_before/scale", "norm_before/bias"}
+    layer |= {
+        f"{part}_residual/{name}" for part in ("self_attention", "feed_forward") for name in norm
+    }
+    cross = {f"cross_attention/{name}" for name in attention}
+    cross |= {f"cross_attention_residual/{name}" for name in norm}
+    expected = {"target_embedding/table"}
+    for side, parts in (("encoder", layer), ("decoder", layer | cross)):
+        expected |= {f"{side}/layer_{i}/{name}" for i in range(2) for name in parts}
+        expected |= {f"{side}/final_norm/scale", f"{side}/final_norm/bias"}
+    assert paths == expected
+
+
+# --- Decoding token by token.
+
+
+def assert_cached_decoding_is_the_full_forward(model, variables):
+    targets = np.array([[2, 5, 6, 7], [2, 9, 10, 4]])
+    full = model.apply(variables, **padded(SOURCES, targets.tolist()))
+
+    source, prompt = PADDED["source"], targets[:, :1]
+    logits, memory, state = model.apply(variables, source, prompt, 6, method="prefill")
+    np.testing.assert_allclose(logits, full[:, 0], rtol=1e-3, atol=1e-4)
+    for t in range(1, 4):
+        logits, state = model.apply(variables, targets[:, t], memory, state, method="decode_step")
+        np.testing.assert_allclose(logits, full[:, t], rtol=1e-3, atol=1e-4)
+
+
+@EACH_POSITIONS
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_cached_decoding(build, positions, placement):
+    assert_cached_decoding_is_the_full_forward(
+        *build(positions=positions, norm_placement=placement)
+    )
+
+
+@pytest.mark.parametrize("attention_bias", ["none", "output", "all"])
+def test_cached_decoding_with_heads_of_other_sizes(build, attention_bias):
+    assert_cached_decoding_is_the_full_forward(
+        *build(attention_bias=attention_bias, key_size=6, value_size=3, positions="relative")
+    )
+
+
+def test_cached_decoding_with_other_tables_and_activation(build):
+    assert_cached_decoding_is_the_full_forward(*build(tie_embeddings="none", activation="gelu"))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+def test_beams_share_the_memory_of_their_sentence(build, positions):
+    model, variables = build(positions=positions)
+    targets = np.array(
+        [[[2, 5, 6, 7], [2, 8, 9, 3]], [[2, 9, 10, 3], [2, 4, 4, 5]]]
+    )  # [B, beams, T]
+    full = np.stack(
+        [model.apply(variables, **padded(SOURCES, targets[:, k].tolist())) for k in range(2)],
+        axis=1,
+    ).reshape(4, 4, 11)  # [B x beams, T, V]
+
+    source, prompt = PADDED["source"], np.full((2, 1), 2)
+    logits, memory, state = model.apply(variables, source, prompt, 4, method="prefill")
+    np.testing.assert_allclose(np.repeat(logits, 2, 0), full[:, 0], rtol=1e-3, atol=1e-4)
+    state = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), state)
+    for t in range(1, 4):
+        tokens = targets[:, :, t].reshape(4)
+        logits, state = model.apply(variables, tokens, memory, state, method="decode_step")
+        np.testing.assert_allclose(logits, full[:, t], rtol=1e-3, atol=1e-4)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(memory)} == {2}
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(state)} == {4}
+
+
+@EACH_POSITIONS
+def test_rows_of_different_length_go_on_together(build, positions):
+    """What lies beyond a row's length is overwritten, and never looked at."""
+    model, variables = build(positions=positions)
+    targets = np.array([[2, 5, 6, 7], [2, 9, 10, 4]])
+    full = model.apply(variables, **padded(SOURCES, targets.tolist()))
+
+    prompt = targets[:, :3].copy()
+    prompt[0, 1:] = 1  # row 0 holds one token of its sentence, row 1 three
+    source = PADDED["source"]
+    logits, memory, state = model.apply(variables, source, prompt, 6, method="prefill")
+    np.testing.assert_allclose(logits[1], full[1, 2], rtol=1e-3, atol=1e-4)
+
+    state = tuple(cache.replace(length=jnp.array([1, 3])) for cache in state)
+    tokens = np.array([5, 4])
+    logits, state = model.apply(variables, tokens, memory, state, method="decode_step")
+    np.testing.assert_allclose(logits[0], full[0, 1], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(logits[1], full[1, 3], rtol=1e-3, atol=1e-4)
+    assert [cache.length.tolist() for cache in state] == [[2, 4]] * 2
+
+
+# --- Packing, and who sees whom.
+
+
+@EACH_POSITIONS
+def test_packed_pairs_are_as_if_each_were_alone(build, positions):
+    model, variables = build(positions=positions)
+    packed = model.apply(variables, **PACKED)[0]
+    alone = model.apply(variables, **PADDED)
+    np.testing.assert_allclose(packed[:4], alone[0], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(packed[4:7], alone[1, :3], rtol=1e-3, atol=1e-4)
+
+
+def test_who_sees_whom(build):
+    """d logits[t] / d embedding: exactly zero where t must not look, and not zero where it may."""
+    model, variables = build(positions="relative", tie_embeddings="none")
+    direction = np.random.default_rng(1).normal(size=11).astype(np.float32)
+
+    def outputs(shifts):
+        def shift(next_fun, args, kwargs, context):
+            y = next_fun(*args, **kwargs)
+            is_embedding = context.method_name == "embed"
+            return y + shifts.get(context.module.name, 0) if is_embedding else y
+
+        with nn.intercept_methods(shift):
+            return model.apply(variables, **PACKED)[0] @ direction
+
+    zeros = {"source_embedding": np.zeros((7, 16)), "target_embedding": np.zeros((9, 16))}
+    jacobian = jax.jit(jax.jacrev(outputs))(jax.tree.map(jnp.float32, zeros))
+    sees = {name: (x != 0).any(axis=-1).astype(int) for name, x in jacobian.items()}
+    np.testing.assert_array_equal(
+        sees["target_embedding"],
+        [
+            [1, 0, 0, 0, 0, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0, 0, 0, 0, 0],
+            [1, 1, 1, 0, 0, 0, 0, 0, 0],
+            [1, 1, 1, 1, 0, 0, 0, 0, 0],
+            [0, 0, 0, 0, 1, 0, 0, 0, 0],
+            [0, 0, 0, 0, 1, 1, 0, 0, 0],
+            [0, 0, 0, 0, 1, 1, 1, 0, 0],
+            [0, 0, 0, 0, 0, 0, 0, 1, 0],  # padding sees itself, by the residual
+            [0, 0, 0, 0, 0, 0, 0, 0, 1],
+        ],
+    )
+    first, second, nothing = [1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 0], [0] * 7
+    np.testing.assert_array_equal(
+        sees["source_embedding"], [first] * 4 + [second] * 3 + [nothing] * 2
+    )
+
+
+def test_weights_of_every_layer_are_kept_on_request(build):
+    model, variables = build()
+    _, state = model.apply(variables, **PACKED, mutable="intermediates")
+    kept = state["intermediates"]
+    own = np.array([[1, 1, 1, 1, 1, 1, 0]])  # rows of padding have no key and sum to 0
+    own_target = np.array([[1, 1, 1, 1, 1, 1, 1, 0, 0]])
+    for i in range(2):
+        encoder, decoder = kept["encoder"][f"layer_{i}"], kept["decoder"][f"layer_{i}"]
+        for attention, sums, shape in (
+            (encoder["self_attention"], own, (1, 4, 7, 7)),
+            (decoder["self_attention"], own_target, (1, 4, 9, 9)),
+            (decoder["cross_attention"], own_target, (1, 4, 9, 7)),
+        ):
+            (weights,) = attention["weights"]
+            assert weights.shape == shape
+            expected = np.broadcast_to(sums[:, None], shape[:-1])
+            np.testing.assert_allclose(weights.sum(-1), expected, atol=1e-5)
+
+
+# --- Dropout and bfloat16.
+
+
+def test_dropout_falls_on_embeddings_plus_positions(build):
+    model, variables = build(dropout_rate=0.5)
+    entered = {}
+
+    def watch(next_fun, args, kwargs, context):
+        if context.method_name == "__call__" and context.module.name in ("encoder", "decoder"):
+            entered[context.module.name] = np.asarray(args[0])
+        return next_fun(*args, **kwargs)
+
+    with nn.intercept_methods(watch):
+        model.apply(variables, **PADDED, deterministic=False, rngs={"dropout": jax.random.key(0)})
+    table = variables["params"]["target_embedding"]["table"]
+    for side, sentence in (("encoder", SOURCES[0]), ("decoder", TARGETS[0])):
+        x, whole = entered[side][0], embedded(table, sentence)
+        assert 0.25 < np.mean(x == 0) < 0.75
+        np.testing.assert_allclose(x, np.where(x == 0, 0, 2 * whole), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"]
+)
+def test_dropout_acts_only_where_it_is_asked_for(build, name):
+    model, variables = build(**{"dropout_rate": 0.0, name: 0.5})
+    plain = model.apply(variables, **PADDED)
+    one, same, other = (
+        model.apply(
+            variables, **PADDED, deterministic=False, rngs={"dropout": jax.random.key(seed)}
+        )
+        for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert not np.allclose(one, plain) and not np.allclose(one, other)
+    with pytest.raises(flax.errors.InvalidRngError):
+        model.apply(variables, **PADDED, deterministic=False)
+
+
+def test_without_any_rate_nothing_is_drawn(build):
+    model, variables = build(dropout_rate=0.0)
+    np.testing.assert_array_equal(
+        model.apply(variables, **PADDED, deterministic=False), model.apply(variables, **PADDED)
+    )
+
+
+def test_bfloat16_products_leave_the_rest_in_float32(build):
+    model, variables = build()
+    rounded = EncoderDecoder(dataclasses.replace(model.config, dtype="bfloat16"))
+    logits, expected = rounded.apply(variables, **PADDED), model.apply(variables, **PADDED)
+    assert logits.dtype == jnp.float32
+    assert not np.allclose(logits, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(logits, expected, atol=0.1 * np.abs(expected).max())
+    shapes = jax.eval_shape(rounded.init, jax.random.key(0), **PADDED)
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}

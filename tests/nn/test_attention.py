@@ -1,0 +1,292 @@
+"""Attention against slow loops, the cache against literal slots, and what may be replaced."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.nn.attention import (
+    KVCache,
+    MultiHeadAttention,
+    attention_weights,
+    scaled_dot_product_attention,
+)
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import POSITIONS, Positions
+
+B, T, S, H, K, V, D = 2, 3, 4, 2, 5, 3, 16
+RNG = np.random.default_rng(0)
+QUERY, KEY, VALUE, BIAS = (
+    RNG.normal(size=shape).astype(np.float32)
+    for shape in [(B, T, H, K), (B, S, H, K), (B, S, H, V), (B, H, T, S)]
+)
+MASK = RNG.random((B, 1, T, S)) < 0.6
+MASK[0, 0] = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]  # one key, no key, every key
+
+
+# --- The pure function.
+
+
+def softmax(logits):
+    exponentials = [math.exp(x) for x in logits]
+    return [x / sum(exponentials) for x in exponentials]
+
+
+def slow_attention(query, key, value, mask, bias):
+    """Equation 1, one query of one head at a time."""
+    result = np.zeros((B, T, H, V))
+    for b, t, h in np.ndindex(B, T, H):
+        seen = [s for s in range(S) if mask[b, 0, t, s]]
+        products = [query[b, t, h] @ key[b, s, h] / math.sqrt(K) + bias[b, h, t, s] for s in seen]
+        for s, weight in zip(seen, softmax(products), strict=True):
+            result[b, t, h] += weight * value[b, s, h]
+    return result
+
+
+@pytest.mark.parametrize("mask", [None, MASK])
+@pytest.mark.parametrize("bias", [None, BIAS])
+def test_against_a_slow_loop(mask, bias):
+    expected = slow_attention(
+        QUERY,
+        KEY,
+        VALUE,
+        np.ones((B, 1, T, S), bool) if mask is None else mask,
+        np.zeros((B, H, T, S)) if bias is None else bias,
+    )
+    result = scaled_dot_product_attention(QUERY, KEY, VALUE, mask, bias)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_sum_to_1_or_to_0_without_a_key():
+    sums = attention_weights(QUERY, KEY, MASK, BIAS).sum(axis=-1)
+    expected = np.broadcast_to(MASK.any(axis=-1), (B, H, T))
+    np.testing.assert_allclose(sums, expected, atol=1e-6)
+    assert not expected.all()
+
+
+def test_weights_are_0_where_masked():
+    weights = attention_weights(QUERY, KEY, MASK, 100 * BIAS)
+    assert not np.asarray(weights)[~np.broadcast_to(MASK, weights.shape)].any()
+
+
+def test_a_query_without_a_key_has_a_gradient_of_0():
+    def total(query, key, value):
+        return scaled_dot_product_attention(query, key, value, MASK, BIAS)[0, 1].sum()
+
+    for grad in jax.grad(total, argnums=(0, 1, 2))(QUERY, KEY, VALUE):
+        np.testing.assert_array_equal(grad, 0)
+
+
+def test_large_products_do_not_overflow():
+    result = scaled_dot_product_attention(1e4 * QUERY, KEY, VALUE, MASK)
+    assert np.isfinite(result).all()
+
+
+# --- Several heads.
+
+
+def attention(**changes):
+    changes = {"key_size": K, "value_size": V, **changes}
+    return MultiHeadAttention(TransformerConfig(d_model=D, num_heads=H, dtype="float32", **changes))
+
+
+def attend_to(module, x, memory, mask, deterministic=True):
+    key, value = module.keys_values(memory)
+    return module(x, key, value, mask, deterministic)
+
+
+X = RNG.normal(size=(B, T, D)).astype(np.float32)
+MEMORY = RNG.normal(size=(B, S, D)).astype(np.float32)
+
+
+def projected(params, x):
+    return np.einsum("btd,dhk->bthk", x, params["kernel"]) + params.get("bias", 0)
+
+
+@pytest.mark.parametrize(
+    ("choice", "with_bias"),
+    [("none", ""), ("output", "output"), ("all", "query key value output")],
+)
+def test_concatenated_heads(random_params, choice, with_bias):
+    module = attention(attention_bias=choice)
+    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
+    params = variables["params"]
+    assert {name for name in params if "bias" in params[name]} == set(with_bias.split())
+
+    heads = slow_attention(
+        projected(params["query"], X),
+        projected(params["key"], MEMORY),
+        projected(params["value"], MEMORY),
+        MASK,
+        np.zeros((B, H, T, S)),
+    )
+    concatenated = heads.reshape(B, T, H * V)
+    expected = concatenated @ params["output"]["kernel"].reshape(H * V, D)
+    expected += params["output"].get("bias", 0)
+    result = module.apply(variables, X, MEMORY, MASK, method=attend_to)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_head_sizes_are_d_model_shared_out_unless_given(random_params):
+    shapes = {"query": (D, H, 8), "key": (D, H, 8), "value": (D, H, 8), "output": (H, 8, D)}
+    module = attention(key_size=None, value_size=None)
+    params = random_params(module, X, MEMORY, MASK, method=attend_to)["params"]
+    assert {name: param["kernel"].shape for name, param in params.items()} == shapes
+
+
+def test_self_attention_turns_and_biases_as_the_encoding_says(random_params):
+    """Queries and keys go through `rotate`, logits through `bias`, values through neither."""
+
+    class Doubling(Positions):
+        def rotate(self, query, key, positions):
+            scale = 1 + positions[..., None, None]
+            return query * scale, key / scale
+
+        def bias(self, query_positions, key_positions):
+            distance = query_positions[:, :, None] - key_positions[:, None]
+            return -0.5 * distance[:, None].astype(jnp.float32)
+
+    module = attention()
+    positions = np.array([[0, 1, 2], [0, 0, 1]])
+    mask = np.ones((B, 1, T, T), bool)
+    call = (X, positions, Doubling(module.config), mask, True)
+    variables = random_params(module, *call, method="to_itself")
+    (_, cache), state = module.apply(variables, *call, method="to_itself", mutable="intermediates")
+    assert cache is None
+
+    params, scale = variables["params"], 1 + positions[..., None, None]
+    distance = positions[:, :, None] - positions[:, None]
+    expected = attention_weights(
+        projected(params["query"], X) * scale,
+        projected(params["key"], X) / scale,
+        mask,
+        -0.5 * distance[:, None],
+    )
+    (weights,) = state["intermediates"]["weights"]
+    np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-5)
+
+
+# --- Looking at weights and replacing them.
+
+
+def intercepted(module, variables, replace):
+    """Applies the module with `replace[name](result)` in place of the results of its methods."""
+
+    def interceptor(next_fun, args, kwargs, context):
+        result = next_fun(*args, **kwargs)
+        change = replace.get(context.method_name)
+        return result if change is None else change(result)
+
+    with nn.intercept_methods(interceptor):
+        return module.apply(variables, X, MEMORY, MASK, method=attend_to)
+
+
+def test_weights_and_heads_are_kept_on_request(random_params):
+    module = attention()
+    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
+    _, state = module.apply(variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
+    (weights,), (heads,) = (state["intermediates"][name] for name in ("weights", "heads"))
+    assert weights.shape == (B, H, T, S) and heads.shape == (B, T, H, V)
+    value = projected(variables["params"]["value"], MEMORY)
+    np.testing.assert_allclose(
+        heads, np.einsum("bhts,bshv->bthv", weights, value), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_head_can_be_silenced(random_params):
+    module = attention()
+    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
+    silenced = intercepted(module, variables, {"combine": lambda heads: heads.at[:, :, 1].set(0)})
+    kernel = variables["params"]["output"]["kernel"]
+    kernel[1] = 0  # the rows of W^O that head 1 goes through
+    expected = module.apply(variables, X, MEMORY, MASK, method=attend_to)
+    np.testing.assert_allclose(silenced, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_can_be_replaced(random_params):
+    module = attention()
+    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
+    uniform = intercepted(
+        module, variables, {"weigh": lambda weights: jnp.full_like(weights, 1 / S)}
+    )
+    means = projected(variables["params"]["value"], MEMORY).mean(axis=1)  # [B, H, V]
+    expected = np.einsum("bhv,hvd->bd", means, variables["params"]["output"]["kernel"])
+    np.testing.assert_allclose(
+        uniform, np.broadcast_to(expected[:, None], uniform.shape), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_dropout_falls_on_the_weights_after_they_are_kept(random_params):
+    module = attention(attention_dropout_rate=0.5)
+    mask = np.ones((B, 1, T, S), bool)
+    variables = random_params(module, X, MEMORY, mask, method=attend_to)
+    seen = []
+
+    def watch(next_fun, args, kwargs, context):
+        if context.method_name == "combine":
+            seen.append(args[0])
+        return next_fun(*args, **kwargs)
+
+    with nn.intercept_methods(watch):
+        _, state = module.apply(
+            variables,
+            X,
+            MEMORY,
+            mask,
+            False,
+            method=attend_to,
+            rngs={"dropout": jax.random.key(0)},
+            mutable="intermediates",
+        )
+    dropped, (weights,) = np.asarray(seen[0]), state["intermediates"]["weights"]
+    np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+    assert 0.2 < np.mean(dropped == 0) < 0.8
+    np.testing.assert_allclose(dropped, np.where(dropped == 0, 0, 2 * weights), rtol=1e-6)
+
+
+# --- The cache.
+
+
+def test_rows_of_a_cache_grow_from_their_own_length():
+    config = TransformerConfig(d_model=D, num_heads=H, key_size=K, value_size=V)
+    cache = KVCache.empty(config, rows=2, max_length=4).replace(length=jnp.array([0, 2]))
+    assert cache.key.shape == (2, 4, H, K) and cache.value.shape == (2, 4, H, V)
+    np.testing.assert_array_equal(cache.positions, [[0, 1, 2, 3]] * 2)
+    np.testing.assert_array_equal(
+        cache.mask(2)[:, 0].astype(int),
+        [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]],
+    )
+
+    key, value = RNG.normal(size=(2, 2, H, K)), RNG.normal(size=(2, 2, H, V))
+    grown = cache.append(key.astype(np.float32), value.astype(np.float32))
+    np.testing.assert_array_equal(grown.length, [2, 4])
+    for slots, new in ((grown.key, key), (grown.value, value)):
+        np.testing.assert_allclose(slots[0, :2], new[0], rtol=1e-6)
+        np.testing.assert_allclose(slots[1, 2:], new[1], rtol=1e-6)
+        assert not slots[0, 2:].any() and not slots[1, :2].any()
+
+
+def test_self_attention_in_two_goes_is_self_attention_in_one(random_params):
+    module, encoding = attention(), POSITIONS["none"](TransformerConfig())
+    positions = np.broadcast_to(np.arange(T), (B, T))
+    causal = np.tril(np.ones((T, T), bool))[None, None]
+    variables = random_params(module, X, positions, encoding, causal, True, method="to_itself")
+    whole, _ = module.apply(variables, X, positions, encoding, causal, True, method="to_itself")
+
+    cache, parts = KVCache.empty(module.config, B, T + 2), []
+    for part in (slice(0, 2), slice(2, 3)):
+        y, cache = module.apply(
+            variables,
+            X[:, part],
+            positions[:, part],
+            encoding,
+            None,
+            True,
+            cache,
+            method="to_itself",
+        )
+        parts.append(y)
+    np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,39 @@
+"""One table used both ways (section 3.4)."""
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.embeddings import Embedding
+
+CONFIG = TransformerConfig(d_model=16, num_heads=4, dtype="float32")
+TOKENS = np.array([[3, 0, 10], [7, 7, 1]])
+
+
+@pytest.fixture
+def embedding():
+    return Embedding(CONFIG, vocab_size=11)
+
+
+def test_vectors_are_the_tables_rows_times_the_root_of_d_model(random_params, embedding):
+    variables = random_params(embedding, TOKENS, method="embed")
+    table = variables["params"]["table"]
+    vectors = embedding.apply(variables, TOKENS, method="embed")
+    np.testing.assert_allclose(vectors, 4 * table[TOKENS], rtol=1e-6)
+
+
+def test_logits_are_products_with_the_tables_rows(random_params, embedding):
+    variables = random_params(embedding, TOKENS, method="embed")
+    x = np.random.default_rng(1).normal(size=(2, 3, 16)).astype(np.float32)
+    logits = embedding.apply(variables, x, method="logits")
+    expected = x @ variables["params"]["table"].T
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_vectors_start_with_unit_variance():
+    embedding = Embedding(CONFIG, vocab_size=2000)
+    variables = embedding.init(jax.random.key(0), TOKENS, method="embed")
+    vectors = embedding.apply(variables, np.arange(2000)[None], method="embed")
+    assert np.std(vectors) == pytest.approx(1, rel=0.02)
+    assert np.mean(vectors) == pytest.approx(0, abs=0.02)

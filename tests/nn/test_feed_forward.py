@@ -1,0 +1,62 @@
+"""The position-wise network against equation 2."""
+
+import math
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.linear import Linear
+
+X = np.random.default_rng(1).normal(size=(2, 5, 16)).astype(np.float32)
+
+
+def feed_forward(**changes):
+    return FeedForward(
+        TransformerConfig(d_model=16, d_ff=24, num_heads=4, dtype="float32", **changes)
+    )
+
+
+def relu(x):
+    return np.maximum(0, x)
+
+
+def gelu(x):
+    """x Phi(x), Phi the normal distribution function."""
+    return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
+
+
+@pytest.mark.parametrize(("name", "activation"), [("relu", relu), ("gelu", gelu)])
+def test_the_formula(random_params, name, activation):
+    module = feed_forward(activation=name)
+    variables = random_params(module, X, True)
+    inner, outer = variables["params"]["inner"], variables["params"]["outer"]
+    assert inner["kernel"].shape == (16, 24)
+    hidden = activation(X @ inner["kernel"] + inner["bias"])
+    expected = hidden @ outer["kernel"] + outer["bias"]
+    # GELU is computed by its tanh approximation, good to 5e-4 an activation.
+    np.testing.assert_allclose(
+        module.apply(variables, X, True), expected, atol=5e-3 if name == "gelu" else 1e-5
+    )
+
+
+def test_dropout_falls_on_the_inner_activations(random_params):
+    module = feed_forward(feed_forward_dropout_rate=0.5)
+    variables = random_params(module, X, True)
+    seen = {}
+
+    def watch(next_fun, args, kwargs, context):
+        y = next_fun(*args, **kwargs)
+        if isinstance(context.module, Linear):
+            seen[context.module.name] = args[0], y
+        return y
+
+    with nn.intercept_methods(watch):
+        module.apply(variables, X, False, rngs={"dropout": jax.random.key(0)})
+    activations, dropped = np.asarray(relu(seen["inner"][1])), np.asarray(seen["outer"][0])
+    kept = dropped != 0
+    np.testing.assert_allclose(dropped[kept], 2 * activations[kept], rtol=1e-6)
+    assert np.mean(kept[activations > 0]) == pytest.approx(0.5, abs=0.15)

@@ -1,0 +1,42 @@
+"""The linear map: its formula, its shapes and Xavier's bounds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.nn.linear import Linear
+
+HEADS = [((6,), (4, 3)), ((4, 3), (6,)), ((6,), (5,))]
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), HEADS)
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_contracts_the_last_axes(random_params, inputs, outputs, use_bias):
+    linear = Linear(inputs, outputs, use_bias, jnp.float32)
+    x = np.random.default_rng(1).normal(size=(2, 7, *inputs)).astype(np.float32)
+    variables = random_params(linear, x)
+    params = variables["params"]
+
+    assert params["kernel"].shape == (*inputs, *outputs)
+    assert set(params) == ({"kernel", "bias"} if use_bias else {"kernel"})
+    expected = np.tensordot(x, params["kernel"], axes=len(inputs))
+    expected += params["bias"] if use_bias else 0
+    np.testing.assert_allclose(linear.apply(variables, x), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "fan_in", "fan_out"),
+    [
+        ((64,), (256,), 64, 256),
+        ((64,), (8, 16), 64, 128),  # all heads are outputs of the same 64
+        ((8, 16), (64,), 128, 64),
+    ],
+)
+def test_kernels_are_xavier_uniform_over_all_heads(inputs, outputs, fan_in, fan_out):
+    linear = Linear(inputs, outputs, True, jnp.float32)
+    params = linear.init(jax.random.key(0), jnp.ones((1, *inputs)))["params"]
+    bound = np.sqrt(6 / (fan_in + fan_out))
+    assert 0.99 * bound < np.abs(params["kernel"]).max() <= bound
+    assert np.std(params["kernel"]) == pytest.approx(bound / np.sqrt(3), rel=0.03)
+    assert not params["bias"].any()

@@ -1,0 +1,40 @@
+"""Masks against literal matrices."""
+
+import numpy as np
+
+from transformer_jax.nn.masks import look_ahead_mask, padding_mask, segment_mask
+
+
+def test_padding_is_never_looked_at():
+    mask = padding_mask(np.array([[1, 1, 0], [1, 2, 2]]))
+    assert mask.shape == (2, 1, 1, 3)
+    np.testing.assert_array_equal(mask[:, 0, 0], [[True, True, False], [True, True, True]])
+
+
+def test_a_query_looks_at_its_own_sentence_of_a_packed_row():
+    mask = segment_mask(np.array([[1, 2, 2, 0]]), np.array([[1, 1, 2, 3, 0]]))
+    assert mask.shape == (1, 1, 4, 5)
+    np.testing.assert_array_equal(
+        mask[0, 0].astype(int),
+        [
+            [1, 1, 0, 0, 0],
+            [0, 0, 1, 0, 0],
+            [0, 0, 1, 0, 0],
+            [0, 0, 0, 0, 0],  # padding looks at nothing, at padding neither
+        ],
+    )
+
+
+def test_a_position_looks_at_those_up_to_itself():
+    mask = look_ahead_mask(3)
+    assert mask.shape == (1, 1, 3, 3)
+    np.testing.assert_array_equal(mask[0, 0].astype(int), [[1, 0, 0], [1, 1, 0], [1, 1, 1]])
+
+
+def test_masks_combine():
+    segment_ids = np.array([[1, 1, 2, 0]])
+    mask = look_ahead_mask(4) & segment_mask(segment_ids, segment_ids)
+    np.testing.assert_array_equal(
+        mask[0, 0].astype(int),
+        [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]],
+    )

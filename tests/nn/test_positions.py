@@ -1,0 +1,75 @@
+"""How order enters: literal sinusoids, trained vectors, hooks that do nothing."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import POSITIONS, sinusoids
+
+CONFIG = TransformerConfig(d_model=16, num_heads=4, max_length=9)
+PACKED = np.array([[0, 1, 2, 0, 1, 0]])
+
+
+def embed(name, x, positions, random_params):
+    encoding = POSITIONS[name](CONFIG)
+    variables = random_params(encoding, x, positions, method="embed")
+    return encoding.apply(variables, x, positions, method="embed"), variables
+
+
+def test_literal_values():
+    values = sinusoids(jnp.array([0, 1, 2]), d_model=4)
+    expected = [
+        [0.0, 1.0, 0.0, 1.0],
+        [0.841471, 0.540302, 0.0099998, 0.99995],  # sin 1, cos 1, sin 0.01, cos 0.01
+        [0.909297, -0.416147, 0.0199987, 0.9998],
+    ]
+    np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("d_model", [1, 7, 512])
+def test_the_papers_formula(d_model):
+    positions = [0, 3, 100]
+    expected = np.zeros((3, d_model))
+    for row, position in enumerate(positions):
+        for i in range(d_model):
+            angle = position / 10_000 ** (2 * (i // 2) / d_model)
+            expected[row, i] = math.sin(angle) if i % 2 == 0 else math.cos(angle)
+    np.testing.assert_allclose(sinusoids(jnp.array(positions), d_model), expected, atol=2e-5)
+
+
+def test_sinusoids_are_added_at_each_tokens_own_position(random_params):
+    x = np.random.default_rng(1).normal(size=(1, 6, 16)).astype(np.float32)
+    y, variables = embed("sinusoidal", x, PACKED, random_params)
+    assert not variables
+    waves = np.asarray(sinusoids(jnp.arange(3), 16))
+    np.testing.assert_allclose(y, x + waves[PACKED], atol=1e-6)
+
+
+def test_learned_positions_are_rows_of_a_table(random_params):
+    x = np.random.default_rng(1).normal(size=(1, 6, 16)).astype(np.float32)
+    y, variables = embed("learned", x, PACKED, random_params)
+    table = variables["params"]["table"]
+    assert table.shape == (9, 16)
+    np.testing.assert_allclose(y, x + table[PACKED], atol=1e-6)
+
+
+def test_none_adds_nothing(random_params):
+    x = np.ones((1, 6, 16), np.float32)
+    y, variables = embed("none", x, PACKED, random_params)
+    assert not variables
+    np.testing.assert_array_equal(y, x)
+
+
+@pytest.mark.parametrize("name", ["none", "sinusoidal", "learned"])
+def test_attention_is_left_alone_by_what_enters_with_the_embeddings(name):
+    encoding = POSITIONS[name](CONFIG)
+    query, key = np.ones((1, 6, 4, 4)), np.zeros((1, 6, 4, 4))
+    assert encoding.rotate(query, key, PACKED) == (query, key)
+    assert encoding.bias(PACKED, PACKED) is None
+
+
+def test_the_registry():
+    assert list(POSITIONS) == ["none", "sinusoidal", "learned"]

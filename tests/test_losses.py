@@ -1,0 +1,54 @@
+"""Cross-entropy against smoothed targets that are written out."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from transformer_jax.losses import cross_entropy
+
+V = 11
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(0, 3, (2, 5, V)).astype(np.float32)
+LABELS = RNG.integers(0, V, (2, 5)).astype(np.int32)
+SMOOTHING = pytest.mark.parametrize("eps", [0.0, 0.1, 0.4])
+
+
+def smoothed_targets(eps):
+    """1 - eps for the label, and eps / V for each token of the vocabulary, the label too."""
+    return (1 - eps) * np.eye(V)[LABELS] + eps / V
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+@SMOOTHING
+def test_value(eps):
+    loss = cross_entropy(LOGITS, LABELS, eps)
+    written_out = -(smoothed_targets(eps) * log_softmax(LOGITS)).sum(axis=-1)
+    np.testing.assert_allclose(loss, written_out, rtol=1e-5)
+    smoothed = optax.smooth_labels(jax.nn.one_hot(LABELS, V), eps)
+    np.testing.assert_allclose(loss, optax.softmax_cross_entropy(LOGITS, smoothed), rtol=1e-5)
+
+
+@SMOOTHING
+def test_gradient(eps):
+    weights = RNG.normal(size=LABELS.shape).astype(np.float32)
+    grad = jax.grad(lambda logits: (cross_entropy(logits, LABELS, eps) * weights).sum())(LOGITS)
+    expected = (np.exp(log_softmax(LOGITS)) - smoothed_targets(eps)) * weights[..., None]
+    np.testing.assert_allclose(grad, expected, rtol=1e-4, atol=1e-6)
+
+
+@SMOOTHING
+def test_uniform_logits_cost_the_logarithm_of_the_vocabulary(eps):
+    loss = cross_entropy(np.full((3, V), 7.0, np.float32), np.array([0, 4, V - 1]), eps)
+    np.testing.assert_allclose(loss, np.log(V), rtol=1e-5)
+
+
+def test_large_logits_do_not_overflow():
+    logits = np.array([[1e4, 0, -1e4]], np.float32)
+    loss, grad = jax.value_and_grad(lambda x: cross_entropy(x, np.array([1]))[0])(logits)
+    assert loss == pytest.approx(1e4)
+    np.testing.assert_allclose(grad, [[1, -1, 0]], atol=1e-6)

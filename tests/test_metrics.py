@@ -1,0 +1,50 @@
+"""Sums over tokens and the figures made of them."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax import metrics
+
+# Four positions over three words; the third is padding.
+PROBABILITIES = np.array([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.9, 0.05, 0.05], [0.2, 0.2, 0.6]]])
+LOGITS = (np.log(PROBABILITIES) + 5).astype(np.float32)
+LABELS = np.array([[0, 2, 0, 2]])
+WEIGHTS = np.array([[1, 1, 0, 1]], np.float32)
+
+
+def test_sums_over_the_tokens_that_count():
+    sums = metrics.token_sums(LOGITS, LABELS, WEIGHTS)
+    assert {name: value.shape for name, value in sums.items()} == dict.fromkeys(sums, ())
+    assert sums["tokens"] == 3
+    assert sums["correct"] == 2
+    assert sums["nll"] == pytest.approx(-math.log(0.5 * 0.1 * 0.6), rel=1e-5)
+
+
+def test_sums_do_not_differentiate():
+    grad = jax.grad(lambda logits: metrics.token_sums(logits, LABELS, WEIGHTS)["nll"])(LOGITS)
+    np.testing.assert_array_equal(grad, 0)
+
+
+def test_batches_add_up_in_double_precision():
+    total = {}
+    for _ in range(3):
+        total = metrics.add(total, {"tokens": np.float32(2**24), "nll": np.float32(0.5)})
+    total = metrics.add(total, {"tokens": np.float32(1), "nll": np.float32(0.25)})
+    assert total == {"tokens": 3 * 2**24 + 1, "nll": 1.75}
+    assert all(type(value) is float for value in total.values())
+
+
+def test_figures_are_ratios_of_sums():
+    sums = {"tokens": 4.0, "loss": 6.0, "nll": 4 * math.log(3), "correct": 1.0}
+    figures = metrics.figures({**sums, "filled": 15.0, "slots": 20.0})
+    assert figures == pytest.approx(
+        {"loss": 1.5, "perplexity": 3.0, "accuracy": 0.25, "padding": 0.25}
+    )
+
+
+def test_a_diverged_model_still_has_a_perplexity():
+    sums = {"tokens": 1.0, "loss": 1e4, "nll": 1e4, "correct": 0.0, "filled": 1.0, "slots": 1.0}
+    assert metrics.figures(sums)["perplexity"] == pytest.approx(math.exp(700))
