@@ -1,6 +1,5 @@
 """What a notebook holds: train a config, load a run, use it."""
 
-import contextlib
 import dataclasses
 import logging
 import shutil
@@ -19,7 +18,7 @@ from transformer_jax.configuration import (
     read_settings,
     save_json,
 )
-from transformer_jax.data.pipeline import TrainBatches, train_batches
+from transformer_jax.data.pipeline import train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.data.text_files import read_pairs
 from transformer_jax.errors import UserError
@@ -131,20 +130,19 @@ def train(config: ConfigDict, workdir: str | Path) -> Run:
         tokenizers = build.build_tokenizers(settings, tokenizer, examples)
         save_json(config, kept)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-        with contextlib.closing(_batches(settings, task, examples)) as batches:
-            state = _train(settings, workdir, task, batches, checkpoints)
+        state = _train(settings, workdir, task, examples, checkpoints)
     return Run(config, workdir, task, state.params, int(state.step))
 
 
-def _batches(settings: Settings, task: Task, examples) -> TrainBatches:
-    rows = build.batch_rows(settings, task)
-    return train_batches(
-        examples, task.preprocess, lengths=task.lengths, rows=rows, seed=settings.seed
-    )
-
-
-def _train(settings: Settings, workdir: Path, task: Task, batches: TrainBatches, checkpoints):
+def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints: Checkpoints):
     schedule, train_step, init_state = build.build_training(settings, task)
+    batches = train_batches(
+        examples,
+        task.preprocess,
+        lengths=task.lengths,
+        rows=build.batch_rows(settings, task),
+        seed=settings.seed,
+    )
     start, num_steps = 0, settings.train.num_steps
     if checkpoints.latest_step() is None:
         state = jax.jit(init_state)(settings.seed)
