@@ -38,12 +38,12 @@ def test_inverse_sqrt(update, rate):
 
 
 @pytest.mark.parametrize(
-    ("count", "rate"),
-    [(0, 0), (5, 5e-4), (10, 1e-3), (35, 8.535534e-4), (60, 5e-4), (110, 0), (500, 0)],
+    ("update", "rate"),
+    [(1, 1e-4), (5, 5e-4), (10, 1e-3), (35, 8.535534e-4), (60, 5e-4), (110, 0), (500, 0)],
 )
-def test_cosine(count, rate):
+def test_cosine(update, rate):
     schedule = schedules.cosine(1e-3, warmup_steps=10, decay_steps=110)
-    assert float(schedule(count)) == pytest.approx(rate, rel=1e-5, abs=1e-9)
+    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5, abs=1e-9)
 
 
 @pytest.mark.parametrize(

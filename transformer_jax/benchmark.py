@@ -71,7 +71,7 @@ def decode(
     source = _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)["source"]
     start = time.perf_counter()
     limits = np.full(batch_size, output_length, np.int32)
-    search = task.compiled_search.lower(
+    search = task.search.compiled.lower(
         params, source, limits, options, output_length, may_end=False
     ).compile()
     compile_s = time.perf_counter() - start

@@ -28,4 +28,5 @@ def inverse_sqrt(peak: float, warmup_steps: int) -> optax.Schedule:
 
 def cosine(peak: float, warmup_steps: int, decay_steps: int) -> optax.Schedule:
     """Linear warm-up to `peak`, half a cosine to 0 at `decay_steps` (Loshchilov, Hutter 2017)."""
-    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, decay_steps)
+    schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, decay_steps)
+    return lambda count: schedule(count + 1)

@@ -14,7 +14,7 @@ from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.masks import look_ahead_mask, padding_mask, segment_mask
-from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.nn.positions import encoding_class
 
 
 class EncoderDecoder(nn.Module):
@@ -32,8 +32,6 @@ class EncoderDecoder(nn.Module):
         c = self.config
         if c.tie_embeddings == "all" and c.source_vocab_size != c.target_vocab_size:
             raise ValueError("tie_embeddings 'all' asks for one joint vocabulary (tokenizer.joint)")
-        if c.positions not in POSITIONS:
-            raise ValueError(f"positions is {c.positions!r}, not one of {', '.join(POSITIONS)}")
         self.target_embedding = Embedding(c, c.target_vocab_size)
         self.source_embedding = (
             self.target_embedding
@@ -45,8 +43,8 @@ class EncoderDecoder(nn.Module):
             if c.tie_embeddings != "none"
             else Embedding(c, c.target_vocab_size)
         )
-        self.source_positions = POSITIONS[c.positions](c)
-        self.target_positions = POSITIONS[c.positions](c)
+        self.source_positions = encoding_class(c)(c)
+        self.target_positions = encoding_class(c)(c)
         self.embedding_dropout = Dropout(c.dropout_rate)
         self.encoder = Encoder(c)
         self.decoder = Decoder(c)

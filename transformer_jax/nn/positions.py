@@ -5,6 +5,8 @@ T queries, S keys, H heads, D model, K head size; positions are int32 and restar
 sentence.
 """
 
+import math
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,11 @@ class Positions(nn.Module):
     """No positions: the hooks, and the base of every encoding."""
 
     config: TransformerConfig
+
+    @classmethod
+    def reach(cls, config: TransformerConfig) -> float:
+        """How many positions the encoding has: without end unless it overrides this."""
+        return math.inf
 
     def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
         """Adds to the embeddings: x [B, T, D], positions [B, T] -> [B, T, D]."""
@@ -40,14 +47,22 @@ class SinusoidalPositions(Positions):
 
 
 class LearnedPositions(Positions):
-    """A trained vector for each position up to `max_length` (section 3.5, table 3 row E)."""
+    """A trained vector for each position up to `max_length` (section 3.5, table 3 row E).
+
+    Positions beyond, as padding may have, take the last vector: see `check_reach`.
+    """
+
+    @classmethod
+    def reach(cls, config: TransformerConfig) -> float:
+        """The rows of the table."""
+        return config.max_length
 
     def setup(self):
         shape = (self.config.max_length, self.config.d_model)
         self.table = self.param("table", nn.initializers.normal(shape[1] ** -0.5), shape)
 
     def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
-        return x + jnp.take(self.table, positions, axis=0)
+        return x + jnp.take(self.table, positions, axis=0, mode="clip")
 
 
 def sinusoids(positions: jax.Array, d_model: int) -> jax.Array:
@@ -63,3 +78,20 @@ POSITIONS: dict[str, type[Positions]] = {
     "sinusoidal": SinusoidalPositions,
     "learned": LearnedPositions,
 }
+
+
+def encoding_class(config: TransformerConfig) -> type[Positions]:
+    """The class that `config.positions` names; ValueError if there is none."""
+    if config.positions not in POSITIONS:
+        known = ", ".join(POSITIONS)
+        raise ValueError(f"positions is {config.positions!r}, not one of {known}")
+    return POSITIONS[config.positions]
+
+
+def check_reach(config: TransformerConfig, length: int) -> None:
+    """Raises ValueError where sequences of `length` tokens go beyond the config's positions."""
+    if length > encoding_class(config).reach(config):
+        raise ValueError(
+            f"positions {config.positions!r} reach to max_length {config.max_length}, "
+            f"sequences to {length}"
+        )

@@ -1,6 +1,6 @@
 """Translation: sentence pairs in, BLEU out (sections 5 and 6.1).
 
-B batch, S source, T target, K beams, L output length, V vocabulary.
+B batch, S source, T target, V vocabulary.
 """
 
 import dataclasses
@@ -15,13 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax import metrics, precision
-from transformer_jax.data.padding import pad_rows, padded_batch, rounded_length
-from transformer_jax.decoding import DecodeConfig, Hypotheses, beam_search
+from transformer_jax.data.padding import padded_batch
+from transformer_jax.decoding import DecodeConfig
 from transformer_jax.losses import cross_entropy
 from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.nn.positions import check_reach
 from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.tasks.interface import Batch, Prediction
-from transformer_jax.tokenization import BOS, EOS, PAD, UNK, Tokenizers
+from transformer_jax.tasks.source_search import SourceSearch
+from transformer_jax.tokenization import BOS, EOS, Tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -64,20 +66,23 @@ class Translation:
         """The task of a run: its sections `model`, `data` and `train`, and the vocabularies' sizes.
 
         Raises:
-          ValueError: embeddings are shared between vocabularies that are not.
+          ValueError: embeddings are shared between vocabularies that are not, or the positions do
+            not reach as far as the rows.
         """
         config = dataclasses.replace(
             settings.model,
             source_vocab_size=vocab_sizes["source"],
             target_vocab_size=vocab_sizes["target"],
         )
-        return cls(
+        task = cls(
             model_class(config),
             tokenizers,
             settings.data.max_source_length,
             settings.data.max_target_length,
             settings.train.label_smoothing,
         )
+        check_reach(config, max(task.lengths.values()))
+        return task
 
     def init(self, rng: jax.Array) -> Any:
         """Fresh parameters."""
@@ -156,68 +161,10 @@ class Translation:
         found = zip(tokens.tolist(), scores.tolist(), strict=True)
         return [Prediction(decoded(row), score) for row, score in found if score > -jnp.inf]
 
-    def search(
-        self, params: Any, sources: Sequence[Sequence[int]], decode: DecodeConfig
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Beam search for sources that end in EOS: tokens [B, n, L] and scores [B, n].
-
-        The batch is filled up to `decode.batch_size` rows and its rows to a multiple of 16 tokens.
-        """
-        width = rounded_length(sources)
-        rows = list(sources) + [[EOS]] * (decode.batch_size - len(sources))
-        source = pad_rows(rows, width)
-        limits = (source != PAD).sum(axis=1, dtype=np.int32) + decode.max_extra_length
-        longest = width + decode.max_extra_length
-        found = self.compiled_search(params, source, limits, decode, longest)
-        return tuple(np.asarray(x)[: len(sources)] for x in found)
-
     @functools.cached_property
-    def compiled_search(self):
-        """`beam_search_sources`, compiled once for each shape and setting."""
-        return jax.jit(
-            self.beam_search_sources,
-            static_argnames=("decode", "max_length", "may_end"),
-            compiler_options=precision.compiler_options(),
-        )
-
-    def beam_search_sources(
-        self,
-        params: Any,
-        source: jax.Array,
-        limits: jax.Array,
-        decode: DecodeConfig,
-        max_length: int,
-        may_end: bool = True,
-    ) -> Hypotheses:
-        """Beam search for padded sources [B, S], their outputs limited to `limits` [B] tokens.
-
-        Without `may_end` no output ends before its limit, as a benchmark wants it.
-        """
-        variables = {"params": params}
-        forbid = (lambda logits: logits) if may_end else (lambda x: x.at[:, EOS].set(-jnp.inf))
-        prompt = jnp.full((source.shape[0], 1), BOS)
-        logits, memory, state = self.model.apply(
-            variables, source, prompt, max_length, method="prefill"
-        )
-
-        def decode_step(tokens, memory, state):
-            logits, state = self.model.apply(variables, tokens, memory, state, method="decode_step")
-            return forbid(logits), state
-
-        return beam_search(
-            decode_step,
-            forbid(logits),
-            memory,
-            state,
-            max_lengths=limits,
-            max_length=max_length,
-            beam_size=decode.beam_size,
-            num_outputs=decode.num_outputs,
-            alpha=decode.alpha,
-            eos_id=EOS,
-            pad_id=PAD,
-            banned_ids=(PAD, UNK, BOS),
-        )
+    def search(self) -> SourceSearch:
+        """Finds outputs for sources, as tokens."""
+        return SourceSearch(self.model)
 
     def score(
         self, params: Any, sources: Sequence[str], targets: Sequence[str], batch_size: int

@@ -1,0 +1,117 @@
+"""Fixtures that the tests of several folders share."""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.data import sources
+
+QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
+
+TINY = {
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.num_heads": 2,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.dtype": "float32",
+    "tokenizer.vocab_size": 800,
+    "data.synthetic_size": 300,
+    "optimizer.warmup_steps": 5,
+    "train.num_steps": 30,
+    "train.tokens_per_batch": 192,
+    "eval.every_steps": 15,
+    "eval.num_examples": 3,
+    "decode.batch_size": 8,
+    "decode.max_extra_length": 8,
+    "checkpoint.every_steps": 15,
+    "checkpoint.keep_params": 2,
+    "logging.every_steps": 5,
+}
+"""What makes the quick start's config a run of seconds; all else in it stays as it is."""
+
+HELD_OUT_SIZE = 12
+
+
+@pytest.fixture(scope="session")
+def random_params():
+    """`draw(module, *args, **kwargs)`: variables of the shapes that `module.init` gives them.
+
+    All values are drawn, so that no test passes thanks to a bias of 0 or a scale of 1.
+    """
+
+    def draw(module, *args, **kwargs):
+        shapes = jax.eval_shape(lambda key: module.init(key, *args, **kwargs), jax.random.key(0))
+        rng = np.random.default_rng(0)
+        return jax.tree.map(lambda leaf: rng.normal(0, 0.4, leaf.shape).astype(leaf.dtype), shapes)
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def shared_dir(tmp_path_factory):
+    """A directory that all test processes of this session share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compilation_cache(shared_dir):
+    """Each program is compiled once for all test processes and those that they start."""
+    options = {
+        "jax_compilation_cache_dir": str(shared_dir / "xla"),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+    }
+    for name, value in options.items():
+        os.environ[name.upper()] = str(value)
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Overrides that shrink the config of the quick start, {"section.field": value}."""
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def tiny_config():
+    """`tiny_config({"section.field": value})`: the quick start's config, shrunk and changed."""
+    return lambda changes=None: tj.config(QUICKSTART, TINY | (changes or {}))
+
+
+@pytest.fixture
+def small_splits(monkeypatch):
+    """The synthetic splits that are scored hold few pairs."""
+    monkeypatch.setattr(sources, "SYNTHETIC_HELD_OUT_SIZE", HELD_OUT_SIZE)
+
+
+@pytest.fixture(scope="session")
+def trained_workdir(shared_dir, tiny_config):
+    """The workdir of a finished run of `tiny_config()`. Copy it to change it."""
+    workdir = shared_dir / "trained"
+    with _locked(workdir), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "SYNTHETIC_HELD_OUT_SIZE", HELD_OUT_SIZE)
+        if not workdir.exists():
+            partial = workdir.with_suffix(".partial")
+            tj.train(tiny_config(), partial)
+            partial.rename(workdir)
+    return workdir
+
+
+@pytest.fixture(scope="session")
+def trained(trained_workdir):
+    """The `Run` of `trained_workdir`."""
+    return tj.load(trained_workdir)
+
+
+@contextlib.contextmanager
+def _locked(path):
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
