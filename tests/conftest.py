@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.data import sources
+from transformer_jax.data.synthetic import synthetic_split
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
-
+PAIRS = {"train": 300, "valid": 12, "test": 12}
 TINY = {
     "model.d_model": 16,
     "model.d_ff": 32,
@@ -22,7 +22,7 @@ TINY = {
     "model.num_decoder_layers": 1,
     "model.dtype": "float32",
     "tokenizer.vocab_size": 800,
-    "data.synthetic_size": 300,
+    "data.name": "parallel_text",
     "optimizer.warmup_steps": 5,
     "train.num_steps": 30,
     "train.tokens_per_batch": 192,
@@ -35,8 +35,6 @@ TINY = {
     "logging.every_steps": 5,
 }
 """What makes the quick start's config a run of seconds; all else in it stays as it is."""
-
-HELD_OUT_SIZE = 12
 
 
 @pytest.fixture(scope="session")
@@ -74,29 +72,42 @@ def compilation_cache(shared_dir):
 
 
 @pytest.fixture(scope="session")
-def tiny():
-    """Overrides that shrink the config of the quick start, {"section.field": value}."""
-    return TINY
+def tiny(shared_dir):
+    """Overrides that shrink the quick start, {"section.field": value}; its text lies in files."""
+    text = shared_dir / "text"
+    with _locked(text):
+        if not text.exists():
+            _write_text(text)
+    files = {
+        f"data.{split}_{side}": str(text / f"{split}.{side}")
+        for split in PAIRS
+        for side in ("source", "target")
+    }
+    return TINY | files
+
+
+def _write_text(directory):
+    partial = directory.with_suffix(".partial")
+    partial.mkdir()
+    for split, count in PAIRS.items():
+        pairs = synthetic_split(split, num_examples=count, seed=0)
+        for side in ("source", "target"):
+            lines = "".join(f"{pair[side]}\n" for pair in pairs)
+            (partial / f"{split}.{side}").write_text(lines, encoding="utf-8")
+    partial.rename(directory)
 
 
 @pytest.fixture(scope="session")
-def tiny_config():
+def tiny_config(tiny):
     """`tiny_config({"section.field": value})`: the quick start's config, shrunk and changed."""
-    return lambda changes=None: tj.config(QUICKSTART, TINY | (changes or {}))
-
-
-@pytest.fixture
-def small_splits(monkeypatch):
-    """The synthetic splits that are scored hold few pairs."""
-    monkeypatch.setattr(sources, "SYNTHETIC_HELD_OUT_SIZE", HELD_OUT_SIZE)
+    return lambda changes=None: tj.config(QUICKSTART, tiny | (changes or {}))
 
 
 @pytest.fixture(scope="session")
 def trained_workdir(shared_dir, tiny_config):
     """The workdir of a finished run of `tiny_config()`. Copy it to change it."""
     workdir = shared_dir / "trained"
-    with _locked(workdir), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "SYNTHETIC_HELD_OUT_SIZE", HELD_OUT_SIZE)
+    with _locked(workdir):
         if not workdir.exists():
             partial = workdir.with_suffix(".partial")
             tj.train(tiny_config(), partial)

@@ -22,7 +22,8 @@ CAPITALS = """
 import sys, types
 from types import SimpleNamespace as N
 api = types.ModuleType("transformer_jax.api")
-run = N(predict=lambda lines, num_outputs: [[N(text=t.upper(), score=-1.5)] for t in lines])
+outputs_of = lambda lines, first_line, num_outputs: [[N(text=t.upper(), score=-1.5)] for t in lines]
+run = N(n_best=outputs_of)
 api.load = lambda workdir, checkpoint, average: run
 sys.modules["transformer_jax.api"] = api
 from transformer_jax.cli.main import main
@@ -138,7 +139,7 @@ def test_predict_answers_a_line_at_once_and_is_quiet_when_the_reader_leaves(monk
 
 
 def test_a_lost_line_is_never_silent(api, monkeypatch):
-    api.load = lambda *_args, **_options: SimpleNamespace(predict=lambda *_args, **_options: [])
+    api.load = lambda *_args, **_options: SimpleNamespace(n_best=lambda *_args, **_options: [])
     monkeypatch.setattr(verbs.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
     with pytest.raises(ValueError, match="shorter"):
         main(["predict", "--workdir=w"])
@@ -156,12 +157,12 @@ def test_predict_passes_only_the_decode_options_given(api, monkeypatch):
         asked.update(options)
         return [[SimpleNamespace(text=line, score=0.0)] for line in lines]
 
-    api.load = lambda workdir, checkpoint, average: SimpleNamespace(predict=run_predict)
+    api.load = lambda workdir, checkpoint, average: SimpleNamespace(n_best=run_predict)
     output = SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None)
     monkeypatch.setattr(verbs.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
     monkeypatch.setattr(verbs.sys, "stdout", output)
     assert main(["predict", "--workdir=w", "--alpha=0.8"]) == 0
-    assert asked == {"num_outputs": 1, "alpha": 0.8}
+    assert asked == {"first_line": 1, "num_outputs": 1, "alpha": 0.8}
     assert output.buffer.getvalue() == b"a\n"
 
 

@@ -37,7 +37,8 @@ def predict(args: argparse.Namespace) -> None:
     number = 1
     for lines in read_batches(sys.stdin.buffer, most=LINES_AT_ONCE):
         examples = [unescape(line) for line in lines]
-        for outputs in run.n_best(examples, first_line=number, **options):
+        n_best = run.n_best(examples, first_line=number, **options)
+        for _, outputs in zip(examples, n_best, strict=True):
             sys.stdout.buffer.write(f"{write_line(outputs)}\n".encode())
         sys.stdout.buffer.flush()
         number += len(lines)

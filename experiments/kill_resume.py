@@ -1,0 +1,157 @@
+"""Whether a run that is killed again and again ends as the uninterrupted one does, bit for bit.
+
+python experiments/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume
+
+Trains once without interruption and once with SIGKILL at random steps, one of them while a
+checkpoint is being written; then compares all that the two last checkpoints hold and the figures of
+both. Fields of the config are set as for `train`. Prints one JSON object; exit status 1 if anything
+differs.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+import transformer_jax as tj
+from transformer_jax.training.step_folder import (
+    PARAMS,
+    TRAINING,
+    read_arrays,
+    read_data,
+    step_folders,
+)
+
+SAVING = f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
+CLOCKED = ("time", "tokens_per_s", "step_ms")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--workdir", required=True, type=Path, help="new; holds both runs")
+    parser.add_argument("--kills", type=int, default=3, help="at random steps, one during a save")
+    parser.add_argument("--seed", type=int, default=0, help="of the steps")
+    args, overrides = parser.parse_known_args()
+    whole, killed = args.workdir / "uninterrupted", args.workdir / "killed"
+    fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
+    num_steps = tj.config(args.config, fields).train.num_steps
+    # Every step is watched, and its figures can be compared.
+    command = ["train", f"--config={args.config}", *overrides, "--config.logging.every_steps=1"]
+
+    finish(command, whole)
+    kills = list(kill_at_random(command, killed, num_steps, args.kills, random.Random(args.seed)))
+    finish(command, killed)
+    different = differences(whole, killed)
+    if figures(whole) != figures(killed):
+        different.append("metrics.jsonl")
+    report = {"config": args.config, "num_steps": num_steps, "kills": kills}
+    report |= {"arrays": len(last_arrays(whole)), "identical": not different}
+    print(json.dumps(report | {"different": different}))
+    return int(bool(different))
+
+
+def start(command: list[str], workdir: Path) -> subprocess.Popen:
+    """Runs a verb of the shell on a workdir; what it says is in `stderr`."""
+    words = [sys.executable, "-m", "transformer_jax", *command, f"--workdir={workdir}"]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(command: list[str], workdir: Path) -> None:
+    process = start(command, workdir)
+    _, messages = process.communicate()
+    if process.returncode:
+        sys.exit(messages)
+
+
+def kill_at_random(
+    command: list[str], workdir: Path, num_steps: int, count: int, draw: random.Random
+) -> Iterator[dict]:
+    """Starts and kills a run `count` times, or more often until one kill was during a save."""
+    during_save = False
+    while count > 0 or not during_save:
+        began, step = time.time(), draw.randrange(last_checkpoint(workdir) + 1, num_steps)
+        wait_for_save = not during_save
+
+        def due(began=began, step=step, wait_for_save=wait_for_save) -> bool:
+            return last_step(workdir, began) >= step and not (wait_for_save and not saving(workdir))
+
+        wait_until(due, process := start(command, workdir))
+        process.kill()
+        process.communicate()
+        during_save |= saving(workdir)
+        count -= 1
+        yield {
+            "after_step": last_step(workdir, began),
+            "during_save": saving(workdir),
+            "goes_on_from": last_checkpoint(workdir),
+        }
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    """Returns once the condition holds; ends the program if the process ends before."""
+    while not condition():
+        if process.poll() is not None:
+            sys.exit(f"the run ended before it could be killed: {process.communicate()[1]}")
+        time.sleep(0.001)
+
+
+def last_checkpoint(workdir: Path) -> int:
+    return max(step_folders(workdir / "checkpoints"), default=0)
+
+
+def last_step(workdir: Path, since: float) -> int:
+    """The last step recorded since that time, 0 if none was."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:  # half a line, about to be whole
+            continue
+        return record["step"] if record["time"] >= since else 0
+    return 0
+
+
+def saving(workdir: Path) -> bool:
+    """Whether a checkpoint is half written."""
+    return any((workdir / "checkpoints").glob(SAVING))
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What differs between the last checkpoints of two workdirs, by name; nothing is rounded."""
+    left, right = last_arrays(one), last_arrays(other)
+    return sorted(name for name in left | right if left.get(name) != right.get(name))
+
+
+def last_arrays(workdir: Path) -> dict[str, tuple]:
+    """All that the last checkpoint holds: (dtype, shape, bytes) of each array, by name."""
+    step, folder = max(step_folders(workdir / "checkpoints").items())
+    found = {"step": (step,), "data": (read_data(folder),)}
+    for item in (PARAMS, TRAINING):
+        with ocp.StandardCheckpointer() as reader:
+            stored = dict(reader.metadata(folder / item).item_metadata.items())
+        shapes = {n: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for n, leaf in stored.items()}
+        for name, leaf in read_arrays(folder, item, shapes).items():
+            array = np.asarray(leaf)
+            found[f"{item}/{name}"] = (array.dtype, array.shape, array.tobytes())
+    return found
+
+
+def figures(workdir: Path) -> list[dict]:
+    """The records of a run without those that tell the time."""
+    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = map(json.loads, lines)
+    return [{k: v for k, v in record.items() if k not in CLOCKED} for record in records]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,390 @@
+"""The whole job through the shell: what goes where, what survives, and what a mistake costs."""
+
+import importlib.util
+import io
+import json
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from transformer_jax.cli.main import main
+from transformer_jax.data import sources
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "configs" / "quickstart.py"
+FIGURES = {
+    *("bleu", "chrf", "signature", "loss", "perplexity", "accuracy"),
+    *("step", "split", "num_examples"),
+}
+
+
+@pytest.fixture
+def shell(monkeypatch, capsys):
+    """`shell(*words, stdin=b"")`: what a command answers; its `status`, `out` and `err`."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+
+    def run(*words, stdin=b""):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        capsys.readouterr()
+        try:
+            status = main([str(word) for word in words])
+        finally:
+            root.handlers = list(handlers)
+        out, err = capsys.readouterr()
+        return SimpleNamespace(status=status, out=out, err=err)
+
+    return run
+
+
+@pytest.fixture
+def workdir(trained_workdir, tmp_path):
+    """A copy of the finished run, in another place."""
+    return shutil.copytree(trained_workdir, tmp_path / "run")
+
+
+@pytest.fixture(scope="session")
+def train_words(tiny):
+    """`train` of the config that `trained_workdir` was trained with, less the workdir."""
+    overrides = [f"--config.{name}={value}" for name, value in tiny.items()]
+    return ["train", f"--config={QUICKSTART}", *overrides]
+
+
+def loaded(text):
+    """The one JSON object on stdout."""
+    assert text.endswith("}\n") and text.count("\n") == 1
+    return json.loads(text)
+
+
+# --- Evaluate ---
+
+
+@pytest.mark.parametrize(("flag", "step"), [("--checkpoint=15", 15), ("--average=2", 30)])
+def test_evaluate_prints_one_json_object(shell, workdir, flag, step):
+    words = ["evaluate", f"--workdir={workdir}", "--split=test", "--beam_size=1"]
+    answer = shell(*words, flag)
+    figures = loaded(answer.out)
+    assert answer.status == 0
+    assert figures.keys() >= FIGURES
+    assert figures["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert (figures["split"], figures["step"], figures["num_examples"]) == ("test", step, 12)
+    kept = (workdir / "predictions" / f"test-{step}.jsonl").read_text()
+    assert len(kept.splitlines()) == 12
+
+
+def test_evaluate_scores_unseen_combinations_of_the_embedded_set(shell, workdir, monkeypatch):
+    monkeypatch.setattr(sources, "SYNTHETIC_HELD_OUT_SIZE", 5)
+    config = json.loads((workdir / "config.json").read_text())
+    config["data"]["name"] = "synthetic_en_de"
+    (workdir / "config.json").write_text(json.dumps(config))
+    words = ["evaluate", f"--workdir={workdir}", "--split=test_combinations", "--beam_size=1"]
+    figures = loaded(shell(*words).out)
+    assert (figures["split"], figures["num_examples"]) == ("test_combinations", 5)
+
+
+def test_evaluate_scores_the_users_own_files(shell, workdir, tmp_path):
+    (tmp_path / "a.en").write_text("The dog sees a cat.\n\nThe man sleeps.\n")
+    (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nDer Mann schläft.\n")
+    files = [f"--source={tmp_path}/a.en", f"--target={tmp_path}/a.de"]
+    answer = shell("evaluate", f"--workdir={workdir}", "--checkpoint=best", *files)
+    assert answer.status == 0
+    assert loaded(answer.out)["num_examples"] == 3
+
+
+# --- Predict ---
+
+HARD_LINES = [
+    b"The dog sees a cat.",
+    b"",
+    b"the man " * 5000,
+    "漢字 Ωμέγα \N{GRINNING FACE} \u2028 \u200b".encode(),
+    b"M\xfcnchen \xff\xfe",
+    rb"a\nb \\ c\r \x",
+    b"\t \x0b",
+    b"The last line has no end.",
+]
+
+
+def test_predict_writes_a_line_for_each_whatever_it_holds(trained_workdir):
+    command = [sys.executable, "-m", "transformer_jax", "predict", f"--workdir={trained_workdir}"]
+    answer = subprocess.run(command, input=b"\n".join(HARD_LINES), capture_output=True, cwd=ROOT)
+    assert answer.returncode == 0
+    lines = answer.stdout.decode().split("\n")
+    assert len(lines) == len(HARD_LINES) + 1 and lines[-1] == ""
+    assert lines[1] == lines[6] == ""
+    warnings = answer.stderr.decode()
+    assert all(line.startswith("warning: ") for line in warnings.splitlines())
+    for told in (
+        "line 2 is blank, and so is its translation",
+        "line 3 has 10000 tokens; only the first 47 are translated",
+        "line 4 has",
+        "line 5 of the input is not UTF-8 from byte 2 on",
+    ):
+        assert told in warnings
+
+
+def test_predict_writes_n_best_lists(shell, trained_workdir):
+    words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl", "--num_outputs=3"]
+    answer = shell(*words, "--checkpoint=best", stdin=b"The dog.\n\nA cat.\n")
+    assert answer.status == 0
+    found = [json.loads(line)["outputs"] for line in answer.out.splitlines()]
+    assert [len(outputs) for outputs in found] == [3, 1, 3]
+    assert found[1] == [{"text": "", "score": 0.0}]
+    for outputs in found:
+        scores = [one["score"] for one in outputs]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_predict_of_nothing_is_nothing(shell, trained_workdir):
+    answer = shell("predict", f"--workdir={trained_workdir}")
+    assert (answer.status, answer.out, answer.err) == (0, "", "")
+
+
+def test_a_moved_run_and_its_averages_predict(shell, workdir):
+    texts = set()
+    for flags in ([], ["--average=2"], ["--checkpoint=15"]):
+        stdin = b"The old dog sees a cat.\nThe man sleeps.\n"
+        answer = shell("predict", f"--workdir={workdir}", *flags, stdin=stdin)
+        assert (answer.status, answer.out.count("\n")) == (0, 2)
+        texts.add(answer.out)
+    assert len(texts) > 1
+
+
+# --- Train ---
+
+
+def test_a_finished_run_says_so(shell, workdir, train_words):
+    answer = shell(*train_words, f"--workdir={workdir}")
+    assert (answer.status, answer.out) == (0, "")
+    assert "has finished its 30 steps" in answer.err
+    assert answer.err.count("\n") == 2  # and from which step it went on
+
+
+def test_a_dry_run_prints_what_training_would_hold(shell, train_words):
+    answer = shell(*train_words, "--dry_run")
+    assert (answer.status, answer.err) == (0, "")
+    assert "encoder/layer_0/self_attention/query/kernel" in answer.out
+    assert "memory of a step" in answer.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("what", "sizes"),
+    [
+        ("train", ["--batch_size=4", "--source_length=48", "--target_length=48"]),
+        ("decode", ["--batch_size=2", "--source_length=6", "--beam_size=3", "--output_length=4"]),
+    ],
+)
+def test_a_benchmark_prints_one_json_object(shell, train_words, what, sizes):
+    answer = shell("benchmark", what, *train_words[1:], *sizes, "--steps=1")
+    assert (answer.status, answer.err) == (0, "")
+    assert loaded(answer.out).keys() >= {
+        *("device", "jax", "dtype", "parameters", "step_ms", "tokens_per_s", "flops_per_s"),
+        *("compile_s", "peak_memory_mb"),
+    }
+
+
+@pytest.fixture
+def kill_resume():
+    path = ROOT / "experiments" / "kill_resume.py"
+    spec = importlib.util.spec_from_file_location("kill_resume", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
+    kill_resume, trained_workdir, train_words, tmp_path
+):
+    workdir = tmp_path / "run"
+    often = {"checkpoint.every_steps": 1, "logging.every_steps": 1, "eval.every_steps": 1000}
+    command = train_words + [f"--config.{name}={value}" for name, value in often.items()]
+
+    # SIGKILL while a checkpoint is written.
+    process = kill_resume.start(command, workdir)
+    kill_resume.wait_until(
+        lambda: kill_resume.last_checkpoint(workdir) >= 2 and kill_resume.saving(workdir), process
+    )
+    process.kill()
+    process.communicate()
+    saved = kill_resume.last_checkpoint(workdir)
+    assert 2 <= saved < 30
+
+    # SIGTERM at any step.
+    began = time.time()
+    process = kill_resume.start(command, workdir)
+    kill_resume.wait_until(lambda: kill_resume.last_step(workdir, began) > saved, process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
+    stopped = kill_resume.last_checkpoint(workdir)
+    assert (process.returncode, out) == (0, "")
+    assert f"{workdir} goes on from step {saved}" in err
+    assert f"stopped by SIGTERM at step {stopped}, saved; the same command goes on" in err
+    assert saved < stopped < 30
+
+    # The same command goes on and finishes.
+    process = kill_resume.start(command, workdir)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (0, "")
+    assert f"{workdir} goes on from step {stopped}" in err
+    assert [record["step"] for record in kill_resume.figures(workdir)] == [*range(1, 31), 30]
+    assert kill_resume.last_checkpoint(workdir) == 30
+    assert kill_resume.differences(trained_workdir, workdir) == []
+
+
+# --- Mistakes ---
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Text files, good and bad, in the current directory's place."""
+    contents = {
+        "four": b"The dog.\nA cat.\nA man.\nThe house.\n",
+        "three": b"Der Hund.\nEine Katze.\nEin Mann.\n",
+        "empty": b"",
+        "blank": b"\n\n\n\n",
+        "latin1": "Der Hund.\nEine Katze.\nein schöner Mann\nDas Haus.\n".encode("latin1"),
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def assert_one_line(answer, *told):
+    """One line on stderr, behind log lines at most, status 2 and nothing on stdout."""
+    assert (answer.status, answer.out) == (2, "")
+    *logged, error = answer.err.splitlines()
+    assert error.startswith("error: ")
+    assert not any(line.startswith(("error", "Traceback")) for line in logged)
+    for text in told:
+        assert str(text) in error
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "told"),
+    [
+        ("four", "three", ["four has 4 lines", "three has 3"]),
+        ("four", "absent", ["cannot read", "absent", "No such file"]),
+        ("empty", "four", ["empty is empty"]),
+        ("four", "latin1", ["latin1, line 3: not UTF-8"]),
+        ("four", "blank", ["no line has text in both"]),
+        ("four", ".", ["cannot read", "directory"]),
+    ],
+)
+def test_training_text_that_cannot_be_used(shell, files, train_words, source, target, told):
+    data = {"name": "parallel_text", "train_source": files / source, "train_target": files / target}
+    words = [f"--config.data.{name}={value}" for name, value in data.items()]
+    assert_one_line(shell(*train_words, *words, f"--workdir={files}/run"), *told)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("data.train_source=", ["data.train_source is not set", "parallel_text"]),
+        ("tokenizer.vocab_size=5000", ["tokenizer.vocab_size 5000 is too large", "at most"]),
+        ("tokenizer.vocab_size=8", ["tokenizer.vocab_size 8 is too small"]),
+        ("train.tokens_per_batch=30", ["config.train: tokens_per_batch 30 has no room"]),
+        ("model.positions=lunar", ["config.model: positions is 'lunar'"]),
+        ("data.valid_source=absent", ["cannot read absent"]),
+        ("data.max_target_length=2", ["each of the 3 examples is longer than a row"]),
+    ],
+)
+def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override, told):
+    data = {f"{split}_{side}": files / "three" for split in ("train", "valid")
+            for side in ("source", "target")}  # fmt: skip
+    words = [f"--config.data.{name}={value}" for name, value in data.items()]
+    words += ["--config.data.name=parallel_text", "--config.tokenizer.vocab_size=35"]
+    workdir = f"--workdir={files}/run"
+    assert_one_line(shell(*train_words, *words, f"--config.{override}", workdir), *told)
+    # Not refused as another run, and not stopped by what the first start left.
+    again = shell(*train_words, *words, "--config.seed=-1", workdir)
+    assert_one_line(again, "config.seed is -1")
+    again = shell(*train_words, *words, "--config.train.tokens_per_batch=1", workdir)
+    assert_one_line(again, "tokens_per_batch 1 has no room")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["trian"], ["unknown verb trian; did you mean train?"]),
+        (["train", "--config=absent.py", "--workdir=w"], ["no config file absent.py"]),
+        (
+            ["train", f"--config={QUICKSTART}", "--workdir=w", "--config.model.d_modle=3"],
+            ["there is no config.model.d_modle; did you mean config.model.d_model?"],
+        ),
+        (
+            ["train", f"--config={QUICKSTART}", "--workdir=w", "--config.model.num_heads=3"],
+            ["config.model: num_heads 3 does not divide d_model 128"],
+        ),
+        (
+            ["benchmark", "train", f"--config={QUICKSTART}", "--config.model.d_model=-8"],
+            ["config.model: d_model is -8"],
+        ),
+        (["predict", "--workdir=absent"], ["absent holds no run: config.json is missing"]),
+        (["evaluate", "--workdir=absent"], ["absent holds no run: config.json is missing"]),
+        (["predict", f"--workdir={QUICKSTART}"], ["quickstart.py"]),
+    ],
+)
+def test_a_mistake_is_one_line_alone(shell, words, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = shell(*words)
+    assert_one_line(answer, *told)
+    assert answer.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_workdir_of_another_run(shell, workdir, train_words):
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+    answer = shell(*train_words, "--config.seed=5", f"--workdir={workdir}")
+    assert_one_line(answer, f"{workdir} holds another run: its seed is 0, the config's is 5")
+    assert answer.err.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*")} == before
+
+
+@pytest.mark.parametrize("verb", ["predict", "evaluate"])
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--checkpoint=7", "no checkpoint 7 in"),
+        ("--average=3", "cannot average 3 checkpoints"),
+        ("--beam_size=0", "decode: beam_size is 0; it must be at least 1"),
+        ("--beam_size=1000", "decode: beam_size is 1000; the target vocabulary has 800 pieces"),
+    ],
+)
+def test_what_a_run_does_not_have(shell, trained_workdir, verb, flag, told):
+    answer = shell(verb, f"--workdir={trained_workdir}", flag, stdin=b"The dog.\n")
+    assert_one_line(answer, told)
+
+
+def test_a_damaged_run_is_one_line(shell, workdir):
+    words = ["predict", f"--workdir={workdir}"]
+    config = (workdir / "config.json").read_bytes()
+    (workdir / "config.json").write_bytes(config[:100])
+    assert_one_line(shell(*words, stdin=b"a\n"), workdir / "config.json")
+    (workdir / "config.json").write_bytes(config.replace(b'"d_model": 16', b'"d_model": 32'))
+    assert_one_line(shell(*words, stdin=b"a\n"), "does not fit")
+    (workdir / "config.json").write_bytes(config)
+    (workdir / "tokenizer" / "joint.model").write_bytes(b"")
+    assert_one_line(shell(*words, stdin=b"a\n"), "joint.model", "damaged")
+    shutil.rmtree(workdir / "checkpoints")
+    shutil.rmtree(workdir / "tokenizer")
+    assert_one_line(shell(*words, stdin=b"a\n"), workdir)
+
+
+def test_a_workdir_with_no_checkpoint(shell, workdir):
+    shutil.rmtree(workdir / "checkpoints")
+    for verb in ("predict", "evaluate"):
+        answer = shell(verb, f"--workdir={workdir}")
+        assert_one_line(answer, "no checkpoint in", "train there first")
+
+
+def test_files_to_score_of_different_length(shell, trained_workdir, files):
+    words = ["evaluate", f"--workdir={trained_workdir}", f"--source={files}/four"]
+    answer = shell(*words, f"--target={files}/three")
+    assert_one_line(answer, "four has 4 lines", "three has 3")

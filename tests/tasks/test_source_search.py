@@ -1,0 +1,47 @@
+"""Beam search with an encoder-decoder: how long its outputs are, and what it refuses."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import build
+from transformer_jax.configuration import read_settings
+from transformer_jax.decoding import DecodeConfig
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import EOS, PAD
+
+SOURCES = [[7, 8, 9, EOS], [5, EOS]]
+
+
+@pytest.fixture(scope="module")
+def task_of(tiny_config):
+    def make(**model):
+        changes = {f"model.{name}": value for name, value in model.items()}
+        settings = read_settings(tiny_config(changes))
+        return build.build_task(settings, {"source": 20, "target": 20}, tokenizers=None)
+
+    return make
+
+
+def test_outputs_are_as_long_as_their_own_sources_allow(task_of, random_params):
+    task = task_of()
+    params = random_params(task)
+    decode = DecodeConfig(beam_size=2, max_extra_length=3, batch_size=4)
+    tokens, scores = task.search(params, SOURCES, decode)
+    assert tokens.shape == (2, 1, 16 + 3) and scores.shape == (2, 1)
+    assert ((tokens != PAD).sum(axis=-1)[:, 0] <= [4 + 3, 2 + 3]).all()
+
+    source = jnp.array([[7, 8, 9, EOS], [5, EOS, PAD, PAD]])
+    found = task.search.compiled(params, source, np.array([6, 2]), decode, 6, may_end=False)
+    assert (found.tokens != PAD).sum(axis=-1)[:, 0].tolist() == [6, 2]
+    assert not (found.tokens == EOS).any()
+
+
+def test_what_cannot_be_searched_is_told(task_of):
+    search = task_of(positions="learned", max_length=50).search
+    with pytest.raises(UserError, match="decode: beam_size is 21; the target vocabulary has 20 pi"):
+        search({}, SOURCES, DecodeConfig(beam_size=21))
+    with pytest.raises(
+        UserError, match="decode: positions 'learned' reach to max_length 50, seque"
+    ):
+        search({}, SOURCES, DecodeConfig(max_extra_length=47))

@@ -1,0 +1,263 @@
+"""Translation: what the loss counts, and that predictions and scores are the model's own."""
+
+import dataclasses
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax import build
+from transformer_jax.configuration import read_settings
+from transformer_jax.data.packing import PackedRows
+from transformer_jax.data.padding import padded_batch
+from transformer_jax.data.synthetic import synthetic_split
+from transformer_jax.decoding import DecodeConfig
+from transformer_jax.scoring.bleu import score_translations
+from transformer_jax.tasks.translation import shift_right
+from transformer_jax.tokenization import BOS, EOS, PAD, UNK, TokenizerConfig, train_tokenizers
+
+DECODE = DecodeConfig(beam_size=3, num_outputs=3, batch_size=2, max_extra_length=4)
+
+
+@pytest.fixture(scope="module")
+def examples():
+    pairs = synthetic_split("train", num_examples=300, seed=0)
+    short = [pair for pair in pairs if pair["target"].count(" ") < 8]
+    long = [pair for pair in pairs if 12 < pair["target"].count(" ") < 16]
+    return short[:2] + long[:1] + short[2:5] + pairs
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_config):
+    return read_settings(tiny_config({"data.max_source_length": 40, "train.label_smoothing": 0.3}))
+
+
+@pytest.fixture(scope="module")
+def task(settings, examples, tmp_path_factory):
+    texts = {side: [example[side] for example in examples] for side in ("source", "target")}
+    config = TokenizerConfig(vocab_size=800)
+    tokenizers = train_tokenizers(config, texts, tmp_path_factory.mktemp("run") / "tokenizer")
+    return build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+
+
+@pytest.fixture(scope="module")
+def params(task, random_params):
+    return random_params(task)
+
+
+@pytest.fixture(scope="module")
+def loss(task):
+    return jax.jit(lambda params, batch, rng=None: task.loss(params, batch, rng))
+
+
+def pack(task, examples, rows=3):
+    packed = PackedRows(task.lengths, rows)
+    for example in examples:
+        assert packed.add(task.preprocess(example, None))
+    return packed.arrays()
+
+
+def assert_close(left, right):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), left, right)
+
+
+# --- Features and loss ---
+
+
+def test_both_sides_become_tokens_that_end_in_eos(task):
+    example = {"source": "the old man", "target": "der alte Mann"}
+    features = task.preprocess(example, None)
+    for side in ("source", "target"):
+        assert features[side].dtype == np.int32
+        *tokens, last = features[side].tolist()
+        assert last == EOS
+        assert task.tokenizers[side].decode(tokens) == example[side]
+        assert EOS not in tokens
+    assert task.preprocess({"source": "", "target": ""}, None)["source"].tolist() == [EOS]
+
+
+def test_the_decoder_starts_each_sentence_with_bos():
+    target = jnp.array([[7, 8, EOS, 9, EOS, PAD], [5, 6, 7, 8, 9, EOS]])
+    positions = jnp.array([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]])
+    assert shift_right(target, positions).tolist() == [
+        [BOS, 7, 8, BOS, 9, BOS],
+        [BOS, 5, 6, 7, 8, 9],
+    ]
+
+
+def test_a_packed_batch_has_the_loss_of_its_sentences_alone(task, params, loss, examples):
+    packed = pack(task, examples[:5])
+    assert packed["source_segment_ids"].max() > 1
+    padded = padded_batch([task.preprocess(example, None) for example in examples[:5]])
+    total, weight, sums = loss(params, packed)
+    expected_total, expected_weight, expected_sums = loss(params, padded)
+    assert weight == expected_weight
+    assert_close(total, expected_total)
+    for name in ("tokens", "nll", "correct", "filled"):
+        assert_close(sums[name], expected_sums[name])
+
+
+def test_what_stands_in_padding_changes_nothing(task, params, loss, examples):
+    batch = pack(task, examples[:4])
+    rng = np.random.default_rng(0)
+    noisy = dict(batch)
+    for side in ("source", "target"):
+        padding = batch[f"{side}_segment_ids"] == 0
+        assert padding.any()
+        for name in (side, f"{side}_positions"):
+            noise = rng.integers(0, 30, padding.shape, np.int32)
+            noisy[name] = np.where(padding, noise, batch[name])
+    assert_close(loss(params, noisy), loss(params, batch))
+
+
+@pytest.fixture(scope="module")
+def log_softmax_of(task, params):
+    """log P(next token) after each prefix, [T, V] in double precision, of one unpadded pair."""
+    apply = jax.jit(task.model.apply)
+
+    def side(tokens):
+        return tokens, jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens)
+
+    def log_softmax(example):
+        source, target = (jnp.asarray(example[side])[None] for side in ("source", "target"))
+        inputs = jnp.concatenate([jnp.array([[BOS]]), target[:, :-1]], axis=1)
+        logits = apply({"params": params}, *side(source), *side(inputs))[0]
+        logits = np.asarray(logits, np.float64)
+        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+    return log_softmax
+
+
+def test_a_key_drops_out_and_no_key_does_not(task, params, loss, examples):
+    batch = pack(task, examples[:5])
+    keys = (jax.random.key(0), jax.random.key(0), jax.random.key(1))
+    one, again, other = (loss(params, batch, key)[0] for key in keys)
+    assert one == again != other
+    assert loss(params, batch)[0] not in (one, other)
+
+
+def test_the_loss_by_hand(task, params, loss, examples, log_softmax_of):
+    example = task.preprocess(examples[0], None)
+    log_probs = log_softmax_of(example)
+    target = example["target"]
+    of_labels = log_probs[np.arange(len(target)), target]
+    smoothed = 0.7 * of_labels + 0.3 * log_probs.mean(axis=-1)
+    total, weight, sums = loss(params, padded_batch([example]))
+    assert_close(total, np.float32(-smoothed.sum()))
+    assert weight == sums["tokens"] == len(target)
+    assert_close(sums["nll"], np.float32(-of_labels.sum()))
+    assert sums["correct"] == (log_probs.argmax(axis=-1) == target).sum()
+    assert sums["filled"] == len(example["source"]) + len(target)
+    assert sums["slots"] == sum(padded_batch([example])[side].size for side in example)
+
+
+# --- Scores of given translations ---
+
+
+def test_a_score_is_the_log_probability_of_the_target(task, params, examples, log_softmax_of):
+    pairs = examples[:2]
+    expected = []
+    for example in pairs:
+        features = task.preprocess(example, None)
+        log_probs = log_softmax_of(features)
+        expected.append(log_probs[np.arange(len(log_probs)), features["target"]].sum())
+    sides = ([example[side] for example in pairs] for side in ("source", "target"))
+    assert task.score(params, *sides, batch_size=3) == pytest.approx(expected, rel=1e-5)
+    assert task.score(params, [], [], batch_size=3) == []
+
+
+# --- Predictions ---
+
+
+@pytest.fixture(scope="module")
+def n_best(task, params, examples):
+    """(lines, the predictions of each)."""
+    lines = [example["source"] for example in examples[:5]]
+    return lines, list(task.predict(params, lines, DECODE))
+
+
+def test_predictions_do_not_depend_on_their_batch(task, params, n_best):
+    lines, expected = n_best
+    lengths = [len(task.tokenizers["source"].encode(line)) for line in lines]
+    assert lengths != sorted(lengths)  # they are searched in that order
+    decode = dataclasses.replace(DECODE, batch_size=5)
+    for got, want in zip(task.predict(params, lines, decode), expected, strict=True):
+        assert [one.text for one in got] == [one.text for one in want]
+        assert_close([one.score for one in got], [one.score for one in want])
+    shuffled = list(task.predict(params, lines[::-1], DECODE))
+    assert [[one.text for one in found] for found in shuffled[::-1]] == [
+        [one.text for one in found] for found in expected
+    ]
+
+
+def test_the_n_best_differ_and_come_best_first(n_best):
+    for found in n_best[1]:
+        scores = [one.score for one in found]
+        assert len(found) == DECODE.beam_size
+        assert scores == sorted(scores, reverse=True)
+        assert len(set(scores)) == len(scores)
+
+
+def test_a_prediction_has_the_score_of_its_tokens(task, params, n_best):
+    source = [*task.tokenizers["source"].encode(n_best[0][0]), EOS]
+    tokens, scores = task.search(params, [source], DECODE)
+    outputs = [row[row != PAD] for row in tokens[0]]
+    pairs = [{"source": source, "target": output} for output in outputs]
+    log_probs = task._log_probs(params, padded_batch(pairs))
+    for output, score, log_prob in zip(outputs, scores[0], log_probs, strict=True):
+        assert len(output) <= len(source) + DECODE.max_extra_length
+        assert not set(output.tolist()) & {UNK, BOS}
+        assert score == pytest.approx(float(log_prob) / ((5 + len(output)) / 6) ** 0.6, rel=1e-4)
+
+
+def test_blank_lines_stay_in_their_places(task, params, n_best, caplog):
+    (line, *_), (expected, *_) = n_best
+    with caplog.at_level(logging.WARNING, logger="transformer_jax"):
+        found = list(task.predict(params, ["", line, " \t"], DECODE, first_line=11))
+    assert [[tuple(one) for one in found[i]] for i in (0, 2)] == [[("", 0.0)]] * 2
+    assert [one.text for one in found[1]] == [one.text for one in expected]
+    assert caplog.messages == [
+        "line 11 is blank, and so is its translation",
+        "line 13 is blank, and so is its translation",
+    ]
+    assert list(task.predict(params, [], DECODE)) == []
+
+
+def test_a_very_long_line_is_cut_where_its_warning_says(task, params, caplog):
+    words = ["man"] * 200
+    with caplog.at_level(logging.WARNING, logger="transformer_jax"):
+        [long], [longer] = (
+            list(task.predict(params, [" ".join(words[:count])], DECODE, first_line=7))
+            for count in (150, 200)
+        )
+    assert [tuple(one) for one in long] == [tuple(one) for one in longer]
+    count = len(task.tokenizers["source"].encode(" ".join(words[:150])))
+    told = f"line 7 has {count} tokens; only the first 39 are translated"
+    assert caplog.messages[0] == f"{told} (data.max_source_length is 40)"
+    source = task._encode_source(" ".join(words), 1)
+    assert (len(source), source[-1]) == (40, EOS)
+
+
+def test_a_line_that_just_fits_is_not_cut(task, caplog):
+    tokens = task.tokenizers["source"].encode("man " * 50)
+    text = task.tokenizers["source"].decode(tokens[:39])
+    assert task.tokenizers["source"].encode(text) == tokens[:39]
+    assert task._encode_source(text, 1) == [*tokens[:39], EOS]
+    assert not caplog.messages
+
+
+def test_unknown_characters_are_told_and_translated(task, params, caplog):
+    with caplog.at_level(logging.WARNING, logger="transformer_jax"):
+        [found] = task.predict(params, ["the \u6f22 man \u5b57"], DECODE, first_line=3)
+    assert len(found) == DECODE.beam_size
+    assert caplog.messages == ["line 3 has 2 pieces unknown to the tokenizer"]
+
+
+def test_an_evaluation_scores_the_best_outputs(task, params, examples, n_best):
+    figures, outputs = task.evaluate(params, examples[:5], DECODE)
+    assert outputs == [found[0] for found in n_best[1]]
+    references = [example["target"] for example in examples[:5]]
+    assert figures == score_translations([one.text for one in outputs], references)
+    assert task.best_by in figures

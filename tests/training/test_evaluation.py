@@ -1,0 +1,85 @@
+"""Scoring a split: which examples are decoded, what the loss is taken over, what is kept."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from transformer_jax.tasks.interface import Prediction
+from transformer_jax.training.evaluation import EvalConfig, Evaluator, write_predictions
+
+
+class Echo:
+    """An example is a number n: n + 1 tokens, each of loss `params`, none of them right."""
+
+    lengths = {"tokens": 8}
+
+    def preprocess(self, example, rng):
+        return {"tokens": np.ones(example + 1, np.int32)}
+
+    def loss(self, params, batch, rng):
+        assert rng is None, "dropout has no place in an evaluation"
+        filled = (batch["tokens_segment_ids"] > 0).sum().astype(np.float32)
+        sums = {"tokens": filled, "nll": filled * params / 2, "correct": filled * 0}
+        return filled * params, filled, {**sums, "filled": filled, "slots": 16.0}
+
+    def evaluate(self, params, examples, decode):
+        return {"score": float(len(examples))}, [Prediction(str(n), decode) for n in examples]
+
+
+def evaluator(examples, num_decoded=None):
+    return Evaluator(Echo(), examples, decode=0.5, rows=2, num_decoded=num_decoded)
+
+
+def test_the_loss_is_that_of_the_whole_split_and_the_outputs_those_of_a_part():
+    figures, outputs = evaluator(range(7), num_decoded=3)(4.0)
+    assert outputs == [Prediction(str(n), 0.5) for n in (0, 3, 6)]
+    assert figures["loss"] == 4.0
+    assert figures["perplexity"] == pytest.approx(math.exp(2.0))
+    assert figures["accuracy"] == 0.0
+    assert (figures["score"], figures["num_examples"]) == (3.0, 3)
+    num_batches = len(evaluator(range(7))._batches)
+    assert figures["padding"] == pytest.approx(1 - 28 / (16 * num_batches))
+
+
+@pytest.mark.parametrize(
+    ("num_decoded", "chosen"), [(None, [0, 1, 2, 3]), (9, [0, 1, 2, 3]), (2, [0, 3]), (1, [0])]
+)
+def test_decoded_examples_are_spread_evenly(num_decoded, chosen):
+    assert evaluator([0, 1, 2, 3], num_decoded).decoded == chosen
+
+
+def test_the_same_parameters_have_the_same_figures_again():
+    evaluate = evaluator(range(7))
+    first = evaluate(1.0)
+    assert evaluate(2.0) != first
+    assert evaluate(1.0) == first
+
+
+def test_examples_too_long_for_the_loss_are_counted():
+    assert "overlong" not in evaluator([1, 2])(1.0)[0]
+    figures, outputs = evaluator([1, 20, 2])(1.0)
+    assert figures["overlong"] == 1
+    assert len(outputs) == 3
+
+
+def test_predictions_stand_beside_their_examples(tmp_path):
+    path = tmp_path / "predictions" / "test-7.jsonl"
+    examples = [{"source": "a", "target": "ä"}, {"source": "", "target": "\n"}]
+    write_predictions(path, examples, [Prediction("ö", -0.5), Prediction("", 0.0)])
+    lines = path.read_text(encoding="utf-8").split("\n")
+    assert lines[0] == '{"source": "a", "target": "ä", "output": "ö", "score": -0.5}'
+    assert json.loads(lines[1]) == {"source": "", "target": "\n", "output": "", "score": 0.0}
+    assert lines[2:] == [""]
+
+
+def test_an_output_for_each_example(tmp_path):
+    with pytest.raises(ValueError, match="shorter"):
+        write_predictions(tmp_path / "p.jsonl", [{"source": "a"}], [])
+
+
+@pytest.mark.parametrize("options", [{"every_steps": 0}, {"num_examples": 0}])
+def test_impossible_settings_are_refused(options):
+    with pytest.raises(ValueError, match="at least 1"):
+        EvalConfig(**options)

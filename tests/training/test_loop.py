@@ -1,0 +1,249 @@
+"""The training loop among stand-ins: what happens when, and with which figures."""
+
+import logging
+import math
+import os
+import signal
+import threading
+from typing import NamedTuple
+
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.training import loop as loop_module
+from transformer_jax.training.loop import Loop, TrainConfig
+
+
+class State(NamedTuple):
+    """The parameters are the number of updates done."""
+
+    params: int
+
+
+class Parts:
+    """Stand-ins for all that a loop holds; `events` tells in which order they were used.
+
+    Step n has the loss n.
+    """
+
+    overlong, seen = 0, 0
+
+    def __init__(self, losses=None, grad_norms=None):
+        self.losses, self.grad_norms = losses or {}, grad_norms or {}
+        self.events, self.records, self.saved = [], [], {}
+        self.before_step = lambda step: None
+
+    def loop(self, **every):
+        every = {"log_every": 100, "evaluate_every": 100, "save_every": 100} | every
+        return Loop(
+            train_step=self.train_step,
+            batches=self,
+            log=self,
+            checkpoints=self,
+            evaluate=self.evaluate,
+            learning_rate=lambda updates: updates / 10,
+            **every,
+        )
+
+    def train_step(self, state, batch):
+        step = state.params + 1
+        self.before_step(step)
+        self.events.append(("dispatch", step))
+        sums = {
+            "nll": 1.0,
+            "tokens": 1.0,
+            "correct": 0.5,
+            "filled": 8.0,
+            "slots": 10.0,
+            "weight": 1.0,
+        }
+        sums["loss"] = Figure(self, step, self.losses.get(step, float(step)))
+        return State(step), sums | {"grad_norm": self.grad_norms.get(step, 2.0)}
+
+    def evaluate(self, step, params):
+        assert params == step
+        self.events.append(("evaluate", step))
+        return {"bleu": 10.0 + step}, 10.0 + step
+
+    # As batches.
+    def __next__(self):
+        return "batch"
+
+    def get_state(self):
+        return "place"
+
+    # As log.
+    def advance(self, step):
+        self.events.append(("advance", step))
+
+    def record(self, step, split, figures):
+        self.records.append((step, split, figures))
+
+    # As checkpoints.
+    def save(self, step, state, data_state, metrics):
+        assert (state, data_state) == (State(step), "place")
+        self.saved[step] = metrics
+
+    def wait(self):
+        self.events.append(("wait", max(self.saved)))
+
+    def figures(self, split):
+        return {step: figures for step, of, figures in self.records if of == split}
+
+
+class Figure:
+    """A number still on its way from the device; reading it is an event."""
+
+    def __init__(self, parts, step, value):
+        self.parts, self.step, self.value = parts, step, value
+
+    def __float__(self):
+        self.parts.events.append(("read", self.step))
+        return self.value
+
+
+def test_records_evaluations_and_saves_come_when_they_are_due_and_at_the_end():
+    parts = Parts()
+    loop = parts.loop(log_every=2, evaluate_every=3, save_every=4)
+    assert loop.run(State(0), start=0, num_steps=10) == State(10)
+    assert list(parts.figures("train")) == [2, 4, 6, 8, 10]
+    assert list(parts.figures("valid")) == [3, 6, 9, 10]
+    # Only what was evaluated has a score.
+    assert parts.saved == {4: None, 8: None, 10: {"score": 20.0}}
+    assert parts.events[-1] == ("wait", 10)
+
+
+def test_each_record_holds_exactly_the_steps_since_the_last_one():
+    parts = Parts()
+    parts.loop(log_every=3, evaluate_every=2, save_every=5).run(State(0), start=0, num_steps=8)
+    losses = {step: figures["loss"] for step, figures in parts.figures("train").items()}
+    assert losses == {3: (1 + 2 + 3) / 3, 6: (4 + 5 + 6) / 3, 8: (7 + 8) / 2}
+    figures = parts.figures("train")[8]
+    assert figures["perplexity"] == pytest.approx(math.e)
+    assert (figures["accuracy"], figures["grad_norm"]) == (0.5, 2.0)
+    assert figures["padding"] == pytest.approx(0.2)
+
+
+def test_sums_are_read_one_step_late():
+    parts = Parts()
+    parts.loop().run(State(0), start=0, num_steps=4)
+    steps = [event for event in parts.events if event[0] in ("dispatch", "read")]
+    assert steps == [
+        ("dispatch", 1),
+        ("dispatch", 2),
+        ("read", 1),
+        ("dispatch", 3),
+        ("read", 2),
+        ("dispatch", 4),
+        ("read", 3),
+        ("read", 4),
+    ]
+
+
+def test_a_learning_rate_is_that_of_the_update_just_done():
+    parts = Parts()
+    parts.loop(log_every=1).run(State(0), start=0, num_steps=3)
+    rates = [figures["learning_rate"] for figures in parts.figures("train").values()]
+    assert rates == [0.0, 0.1, 0.2]
+
+
+def test_speed_leaves_evaluations_and_saves_out(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: clock[0])
+
+    def takes(seconds, function):
+        def slow(*args):
+            clock[0] += seconds
+            return function(*args)
+
+        return slow
+
+    parts = Parts()
+    parts.train_step = takes(2.0, parts.train_step)
+    parts.evaluate, parts.save = takes(50.0, parts.evaluate), takes(70.0, parts.save)
+    parts.loop(log_every=4, evaluate_every=1, save_every=1).run(State(0), start=0, num_steps=4)
+    figures = parts.figures("train")[4]
+    assert figures["step_ms"] == 2000.0
+    assert figures["tokens_per_s"] == 4.0
+
+
+def test_left_out_examples_are_told():
+    parts = Parts()
+    parts.loop(log_every=1).run(State(0), start=0, num_steps=1)
+    assert "overlong" not in parts.figures("train")[1]
+    parts.overlong, parts.seen = 3, 40
+    parts.loop(log_every=1).run(State(1), start=1, num_steps=2)
+    figures = parts.figures("train")[2]
+    assert (figures["overlong"], figures["seen"]) == (3, 40)
+
+
+def test_a_resumed_loop_counts_on():
+    parts = Parts()
+    parts.loop(log_every=2, save_every=3).run(State(5), start=5, num_steps=8)
+    assert [step for kind, step in parts.events if kind == "advance"] == [6, 7, 8]
+    assert list(parts.figures("train")) == [6, 8]
+    assert list(parts.saved) == [6, 8]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("what", ["losses", "grad_norms"])
+@pytest.mark.parametrize("save_every", [1, 5])
+def test_a_loss_that_is_not_finite_stops_the_run_and_is_never_saved(what, value, save_every):
+    parts = Parts(**{what: {5: value}})
+    with pytest.raises(UserError, match="not finite at step 5"):
+        parts.loop(save_every=save_every).run(State(0), start=0, num_steps=10)
+    assert list(parts.saved) == ([1, 2, 3, 4] if save_every == 1 else [])
+
+
+def test_a_loss_that_is_not_finite_is_not_evaluated():
+    parts = Parts(losses={4: math.nan})
+    with pytest.raises(UserError, match="not finite at step 4"):
+        parts.loop(evaluate_every=4).run(State(0), start=0, num_steps=10)
+    assert ("evaluate", 4) not in parts.events
+
+
+def test_sigterm_ends_the_loop_with_the_step_saved(caplog):
+    parts = Parts()
+
+    def before_step(step):
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    parts.before_step = before_step
+    handler = signal.getsignal(signal.SIGTERM)
+    with caplog.at_level(logging.INFO, logger="transformer_jax"):
+        assert parts.loop().run(State(0), start=0, num_steps=10) == State(3)
+    assert parts.saved == {3: None}
+    assert parts.events[-1] == ("wait", 3)
+    assert list(parts.figures("train")) == [3]
+    assert "stopped by SIGTERM at step 3, saved; the same command goes on" in caplog.messages
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_a_loop_runs_in_any_thread():
+    parts = Parts()
+    thread = threading.Thread(target=parts.loop().run, args=(State(0), 0, 2))
+    thread.start()
+    thread.join()
+    assert list(parts.saved) == [2]
+
+
+def test_rows_fill_the_tokens_of_a_batch_and_divide_into_micro_batches():
+    assert TrainConfig(tokens_per_batch=1000).rows(48) == 20
+    assert TrainConfig(tokens_per_batch=1000, accumulation_steps=3).rows(48) == 18
+    with pytest.raises(ValueError, match="tokens_per_batch 1000 has no room for 30 rows of 48"):
+        TrainConfig(tokens_per_batch=1000, accumulation_steps=30).rows(48)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_steps": 0}, "num_steps is 0; it must be at least 1"),
+        ({"tokens_per_batch": 0}, "tokens_per_batch is 0"),
+        ({"accumulation_steps": 0}, "accumulation_steps is 0"),
+        ({"label_smoothing": 1.0}, r"label_smoothing is 1.0; it must lie in \[0, 1\)"),
+    ],
+)
+def test_impossible_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**options)

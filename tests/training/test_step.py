@@ -1,0 +1,116 @@
+"""The training step: sums divided once, one micro-batch after another, a key for every step."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from transformer_jax import build
+from transformer_jax.configuration import read_settings
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import make_train_step
+
+LEARNING_RATE = 0.5
+
+
+def squared_error(params, batch, rng):
+    """Of a linear model, with weights, and a draw of `rng` among the sums."""
+    error = batch["x"] @ params["w"] - batch["y"]
+    draw = jax.random.uniform(rng)
+    sums = {"draw": draw, "draw_squared": draw**2}
+    return (batch["weight"] * error**2).sum(), batch["weight"].sum(), sums
+
+
+@pytest.fixture
+def batch():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(6, 3)).astype(np.float32), rng.normal(size=6).astype(np.float32)
+    # The two halves, and the three thirds, weigh differently: padding, as a token's loss sees it.
+    return {"x": x, "y": y, "weight": np.array([1, 0, 0, 0, 1, 1], np.float32)}
+
+
+def sgd_step(loss_fn=squared_error, accumulation_steps=1, learning_rate=LEARNING_RATE):
+    optimizer = optax.sgd(learning_rate)
+    step = jax.jit(make_train_step(loss_fn, optimizer, accumulation_steps))
+    return step, lambda params: TrainState.create(params, optimizer, jax.random.key(3))
+
+
+def linear_state(make_state):
+    return make_state({"w": jnp.array([0.5, -1.0, 2.0])})
+
+
+def test_the_gradient_is_that_of_the_mean_over_all_weights(batch):
+    step, make_state = sgd_step()
+    state, sums = step(linear_state(make_state), batch)
+
+    before = np.array([0.5, -1.0, 2.0])
+    error = batch["x"] @ before - batch["y"]
+    grad = 2 * (batch["weight"] * error) @ batch["x"] / 3
+    np.testing.assert_allclose(state.params["w"], before - LEARNING_RATE * grad, rtol=1e-5)
+    np.testing.assert_allclose(sums["grad_norm"], np.linalg.norm(grad), rtol=1e-5)
+    np.testing.assert_allclose(sums["loss"], (batch["weight"] * error**2).sum(), rtol=1e-5)
+    assert sums["weight"] == 3
+    assert state.step == 1
+
+
+@pytest.mark.parametrize("accumulation_steps", [2, 3, 6])
+def test_micro_batches_of_unequal_weight_equal_one_large_batch(batch, accumulation_steps):
+    (whole, make_state), (parts, _) = sgd_step(), sgd_step(accumulation_steps=accumulation_steps)
+    (state, sums), (expected, expected_sums) = (
+        step(linear_state(make_state), batch) for step in (parts, whole)
+    )
+    np.testing.assert_allclose(state.params["w"], expected.params["w"], rtol=1e-5)
+    for name in ("loss", "weight", "grad_norm"):
+        np.testing.assert_allclose(sums[name], expected_sums[name], rtol=1e-5)
+    assert state.step == 1
+
+
+def test_every_step_and_every_micro_batch_has_its_own_key(batch):
+    step, make_state = sgd_step()
+    start = linear_state(make_state)
+    second, first_sums = step(start, batch)
+    _, second_sums = step(second, batch)
+    _, again_sums = step(start, batch)
+    assert first_sums["draw"] == again_sums["draw"] != second_sums["draw"]
+    np.testing.assert_array_equal(second.rng, start.rng)
+
+    step, _ = sgd_step(accumulation_steps=2)
+    _, sums = step(start, batch)
+    # Equal draws d, d would have a sum of squares of (d + d)^2 / 2.
+    assert not np.isclose(sums["draw_squared"], sums["draw"] ** 2 / 2, rtol=1e-3)
+
+
+@pytest.fixture
+def packed():
+    """Four rows of 8 slots; each holds two sentence pairs, the later rows less and less of them."""
+    rng = np.random.default_rng(0)
+    batch = {}
+    for side in ("source", "target"):
+        segment_ids = np.array([[1, 1, 1, 2, 2, 2, 2, 2]] * 2 + [[1, 2] + [0] * 6] * 2, np.int32)
+        batch[f"{side}_segment_ids"] = segment_ids
+        batch[f"{side}_positions"] = np.array(
+            [[0, 1, 2, 0, 1, 2, 3, 4]] * 2 + [[0] * 8] * 2, np.int32
+        )
+        batch[side] = np.where(segment_ids > 0, rng.integers(4, 20, (4, 8)), 0).astype(np.int32)
+    return batch
+
+
+def test_accumulated_gradients_of_the_model_equal_those_of_one_large_batch(
+    tiny_config, packed, random_params
+):
+    settings = read_settings(tiny_config({"model.dropout_rate": 0.0}))
+    task = build.build_task(settings, {"source": 20, "target": 20}, tokenizers=None)
+    params = random_params(task)
+    results = []
+    for accumulation_steps in (1, 2):
+        step, make_state = sgd_step(task.loss, accumulation_steps)
+        results.append(step(make_state(params), packed))
+    (expected, expected_sums), (state, sums) = results
+    jax.tree.map(
+        lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6),
+        (state.params, sums),
+        (expected.params, expected_sums),
+    )
+    moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), state.params, params)
+    assert min(jax.tree.leaves(moved)) > 1e-4
