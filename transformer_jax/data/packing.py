@@ -114,12 +114,24 @@ class PackedGroup:
 
 
 def pack_group(
-    examples: Sequence[Example], start: int, *, epoch: int, lengths: Mapping[str, int], rows: int
+    examples: Sequence[Example],
+    start: int,
+    *,
+    epoch: Sequence[Example],
+    lengths: Mapping[str, int],
+    rows: int,
 ) -> PackedGroup:
     """Packs the examples from place `start` on until one finds no room, or they end.
 
+    Args:
+        examples: a sequence of examples, endless perhaps.
+        start: the place to begin at.
+        epoch: each different example once.
+        lengths: slots of a row for each feature.
+        rows: how many rows to fill.
+
     Raises:
-        UserError: all examples of an epoch (`epoch` of them) are overlong.
+        UserError: all examples of the epoch are overlong.
     """
     packed, overlong, place = PackedRows(lengths, rows), 0, start
     while place < len(examples):
@@ -129,10 +141,10 @@ def pack_group(
         elif not packed.add(example):
             break
         place += 1
-        if overlong == epoch and not packed:
+        if overlong == len(epoch) and not packed and all(map(packed.is_overlong, epoch)):
             limits = ", ".join(f"{feature} {length}" for feature, length in lengths.items())
             raise UserError(
-                f"each of the {epoch} examples is longer than a row (in tokens: {limits}); "
+                f"each of the {len(epoch)} examples is longer than a row (in tokens: {limits}); "
                 "raise the maximum lengths in the data section"
             )
     return PackedGroup(packed.arrays(), place, overlong)
