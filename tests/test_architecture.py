@@ -15,7 +15,7 @@ FLOORS = [
     {"tasks"},
     {"training", "analysis"},
     {"configuration", "build"},
-    {"api", "benchmark"},
+    {"api", "benchmark", "dry_run"},
     {"cli"},
     {"__main__", PACKAGE},  # the doors: the shell's and, lazily, the notebook's
 ]
@@ -32,7 +32,7 @@ HOMES = {
     "grain": {"data", "training"},
     "orbax": {"training"},
     "tensorboardX": {"training"},
-    "ml_collections": {"configuration", "api", "benchmark"},
+    "ml_collections": {"configuration", "api", "benchmark", "dry_run"},
     "tensorflow": set(),
     "torch": set(),
     "clu": set(),  # its metric writers import TensorFlow

@@ -9,6 +9,7 @@ from transformer_jax.configuration import read_settings
 from transformer_jax.data.pipeline import train_batches
 from transformer_jax.data.synthetic import synthetic_split
 from transformer_jax.errors import UserError
+from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
 
@@ -75,12 +76,12 @@ def test_an_unknown_choice_is_told(task_of, changes, message):
 def test_a_batch_without_room_for_a_row_is_told(tiny_config, task_of):
     settings = read_settings(tiny_config({"train.tokens_per_batch": 40}))
     with pytest.raises(UserError, match="config.train: tokens_per_batch 40 has no room for 1 rows"):
-        build.batch_rows(settings, task_of())
+        build.batch_rows(settings, task_of(), make_mesh(ParallelConfig()))
 
 
 def test_batch_shapes_are_those_of_the_data(tiny_config, task_of):
     task = task_of(data__max_source_length=24)
-    rows = build.batch_rows(read_settings(tiny_config()), task)
+    rows = build.batch_rows(read_settings(tiny_config()), task, make_mesh(ParallelConfig()))
     examples = [{"source": np.ones(5, np.int32), "target": np.ones(7, np.int32)}] * 3
     batches = train_batches(
         examples, lambda example, rng: example, lengths=task.lengths, rows=rows, seed=0
@@ -92,7 +93,8 @@ def test_batch_shapes_are_those_of_the_data(tiny_config, task_of):
 
 
 def test_the_first_state_is_that_of_the_seed(tiny_config, task_of):
-    _, _, init_state = build.build_training(read_settings(tiny_config()), task_of())
+    settings = read_settings(tiny_config())
+    _, _, init_state = build.build_training(settings, task_of(), build.build_engine(settings))
     init = jax.jit(init_state)
     first, again, other = init(0), init(0), init(1)
     jax.tree.map(np.testing.assert_array_equal, first, again)

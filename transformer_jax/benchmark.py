@@ -14,7 +14,9 @@ from ml_collections import ConfigDict
 
 from transformer_jax import build, precision
 from transformer_jax.configuration import Settings, read_settings
-from transformer_jax.parallel.engines import compile_step
+from transformer_jax.errors import UserError
+from transformer_jax.parallel.engines import create_state
+from transformer_jax.parallel.mesh import row_shards
 from transformer_jax.tokenization import NUM_SPECIALS
 
 _WARM_UP = 3
@@ -32,12 +34,18 @@ def train(
     settings = dataclasses.replace(
         settings, train=dataclasses.replace(settings.train, accumulation_steps=1)
     )
-    _, train_step, init_state = build.build_training(settings, task)
-    state = jax.jit(init_state)(settings.seed)
+    engine = build.build_engine(settings)
+    _, train_step, init_state = build.build_training(settings, task, engine)
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
+    state = engine.adopt(create_state(init_state, settings.seed, abstract))
+    if batch_size % row_shards(engine.mesh):
+        raise UserError(
+            f"--batch_size {batch_size} does not divide among {row_shards(engine.mesh)} devices"
+        )
     lengths = {"source": source_length, "target": target_length}
     batch = _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)
     start = time.perf_counter()
-    step = compile_step(train_step).lower(state, batch).compile()
+    step = engine.compile(train_step, abstract, build.batch_shapes(lengths, batch_size))
     compile_s = time.perf_counter() - start
 
     def run() -> None:
@@ -47,7 +55,7 @@ def train(
 
     seconds = _median_seconds(run, steps)
     tokens = batch_size * (source_length + target_length)
-    return _report(settings, state.params, seconds, tokens, step, compile_s)
+    return _report(settings, abstract.params, seconds, tokens, step.executable, compile_s)
 
 
 def decode(

@@ -1,16 +1,25 @@
 """From settings to the parts of a run."""
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
+from transformer_jax import precision
 from transformer_jax.configuration import Settings
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
+from transformer_jax.nn.residual import each_stream
+from transformer_jax.parallel import rules
+from transformer_jax.parallel.engines import CompiledStep, Engine, make_engine
+from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
+from transformer_jax.parallel.utilization import peak_of_job, product_flops
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import Tokenizers, load_tokenizers, train_tokenizers
@@ -58,11 +67,43 @@ def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
     return {side: tokenizer.vocab_size for side, tokenizer in tokenizers.sides.items()}
 
 
-def build_training(settings: Settings, task: Task):
+def build_engine(settings: Settings) -> Engine:
+    """The engine over this job's devices; UserError where they are not those that it asks for."""
+    try:
+        return make_engine(settings.parallel)
+    except ValueError as error:
+        raise UserError(f"config.parallel: {error}") from error
+
+
+def mesh_for_use(settings: Settings) -> Mesh:
+    """The mesh on which a trained run is used: its own, or plain data parallelism where the
+    devices here cannot be divided so."""
+    parallel = dataclasses.replace(settings.parallel, data=None)
+    try:
+        return make_mesh(parallel)
+    except ValueError:
+        return make_mesh(ParallelConfig())
+
+
+def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
+    """Shapes, types and shardings of the state; UserError where the mesh does not divide it."""
+    try:
+        return rules.shard(jax.eval_shape(init_state, settings.seed), mesh)
+    except ValueError as error:
+        raise UserError(f"config.parallel: {error}") from error
+
+
+def build_training(settings: Settings, task: Task, engine: Engine):
     """The schedule, the pure training step, and a function from a seed to the first state."""
     schedule = make_schedule(settings.optimizer, settings.model.d_model)
     optimizer = make_optimizer(settings.optimizer, schedule)
-    train_step = make_train_step(task.loss, optimizer, settings.train.accumulation_steps)
+
+    def loss(params, batch, rng):
+        with each_stream(engine.constrain):
+            return task.loss(params, batch, rng)
+
+    accumulation_steps = settings.train.accumulation_steps
+    train_step = make_train_step(loss, optimizer, accumulation_steps, engine.axis_name)
 
     def init_state(seed: int) -> TrainState:
         init_key, step_key = jax.random.split(jax.random.key(seed))
@@ -71,12 +112,13 @@ def build_training(settings: Settings, task: Task):
     return schedule, train_step, init_state
 
 
-def batch_rows(settings: Settings, task: Task) -> int:
-    """Rows of a training batch; UserError where `train.tokens_per_batch` has no room for one."""
-    try:
-        return settings.train.rows(max(task.lengths.values()))
-    except ValueError as error:
-        raise UserError(f"config.train: {error}") from error
+def batch_rows(settings: Settings, task: Task, mesh: Mesh) -> int:
+    """Rows of a training batch over all devices.
+
+    Raises:
+      UserError: `train.tokens_per_batch` has no room for one, or they do not divide among devices.
+    """
+    return _rows(settings, task, row_shards(mesh))
 
 
 def batch_shapes(lengths: dict[str, int], rows: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -88,15 +130,42 @@ def batch_shapes(lengths: dict[str, int], rows: int) -> dict[str, jax.ShapeDtype
     }
 
 
+def utilization(settings: Settings, task: Task, rows: int, step: CompiledStep):
+    """Seconds of a step -> "mfu" (products over the devices' peak) and "xla_flops_per_s" (all that
+    the compiled step does, as XLA counts it); without what is not known."""
+    gradient = jax.grad(lambda params, batch: task.loss(params, batch, None)[0])
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    flops = product_flops(gradient, params, batch_shapes(task.lengths, rows))
+    peak = peak_of_job(precision.product_dtype(settings.model.dtype))
+    of_device = (step.executable.cost_analysis() or {}).get("flops")
+
+    def figures(seconds: float) -> dict[str, float]:
+        known = {"mfu": peak and flops / (seconds * peak)}
+        known["xla_flops_per_s"] = of_device and of_device * jax.device_count() / seconds
+        return {name: value for name, value in known.items() if value}
+
+    return figures
+
+
 def build_evaluator(
     settings: Settings,
     task: Task,
     examples: Sequence[Any],
     decode: Any,
+    mesh: Mesh,
     num_decoded: int | None = None,
 ) -> Evaluator:
     """Scores the task's parameters on examples, all of them decoded unless told how many."""
-    return Evaluator(task, examples, decode, batch_rows(settings, task), num_decoded)
+    shards = row_shards(mesh)
+    rows = math.ceil(_rows(settings, task, shards=1) / shards) * shards
+    return Evaluator(task, examples, decode, rows, num_decoded)
+
+
+def _rows(settings, task, shards):
+    try:
+        return settings.train.rows(max(task.lengths.values()), shards)
+    except ValueError as error:
+        raise UserError(f"config.train: {error}") from error
 
 
 def _entry(registry: dict[str, Any], name: str, field: str) -> Any:

@@ -22,7 +22,7 @@ from transformer_jax.data.sources import DataConfig
 from transformer_jax.decoding import DecodeConfig
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.parallel.engines import ParallelConfig
+from transformer_jax.parallel.mesh import ParallelConfig
 from transformer_jax.tokenization import TokenizerConfig
 from transformer_jax.training.checkpoints import CheckpointConfig
 from transformer_jax.training.evaluation import EvalConfig

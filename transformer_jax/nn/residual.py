@@ -1,5 +1,7 @@
 """The residual connection around a sublayer, with norm and dropout (sections 3.1, 5.4)."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 import jax
 
@@ -41,6 +43,18 @@ class Residual(nn.Module):
                 return x + y
             case _:
                 return x + self.norm_after(y)
+
+
+def each_stream(change: Callable[[jax.Array], jax.Array]):
+    """A context: in models applied inside it, the residual stream [B, T, D] behind each sublayer
+    passes through `change`, which may say how devices divide it, or look at it."""
+
+    def intercept(method, args, kwargs, context):
+        result = method(*args, **kwargs)
+        behind = isinstance(context.module, Residual) and context.method_name == "after"
+        return change(result) if behind else result
+
+    return nn.intercept_methods(intercept)
 
 
 def layer_norm() -> nn.LayerNorm:

@@ -18,6 +18,8 @@ from transformer_jax.decoding import DecodeConfig, Hypotheses, beam_search
 from transformer_jax.errors import UserError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.mesh import place_like, round_up_rows
 from transformer_jax.tokenization import BOS, EOS, PAD, UNK
 
 
@@ -32,7 +34,8 @@ class SourceSearch:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Searches for sources that end in EOS: tokens [B, n, L] and scores [B, n].
 
-        The batch is filled up to `decode.batch_size` rows, and its rows to a rounded length.
+        The batch is filled up to `decode.batch_size` rows, and its rows to a rounded length. Its
+        rows are divided among the devices that hold the parameters.
 
         Raises:
           UserError: the beam is larger than the target vocabulary, or outputs may grow beyond the
@@ -40,11 +43,12 @@ class SourceSearch:
         """
         self._check(max(map(len, sources)), decode)
         width = rounded_length(sources)
-        rows = list(sources) + [[EOS]] * (decode.batch_size - len(sources))
-        source = pad_rows(rows, width)
+        filler = [[EOS]] * (round_up_rows(decode.batch_size, params) - len(sources))
+        source = pad_rows([*sources, *filler], width)
         limits = (source != PAD).sum(axis=1, dtype=np.int32) + decode.max_extra_length
+        source, limits = place_like(params, (source, limits))
         found = self.compiled(params, source, limits, decode, width + decode.max_extra_length)
-        return tuple(np.asarray(x)[: len(sources)] for x in found)
+        return tuple(x[: len(sources)] for x in hosts.to_host(found))
 
     def _check(self, longest_source: int, decode: DecodeConfig) -> None:
         config = self.model.config

@@ -20,6 +20,8 @@ from transformer_jax.decoding import DecodeConfig
 from transformer_jax.losses import cross_entropy
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.mesh import place_like, round_up_rows
 from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.tasks.interface import Batch, Prediction
 from transformer_jax.tasks.source_search import SourceSearch
@@ -176,9 +178,11 @@ class Translation:
         ]
         scores = []
         for chunk in batched(pairs, batch_size):
-            filler = [dict.fromkeys(self.lengths, [EOS])] * (batch_size - len(chunk))
-            scores += self._log_probs(params, padded_batch([*chunk, *filler])).tolist()
-        return scores[: len(pairs)]
+            rows = round_up_rows(batch_size, params)
+            filler = [dict.fromkeys(self.lengths, [EOS])] * (rows - len(chunk))
+            batch = place_like(params, padded_batch([*chunk, *filler]))
+            scores += hosts.to_host(self._log_probs(params, batch))[: len(chunk)].tolist()
+        return scores
 
     @functools.cached_property
     def _log_probs(self):

@@ -13,7 +13,10 @@ LossFn = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, jax.Array, dict
 
 
 def make_train_step(
-    loss_fn: LossFn, optimizer: optax.GradientTransformation, accumulation_steps: int = 1
+    loss_fn: LossFn,
+    optimizer: optax.GradientTransformation,
+    accumulation_steps: int = 1,
+    axis_name: str | None = None,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds `train_step(state, batch) -> (state, sums)`.
 
@@ -25,11 +28,17 @@ def make_train_step(
       optimizer: of optax.
       accumulation_steps: micro-batches that the rows of a batch are divided into, one after
         another.
+      axis_name: of the devices that each run this step on rows of their own, under `pmap`; their
+        sums are added up, and each draws its own dropout.
     """
 
     def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
+        if axis_name is not None:
+            rng = jax.random.fold_in(rng, jax.lax.axis_index(axis_name))
         grads, sums = _summed_gradients(loss_fn, state.params, batch, rng, accumulation_steps)
+        if axis_name is not None:
+            grads, sums = jax.lax.psum((grads, sums), axis_name)
         grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         sums["grad_norm"] = optax.tree.norm(grads)
@@ -61,7 +70,12 @@ def _summed_gradients(loss_fn, params, batch, rng, accumulation_steps):
         grads = gradients(micro_batch, jax.random.fold_in(rng, index))
         return jax.tree.map(jnp.add, total, grads), None
 
-    micro_batches = jax.tree.map(lambda x: x.reshape(accumulation_steps, -1, *x.shape[1:]), batch)
+    def divided(
+        x,
+    ):  # [B, ...] -> [A, B / A, ...]; neighbours part, so that no row leaves its device
+        return jnp.moveaxis(x.reshape(-1, accumulation_steps, *x.shape[1:]), 1, 0)
+
+    micro_batches = jax.tree.map(divided, batch)
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype),
         jax.eval_shape(gradients, jax.tree.map(lambda x: x[0], micro_batches), rng),

@@ -1,0 +1,116 @@
+"""Trains a small model on eight forced host devices, divided in many ways; prints what came out.
+
+Not a test: `test_engines.py` starts it in a process of its own, where XLA_FLAGS may force devices.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+
+import transformer_jax as tj
+from transformer_jax import build
+from transformer_jax.configuration import read_settings
+from transformer_jax.parallel.engines import create_state, make_engine
+from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
+
+LENGTH, ROWS, VOCAB = 12, 16, 64
+LAYOUTS = {
+    "one": ({"engine": "jit"}, 1),
+    "pmap 8": ({"engine": "pmap"}, 8),
+    "data 8": ({"engine": "jit"}, 8),
+    "fsdp 8": ({"fsdp": 8}, 8),
+    "tensor 4": ({"tensor": 4}, 4),
+    "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
+}
+CONFIG = {
+    "model.d_model": 32,
+    "model.d_ff": 64,
+    "model.num_heads": 4,
+    "model.dtype": "float32",
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "optimizer.warmup_steps": 4,
+    "optimizer.clip_norm": 1e9,
+}
+
+
+def task_and_settings(dropout_rate, accumulation_steps):
+    quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
+    changes = {
+        "model.dropout_rate": dropout_rate,
+        "train.accumulation_steps": accumulation_steps,
+    }
+    settings = read_settings(tj.config(quickstart, CONFIG | changes))
+    return build.build_task(settings, {"source": VOCAB, "target": VOCAB}, None), settings
+
+
+def unequal_batch():
+    """Rows from nearly empty to full: a mean of the devices' means would be far off."""
+    rng, batch = np.random.default_rng(0), {}
+    filled = np.arange(LENGTH) < 1 + np.arange(ROWS)[:, None] * (LENGTH - 1) // (ROWS - 1)
+    for feature in ("source", "target"):
+        batch[feature] = np.where(filled, rng.integers(4, VOCAB, filled.shape), 0).astype(np.int32)
+        batch[f"{feature}_segment_ids"] = filled.astype(np.int32)
+        batch[f"{feature}_positions"] = np.where(filled, np.arange(LENGTH), 0).astype(np.int32)
+    return batch
+
+
+def divided_run(layout, dropout_rate=0.0, accumulation_steps=1, steps=1):
+    """Losses, the gradient of the first step, and the share of the state that a device holds."""
+    options, count = LAYOUTS[layout]
+    parallel = ParallelConfig(**options)
+    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
+    task, settings = task_and_settings(dropout_rate, accumulation_steps)
+    _, train_step, init_state = build.build_training(settings, task, engine)
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
+    batch = unequal_batch()
+    step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
+
+    state = engine.adopt(create_state(init_state, settings.seed, abstract))
+    losses, gradient = [], None
+    for _ in range(steps):
+        state, sums = step(state, batch)
+        losses.append(float(sums["loss"] / sums["weight"]))
+        if gradient is None:
+            # Adam's first moment after one step: (1 - beta1) times the gradient.
+            gradient = jax.tree.map(np.array, optax.tree.get(engine.portable(state), "mu"))
+    leaves = jax.tree.leaves(engine.portable(state))
+    held = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
+    share = held / sum(leaf.size for leaf in leaves)
+    return {"losses": losses, "gradient": gradient, "share": share}
+
+
+def apart(run, reference):
+    """Relative distances of two runs' first step: of the loss, and the most of any parameter's
+    gradient, in units of that gradient's largest element."""
+    gradient = jax.tree.map(
+        lambda a, b: np.abs(a - b).max() / np.abs(b).max(), run["gradient"], reference["gradient"]
+    )
+    loss = abs(run["losses"][0] / reference["losses"][0] - 1)
+    return {"loss": loss, "gradient": float(max(jax.tree.leaves(gradient)))}
+
+
+def compare(layouts, **options):
+    reference = divided_run("one", **options)
+    return {layout: apart(divided_run(layout, **options), reference) for layout in layouts}
+
+
+def main():
+    runs = {layout: divided_run(layout, steps=20) for layout in LAYOUTS}
+    meshes = ["data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
+    found = {
+        "losses": {layout: run["losses"] for layout, run in runs.items()},
+        "share": {layout: run["share"] for layout, run in runs.items()},
+        "without dropout": {layout: apart(run, runs["one"]) for layout, run in runs.items()},
+        "with dropout": compare(meshes, dropout_rate=0.2),
+        "accumulated": compare(["pmap 8", "2 x 2 x 2"], accumulation_steps=2),
+    }
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

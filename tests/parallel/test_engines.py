@@ -1,0 +1,75 @@
+"""One step, many devices: whatever divides the work, the figures are those of one device."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from transformer_jax.parallel.engines import JitEngine, make_engine
+from transformer_jax.parallel.mesh import ParallelConfig
+
+LAYOUTS = ["pmap 8", "data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
+
+
+@pytest.fixture(scope="module")
+def eight_devices():
+    """What `eight_devices.py` prints; float32 products, whatever this CPU has."""
+    # Unoptimized programs, as there are many and they run for moments.
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0 "
+    flags += "--xla_llvm_disable_expensive_passes=true"
+    run = subprocess.run(
+        [sys.executable, Path(__file__).with_name("eight_devices.py")],
+        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_loss_and_gradient_are_those_of_one_device(eight_devices, layout):
+    apart = eight_devices["without dropout"][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_a_mesh_draws_the_dropout_of_one_device(eight_devices, layout):
+    apart = eight_devices["with dropout"][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+
+
+@pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
+def test_micro_batches_divide_too(eight_devices, layout):
+    apart = eight_devices["accumulated"][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_twenty_steps_stay_together(eight_devices, layout):
+    losses = eight_devices["losses"]
+    assert losses["one"][-1] < losses["one"][0] - 0.3  # it learns
+    assert losses[layout] == pytest.approx(losses["one"], rel=1e-4)
+
+
+def test_fsdp_divides_parameters_and_optimizer_state(eight_devices):
+    assert eight_devices["share"]["fsdp 8"] == pytest.approx(1 / 8, abs=0.005)
+    assert eight_devices["share"]["data 8"] == eight_devices["share"]["pmap 8"] == 1
+
+
+def test_one_device_is_served_by_jit():
+    assert isinstance(make_engine(ParallelConfig()), JitEngine)
+    assert make_engine(ParallelConfig()).mesh.size == jax.device_count()
+
+
+def test_pmap_divides_nothing_but_rows():
+    class Mesh:
+        size, shape = 8, {"data": 4, "fsdp": 2, "tensor": 1}
+
+    with pytest.raises(ValueError, match="set engine to 'jit'"):
+        make_engine(ParallelConfig("pmap"), Mesh())

@@ -1,0 +1,79 @@
+"""Every parameter has its one rule, and the optimizer's state follows it."""
+
+import jax
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+
+from transformer_jax import build
+from transformer_jax.configuration import read_settings
+from transformer_jax.models import MODELS
+from transformer_jax.parallel import rules
+from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
+
+VARIANTS = [
+    {},
+    {"attention_bias": "all", "norm_placement": "sandwich", "positions": "learned"},
+    {"attention_bias": "output", "norm_placement": "post", "tie_embeddings": "none"},
+    {"tie_embeddings": "target"},
+]
+
+
+def names(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+@pytest.fixture
+def params_of(tiny_config):
+    """The abstract parameters of an architecture with some choices changed."""
+
+    def make(architecture, changes):
+        model = {f"model.{name}": value for name, value in changes.items()}
+        config = tiny_config(model | {"model.architecture": architecture})
+        sizes = {"source": 48, "target": 48}
+        task = build.build_task(read_settings(config), sizes, None)
+        return jax.eval_shape(task.init, jax.random.key(0))
+
+    return make
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("architecture", MODELS)
+def test_every_parameter_of_every_model_matches_exactly_one_rule(params_of, architecture, changes):
+    for name, leaf in names(params_of(architecture, changes)).items():
+        specs = rules.matching_specs(name)
+        assert len(specs) == 1, name
+        assert len(specs[0]) == leaf.ndim, name
+
+
+def test_rules_match_whole_names_at_the_end_alone():
+    assert rules.matching_specs("layer_0/monkey/kernel") == []
+    assert rules.matching_specs("query/kernel/count") == []
+    assert rules.matching_specs("opt_state/0/mu/layer_0/key/kernel") == [
+        PartitionSpec("fsdp", "tensor", None)
+    ]
+
+
+def test_optimizer_state_is_divided_like_its_parameter(params_of):
+    params = params_of("encoder_decoder", {})
+    state = {"params": params, "opt_state": jax.eval_shape(optax.adam(1e-3).init, params)}
+    sharded = names(rules.shard(state, make_mesh(ParallelConfig())))
+    of_params = {n.removeprefix("params/"): leaf for n, leaf in sharded.items() if "params/" in n}
+    for moment in ("mu", "nu"):
+        for name, leaf in of_params.items():
+            mine = sharded[f"opt_state/0/{moment}/{name}"]
+            assert mine.sharding == leaf.sharding and leaf.sharding.spec != PartitionSpec()
+    assert sharded["opt_state/0/count"].sharding.spec == PartitionSpec()
+
+
+def test_an_axis_that_does_not_divide_says_what_would():
+    class Mesh:
+        shape = {"data": 1, "fsdp": 1, "tensor": 4}
+
+    leaf = jax.ShapeDtypeStruct((8, 6, 4), "float32")
+    message = (
+        r"tensor 4 does not divide .*query/kernel.*\[8, 6, 4\]; set tensor to one of \[1, 2, 3\]"
+    )
+    with pytest.raises(ValueError, match=message):
+        rules.shard({"query": {"kernel": leaf}}, Mesh())

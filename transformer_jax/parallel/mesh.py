@@ -1,0 +1,139 @@
+"""The mesh: how many devices share the rows of a batch, the parameters, and each layer.
+
+Three axes. Devices along `data` hold the same parameters and different rows; along `fsdp`,
+different rows and each a part of the parameters and of the optimizer's state (Rajbhandari et al.
+2020); along `tensor`, the same rows and each a part of every layer: heads, hidden units,
+vocabulary (Shoeybi et al. 2019).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
+ROWS = PartitionSpec((DATA, FSDP))
+"""Of an array whose first axis is the batch's rows."""
+
+_ENGINES = ("auto", "jit", "pmap")
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelConfig:
+    """How a run is divided among devices.
+
+    Attributes:
+      engine: "pmap" (data parallelism over this machine's devices), "jit" (over the mesh, on any
+        number of machines), or "auto": pmap where several devices of one process share nothing but
+        rows, else jit.
+      data: devices along the axis `data`; None: as many as `fsdp` and `tensor` leave.
+      fsdp: devices that divide parameters and optimizer state among them.
+      tensor: devices that divide every layer among them.
+      heartbeat_seconds: after so long a silence a process counts as lost, and the job ends.
+
+    Raises:
+      ValueError: an unknown engine or a size that is not positive.
+    """
+
+    engine: str = "auto"
+    data: int | None = None
+    fsdp: int = 1
+    tensor: int = 1
+    heartbeat_seconds: int = 100
+
+    def __post_init__(self):
+        if self.engine not in _ENGINES:
+            raise ValueError(f"engine is {self.engine!r}, not one of {', '.join(_ENGINES)}")
+        for name in ("data", "fsdp", "tensor", "heartbeat_seconds"):
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ValueError(f"{name} is {size}; it must be at least 1")
+
+
+def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh that `config` asks for, of all devices of the job unless told which.
+
+    Raises:
+      ValueError: the axes do not multiply to the number of devices, or `tensor` would spread over
+        machines; the message says what would fit.
+    """
+    given = devices is not None
+    devices = list(devices) if given else jax.devices()
+    shared = config.fsdp * config.tensor
+    if len(devices) % shared:
+        raise ValueError(
+            f"fsdp {config.fsdp} x tensor {config.tensor} do not divide the {len(devices)} devices "
+            f"here; their product must be one of {_divisors(len(devices))}"
+        )
+    data = config.data or len(devices) // shared
+    if data * shared != len(devices):
+        raise ValueError(
+            f"data {data} x fsdp {config.fsdp} x tensor {config.tensor} are {data * shared} "
+            f"devices; here are {len(devices)}: set data to {len(devices) // shared} or none"
+        )
+    if not given and jax.local_device_count() % config.tensor:
+        raise ValueError(
+            f"tensor {config.tensor} does not divide the {jax.local_device_count()} devices of a "
+            f"process; it must be one of {_divisors(jax.local_device_count())}"
+        )
+    # Explicit axes, the default, would make shardings part of the types inside the model.
+    types = (AxisType.Auto,) * len(AXES)
+    shape = (data, config.fsdp, config.tensor)
+    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Into how many parts the rows of a batch are divided."""
+    return mesh.shape[DATA] * mesh.shape[FSDP]
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Every device holds the whole."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def place_own_rows(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """A batch on the devices, from the rows that this process has of it."""
+    sharding = NamedSharding(mesh, ROWS)
+    return {
+        name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
+    }
+
+
+def place_like(params: Any, batch: Any) -> Any:
+    """The rows of a batch divided among the devices that hold `params`.
+
+    Parameters that are not spread over a mesh leave the batch as it is.
+
+    Args:
+      params: a tree of arrays.
+      batch: a tree of NumPy arrays, the whole batch in every process.
+    """
+    mesh = mesh_of(params)
+    if mesh is None:
+        return batch
+    sharding = NamedSharding(mesh, ROWS)
+    return jax.tree.map(
+        lambda rows: jax.make_array_from_callback(rows.shape, sharding, rows.__getitem__), batch
+    )
+
+
+def round_up_rows(rows: int, params: Any) -> int:
+    """The next number of rows that divides among the devices that hold `params`."""
+    mesh = mesh_of(params)
+    shards = 1 if mesh is None else row_shards(mesh)
+    return -(-rows // shards) * shards
+
+
+def mesh_of(params: Any) -> Mesh | None:
+    """The mesh that the arrays of a tree are spread over, if they are."""
+    leaves = jax.tree.leaves(params)
+    sharding = getattr(leaves[0], "sharding", None) if leaves else None
+    return sharding.mesh if isinstance(sharding, NamedSharding) else None
+
+
+def _divisors(count: int) -> str:
+    return ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
