@@ -50,6 +50,7 @@ def _add_train(verbs) -> None:
         action="store_true",
         help="print parameters, batch shapes and a memory estimate, and exit",
     )
+    _add_distributed(train)
 
 
 def _add_evaluate(verbs) -> None:
@@ -63,6 +64,7 @@ def _add_evaluate(verbs) -> None:
     evaluate.add_argument("--source", metavar="FILE", help="score this file instead of a split")
     evaluate.add_argument("--target", metavar="FILE", help="the references of --source")
     _add_decode_options(evaluate)
+    _add_distributed(evaluate)
 
 
 def _add_predict(verbs) -> None:
@@ -82,6 +84,7 @@ def _add_predict(verbs) -> None:
         help="outputs an example, best first; more than one needs --format=jsonl",
     )
     _add_decode_options(predict)
+    _add_distributed(predict)
 
 
 def _add_benchmark(verbs) -> None:
@@ -114,6 +117,16 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_distributed(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "many processes", "the same command in each; Slurm, Open MPI, Kubernetes and TPUs are asked"
+    )
+    group.add_argument("--distributed", action="store_true", help="join the job's other processes")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0, if not detected")
+    group.add_argument("--num_processes", type=_positive, metavar="N", help="if not detected")
+    group.add_argument("--process_id", type=_natural, metavar="I", help="if not detected")
+
+
 def _add_decode_options(parser: argparse.ArgumentParser) -> None:
     for name in DECODE_OPTIONS:
         kind, metavar = (float, "X") if name == "alpha" else (int, "N")
@@ -125,6 +138,12 @@ def _add_decode_options(parser: argparse.ArgumentParser) -> None:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(text)
 
 

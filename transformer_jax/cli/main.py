@@ -1,7 +1,9 @@
 """From the words of the command line to an exit status."""
 
+import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from transformer_jax.cli import verbs
@@ -10,6 +12,7 @@ from transformer_jax.cli.parser import parse
 from transformer_jax.errors import UserError
 
 USER_ERROR = 2
+LOST_PROCESS = 75  # sysexits' EX_TEMPFAIL: the same command may succeed
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -21,7 +24,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
-        log_to_stderr()
+    except UserError as error:
+        return _fail(str(error))
+    log_to_stderr()
+    return _run_one_of_many(args) if getattr(args, "distributed", False) else _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
         getattr(verbs, args.verb)(args)
         sys.stdout.flush()
     except UserError as error:
@@ -35,6 +45,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def _run_one_of_many(args: argparse.Namespace) -> int:
+    """A process that fails leaves at once, and so ends the others, which wait for it."""
+    from transformer_jax.parallel import hosts
+
+    try:
+        status = _run(args)
+    except hosts.LostProcess as error:
+        reason = str(error).splitlines()[0]
+        _fail(f"lost another process of the job ({reason}); start it again: it goes on where saved")
+        status = LOST_PROCESS
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    if status:
+        hosts.leave(status)
+    return status
 
 
 def _fail(message: str) -> int:

@@ -20,6 +20,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _check_unknown(args, unknown)
     _check_overrides(args, overrides)
     _check_required(args)
+    _check_distributed(args)
     args.overrides = overrides
     return args
 
@@ -81,6 +82,14 @@ def _check_required(args: argparse.Namespace) -> None:
     for name in sorted(required):
         if getattr(args, name) is None:
             raise UserError(f"{args.verb} needs --{name}; see `{PROGRAM} {args.verb} --help`")
+
+
+def _check_distributed(args: argparse.Namespace) -> None:
+    if getattr(args, "distributed", True):
+        return
+    for name in ("coordinator", "num_processes", "process_id"):
+        if getattr(args, name) is not None:
+            raise UserError(f"--{name} goes with --distributed")
 
 
 def _unknown(kind: str, word: str, known: Collection[str]) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli.flags import BENCHMARK_SIZES, DECODE_OPTIONS
@@ -13,34 +14,38 @@ LINES_AT_ONCE = 512
 
 
 def train(args: argparse.Namespace) -> None:
-    from transformer_jax import api
+    from transformer_jax import api, dry_run
     from transformer_jax.configuration import load_config
 
     config = load_config(args.config, args.overrides)
+    _connect(args, config)
     if args.dry_run:
-        print(api.dry_run(config))
+        _print_once(dry_run.describe(config))
     else:
         api.train(config, args.workdir)
 
 
 def evaluate(args: argparse.Namespace) -> None:
     examples = _examples_to_score(args)
-    print(to_json(_load(args).evaluate(**examples, **_decode_options(args))))
+    figures = _load(args).evaluate(**examples, **_decode_options(args))
+    _print_once(to_json(figures))
 
 
 def predict(args: argparse.Namespace) -> None:
+    from transformer_jax.parallel import hosts
+
     if args.num_outputs > 1 and args.format == "text":
         raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
     run = _load(args)
     options = _decode_options(args) | {"num_outputs": args.num_outputs}
     write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
-    number = 1
-    for lines in read_batches(sys.stdin.buffer, most=LINES_AT_ONCE):
+    number, batches = 1, read_batches(sys.stdin.buffer, most=LINES_AT_ONCE)
+    while lines := hosts.from_primary(lambda: next(batches, None)):
         examples = [unescape(line) for line in lines]
         n_best = run.n_best(examples, first_line=number, **options)
         for _, outputs in zip(examples, n_best, strict=True):
-            sys.stdout.buffer.write(f"{write_line(outputs)}\n".encode())
-        sys.stdout.buffer.flush()
+            _print_once(write_line(outputs))
+        sys.stdout.flush()
         number += len(lines)
 
 
@@ -55,8 +60,27 @@ def benchmark(args: argparse.Namespace) -> None:
 
 def _load(args: argparse.Namespace) -> Any:
     from transformer_jax import api
+    from transformer_jax.configuration import load_json
 
+    _connect(args, load_json(Path(args.workdir) / "config.json"))
     return api.load(args.workdir, checkpoint=args.checkpoint, average=args.average)
+
+
+def _connect(args: argparse.Namespace, config: Any) -> None:
+    """Joins the other processes of the job, if there are any, before JAX looks at its devices."""
+    if args.distributed:
+        from transformer_jax.parallel import hosts
+
+        job = hosts.Job(args.coordinator, args.num_processes, args.process_id)
+        hosts.connect(job, config.parallel.heartbeat_seconds)
+
+
+def _print_once(line: str) -> None:
+    """A line of results, from the first process alone."""
+    from transformer_jax.parallel import hosts
+
+    if hosts.is_primary():
+        sys.stdout.buffer.write(f"{line}\n".encode())
 
 
 def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:

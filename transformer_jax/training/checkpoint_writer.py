@@ -9,6 +9,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import PreservationPolicy
 
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
 from transformer_jax.training import manifest
 from transformer_jax.training.step_folder import DATA, PARAMS, TRAINING, step_folders
 
@@ -17,6 +18,9 @@ logger = logging.getLogger(__name__)
 
 class CheckpointWriter:
     """Writes the steps of one directory and deletes those that `policy` does not keep.
+
+    All processes of a job write, each the parts of the arrays that it holds, and call each method
+    in the same order. The directory is one that they share.
 
     Whoever writes a directory owns it: on opening, what a killed process left half written and
     damaged steps (with a warning) are deleted, so that neither counts among those kept.
@@ -29,7 +33,7 @@ class CheckpointWriter:
         self._directory = directory
         self._saving: int | None = None
         try:
-            _delete_damaged(directory)
+            hosts.from_primary(lambda: _delete_damaged(directory))
             self._manager = self._open(policy)
         except Exception as error:
             raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
@@ -68,6 +72,10 @@ class CheckpointWriter:
             best_fn=lambda metrics: metrics["score"],
             preservation_policy=policy,
             cleanup_tmp_directories=True,
+            # Two writers save at once: their processes must not take each other's barriers.
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                barrier_sync_key_prefix=self._directory.name
+            ),
             async_options=ocp.AsyncOptions(
                 post_finalization_callback=self._write_manifest,
                 # Orbax numbers these operations globally: two writers would take each other's.
@@ -80,8 +88,8 @@ class CheckpointWriter:
         return ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
     def _write_manifest(self) -> None:
-        # Orbax calls this in its background thread when all items are written, just before it
-        # renames the folder to its final name: no step is ever seen without its manifest.
+        # Orbax calls this in a background thread of process 0 when all processes have written their
+        # items, just before it renames the folder: no step is ever seen without its manifest.
         suffix = ocp.path.atomicity_types.TMP_DIR_SUFFIX
         manifest.write(self._directory / f"{self._saving}{suffix}")
 

@@ -12,6 +12,8 @@ import numpy as np
 
 from transformer_jax import metrics, precision
 from transformer_jax.data.pipeline import EvalBatches, eval_batches
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.mesh import place_like
 from transformer_jax.tasks.interface import Prediction, Task
 
 
@@ -70,7 +72,8 @@ class Evaluator:
     def _loss_figures(self, params) -> dict[str, float]:
         sums: dict[str, float] = {}
         for batch in self._batches:
-            sums = metrics.add(sums, self._sums(params, batch))
+            of_batch = self._sums(params, place_like(params, batch))
+            sums = metrics.add(sums, hosts.to_host(of_batch))
         figures = metrics.figures(sums)
         if self._batches.overlong:
             figures["overlong"] = self._batches.overlong

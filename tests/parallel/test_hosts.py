@@ -1,0 +1,189 @@
+"""Two processes with two devices each, on this machine: one job."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.parallel import hosts
+
+LINES = ["The old man sees a dog .", "", "The child sleeps .", "We read the book ."] * 2
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
+UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def environment(devices):
+    flags = f"--xla_force_host_platform_device_count={devices} {UNOPTIMIZED}"
+    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+
+
+def training(workdir, overrides):
+    """The words of the shell that train in `workdir`."""
+    fields = [f"--config.{name}={value}" for name, value in overrides.items()]
+    return ["train", f"--config={QUICKSTART}", f"--workdir={workdir}", *fields]
+
+
+@contextlib.contextmanager
+def job(*words, processes=2):
+    """The processes of one job; killed if still there at the end."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    words += ("--distributed", f"--coordinator={address}", f"--num_processes={processes}")
+    command = [sys.executable, "-m", "transformer_jax", *words]
+    started = [
+        subprocess.Popen(
+            [*command, f"--process_id={i}"],
+            env=environment(devices=2),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(processes)
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def records(workdir, split="train"):
+    path = workdir / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return {record["step"]: record for record in found if record["split"] == split}
+
+
+def wait_for_step(workdir, step, processes):
+    while max(records(workdir), default=0) < step:
+        assert all(process.poll() is None for process in processes), processes[0].stderr.read()
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def two_by_two(tmp_path_factory, tiny):
+    """The workdir of a finished run of two processes with two devices each."""
+    workdir = tmp_path_factory.mktemp("two") / "run"
+    with job(*training(workdir, tiny)) as processes:
+        for process in processes:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors
+    return workdir
+
+
+def test_the_losses_are_those_of_one_process(two_by_two, trained_workdir):
+    for split in ("train", "valid"):
+        ours, alone = records(two_by_two, split), records(trained_workdir, split)
+        assert ours.keys() == alone.keys()
+        for step in alone:
+            assert ours[step]["loss"] == pytest.approx(alone[step]["loss"], rel=1e-4)
+
+
+def test_the_job_leaves_one_processes_files(two_by_two, trained_workdir):
+    def kept(workdir):
+        return {path.relative_to(workdir) for path in workdir.rglob("*.json*")}
+
+    assert kept(two_by_two) == kept(trained_workdir)
+    assert len(list((two_by_two / "tensorboard").iterdir())) == 1
+    data = "checkpoints/30/data/metadata"
+    assert json.loads((two_by_two / data).read_text()) == json.loads(
+        (trained_workdir / data).read_text()
+    )
+
+
+@pytest.fixture(scope="module")
+def elsewhere(two_by_two, tmp_path_factory):
+    """What `restored.py` prints of the run, on four devices of one process."""
+    workdir = tmp_path_factory.mktemp("four") / "run"
+    shutil.copytree(two_by_two, workdir)
+    run = subprocess.run(
+        [sys.executable, Path(__file__).with_name("restored.py"), workdir, *LINES],
+        env=environment(devices=4),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+def test_its_checkpoint_is_restored_anywhere_bit_for_bit(elsewhere):
+    assert len(elsewhere["digests"]) == 4 and len(set(elsewhere["digests"].values())) == 1
+
+
+def test_four_devices_translate_and_score_as_one_does(elsewhere, two_by_two):
+    alone = tj.load(two_by_two)
+    for ours, expected in zip(elsewhere["predictions"], alone.n_best(LINES), strict=True):
+        assert [text for text, _ in ours] == [one.text for one in expected]
+        assert ours[0][1] == pytest.approx(expected[0].score, rel=1e-4)
+    assert elsewhere["scores"] == pytest.approx(alone.score(LINES, LINES), rel=1e-4)
+    figures = alone.evaluate(split="test")
+    assert elsewhere["figures"].pop("signature") == figures.pop("signature")
+    assert elsewhere["figures"] == pytest.approx(figures, rel=1e-4)
+
+
+def test_two_processes_answer_each_line_once_in_order(two_by_two):
+    with job("predict", f"--workdir={two_by_two}") as processes:
+        text = "".join(f"{line}\n" for line in LINES)
+        # The first process reads for all.
+        answers = [processes[0].communicate(text, timeout=200), processes[1].communicate("")]
+    assert [process.returncode for process in processes] == [0, 0], answers
+    assert answers[0][0].splitlines() == tj.load(two_by_two).predict(LINES)
+    assert answers[1][0] == ""
+
+
+def test_sigterm_and_sigkill_of_one_process(two_by_two, tmp_path, tiny):
+    workdir = tmp_path / "run"
+    shutil.copytree(two_by_two, workdir)
+    overrides = tiny | {
+        "train.num_steps": 100_000,
+        "checkpoint.every_steps": 10,
+        "eval.every_steps": 100_000,
+        "parallel.heartbeat_seconds": 10,
+    }
+    with job(*training(workdir, overrides)) as processes:
+        wait_for_step(workdir, 35, processes)
+        processes[1].send_signal(signal.SIGTERM)
+        errors = [process.communicate(timeout=60)[1] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], errors
+    stopped = max(records(workdir))
+    assert f"stopped by SIGTERM at step {stopped}, saved" in errors[0]
+    assert (workdir / "checkpoints" / str(stopped)).is_dir()
+
+    with job(*training(workdir, overrides)) as processes:
+        wait_for_step(workdir, stopped + 15, processes)
+        processes[1].kill()
+        killed, start = max(records(workdir)), time.monotonic()
+        _, errors = processes[0].communicate(timeout=60)
+        assert time.monotonic() - start < 30
+        assert processes[0].returncode != 0
+        assert f"goes on from step {stopped}" in errors
+    kept = tj.load(workdir).step
+    assert killed - kept <= 10 + 5  # a save, and a record
+
+
+def test_one_process_needs_nobody():
+    def fails():
+        raise tj.UserError("no such file")
+
+    assert hosts.is_primary()
+    assert hosts.from_primary(lambda: [1]) == [1]
+    assert hosts.gather({"a": 1}) == [{"a": 1}]
+    with pytest.raises(tj.UserError, match="no such file"):
+        hosts.from_primary(fails)
+    tree = hosts.to_host({"x": jax.numpy.arange(3), "y": 2.0})
+    assert isinstance(tree["x"], np.ndarray) and tree["x"].tolist() == [0, 1, 2]

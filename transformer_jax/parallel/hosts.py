@@ -1,0 +1,156 @@
+"""Many processes, one job: who they are, what they tell each other, how they stop together.
+
+With one process each function is what it would be without this module. Messages between processes
+are JSON; arrays travel inside the compiled steps alone.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from transformer_jax.errors import UserError
+
+LostProcess = jax.errors.JaxRuntimeError
+"""What a step or a message raises when a process that it waits for is gone."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """How a process finds the others; what is None is detected (Slurm, Open MPI, Kubernetes, TPU).
+
+    Attributes:
+      coordinator: HOST:PORT of process 0.
+      num_processes: in the job.
+      process_id: of this one, from 0.
+    """
+
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+
+
+def connect(job: Job, heartbeat_seconds: int) -> None:
+    """Joins the job; before any other use of JAX.
+
+    Raises:
+      UserError: the others cannot be found, or what is given does not fit together.
+    """
+    try:
+        jax.distributed.initialize(
+            job.coordinator,
+            job.num_processes,
+            job.process_id,
+            heartbeat_timeout_seconds=heartbeat_seconds,
+        )
+    except (ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"--distributed: {reason} Where no scheduler says so, give --coordinator=HOST:PORT, "
+            "--num_processes and --process_id"
+        ) from error
+    if is_primary():
+        logger.info("%d processes, %d devices", jax.process_count(), jax.device_count())
+    else:
+        logging.getLogger("transformer_jax").setLevel(logging.WARNING)
+
+
+def is_primary() -> bool:
+    """Whether this is the process that writes files and figures."""
+    return jax.process_index() == 0
+
+
+def from_primary(make: Callable[[], Any]) -> Any:
+    """What `make` returns in process 0, where alone it runs; JSON must be able to hold it.
+
+    Raises:
+      UserError: as `make` did, in all processes.
+    """
+    if jax.process_count() == 1:
+        return make()
+    answer = {}
+    if is_primary():
+        try:
+            answer = {"value": make()}
+        except UserError as error:
+            answer = {"error": str(error)}
+    answer = _broadcast(answer)
+    if "error" in answer:
+        raise UserError(answer["error"])
+    return answer["value"]
+
+
+def gather(value: Any) -> list[Any]:
+    """The values of all processes, in their order; JSON must be able to hold them."""
+    if jax.process_count() == 1:
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    sizes = multihost_utils.process_allgather(np.int32(len(text)))
+    padded = np.zeros(sizes.max(), np.uint8)
+    padded[: len(text)] = text
+    rows = multihost_utils.process_allgather(padded)
+    return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
+
+
+def barrier(name: str) -> None:
+    """Waits until all processes are here."""
+    multihost_utils.sync_global_devices(name)
+
+
+def to_host(tree: Any) -> Any:
+    """Arrays as NumPy's, whole in every process, wherever their parts are."""
+
+    def whole(x):
+        local = not isinstance(x, jax.Array) or x.is_fully_addressable
+        return np.asarray(x if local else multihost_utils.process_allgather(x, tiled=True))
+
+    return jax.tree.map(whole, tree)
+
+
+@contextlib.contextmanager
+def catch_sigterm() -> Iterator[Callable[[int], bool]]:
+    """A function that tells, after each step's number, whether to stop there: SIGTERM has come.
+
+    One process stops at the step that it is in. Of many, whichever gets the signal, all stop at
+    one step that none of them has passed (`jax.distributed` sees to it); ask at every step.
+    """
+    if jax.process_count() > 1:
+        yield multihost_utils.reached_preemption_sync_point
+        return
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda step: stop.is_set()
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield lambda step: stop.is_set()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def leave(status: int) -> None:
+    """Ends this process of many at once: the usual way out would wait for the others."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _broadcast(value: Any) -> Any:
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
+    padded = np.zeros(size, np.uint8)
+    if is_primary():
+        padded[:] = text
+    return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
