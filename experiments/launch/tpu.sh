@@ -1,0 +1,14 @@
+#!/bin/bash
+# Any verb on all hosts of a Cloud TPU slice:
+#
+#   experiments/launch/tpu.sh NAME ZONE \
+#     train --config=configs/wmt14_en_de_base.py --workdir=/mnt/shared/runs/wmt14
+#
+# Each host needs the repository in ~/transformer_jax, `make setup EXTRAS=tpu` done there, and the
+# workdir on a file system that all hosts share (Filestore, or a bucket mounted by gcsfuse).
+set -euo pipefail
+name=$1 zone=$2
+shift 2
+printf -v words '%q ' "$@"
+exec gcloud compute tpus tpu-vm ssh "$name" --zone="$zone" --worker=all \
+  --command="cd transformer_jax && exec .venv/bin/python -m transformer_jax $words --distributed"
