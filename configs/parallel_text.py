@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
     config.optimizer = dict(
         schedule="inverse_sqrt", learning_rate=1.5e-3, warmup_steps=1000, clip_norm=1.0
     )
-    config.train = dict(num_steps=20_000, tokens_per_batch=4096)
+    config.train = dict(num_steps=20_000, tokens_per_batch=4608)
     config.eval = dict(every_steps=1000, num_examples=200)
     config.checkpoint = dict(every_steps=500, keep=2, keep_params=5)
     return config

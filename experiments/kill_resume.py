@@ -31,7 +31,7 @@ from transformer_jax.training.step_folder import (
 )
 
 SAVING = f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
-CLOCKED = ("time", "tokens_per_s", "step_ms")
+CLOCKED = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s")
 
 
 def main() -> int:

@@ -54,7 +54,7 @@ def random_params():
 
 @pytest.fixture(scope="session")
 def shared_dir(tmp_path_factory):
-    """A directory that all test processes of this session share."""
+    """A directory that all processes of one test run share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 

@@ -45,13 +45,19 @@ def test_a_workdir_holds_the_whole_run(trained_workdir, trained):
     assert [r["step"] for r in found if r["split"] == "valid"] == [15, 30]
     assert found[0].keys() >= {
         *("loss", "perplexity", "accuracy", "grad_norm", "learning_rate", "padding"),
-        *("tokens_per_s", "step_ms", "time"),
+        *("tokens_per_s", "step_ms", "time", "mfu", "xla_flops_per_s"),
     }
     valid = [r for r in found if r["split"] == "valid"]
     assert valid[0].keys() >= {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy"}
     assert valid[0]["num_examples"] == 3
     predictions = trained_workdir / "predictions" / "valid-30.jsonl"
     assert len(predictions.read_text().splitlines()) == 3
+
+
+def test_a_bucket_is_no_workdir(tiny_config):
+    for use in (tj.load, lambda workdir: tj.train(tiny_config(), workdir)):
+        with pytest.raises(tj.UserError, match="gs://bucket/run is no directory; mount the bucket"):
+            use("gs://bucket/run")
 
 
 def test_training_learns(trained_workdir):
@@ -230,7 +236,9 @@ class FakeState:
 def test_a_loss_that_is_not_finite_becomes_no_checkpoint(workdir, tiny_config):
     changes = {"train.num_steps": 40, "checkpoint.every_steps": 1}
     settings = read_settings(tiny_config(changes))
-    _, _, init_state = build.build_training(settings, tj.load(workdir).task)
+    _, _, init_state = build.build_training(
+        settings, tj.load(workdir).task, build.build_engine(settings)
+    )
     with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
         _, state, data_state = checkpoints.restore(30, jax.eval_shape(init_state, 0))
         huge = jax.tree.map(lambda leaf: leaf * 1e30, state.params)
@@ -239,20 +247,3 @@ def test_a_loss_that_is_not_finite_becomes_no_checkpoint(workdir, tiny_config):
         tj.train(tiny_config(changes), workdir)
     assert checkpoints.latest_step() == 31
     assert max(record["step"] for record in records(workdir)) == 30
-
-
-# --- Not trained ---
-
-
-def test_a_dry_run_tells_parameters_batch_and_memory(tiny_config, trained):
-    report = api.dry_run(tiny_config())
-    lines = report.splitlines()
-    num_leaves = len(jax.tree.leaves(trained.params))
-    assert lines[0].split()[0].count("/") >= 1
-    (total,) = (line.split()[1] for line in lines if line.startswith("parameters "))
-    counts = [int(line.split()[-1].replace(",", "")) for line in lines[:num_leaves]]
-    leaves = jax.tree.leaves(trained.params)
-    assert sum(counts) == int(total.replace(",", "")) == sum(leaf.size for leaf in leaves)
-    assert sum(line.startswith("batch ") for line in lines) == 6
-    assert any("source_segment_ids" in line and "(4, 48)" in line for line in lines)
-    assert lines[-1].startswith("memory of a step: ") and " GiB" in lines[-1]

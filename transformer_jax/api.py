@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax import build
@@ -22,13 +23,16 @@ from transformer_jax.data.pipeline import train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.data.text_files import read_pairs
 from transformer_jax.errors import UserError
-from transformer_jax.parallel.engines import compile_step, use_compilation_cache
+from transformer_jax.parallel import hosts, rules
+from transformer_jax.parallel.compilation_cache import use_compilation_cache
+from transformer_jax.parallel.engines import create_state
 from transformer_jax.tasks.interface import Prediction, Task
 from transformer_jax.tokenization import Tokenizers, load_tokenizers
 from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.evaluation import write_predictions
-from transformer_jax.training.logs import RunLog
+from transformer_jax.training.logs import NoLog, RunLog
 from transformer_jax.training.loop import Loop
+from transformer_jax.training.profiling import Profiler
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +101,12 @@ class Run:
             examples, name = open_split(settings.data, split), split
         else:
             examples, name = read_pairs(source, target, drop_blank=False), Path(source).name
-        evaluator = build.build_evaluator(settings, self.task, examples, self._decode(decode))
+        evaluator = build.build_evaluator(
+            settings, self.task, examples, self._decode(decode), build.mesh_for_use(settings)
+        )
         figures, outputs = evaluator(self.params)
         path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
-        write_predictions(path, evaluator.decoded, outputs)
+        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
         return {**figures, "step": self.step, "split": name}
 
     def _decode(self, overrides: dict[str, Any]) -> Any:
@@ -113,72 +119,97 @@ class Run:
 def train(config: ConfigDict, workdir: str | Path) -> Run:
     """Trains a config in a workdir, or goes on from its last checkpoint.
 
+    In a job of many processes each calls this, with a workdir that they share.
+
     Raises:
       UserError: the config or its data cannot be used, the workdir holds another run, or the loss
         is no longer finite.
     """
     use_compilation_cache()
-    settings, workdir = read_settings(config), Path(workdir)
-    kept, tokenizer = workdir / "config.json", workdir / "tokenizer"
+    settings, workdir = read_settings(config), _directory(workdir)
     with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
-        if checkpoints.latest_step() is not None:
-            check_same_run(config, load_json(kept), workdir)
-        else:
-            # Nothing to go on from: what is there is of a start that failed, with any config.
-            shutil.rmtree(tokenizer, ignore_errors=True)
         examples = open_split(settings.data, "train")
-        tokenizers = build.build_tokenizers(settings, tokenizer, examples)
-        save_json(config, kept)
+        hosts.from_primary(lambda: _prepare(config, workdir, checkpoints, examples))
+        tokenizers = load_tokenizers(workdir / "tokenizer")
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         state = _train(settings, workdir, task, examples, checkpoints)
     return Run(config, workdir, task, state.params, int(state.step))
 
 
+def _directory(workdir: str | Path) -> Path:
+    if "://" in str(workdir):
+        raise UserError(f"workdir {workdir} is no directory; mount the bucket as a file system")
+    return Path(workdir)
+
+
+def _prepare(config: ConfigDict, workdir: Path, checkpoints: Checkpoints, examples) -> None:
+    """Puts config and tokenizer into the workdir, unless it holds another run."""
+    kept, tokenizer = workdir / "config.json", workdir / "tokenizer"
+    if checkpoints.latest_step() is not None:
+        check_same_run(config, load_json(kept), workdir)
+    else:
+        # Nothing to go on from: what is there is of a start that failed, with any config.
+        shutil.rmtree(tokenizer, ignore_errors=True)
+    build.build_tokenizers(read_settings(config), tokenizer, examples)
+    save_json(config, kept)
+
+
 def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints: Checkpoints):
-    schedule, train_step, init_state = build.build_training(settings, task)
+    """Builds and runs the loop; returns the portable state."""
+    engine = build.build_engine(settings)
+    schedule, train_step, init_state = build.build_training(settings, task, engine)
+    rows = build.batch_rows(settings, task, engine.mesh)
     batches = train_batches(
         examples,
         task.preprocess,
         lengths=task.lengths,
-        rows=build.batch_rows(settings, task),
+        rows=rows,
         seed=settings.seed,
+        shard=(jax.process_index(), jax.process_count()),
     )
     start, num_steps = 0, settings.train.num_steps
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
     if checkpoints.latest_step() is None:
-        state = jax.jit(init_state)(settings.seed)
+        state = create_state(init_state, settings.seed, abstract)
     else:
-        abstract = jax.eval_shape(init_state, settings.seed)
         start, state, data_state = checkpoints.restore("latest", abstract)
         batches.set_state(data_state)
         logger.info("%s goes on from step %d", workdir, start)
     if start >= num_steps:
         logger.info("%s has finished its %d steps; raise train.num_steps for more", workdir, start)
         return state
-    with RunLog(workdir, start_step=start, num_steps=num_steps) as log:
+    step = engine.compile(train_step, abstract, build.batch_shapes(task.lengths, rows))
+    log = RunLog(workdir, start_step=start, num_steps=num_steps) if hosts.is_primary() else NoLog()
+    with log:
         loop = Loop(
-            train_step=compile_step(train_step),
+            train_step=step,
+            portable=engine.portable,
             batches=batches,
             log=log,
             checkpoints=checkpoints,
-            evaluate=_validation(settings, task, workdir),
+            evaluate=_validation(settings, task, workdir, engine.mesh),
             learning_rate=schedule,
+            utilization=build.utilization(settings, task, rows, step),
+            profiler=Profiler(workdir / "profile", start + 1, settings.logging.profile_steps),
             log_every=settings.logging.every_steps,
             evaluate_every=settings.eval.every_steps,
             save_every=settings.checkpoint.every_steps,
         )
-        return loop.run(state, start, num_steps)
+        return engine.portable(loop.run(engine.adopt(state), start, num_steps))
 
 
-def _validation(settings: Settings, task: Task, workdir: Path):
+def _validation(settings: Settings, task: Task, workdir: Path, mesh: Mesh):
     """(step, params) -> figures of the validation split, and the one that finds the best."""
     greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
     examples = open_split(settings.data, "valid")
-    evaluator = build.build_evaluator(settings, task, examples, greedy, settings.eval.num_examples)
+    evaluator = build.build_evaluator(
+        settings, task, examples, greedy, mesh, settings.eval.num_examples
+    )
 
     def evaluate(step: int, params: Any) -> tuple[dict[str, Any], float]:
         figures, outputs = evaluator(params)
         path = workdir / "predictions" / f"valid-{step}.jsonl"
-        write_predictions(path, evaluator.decoded, outputs)
+        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
         return figures, figures[task.best_by]
 
     return evaluate
@@ -196,12 +227,13 @@ def load(workdir: str | Path, checkpoint: str | int = "latest", average: int | N
       UserError: there is no such run or checkpoint, or it is damaged.
     """
     use_compilation_cache()
-    workdir = Path(workdir)
+    workdir = _directory(workdir)
     config = load_json(workdir / "config.json")
     settings = read_settings(config)
     tokenizers = load_tokenizers(workdir / "tokenizer")
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     params = jax.eval_shape(task.init, jax.random.key(0))
+    params = rules.shard(params, build.mesh_for_use(settings))
     checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
     if average is None:
         step, params = checkpoints.restore_params(checkpoint, params)
@@ -209,28 +241,3 @@ def load(workdir: str | Path, checkpoint: str | int = "latest", average: int | N
         steps, params = checkpoints.average(average, checkpoint, params)
         step = steps[0]
     return Run(config, workdir, task, params, step)
-
-
-def dry_run(config: ConfigDict) -> str:
-    """What training would hold: the parameters, the batch and the memory of a step, as text."""
-    settings = read_settings(config)
-    sizes = dict.fromkeys(("source", "target"), settings.tokenizer.vocab_size)
-    task = build.build_task(settings, sizes, tokenizers=None)
-    _, train_step, init_state = build.build_training(settings, task)
-    state = jax.eval_shape(init_state, settings.seed)
-    rows = build.batch_rows(settings, task)
-    batch = build.batch_shapes(task.lengths, rows)
-    memory = compile_step(train_step).lower(state, batch).compile().memory_analysis()
-    held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
-    leaves = jax.tree_util.tree_leaves_with_path(state.params)
-    table = [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), str(leaf.shape), leaf.size)
-        for path, leaf in leaves
-    ]
-    lines = [f"{path:64}{shape:>18}{size:>14,}" for path, shape, size in table]
-    lines.append(f"{'parameters':64}{'':18}{sum(size for *_, size in table):>14,}")
-    lines += [f"batch {name:58}{x.shape!s:>18}" for name, x in batch.items()]
-    lines.append(
-        f"memory of a step: {held / 2**30:.2f} GiB (state, batch and what XLA needs besides)"
-    )
-    return "\n".join(lines)

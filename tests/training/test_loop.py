@@ -12,6 +12,7 @@ import pytest
 from transformer_jax.errors import UserError
 from transformer_jax.training import loop as loop_module
 from transformer_jax.training.loop import Loop, TrainConfig
+from transformer_jax.training.profiling import Profiler
 
 
 class State(NamedTuple):
@@ -37,11 +38,14 @@ class Parts:
         every = {"log_every": 100, "evaluate_every": 100, "save_every": 100} | every
         return Loop(
             train_step=self.train_step,
+            portable=lambda state: state,
             batches=self,
             log=self,
             checkpoints=self,
             evaluate=self.evaluate,
             learning_rate=lambda updates: updates / 10,
+            utilization=lambda seconds: {"mfu": 0.1},
+            profiler=Profiler("nowhere", 1, 0),
             **every,
         )
 
@@ -70,7 +74,7 @@ class Parts:
         return "batch"
 
     def get_state(self):
-        return "place"
+        return {"0": "place"}
 
     # As log.
     def advance(self, step):
@@ -81,7 +85,7 @@ class Parts:
 
     # As checkpoints.
     def save(self, step, state, data_state, metrics):
-        assert (state, data_state) == (State(step), "place")
+        assert (state, data_state) == (State(step), {"0": "place"})
         self.saved[step] = metrics
 
     def wait(self):

@@ -1,5 +1,6 @@
 """Where the figures of a run go: metrics.jsonl, TensorBoard and the progress shown meanwhile."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,17 +17,24 @@ from transformer_jax.training.records import RecordFile, plain_value
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """`every_steps`: how many optimizer steps lie between two records of training figures.
+    """What is written about a run.
+
+    Attributes:
+      every_steps: optimizer steps between two records of training figures.
+      profile_steps: how many steps to trace, early in each start, into `workdir/profile`.
 
     Raises:
-      ValueError: `every_steps` is not positive.
+      ValueError: a value out of range.
     """
 
     every_steps: int = 100
+    profile_steps: int = 0
 
     def __post_init__(self):
         if self.every_steps < 1:
             raise ValueError(f"every_steps must be at least 1, got {self.every_steps}")
+        if self.profile_steps < 0:
+            raise ValueError(f"profile_steps must be at least 0, got {self.profile_steps}")
 
 
 class RunLog:
@@ -36,7 +44,7 @@ class RunLog:
     and the same numbers as TensorBoard events `split/name` under `workdir/tensorboard`. Both forget
     what lies beyond `start_step`, the step that the run was restored to (0 for a new one).
 
-    In a run of many processes the first one alone holds a RunLog.
+    In a job of many processes the first one alone holds a RunLog, the others a `NoLog`.
     """
 
     def __init__(self, workdir: Path, *, start_step: int, num_steps: int):
@@ -84,3 +92,16 @@ class RunLog:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class NoLog(contextlib.nullcontext):
+    """In place of a `RunLog` where another process writes it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def advance(self, step: int) -> None:
+        pass
+
+    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        pass

@@ -2,10 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
-import signal
-import threading
+import operator
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,8 +13,10 @@ from typing import Any
 from transformer_jax import metrics
 from transformer_jax.data.pipeline import TrainBatches
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
 from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.logs import RunLog
+from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -46,17 +48,29 @@ class TrainConfig:
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing is {self.label_smoothing}; it must lie in [0, 1)")
 
-    def rows(self, longest: int) -> int:
+    def rows(self, longest: int, shards: int = 1) -> int:
         """Rows of `longest` slots in a batch, a multiple of `accumulation_steps`.
 
+        Args:
+          longest: slots of a row.
+          shards: parts that the devices divide each micro-batch into.
+
         Raises:
-          ValueError: not even one row of each micro-batch has room.
+          ValueError: not even one row of each micro-batch has room, or its rows do not divide.
         """
         rows = self.tokens_per_batch // longest // self.accumulation_steps * self.accumulation_steps
         if not rows:
             raise ValueError(
                 f"tokens_per_batch {self.tokens_per_batch} has no room for "
                 f"{self.accumulation_steps} rows of {longest} tokens; raise it, or lower data.max_*"
+            )
+        unit = self.accumulation_steps * shards
+        if rows % unit:
+            fitting = [n * unit * longest for n in (rows // unit, rows // unit + 1) if n]
+            raise ValueError(
+                f"tokens_per_batch {self.tokens_per_batch} makes {rows} rows of {longest} tokens, "
+                f"which {shards} devices cannot share equally in {self.accumulation_steps} "
+                f"micro-batches; set it to {' or '.join(map(str, fitting))}"
             )
         return rows
 
@@ -67,20 +81,26 @@ class Loop:
 
     Attributes:
       train_step: compiled, (state, batch) -> (state, sums).
-      batches: the data.
+      portable: the state that `train_step` carries -> the one to evaluate and to save.
+      batches: the data, this process's rows.
       log: where figures go.
       checkpoints: where the state goes.
       evaluate: (step, params) -> (figures, the score that the best checkpoint has most of).
       learning_rate: of a number of updates done.
+      utilization: seconds of a step -> figures of how much of the hardware it used.
+      profiler: traces some of the steps.
       log_every, evaluate_every, save_every: updates between two of each.
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
+    portable: Callable[[TrainState], TrainState]
     batches: TrainBatches
     log: RunLog
     checkpoints: Checkpoints
     evaluate: Callable[[int, Any], tuple[dict[str, Any], float]]
     learning_rate: Callable[[int], Any]
+    utilization: Callable[[float], dict[str, float]]
+    profiler: Profiler
     log_every: int
     evaluate_every: int
     save_every: int
@@ -92,12 +112,15 @@ class Loop:
           UserError: the loss is no longer finite; nothing of that step is saved.
         """
         meter = Meter()
-        with catch_sigterm() as stop:
+        stopped = False
+        with hosts.catch_sigterm() as stop_at:
             for step in range(start + 1, num_steps + 1):
+                self.profiler.before(step)
                 state, sums = self.train_step(state, next(self.batches))
                 meter.push(step, sums)
                 self.log.advance(step)
-                last = step == num_steps or stop.is_set()
+                stopped = stop_at(step)
+                last = step == num_steps or stopped
                 if last or step % self.log_every == 0:
                     self._record(step, meter)
                 score = None
@@ -107,13 +130,15 @@ class Loop:
                     self._save(step, state, meter, score)
                 if last:
                     break
+            self.profiler.close()
             self.checkpoints.wait()
-        if stop.is_set():
+        if stopped:
             logger.info("stopped by SIGTERM at step %d, saved; the same command goes on", step)
         return state
 
     def _record(self, step: int, meter: "Meter") -> None:
         figures = meter.read()
+        figures |= self.utilization(figures["step_ms"] / 1e3)
         figures["learning_rate"] = float(self.learning_rate(step - 1))
         if self.batches.overlong:
             figures |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
@@ -121,14 +146,15 @@ class Loop:
 
     def _evaluate(self, step: int, state: TrainState, meter: "Meter") -> float:
         with meter.paused():
-            figures, score = self.evaluate(step, state.params)
+            figures, score = self.evaluate(step, self.portable(state).params)
             self.log.record(step, "valid", figures)
         return score
 
     def _save(self, step: int, state: TrainState, meter: "Meter", score: float | None) -> None:
         with meter.paused():
             scores = None if score is None else {"score": score}
-            self.checkpoints.save(step, state, self.batches.get_state(), scores)
+            streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
+            self.checkpoints.save(step, self.portable(state), streams, scores)
 
 
 class Meter:
@@ -180,17 +206,3 @@ class Meter:
                 f"the loss or its gradient is not finite at step {step}; nothing of it was saved: "
                 "in a new workdir, lower optimizer.learning_rate or set optimizer.clip_norm"
             )
-
-
-@contextlib.contextmanager
-def catch_sigterm() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets, in place of the end of the process; in the main thread only."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGTERM, before)
