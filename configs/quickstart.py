@@ -20,10 +20,10 @@ def get_config() -> ConfigDict:
     config.tokenizer = dict(kind="bpe", vocab_size=2000)
     config.data = dict(name="synthetic_en_de", max_source_length=48, max_target_length=48)
     config.optimizer = dict(
-        schedule="cosine", learning_rate=4e-3, warmup_steps=150, decay_steps=1500, clip_norm=1.0
+        schedule="cosine", learning_rate=3e-3, warmup_steps=200, decay_steps=1600, clip_norm=1.0
     )
-    config.train = dict(num_steps=1500, tokens_per_batch=2048)
-    config.eval = dict(every_steps=500, num_examples=200)
-    config.checkpoint = dict(every_steps=250, keep=2)
+    config.train = dict(num_steps=1600, tokens_per_batch=1152)
+    config.eval = dict(every_steps=800, num_examples=100)
+    config.checkpoint = dict(every_steps=400, keep=2)
     config.logging = dict(every_steps=50)
     return config

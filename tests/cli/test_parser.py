@@ -61,6 +61,8 @@ def test_a_dry_run_needs_no_workdir():
         ("predict --workdir=w --beam_size=four", "invalid int value: 'four'"),
         ("predict --workdir=w --num_outputs=0", "'0' is not a positive whole number"),
         ("predict --workdir=w --checkpoint=last", "'last' is not latest, best or the number"),
+        ("predict --workdir=w --process_id=1", "--process_id goes with --distributed"),
+        ("predict --workdir=w --distributed --process_id=-1", "'-1' is not a whole number from 0"),
         ("predict --workdir", "argument --workdir: expected one argument"),
     ],
 )
