@@ -1,6 +1,9 @@
 """The embedded task: an English-German grammar that trains in minutes on two CPU cores.
 
-make quickstart
+    make quickstart
+
+Two Xeon cores without AMX, float32: 4 min 10 s after installation, scoring included. BLEU 98.6 on
+unseen sentences, 98.1 on unseen combinations of words (a word-for-word dictionary: 14.3 and 14.8).
 """
 
 from ml_collections import ConfigDict
