@@ -105,6 +105,10 @@ def test_the_job_leaves_one_processes_files(two_by_two, trained_workdir):
     )
 
 
+def numbers(figures):
+    return {name: value for name, value in figures.items() if not isinstance(value, str)}
+
+
 @pytest.fixture(scope="module")
 def elsewhere(two_by_two, tmp_path_factory):
     """What `restored.py` prints of the run, on four devices of one process."""
@@ -131,9 +135,9 @@ def test_four_devices_translate_and_score_as_one_does(elsewhere, two_by_two):
         assert [text for text, _ in ours] == [one.text for one in expected]
         assert ours[0][1] == pytest.approx(expected[0].score, rel=1e-4)
     assert elsewhere["scores"] == pytest.approx(alone.score(LINES, LINES), rel=1e-4)
-    figures = alone.evaluate(split="test")
-    assert elsewhere["figures"].pop("signature") == figures.pop("signature")
-    assert elsewhere["figures"] == pytest.approx(figures, rel=1e-4)
+    assert numbers(elsewhere["figures"]) == pytest.approx(
+        numbers(alone.evaluate(split="test")), rel=1e-4
+    )
 
 
 def test_two_processes_answer_each_line_once_in_order(two_by_two):

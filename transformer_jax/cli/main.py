@@ -51,6 +51,7 @@ def _run_one_of_many(args: argparse.Namespace) -> int:
     """A process that fails leaves at once, and so ends the others, which wait for it."""
     from transformer_jax.parallel import hosts
 
+    _keep_stdout_for_results()
     try:
         status = _run(args)
     except hosts.LostProcess as error:
@@ -63,6 +64,13 @@ def _run_one_of_many(args: argparse.Namespace) -> int:
     if status:
         hosts.leave(status)
     return status
+
+
+def _keep_stdout_for_results() -> None:
+    """What libraries below Python print (Gloo, on connecting) goes to stderr instead."""
+    results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    sys.stdout = results
 
 
 def _fail(message: str) -> int:

@@ -60,9 +60,11 @@ def benchmark(args: argparse.Namespace) -> None:
 
 def _load(args: argparse.Namespace) -> Any:
     from transformer_jax import api
-    from transformer_jax.configuration import load_json
 
-    _connect(args, load_json(Path(args.workdir) / "config.json"))
+    if args.distributed:
+        from transformer_jax.configuration import load_json
+
+        _connect(args, load_json(Path(args.workdir) / "config.json"))
     return api.load(args.workdir, checkpoint=args.checkpoint, average=args.average)
 
 
