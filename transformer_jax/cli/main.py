@@ -56,7 +56,7 @@ def _run_one_of_many(args: argparse.Namespace) -> int:
         status = _run(args)
     except hosts.LostProcess as error:
         reason = str(error).splitlines()[0]
-        _fail(f"lost another process of the job ({reason}); start it again: it goes on where saved")
+        _fail(f"lost another process ({reason}); start the job again: its last checkpoint is there")
         status = LOST_PROCESS
     except Exception:
         traceback.print_exc()
