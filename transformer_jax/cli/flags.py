@@ -26,6 +26,7 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs; fields of the config are not its business."""
     parser = OneLineParser(
         prog=PROGRAM, description="Trains, scores and uses Transformers; one config, one run."
     )

@@ -14,6 +14,7 @@ LINES_AT_ONCE = 512
 
 
 def train(args: argparse.Namespace) -> None:
+    """Trains a config in a workdir, or prints what that would hold."""
     from transformer_jax import api, dry_run
     from transformer_jax.configuration import load_config
 
@@ -26,12 +27,14 @@ def train(args: argparse.Namespace) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> None:
+    """Prints the figures of a split or of two files as one JSON object."""
     examples = _examples_to_score(args)
     figures = _load(args).evaluate(**examples, **_decode_options(args))
     _print_once(to_json(figures))
 
 
 def predict(args: argparse.Namespace) -> None:
+    """Writes one line for each line of stdin, which the first process of a job reads for all."""
     from transformer_jax.parallel import hosts
 
     if args.num_outputs > 1 and args.format == "text":
@@ -50,6 +53,7 @@ def predict(args: argparse.Namespace) -> None:
 
 
 def benchmark(args: argparse.Namespace) -> None:
+    """Prints how fast a config's step or search is as one JSON object."""
     from transformer_jax import benchmark
     from transformer_jax.configuration import load_config
 

@@ -104,11 +104,6 @@ def gather(value: Any) -> list[Any]:
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def barrier(name: str) -> None:
-    """Waits until all processes are here."""
-    multihost_utils.sync_global_devices(name)
-
-
 def to_host(tree: Any) -> Any:
     """Arrays as NumPy's, whole in every process, wherever their parts are."""
 
@@ -129,10 +124,10 @@ def catch_sigterm() -> Iterator[Callable[[int], bool]]:
     if jax.process_count() > 1:
         yield multihost_utils.reached_preemption_sync_point
         return
-    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield lambda step: stop.is_set()
+        yield lambda step: False  # signals reach the main thread alone
         return
+    stop = threading.Event()
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         yield lambda step: stop.is_set()

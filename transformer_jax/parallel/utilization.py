@@ -2,7 +2,7 @@
 
 MFU (Chowdhery et al. 2022) counts what the model asks for, not what the compiler makes of it: the
 multiplications and additions of the matrix products of the forward and backward pass, padding and
-masked attention included, recomputation excluded where the step has none.
+masked attention included.
 """
 
 import math
