@@ -10,6 +10,7 @@ from transformer_jax.cli import verbs
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import UserError
+from transformer_jax.host_memory import keep_freed_memory
 
 USER_ERROR = 2
 LOST_PROCESS = 75  # sysexits' EX_TEMPFAIL: the same command may succeed
@@ -27,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return _fail(str(error))
     log_to_stderr()
+    keep_freed_memory()
     return _run_one_of_many(args) if getattr(args, "distributed", False) else _run(args)
 
 
