@@ -1,19 +1,23 @@
 """Restores and uses a run on four forced host devices, divided in several ways; prints what comes.
 
+    restored.py WORKDIR LINES ...                                   # one process
+    restored.py WORKDIR --coordinator=HOST:PORT --process_id=I ...  # one of four of a device each
+
 Not a test: `test_hosts.py` starts it in a process of its own, where XLA_FLAGS may force devices.
 """
 
+import argparse
 import hashlib
 import json
 import sys
 from pathlib import Path
 
 import jax
-import numpy as np
 
 import transformer_jax as tj
 from transformer_jax import build
 from transformer_jax.configuration import load_json, read_settings
+from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 from transformer_jax.tokenization import load_tokenizers
@@ -39,18 +43,36 @@ def digest(workdir, options, count):
     checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
     _, state, _ = checkpoints.restore("latest", abstract)
     total = hashlib.sha256()
-    for leaf in jax.tree.leaves(engine.portable(engine.adopt(state))):
-        total.update(np.asarray(leaf).tobytes())
+    for leaf in jax.tree.leaves(hosts.to_host(engine.portable(engine.adopt(state)))):
+        total.update(leaf.tobytes())
     return total.hexdigest()
 
 
-if __name__ == "__main__":
-    workdir = Path(sys.argv[1])
-    chosen = {name: layout for name, layout in LAYOUTS.items() if layout[1] <= jax.device_count()}
-    digests = {name: digest(workdir, *layout) for name, layout in chosen.items()}
+def use(workdir, lines):
+    """Predictions, scores and figures of the run on all devices here."""
     run = tj.load(workdir)
-    predictions = run.n_best(sys.argv[2:], batch_size=6)  # does not divide among four
-    scores = run.score(sys.argv[2:], sys.argv[2:])
-    figures = run.evaluate(split="test")
-    found = {"digests": digests, "predictions": predictions, "scores": scores, "figures": figures}
+    return {
+        "predictions": run.n_best(lines, batch_size=6),  # does not divide among four
+        "scores": run.score(lines, lines),
+        "figures": run.evaluate(split="test"),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workdir", type=Path)
+    parser.add_argument("lines", nargs="*")
+    parser.add_argument("--coordinator")
+    parser.add_argument("--process_id", type=int)
+    args, _ = parser.parse_known_args()
+    if args.coordinator:
+        hosts.connect(hosts.Job(args.coordinator, 4, args.process_id), heartbeat_seconds=30)
+        found = {"digests": {"4 x 1": digest(args.workdir, {"fsdp": 4}, 4)}}
+    else:
+        digests = {name: digest(args.workdir, *layout) for name, layout in LAYOUTS.items()}
+        found = {"digests": digests} | use(args.workdir, args.lines)
     json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -36,8 +36,8 @@ def matching_specs(path: str) -> list[PartitionSpec]:
 def shard(abstract: Any, mesh: Mesh) -> Any:
     """Gives each leaf of a tree of `ShapeDtypeStruct` its sharding.
 
-    Leaves that no rule matches (counters, keys) or that are no longer of the parameter's rank are
-    held whole by every device.
+    Leaves that no rule matches (counters, keys), that are no longer of the parameter's rank, or of
+    one element are held whole by every device.
 
     Raises:
       ValueError: an axis does not divide among the devices; the message says which sizes would.
@@ -46,7 +46,7 @@ def shard(abstract: Any, mesh: Mesh) -> Any:
     def with_sharding(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         specs = [spec for spec in matching_specs(name) if len(spec) == leaf.ndim]
-        spec = specs[0] if specs else PartitionSpec()
+        spec = specs[0] if specs and leaf.size > 1 else PartitionSpec()
         _require_division(name, leaf.shape, spec, mesh)
         sharding = NamedSharding(mesh, spec)
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)

@@ -1,0 +1,73 @@
+"""What a training step costs the host: all that happens outside the compiled call.
+
+    python experiments/host_overhead.py --config=configs/multi30k_en_de.py --steps=300 \\
+      --config.model.d_model=64
+
+Trains with the real data, loop and log, but waits for the end of each compiled call, so that
+nothing can hide behind the device: the time between two calls is the next batch, its way to the
+devices, the figures, the log and the bar. Fields of the config are set as for `train`; a small
+model will do. Prints one JSON object, times in ms.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from unittest import mock
+
+import jax
+
+import transformer_jax as tj
+from transformer_jax.cli.messages import log_to_stderr
+
+WARM_UP = 20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--steps", type=int, default=300)
+    args, overrides = parser.parse_known_args()
+    log_to_stderr()
+    fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
+    never = args.steps + 1
+    fields |= {"train.num_steps": args.steps, "eval.every_steps": never}
+    config = tj.config(args.config, fields | {"checkpoint.every_steps": never})
+    calls = timed_calls(config)[WARM_UP : args.steps]
+    inside = [end - start for start, end in calls]
+    outside = [start - end for (_, end), (start, _) in zip(calls, calls[1:], strict=False)]
+    report = {"devices": jax.device_count(), "steps": len(outside), "call_ms": summary(inside)}
+    print(json.dumps(report | {"host_ms": summary(outside)}))
+    return 0
+
+
+def timed_calls(config) -> list[tuple[float, float]]:
+    """Start and end, in seconds, of each call of a compiled program while `config` trains."""
+    calls = []
+    call = jax.stages.Compiled.__call__
+
+    def timed(compiled, *args):
+        start = time.perf_counter()
+        outputs = jax.block_until_ready(call(compiled, *args))
+        calls.append((start, time.perf_counter()))
+        return outputs
+
+    with (
+        tempfile.TemporaryDirectory() as workdir,
+        mock.patch.object(jax.stages.Compiled, "__call__", timed),
+    ):
+        tj.train(config, workdir)
+    return calls
+
+
+def summary(seconds: list[float]) -> dict[str, float]:
+    """Median, mean and the 99th percentile, in milliseconds."""
+    last = statistics.quantiles(seconds, n=100)[-1]
+    figures = {"median": statistics.median(seconds), "mean": statistics.mean(seconds), "p99": last}
+    return {name: round(1e3 * value, 3) for name, value in figures.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
