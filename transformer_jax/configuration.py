@@ -18,7 +18,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from transformer_jax.data.sources import DataConfig
+from transformer_jax.data.config import DataConfig
 from transformer_jax.decoding import DecodeConfig
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig

@@ -6,6 +6,7 @@ import operator
 import numpy as np
 import pytest
 
+from transformer_jax.data.examples import Corpora
 from transformer_jax.data.pipeline import eval_batches, train_batches
 from transformer_jax.errors import UserError
 
@@ -111,6 +112,38 @@ def test_every_example_once_an_epoch_each_in_its_order():
     assert counts.max() - counts.min() <= 1 and counts.min() == len(indices) // size
     first, second = indices[:size], indices[size : 2 * size]
     assert first != second and first != sorted(first)
+
+
+def test_corpora_are_drawn_by_weight_each_in_epochs_of_its_own():
+    class Part:
+        def __init__(self, first, size):
+            self.places = range(first, first + size)
+
+        def __len__(self):
+            return len(self.places)
+
+        def __getitem__(self, i):
+            return self.places[i]
+
+    def short(example, rng):
+        return {"source": np.full(4, example, np.int32), "target": np.full(3, example, np.int32)}
+
+    def drawn(weights):
+        batches = train(Corpora((Part(0, 40), Part(100, 10)), weights), short)
+        # In the order of the sequence, for the streams are dealt its examples in turn.
+        return np.concatenate([next(batches)["target"][:, ::3] for _ in range(200)], None)
+
+    found = drawn((3.0, 1.0))
+    large, small = found[found < 100], found[found >= 100]
+    assert abs(len(large) / len(small) - 3) < 0.05
+    for part, size in ((large, 40), (small, 10)):
+        counts = np.bincount(part % 100, minlength=size)
+        # In epochs: independent draws would differ by their roots, 30 of 100 or so. Three streams
+        # that go at paces of their own leave some difference.
+        assert counts.max() - counts.min() <= 8 < counts.mean()
+    np.testing.assert_array_equal(found, drawn((3.0, 1.0)))
+    plain = drawn(None)
+    assert abs(np.mean(plain < 100) - 40 / 50) < 0.02
 
 
 @pytest.mark.parametrize("rows, streams", [(1, 1), (2, 2), (4, 4), (8, 8), (16, 8)])

@@ -1,10 +1,11 @@
+import dataclasses
 import gzip
-import pickle
 
 import pytest
 
 from transformer_jax.data import multi30k, sources
-from transformer_jax.data.sources import SOURCES, DataConfig, list_splits, open_split
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sources import SOURCES, list_splits, open_split
 from transformer_jax.errors import UserError
 
 
@@ -118,11 +119,49 @@ def test_multi30k_pins_every_file_it_may_download():
     assert len({remote.sha256 for remote in multi30k.MULTI30K.files.values()}) == len(names)
 
 
-def test_sources_are_picklable_random_access(parallel_text):
-    pairs = open_split(parallel_text, "train")
-    copy = pickle.loads(pickle.dumps(pairs))
-    assert len(copy) == len(pairs) == 2
-    assert copy[1] == pairs[1] == {"source": "three", "target": "drei"}
+def test_several_files_are_several_corpora(tmp_path):
+    for n in (1, 2):
+        write_lines(tmp_path / f"{n}.en", f"{n}", f"{n}{n}")
+        write_lines(tmp_path / f"{n}.de", f"{n}", f"{n}{n}")
+    config = DataConfig(
+        name="parallel_text",
+        train_source=f"{tmp_path}/*.en",
+        train_target=f"{tmp_path}/1.de,{tmp_path}/2.de",
+        weights="3,1",
+    )
+    train = open_split(config, "train")
+    assert [pair["source"] for pair in train] == ["1", "11", "2", "22"]
+    assert train.weights == (3.0, 1.0)
+    with pytest.raises(UserError, match="names 2 files, data.train_target 1"):
+        open_split(dataclasses.replace(config, train_target=f"{tmp_path}/1.de"), "train")
+    with pytest.raises(UserError, match="data.weights are 3, but parallel_text has 2 corpora"):
+        open_split(dataclasses.replace(config, weights="1,1,1"), "train")
+
+
+def test_several_sets_train_together_and_the_first_is_scored(parallel_text, multi30k_folder):
+    config = dataclasses.replace(
+        parallel_text, name="parallel_text,multi30k_en_de", dir=str(multi30k_folder)
+    )
+    assert [pair["source"] for pair in open_split(config, "train")] == ["one", "three", "train en"]
+    assert [pair["source"] for pair in open_split(config, "test")] == ["", "two"]
+    with pytest.raises(UserError, match="no set 'multi30k_en_d'"):
+        open_split(dataclasses.replace(config, name="parallel_text,multi30k_en_d"), "test")
+
+
+@pytest.mark.parametrize("weights", ["0,1", "-1,2", "one", "nan,1", "inf,1", ""])
+def test_a_weight_that_is_not_positive_is_refused(weights):
+    with pytest.raises(ValueError, match="weights is "):
+        DataConfig(weights=weights)
+
+
+@pytest.mark.parametrize(
+    "name, line", [("seq2seq_tsv", "a\tb"), ("json_lines", '{"source": "a", "target": "b"}')]
+)
+def test_sets_whose_examples_stand_in_one_file(tmp_path, name, line):
+    config = DataConfig(name=name, valid_text=write_lines(tmp_path / "valid", line))
+    assert list(open_split(config, "valid")) == [{"source": "a", "target": "b"}]
+    with pytest.raises(UserError, match=f"data.train_text is not set: {name}"):
+        open_split(config, "train")
 
 
 def test_synthetic_set_has_the_size_and_seed_asked_for():

@@ -1,9 +1,12 @@
 import gzip
-import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from transformer_jax.data.text_files import LinePairs, read_lines, read_pairs
+from transformer_jax.data import text_files
+from transformer_jax.data.text_files import TextLines, expand_paths
 from transformer_jax.errors import UserError
 
 
@@ -28,32 +31,32 @@ def write(path, data: bytes) -> str:
     ],
 )
 def test_lines_end_at_newline_alone(tmp_path, data, lines):
-    assert read_lines(write(tmp_path / "text", data)) == lines
+    assert list(TextLines(write(tmp_path / "text", data))) == lines
 
 
 def test_gzip_reads_as_plain(tmp_path):
     path = write(tmp_path / "text.gz", gzip.compress("Grüße\nWelt\n".encode()))
-    assert read_lines(path) == ["Grüße", "Welt"]
+    assert list(TextLines(path)) == ["Grüße", "Welt"]
 
 
 @pytest.mark.parametrize("name, data", [("text", b""), ("text.gz", gzip.compress(b""))])
 def test_empty_file_is_an_error(tmp_path, name, data):
     path = write(tmp_path / name, data)
     with pytest.raises(UserError, match=f"^{path} is empty"):
-        read_lines(path)
+        TextLines(path)
 
 
 @pytest.mark.parametrize("prefix", [b"", b"\xef\xbb\xbf"])
 def test_invalid_utf8_names_file_and_line(tmp_path, prefix):
     path = write(tmp_path / "text", prefix + b"one\ntwo\nth\xffree\nfour\n")
     with pytest.raises(UserError, match=f"^{path}, line 3: not UTF-8"):
-        read_lines(path)
+        TextLines(path)
 
 
 def test_missing_file_and_folder_name_the_path(tmp_path):
     for path in (tmp_path / "absent", tmp_path / "absent.gz", tmp_path):
         with pytest.raises(UserError, match=f"^cannot read {path}: "):
-            read_lines(str(path))
+            TextLines(str(path))
 
 
 WHOLE_GZIP = gzip.compress(b"some text\n" * 100)
@@ -72,57 +75,64 @@ WHOLE_GZIP = gzip.compress(b"some text\n" * 100)
 def test_broken_gzip_is_an_error(tmp_path, data):
     path = write(tmp_path / "text.gz", data)
     with pytest.raises(UserError, match=f"^{path} is not a whole gzip file"):
-        read_lines(path)
+        TextLines(path)
 
 
-def test_pairs_are_aligned(tmp_path):
-    source = write(tmp_path / "en", b"one\ntwo\nthree\n")
-    target = write(tmp_path / "de.gz", gzip.compress(b"eins\nzwei\ndrei\n"))
-    pairs = read_pairs(source, target, drop_blank=True)
-    assert list(pairs) == [
-        {"source": "one", "target": "eins"},
-        {"source": "two", "target": "zwei"},
-        {"source": "three", "target": "drei"},
-    ]
+def test_lines_are_found_from_either_end(tmp_path):
+    lines = TextLines(write(tmp_path / "text", b"a\n\nc\n"))
+    assert [lines[-1], lines[-3], lines[1]] == ["c", "a", ""]
+    for index in (3, -4):
+        with pytest.raises(IndexError):
+            lines[index]
 
 
-def test_unequal_lengths_name_both_files_and_counts(tmp_path):
-    source = write(tmp_path / "en", b"one\ntwo\nthree\n")
-    target = write(tmp_path / "de", b"eins\nzwei\n")
-    with pytest.raises(UserError, match=f"^{source} has 3 lines but {target} has 2: "):
-        read_pairs(source, target, drop_blank=True)
+def test_what_is_read_in_pieces_reads_as_a_whole(tmp_path, monkeypatch):
+    text = ["é" * n for n in range(40)]
+    path = write(tmp_path / "text", "".join(f"{line}\n" for line in text).encode())
+    for chunk in (1, 7, 64):
+        monkeypatch.setattr(text_files, "_CHUNK_BYTES", chunk)
+        assert list(TextLines(path)) == text
+    broken = write(tmp_path / "broken", Path(path).read_bytes()[:-2] + b"\n")
+    with pytest.raises(UserError, match="line 40: not UTF-8"):
+        TextLines(broken)
 
 
-def test_blank_pairs_are_dropped_only_where_asked(tmp_path, caplog):
-    source = write(tmp_path / "en", b"one\n\nthree\n \nfive\n")
-    target = write(tmp_path / "de", b"eins\nzwei\n\t\n\nf\xc3\xbcnf\n")
-
-    kept = read_pairs(source, target, drop_blank=True)
-    assert list(kept) == [
-        {"source": "one", "target": "eins"},
-        {"source": "five", "target": "fünf"},
-    ]
-    assert f"left out 3 of 5 pairs of {source} and {target}" in caplog.text
-
-    caplog.clear()
-    whole = read_pairs(source, target, drop_blank=False)
-    assert len(whole) == 5
-    assert whole[1] == {"source": "", "target": "zwei"}
-    assert whole[3] == {"source": " ", "target": ""}
-    assert not caplog.records
-
-
-def test_no_pair_left_is_an_error(tmp_path):
-    source, target = write(tmp_path / "en", b"one\n\n"), write(tmp_path / "de", b"\nzwei\n")
-    with pytest.raises(UserError, match=f"no line has text in both {source} and {target}"):
-        read_pairs(source, target, drop_blank=True)
+def test_a_file_larger_than_the_memory_allowed_is_read(tmp_path):
+    """256 MiB of text in a process that may take 96 MiB of memory besides."""
+    path = tmp_path / "large"
+    with path.open("wb") as file:
+        for _ in range(16):
+            file.write((b"x" * 1023 + b"\n") * 2**14)
+    program = f"""
+import resource
+from transformer_jax.data.text_files import TextLines
+TextLines  # what importing takes does not count
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def anonymous():
+    return int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0])
+start = anonymous()
+lines = TextLines({str(path)!r})
+assert len(lines) == 2**18 and lines[2**17] == "x" * 1023
+print(anonymous() - start)
+"""
+    kilobytes = int(subprocess.check_output([sys.executable, "-c", program]))
+    assert kilobytes < 96 * 1024
 
 
-def test_line_pairs_are_a_picklable_sequence():
-    pairs = LinePairs(["a", "b", "c"], ["x", "y", "z"])
-    assert len(pairs) == 3
-    assert pairs[-1] == {"source": "c", "target": "z"}
-    assert list(pairs[1:]) == [{"source": "b", "target": "y"}, {"source": "c", "target": "z"}]
-    assert list(pickle.loads(pickle.dumps(pairs))) == list(pairs)
-    with pytest.raises(IndexError):
-        pairs[3]
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("b.en", "a.en", "c.txt"):
+        write(tmp_path / name, b"x\n")
+    return tmp_path
+
+
+def test_paths_are_listed_matched_and_sorted(folder, monkeypatch):
+    def names(paths):
+        return [Path(path).name for path in expand_paths(paths, "data.train_source")]
+
+    assert names(f"{folder}/c.txt,{folder}/*.en") == ["c.txt", "a.en", "b.en"]
+    monkeypatch.setenv("HOME", str(folder))
+    assert names("~/a.en,") == ["a.en"]
+    assert names("/no/such/file") == ["file"]  # opening it says what is wrong
+    with pytest.raises(UserError, match="^data.train_source: no file matches .*fr$"):
+        names(f"{folder}/*.fr")

@@ -5,6 +5,7 @@ et al. 2017. Raw text, cased and untokenised: 29,000 training, 1,014 validation 
 lines a language, aligned. The WMT multimodal task gives the licence as CC BY-NC-SA 4.0.
 """
 
+from transformer_jax.data.config import DataConfig
 from transformer_jax.data.download import RemoteFile
 from transformer_jax.data.public_sets import PublicSet
 
@@ -43,3 +44,8 @@ MULTI30K = PublicSet(
         for language, (size, sha256) in languages.items()
     },
 )
+
+
+def path(config: DataConfig, split: str, language: str) -> str:
+    """The file of a split in a language; UserError where it is not to be had."""
+    return MULTI30K.path(f"{FILE_STEMS[split]}.{language}", config.dir)

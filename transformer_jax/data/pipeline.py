@@ -10,6 +10,7 @@ of an iterator, little more than a place in each stream, is of use to any number
 """
 
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -108,6 +109,8 @@ def train_batches(
 ) -> TrainBatches:
     """Endless packed batches of `source`, every example once an epoch, each epoch in a new order.
 
+    Of `examples.Corpora` with weights, each corpus has epochs of its own.
+
     Args:
         source: random access to the examples.
         preprocess: `(example, rng) -> {feature: int32 [n]}`, n >= 1; runs in a background thread.
@@ -133,14 +136,25 @@ def train_batches(
     index, count = shard
     if rows % count:
         raise ValueError(f"{rows} rows cannot be shared equally by {count} processes")
+
     # Over indices rather than `source`: Grain meters each read of a source at more than its cost.
-    examples = (
-        grain.MapDataset.range(len(source))
-        .pipe(EpochShuffle, [seed])
-        .repeat()
-        .random_map(lambda i, rng: preprocess(source[i], rng), seed=seed)
-    )
-    return TrainBatches(Streams(examples, examples[: len(source)], lengths, rows, shard))
+    def examples(places: grain.MapDataset[int]) -> grain.MapDataset[Example]:
+        return places.random_map(lambda i, rng: preprocess(source[i], rng), seed=seed)
+
+    once = examples(grain.MapDataset.range(len(source)))
+    return TrainBatches(Streams(examples(_order(source, seed)), once, lengths, rows, shard))
+
+
+def _order(source: Sequence[Any], seed: int) -> grain.MapDataset[int]:
+    """The endless sequence of places in `source` that training takes its examples from: each once
+    an epoch; of corpora with weights, each corpus in epochs of its own."""
+    weights = getattr(source, "weights", None)
+    starts = source.starts if weights else [0, len(source)]
+    orders = [
+        grain.MapDataset.range(*part).pipe(EpochShuffle, [seed]).repeat()
+        for part in itertools.pairwise(starts)
+    ]
+    return grain.MapDataset.mix(orders, weights) if weights else orders[0]
 
 
 def eval_batches(

@@ -16,32 +16,45 @@ class PublicSet:
     Attributes:
       name: also the name of its folder below the data root.
       files: plain file name (as in train.en) -> the file to download for it.
+      source: where people get what is not downloaded from here.
     """
 
     name: str
     files: Mapping[str, RemoteFile]
+    source: str = ""
 
     def path(self, file_name: str, folder: str | None = None) -> str:
         """The path of a file of the set, as it is or with .gz behind its name.
 
         Args:
-          file_name: a key of `files`.
+          file_name: a file of the set.
           folder: where the user keeps the set: files there are taken as they are. None: the
             set's folder below the data root, downloaded there when absent.
 
         Raises:
           UserError: `folder` does not have the file, or it cannot be downloaded.
         """
-        home = Path(os.path.expanduser(folder)) if folder else _data_root() / self.name
+        if found := self.find(file_name, folder):
+            return found
+        home = self._home(folder)
+        if folder or file_name not in self.files:
+            otherwise = self.source or "leave it unset to have them downloaded"
+            raise UserError(
+                f"{home} has neither {file_name} nor {file_name}.gz: set data.dir to the folder "
+                f"of the files of {self.name} ({otherwise})"
+            )
+        return str(download(self.files[file_name], home))
+
+    def find(self, file_name: str, folder: str | None = None) -> str | None:
+        """As `path`, of a file that is on this machine; None where it is not."""
+        home = self._home(folder)
         for path in (home / file_name, home / f"{file_name}.gz"):
             if os.path.isfile(path):
                 return str(path)
-        if folder:
-            raise UserError(
-                f"{home} has neither {file_name} nor {file_name}.gz: set data.dir to the folder "
-                f"of the files of {self.name}, or leave it unset to have them downloaded"
-            )
-        return str(download(self.files[file_name], home))
+        return None
+
+    def _home(self, folder: str | None) -> Path:
+        return Path(os.path.expanduser(folder)) if folder else _data_root() / self.name
 
 
 def _data_root() -> Path:

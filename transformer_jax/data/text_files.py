@@ -1,112 +1,120 @@
-"""Reads text files of one sentence a line, alone or as aligned pairs.
+"""Text files of one example a line, read lazily: a corpus may be larger than memory.
 
 A line ends at "\\n" and nowhere else: U+2028, form feeds and other characters that `str.splitlines`
 splits at are text. One "\\r" before the line end and a byte order mark before the first line
 are dropped, so that files from Windows read the same.
 """
 
+import codecs
+import glob
 import gzip
-import itertools
-import logging
+import mmap
 import os
+import shutil
+import tempfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
 
 from transformer_jax.errors import UserError
 
-logger = logging.getLogger(__name__)
+_CHUNK_BYTES = 1 << 24
 
 
-@dataclass(frozen=True, repr=False)
-class LinePairs(Sequence):
-    """Line i of one side beside line i of the other: a random-access source of examples.
-
-    Attributes:
-      sources, targets: equally many lines; any sequence of strings will do.
-    """
-
-    sources: Sequence[str]
-    targets: Sequence[str]
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __getitem__(self, index):
-        if isinstance(index, slice):
-            return LinePairs(self.sources[index], self.targets[index])
-        return {"source": self.sources[index], "target": self.targets[index]}
-
-    def __repr__(self) -> str:
-        return f"LinePairs({len(self)} pairs)"
-
-
-def read_pairs(source_path: str, target_path: str, *, drop_blank: bool) -> LinePairs:
-    """Reads two files that are aligned line by line.
-
-    Args:
-      source_path, target_path: text files, plain or gzip (by the ending .gz).
-      drop_blank: leave out pairs that have no text on one side or on both (with a warning that
-        counts them), as fits training; otherwise every line is kept in its place.
-
-    Raises:
-      UserError: a file cannot be read, the files differ in length, or no pair is left.
-    """
-    sources, targets = read_lines(source_path), read_lines(target_path)
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{source_path} has {len(sources)} lines but {target_path} has {len(targets)}: "
-            "line i of one must be the translation of line i of the other"
-        )
-    pairs = LinePairs(sources, targets)
-    if not drop_blank:
-        return pairs
-    kept = _without_blank(pairs)
-    if not kept:
-        raise UserError(f"no line has text in both {source_path} and {target_path}")
-    if len(kept) < len(pairs):
-        logger.warning(
-            "left out %d of %d pairs of %s and %s: no text on one side or on both",
-            len(pairs) - len(kept),
-            len(pairs),
-            source_path,
-            target_path,
-        )
-    return kept
-
-
-def read_lines(path: str) -> list[str]:
+class TextLines(Sequence[str]):
     """The lines of a UTF-8 text file, plain or gzip (by the ending .gz), without their line ends.
+
+    The file is read through once, for the places where its lines end; these alone stay in memory.
+    What is compressed is unpacked into a temporary file without a name.
 
     Raises:
       UserError: the file is missing, unreadable, empty, broken gzip or not UTF-8 (names the line).
     """
-    try:
-        text = _read_bytes(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line_number = error.object.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}, line {line_number}: not UTF-8 ({error.reason}); convert the file to UTF-8"
-        ) from error
-    if not text:
-        raise UserError(f"{path} is empty: it must hold one sentence a line")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+    def __init__(self, path: str):
+        self.path = os.fspath(path)
+        self._bytes = _map_into_memory(self.path)
+        self._first = len(codecs.BOM_UTF8) if self._bytes[:3] == codecs.BOM_UTF8 else 0
+        self._ends = _line_ends(self._bytes)  # [N], one place behind each line's last byte
+        self._check_utf8()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> str:
+        index = range(len(self))[index]
+        return self.line_bytes(index).decode()
+
+    def line_bytes(self, index: int) -> bytes:
+        """Line `index` >= 0 as it stands in the file."""
+        start = self._ends[index - 1] + 1 if index else self._first
+        return self._bytes[start : self._ends[index]].removesuffix(b"\r")
+
+    def __repr__(self) -> str:
+        return f"TextLines({self.path!r})"
+
+    def _check_utf8(self) -> None:
+        start, size = 0, len(self._bytes)
+        while start < size:
+            # Whole lines, so that no character is cut.
+            last = np.searchsorted(self._ends, min(start + _CHUNK_BYTES, size - 1))
+            stop = int(self._ends[last]) + 1
+            try:
+                self._bytes[start:stop].decode()
+            except UnicodeDecodeError as error:
+                number = np.searchsorted(self._ends, start + error.start) + 1
+                raise UserError(
+                    f"{self.path}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8"
+                ) from error
+            start = stop
 
 
-def _read_bytes(path: str) -> bytes:
-    open_file = gzip.open if os.fspath(path).endswith(".gz") else open
+def expand_paths(paths: str, field: str) -> list[str]:
+    """The files that a field of the config names: separated by commas, "~" and "*" expanded.
+
+    Raises:
+      UserError: a pattern matches no file.
+    """
+    found = []
+    for pattern in map(os.path.expanduser, filter(None, paths.split(","))):
+        matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+        if not matches:
+            raise UserError(f"{field}: no file matches {pattern}")
+        found += matches
+    return found
+
+
+def _map_into_memory(path: str) -> mmap.mmap:
     try:
-        with open_file(path, "rb") as file:
-            return file.read()
+        with open(path, "rb") as file:
+            return _mapped(file, path) if not path.endswith(".gz") else _unpacked(file, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is not a whole gzip file ({error}): fetch it again") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _without_blank(pairs: LinePairs) -> LinePairs:
-    has_text = [bool(pair["source"].strip() and pair["target"].strip()) for pair in pairs]
-    return LinePairs(
-        list(itertools.compress(pairs.sources, has_text)),
-        list(itertools.compress(pairs.targets, has_text)),
-    )
+def _mapped(file: BinaryIO, path: str) -> mmap.mmap:
+    if not os.fstat(file.fileno()).st_size:
+        raise UserError(f"{path} is empty: it must hold one example a line")
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _unpacked(packed: BinaryIO, path: str) -> mmap.mmap:
+    with tempfile.TemporaryFile() as unpacked, gzip.open(packed) as content:
+        shutil.copyfileobj(content, unpacked, _CHUNK_BYTES)
+        unpacked.flush()
+        return _mapped(unpacked, path)
+
+
+def _line_ends(data: mmap.mmap) -> np.ndarray:
+    """The place of each line feed; of the end, too, where a last line has none."""
+    ends, size = [], len(data)
+    for start in range(0, size, _CHUNK_BYTES):
+        chunk = np.frombuffer(data[start : start + _CHUNK_BYTES], np.uint8)
+        ends.append(np.flatnonzero(chunk == ord("\n")) + start)
+    if data[size - 1 :] != b"\n":
+        ends.append([size])
+    return np.concatenate(ends).astype(np.int64)

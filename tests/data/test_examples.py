@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+
+from transformer_jax.data.examples import Corpora, LinePairs, Parsed, Selection
+
+
+@pytest.fixture
+def pairs():
+    return LinePairs(["a", "b", "c"], ["x", "y", "z"])
+
+
+def test_line_pairs_are_a_sequence(pairs):
+    assert len(pairs) == 3
+    assert pairs[-1] == {"source": "c", "target": "z"}
+    with pytest.raises(IndexError):
+        pairs[3]
+
+
+def test_a_selection_has_the_chosen_in_its_order(pairs):
+    assert [pair["source"] for pair in Selection(pairs, np.array([2, 0]))] == ["c", "a"]
+
+
+def test_examples_are_parsed_when_asked_for():
+    asked = []
+    parsed = Parsed(["a", "b"], lambda item: asked.append(item) or {"source": item, "target": ""})
+    assert len(parsed) == 2 and not asked
+    assert parsed[1]["source"] == "b" and asked == ["b"]
+
+
+def test_corpora_stand_one_behind_the_other(pairs):
+    both = Corpora((pairs, LinePairs([], []), LinePairs(["d"], ["w"])))
+    assert len(both) == 4 and both.starts == [0, 3, 3, 4]
+    assert "".join(pair["source"] for pair in both) == "abcd"
+    assert both[-1] == both[3] == {"source": "d", "target": "w"}
+    with pytest.raises(IndexError):
+        both[4]

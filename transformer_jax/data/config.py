@@ -1,0 +1,75 @@
+"""The section `data` of a config."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which set to read, and the longest sequences to make of it.
+
+    Attributes:
+      name: an entry of `sources.SOURCES`, or several, separated by commas: all are trained on, the
+        first one is scored.
+      dir: the folder of a named public set's files; None: below $TRANSFORMER_JAX_DATA or the user
+        cache, downloaded there when absent.
+      max_source_length, max_target_length: in tokens, the end-of-sequence token included; also
+        the row lengths of packed batches.
+      train_source ... test_target: the files of `parallel_text`, one sentence a line, plain or .gz;
+        several, separated by commas or matched by "*", are so many corpora.
+      train_text, valid_text, test_text: likewise of the sets whose examples stand whole in one
+        file, `seq2seq_tsv` and `json_lines`.
+      weights: how often training draws from each corpus relative to the others, as "2,1"; None:
+        each example once an epoch.
+      tfds_name: the builder of `tfds`, as "wmt14_translate".
+      source_language, target_language: of `tfds`, as "en", "de".
+      synthetic_size: how many training pairs of the synthetic set to draw.
+      synthetic_seed: the seed that all its splits are drawn with.
+
+    Raises:
+      ValueError: a value out of range.
+    """
+
+    name: str = "synthetic_en_de"
+    dir: str | None = None
+    max_source_length: int = 64
+    max_target_length: int = 64
+    train_source: str | None = None
+    train_target: str | None = None
+    valid_source: str | None = None
+    valid_target: str | None = None
+    test_source: str | None = None
+    test_target: str | None = None
+    train_text: str | None = None
+    valid_text: str | None = None
+    test_text: str | None = None
+    weights: str | None = None
+    tfds_name: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+    synthetic_size: int = 20_000
+    synthetic_seed: int = 0
+
+    def __post_init__(self):
+        for field in ("max_source_length", "max_target_length"):
+            if getattr(self, field) < 2:
+                raise ValueError(
+                    f"{field} must be at least 2, a token and the end of sequence, "
+                    f"not {getattr(self, field)}"
+                )
+        if self.synthetic_size < 1:
+            raise ValueError(f"synthetic_size must be at least 1, not {self.synthetic_size}")
+        if self.synthetic_seed < 0:
+            raise ValueError(f"synthetic_seed must not be negative, but is {self.synthetic_seed}")
+        self.corpus_weights()
+
+    def corpus_weights(self) -> tuple[float, ...] | None:
+        """`weights` as numbers; ValueError where one is not positive."""
+        if self.weights is None:
+            return None
+        try:
+            weights = tuple(map(float, self.weights.split(",")))
+        except ValueError as error:
+            raise ValueError(f"weights is {self.weights!r}; write numbers, as 2,1") from error
+        if not all(0 < weight < float("inf") for weight in weights):
+            raise ValueError(f"weights is {self.weights!r}; each must be positive")
+        return weights
