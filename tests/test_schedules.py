@@ -47,8 +47,31 @@ def test_cosine(update, rate):
 
 
 @pytest.mark.parametrize(
+    ("update", "rate"), [(1, 1e-5), (50, 5e-4), (100, 1e-3), (400, 1e-3), (10_000, 1e-3)]
+)
+def test_constant(update, rate):
+    schedule = schedules.constant(1e-3, 100)
+    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("update", "rate"),
+    [(1, 1e-4), (5, 5e-4), (10, 1e-3), (35, 7.5e-4), (60, 5e-4), (110, 0), (500, 0)],
+)
+def test_linear(update, rate):
+    schedule = schedules.linear(1e-3, warmup_steps=10, decay_steps=110)
+    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize(
     "schedule",
-    [schedules.transformer(64, 10), schedules.inverse_sqrt(1.0, 10), schedules.cosine(1.0, 10, 90)],
+    [
+        schedules.transformer(64, 10),
+        schedules.inverse_sqrt(1.0, 10),
+        schedules.constant(1.0, 10),
+        schedules.linear(1.0, 10, 90),
+        schedules.cosine(1.0, 10, 90),
+    ],
 )
 def test_steps_may_be_traced(schedule):
     counts = np.arange(0, 100, 7, dtype=np.int32)

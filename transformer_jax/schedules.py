@@ -26,6 +26,21 @@ def inverse_sqrt(peak: float, warmup_steps: int) -> optax.Schedule:
     return schedule
 
 
+def constant(peak: float, warmup_steps: int) -> optax.Schedule:
+    """Linear warm-up to `peak` at update `warmup_steps`, which then stays."""
+    return lambda count: peak * jnp.minimum((count + 1) / warmup_steps, 1.0)
+
+
+def linear(peak: float, warmup_steps: int, decay_steps: int) -> optax.Schedule:
+    """Linear warm-up to `peak`, linear decay to 0 at update `decay_steps` (Devlin et al. 2019)."""
+
+    def schedule(count):
+        left = (decay_steps - count - 1) / (decay_steps - warmup_steps)
+        return peak * jnp.clip(jnp.minimum((count + 1) / warmup_steps, left), 0.0)
+
+    return schedule
+
+
 def cosine(peak: float, warmup_steps: int, decay_steps: int) -> optax.Schedule:
     """Linear warm-up to `peak`, half a cosine to 0 at `decay_steps` (Loshchilov, Hutter 2017)."""
     schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, decay_steps)

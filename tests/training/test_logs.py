@@ -5,11 +5,13 @@ import logging
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
+from transformer_jax.errors import UserError
 from transformer_jax.training import progress as progress_module
 from transformer_jax.training.logs import LoggingConfig, RunLog
 from transformer_jax.training.progress import ProgressLines, format_seconds, start_progress
@@ -53,6 +55,38 @@ def test_a_record_is_on_disk_before_the_run_ends(tmp_path):
     with RunLog(tmp_path, start_step=0, num_steps=10) as log:
         log.record(1, "train", {"loss": 2.5})
         assert read_records(tmp_path)[0]["loss"] == 2.5
+
+
+def test_figures_go_to_weights_and_biases_too(tmp_path, monkeypatch):
+    calls = []
+
+    class Run:
+        def log(self, figures, step):
+            calls.append((figures, step))
+
+        def finish(self):
+            calls.append("finished")
+
+    def init(**options):
+        calls.append(options)
+        return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    (tmp_path / "config.json").write_text('{"seed": 3}')
+    for start in (0, 5):
+        with RunLog(tmp_path, start_step=start, num_steps=10, wandb="project") as log:
+            log.record(start + 5, "train", {"loss": 2.5, "signature": "text"})
+    begun, logged, finished, again, *_ = calls
+    assert begun["project"] == "project" and begun["config"] == {"seed": 3}
+    assert begun["dir"] == tmp_path and begun["resume"] == "allow"
+    assert logged == ({"train/loss": 2.5}, 5) and finished == "finished"
+    assert again["id"] == begun["id"]  # a run that goes on stays one run
+
+
+def test_without_its_package_weights_and_biases_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="logging.wandb: the package wandb is not installed"):
+        RunLog(tmp_path, start_step=0, num_steps=10, wandb="project")
 
 
 def test_what_is_not_finite_is_null_so_that_the_line_stays_json(tmp_path):

@@ -96,22 +96,53 @@ def test_the_schedule_is_that_of_the_config():
     np.testing.assert_allclose(rates(learning_rate=2.0), paper, rtol=1e-5)
     inverse_sqrt = rates(schedule="inverse_sqrt", learning_rate=0.4)
     np.testing.assert_allclose(inverse_sqrt, [0.1, 0.4, 0.2], rtol=1e-5)
-    cosine = make_schedule(
-        OptimizerConfig(schedule="cosine", learning_rate=0.4, warmup_steps=4, decay_steps=12),
-        D_MODEL,
-    )
-    np.testing.assert_allclose([cosine(3), cosine(7), cosine(11)], [0.4, 0.2, 0.0], atol=1e-6)
+    constant = rates(schedule="constant", learning_rate=0.4)
+    np.testing.assert_allclose(constant, [0.1, 0.4, 0.4], rtol=1e-5)
+    for name, early in (("cosine", 0.4 * (1 + 0.5**0.5) / 2), ("linear", 0.3)):
+        schedule = make_schedule(
+            OptimizerConfig(schedule=name, learning_rate=0.4, warmup_steps=4, decay_steps=12),
+            D_MODEL,
+        )
+        found = [schedule(count) for count in (3, 5, 7, 11)]
+        np.testing.assert_allclose(found, [0.4, early, 0.2, 0.0], atol=1e-6)
+
+
+def test_adafactor_scales_by_rows_columns_and_size():
+    """Shazeer and Stern (2018), algorithm 4, first update: there beta2 is 0."""
+    rng = np.random.default_rng(0)
+    param, grad = rng.normal(size=(2, 40, 48)).astype(np.float32)
+    config = OptimizerConfig(name="adafactor", warmup_steps=1)
+    (after,) = train(config, {"kernel": jnp.asarray(param)}, [{"kernel": jnp.asarray(grad)}])
+    square = grad**2
+    estimate = square.mean(1, keepdims=True) * square.mean(0) / square.mean()
+    update = grad / np.sqrt(estimate)
+    update /= max(1.0, np.sqrt((update**2).mean()))
+    expected = param - paper_rate(1, 1) * np.sqrt((param**2).mean()) * update
+    np.testing.assert_allclose(after["kernel"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_adafactor_keeps_less_than_a_matrix_for_a_matrix():
+    def kept(name):
+        config = OptimizerConfig(name=name)
+        optimizer = make_optimizer(config, make_schedule(config, D_MODEL))
+        params = {"kernel": jnp.zeros((256, 4, 64)), "bias": jnp.zeros(64)}
+        return sum(leaf.size for leaf in jax.tree.leaves(optimizer.init(params)))
+
+    assert kept("adam") > 2 * 256 * 4 * 64
+    assert kept("adafactor") < 0.05 * 256 * 4 * 64
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "sgd"}, "name is 'sgd', not one of adam, adamw"),
-        ({"schedule": "linear"}, "schedule is 'linear', not one of transformer"),
+        ({"name": "sgd"}, "name is 'sgd', not one of adam, adamw, adafactor"),
+        ({"schedule": "step"}, "schedule is 'step', not one of transformer"),
         ({"learning_rate": 0.0}, "learning_rate and warmup_steps must be positive"),
         ({"warmup_steps": 0}, "learning_rate and warmup_steps must be positive"),
         ({"schedule": "cosine"}, "'cosine' asks for decay_steps beyond warmup_steps"),
-        ({"schedule": "cosine", "decay_steps": 4000}, "decay_steps beyond warmup_steps"),
+        ({"schedule": "linear", "decay_steps": 4000}, "'linear' asks for decay_steps beyond"),
+        ({"ema_decay": 1.0}, "ema_decay is 1.0; it must lie in"),
+        ({"ema_decay": 0.0}, "ema_decay is 0.0; it must lie in"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0; it must be positive, or None"),
         ({"weight_decay": 0.1}, "weight_decay asks for name 'adamw'"),
     ],

@@ -81,6 +81,26 @@ def test_every_step_and_every_micro_batch_has_its_own_key(batch):
     assert not np.isclose(sums["draw_squared"], sums["draw"] ** 2 / 2, rtol=1e-3)
 
 
+def test_the_moving_average_follows_the_parameters_that_train(batch):
+    decay = 0.6
+    optimizer = optax.sgd(LEARNING_RATE / 10)
+    plain = jax.jit(make_train_step(squared_error, optimizer))
+    averaging = jax.jit(make_train_step(squared_error, optimizer, ema_decay=decay))
+    start = {"w": jnp.array([0.5, -1.0, 2.0])}
+    alone = TrainState.create(start, optimizer, jax.random.key(3))
+    state = TrainState.create(start, optimizer, jax.random.key(3), averaged=True)
+    expected = np.array(start["w"])
+    for n in range(1, 20):
+        alone, _ = plain(alone, batch)
+        state, _ = averaging(state, batch)
+        np.testing.assert_allclose(state.live["w"], alone.params["w"], rtol=1e-6)
+        weight = min(decay, (1 + n) / (10 + n))
+        expected = weight * expected + (1 - weight) * np.array(alone.params["w"])
+        np.testing.assert_allclose(state.params["w"], expected, rtol=1e-5)
+    assert not np.allclose(state.params["w"], state.live["w"], rtol=1e-3)
+    assert alone.live is None
+
+
 @pytest.fixture
 def packed():
     """Four rows of 8 slots; each holds two sentence pairs, the later rows less and less of them."""

@@ -1,7 +1,12 @@
 """Text to token ids and back: the tokenizers of a run, trained on its own text and kept with it."""
 
 from transformer_jax.tokenization.config import KINDS, TokenizerConfig
-from transformer_jax.tokenization.sides import Tokenizers, load_tokenizers, train_tokenizers
+from transformer_jax.tokenization.sides import (
+    Tokenizers,
+    copy_tokenizers,
+    load_tokenizers,
+    train_tokenizers,
+)
 from transformer_jax.tokenization.specials import BOS, EOS, NUM_SPECIALS, PAD, UNK
 from transformer_jax.tokenization.tokenizer import Tokenizer
 
@@ -15,6 +20,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerConfig",
     "Tokenizers",
+    "copy_tokenizers",
     "load_tokenizers",
     "train_tokenizers",
 ]

@@ -16,7 +16,7 @@ class TokenizerConfig:
     ask the tokenizer itself for the size that a model needs.
 
     Raises ValueError for an unknown kind, a vocabulary without room for a token beside the
-    specials, or a coverage outside [0.98, 1].
+    specials, a coverage outside [0.98, 1], or bytes in a vocabulary that has no place for them.
     """
 
     kind: str = "bpe"
@@ -25,6 +25,9 @@ class TokenizerConfig:
     """One vocabulary for all sides, or one for each."""
     character_coverage: float = 1.0
     """Share of the text's characters that get a token; the rarest beyond it become unknown."""
+    byte_fallback: bool = False
+    """Characters without a token become their UTF-8 bytes, 256 tokens of the vocabulary, so that
+    none is unknown and the model can copy it; for "bpe" and "unigram"."""
 
     def __post_init__(self):
         if self.kind not in KINDS:
@@ -34,6 +37,8 @@ class TokenizerConfig:
                 f"vocab_size {self.vocab_size} is too small: {NUM_SPECIALS} tokens are special, "
                 f"use {NUM_SPECIALS + 1} or more"
             )
+        if self.byte_fallback and self.kind not in ("bpe", "unigram"):
+            raise ValueError(f"byte_fallback asks for kind bpe or unigram, not {self.kind}")
         if not 0.98 <= self.character_coverage <= 1.0:
             raise ValueError(
                 f"character_coverage {self.character_coverage} is not within 0.98 and 1"

@@ -6,6 +6,7 @@ the models: `joint.model`, or one for each side. The folder appears whole or not
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.tokenization.config import TokenizerConfig
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.training import train_model
+
+logger = logging.getLogger(__name__)
 
 _MANIFEST = "sides.json"
 
@@ -62,10 +65,18 @@ def load_tokenizers(directory: str | Path) -> Tokenizers:
     return Tokenizers({side: loaded[model] for side, model in sides.items()})
 
 
+def copy_tokenizers(source: str | Path, directory: str | Path) -> Tokenizers:
+    """Stores those of another folder as `directory`, whole; UserError as from `load_tokenizers`."""
+    load_tokenizers(source)
+    partial = _fresh_partial(Path(directory))
+    shutil.copytree(source, partial, dirs_exist_ok=True)
+    os.replace(partial, directory)
+    logger.info("took over the tokenizers of %s", source)
+    return load_tokenizers(directory)
+
+
 def _store(models: Mapping[str, bytes], model_of: Mapping[str, str], directory: Path) -> None:
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
-    partial.mkdir(parents=True)
+    partial = _fresh_partial(directory)
     for name, model in models.items():
         (partial / f"{name}.model").write_bytes(model)
     manifest = {
@@ -74,6 +85,13 @@ def _store(models: Mapping[str, bytes], model_of: Mapping[str, str], directory: 
     }
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     os.replace(partial, directory)
+
+
+def _fresh_partial(directory: Path) -> Path:
+    partial = directory.with_name(directory.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
+    partial.mkdir(parents=True)
+    return partial
 
 
 def _read_manifest(path: Path) -> dict[str, tuple[str, str]]:

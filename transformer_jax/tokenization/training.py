@@ -39,6 +39,7 @@ def train_model(config: TokenizerConfig, texts: Iterable[str], name: str) -> byt
             vocab_size=config.vocab_size,
             hard_vocab_limit=config.kind in ("bpe", "unigram"),
             character_coverage=config.character_coverage,
+            byte_fallback=config.byte_fallback,
             normalization_rule_name="nmt_nfkc",
             pad_id=PAD,
             unk_id=UNK,

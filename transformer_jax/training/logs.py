@@ -1,7 +1,10 @@
-"""Where the figures of a run go: metrics.jsonl, TensorBoard and the progress shown meanwhile."""
+"""Where the figures of a run go: metrics.jsonl, TensorBoard and the progress shown meanwhile; on
+request to Weights & Biases too."""
 
 import contextlib
+import json
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -11,6 +14,7 @@ from typing import Any, Self
 
 from tensorboardX import SummaryWriter
 
+from transformer_jax.errors import UserError
 from transformer_jax.training.progress import start_progress
 from transformer_jax.training.records import RecordFile, plain_value
 
@@ -22,6 +26,7 @@ class LoggingConfig:
     Attributes:
       every_steps: optimizer steps between two records of training figures.
       profile_steps: how many steps to trace, early in each start, into `workdir/profile`.
+      wandb: the Weights & Biases project that figures also go to; None: none.
 
     Raises:
       ValueError: a value out of range.
@@ -29,6 +34,7 @@ class LoggingConfig:
 
     every_steps: int = 100
     profile_steps: int = 0
+    wandb: str | None = None
 
     def __post_init__(self):
         if self.every_steps < 1:
@@ -45,9 +51,12 @@ class RunLog:
     what lies beyond `start_step`, the step that the run was restored to (0 for a new one).
 
     In a job of many processes the first one alone holds a RunLog, the others a `NoLog`.
+
+    Raises:
+      UserError: `wandb`, a project of Weights & Biases, is given and its package is not installed.
     """
 
-    def __init__(self, workdir: Path, *, start_step: int, num_steps: int):
+    def __init__(self, workdir: Path, *, start_step: int, num_steps: int, wandb: str | None = None):
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
         self._events = SummaryWriter(
@@ -57,6 +66,7 @@ class RunLog:
             filename_suffix=f".from_step_{start_step}",
             flush_secs=30,
         )
+        self._wandb = _start_wandb(wandb, workdir) if wandb else None
         self._progress = start_progress(start_step, num_steps)
 
     def advance(self, step: int) -> None:
@@ -72,15 +82,19 @@ class RunLog:
         plain = {name: plain_value(value) for name, value in metrics.items()}
         now = round(time.time(), 3)
         self._records.append({"step": step, "split": split, "time": now, **plain})
-        for name, value in plain.items():
-            if isinstance(value, Real):
-                self._events.add_scalar(f"{split}/{name}", value, step, walltime=now)
+        numbers = {f"{split}/{n}": value for n, value in plain.items() if isinstance(value, Real)}
+        for name, value in numbers.items():
+            self._events.add_scalar(name, value, step, walltime=now)
+        if self._wandb:
+            self._wandb.log(numbers, step=step)
         self._progress.report(step, split, plain)
 
     def close(self) -> None:
         self._progress.close()
         self._records.close()
         self._events.close()
+        if self._wandb:
+            self._wandb.finish()
 
     def __enter__(self) -> Self:
         return self
@@ -105,3 +119,26 @@ class NoLog(contextlib.nullcontext):
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         pass
+
+
+def _start_wandb(project: str, workdir: Path) -> Any:
+    """The W&B run of this workdir, which goes on where the workdir's does."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError(
+            "logging.wandb: the package wandb is not installed: pip install it, or set none"
+        ) from error
+    kept = workdir / "wandb" / "run_id"
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(uuid.uuid4().hex)
+    config = workdir / "config.json"
+    return wandb.init(
+        project=project,
+        name=workdir.name,
+        id=kept.read_text(),
+        resume="allow",
+        dir=workdir,
+        config=json.loads(config.read_text()) if config.exists() else None,
+    )

@@ -31,6 +31,9 @@ class TrainConfig:
       tokens_per_batch: slots of a batch on each side, padding included, for one update.
       accumulation_steps: micro-batches that a batch is divided into.
       label_smoothing: eps (section 5.4).
+      remat: keep only the layers' inputs of the forward pass and compute the rest once more in the
+        backward pass: less memory, more time (`nn.remat`).
+      init_from: workdir of a run whose parameters and tokenizers to start from.
 
     Raises:
       ValueError: a value out of range.
@@ -40,6 +43,8 @@ class TrainConfig:
     tokens_per_batch: int = 25_000
     accumulation_steps: int = 1
     label_smoothing: float = 0.1
+    remat: bool = False
+    init_from: str | None = None
 
     def __post_init__(self):
         for name in ("num_steps", "tokens_per_batch", "accumulation_steps"):

@@ -7,22 +7,28 @@ import optax
 
 from transformer_jax import schedules
 
-_NAMES = ("adam", "adamw")
-_SCHEDULES = ("transformer", "inverse_sqrt", "cosine")
+_NAMES = ("adam", "adamw", "adafactor")
+_SCHEDULES = ("transformer", "inverse_sqrt", "constant", "linear", "cosine")
+_DECAYING = ("linear", "cosine")
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam and its learning rate; the defaults are the paper's.
+    """The optimizer and its learning rate; the defaults are the paper's.
 
     Attributes:
-      name: "adam", or "adamw" with decoupled weight decay on matrices.
-      schedule: "transformer" (equation 3), "inverse_sqrt" or "cosine" (see `schedules`).
+      name: "adam" (Kingma and Ba 2015); "adamw", with decoupled weight decay on matrices
+        (Loshchilov and Hutter 2019); or "adafactor", which keeps of a matrix's second moments their
+        sums by row and column, and scales its update by its size (Shazeer and Stern 2018).
+      schedule: "transformer" (equation 3), "inverse_sqrt", "constant", "linear" or "cosine" (see
+        `schedules`).
       learning_rate: the peak; for "transformer" a factor of equation 3, 1 in the paper.
       warmup_steps: updates until the peak.
-      decay_steps: updates until "cosine" reaches 0.
+      decay_steps: updates until "linear" and "cosine" reach 0.
       weight_decay: of "adamw".
       clip_norm: largest global norm of the gradient; None: no clipping.
+      ema_decay: of an exponential moving average of the parameters, which then is what is
+        evaluated and used; None: the parameters themselves.
       beta1, beta2, epsilon: of Adam.
 
     Raises:
@@ -36,6 +42,7 @@ class OptimizerConfig:
     decay_steps: int | None = None
     weight_decay: float = 0.0
     clip_norm: float | None = None
+    ema_decay: float | None = None
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-9
@@ -48,10 +55,12 @@ class OptimizerConfig:
                 )
         if self.learning_rate <= 0 or self.warmup_steps < 1:
             raise ValueError("learning_rate and warmup_steps must be positive")
-        if self.schedule == "cosine" and (self.decay_steps or 0) <= self.warmup_steps:
-            raise ValueError("schedule 'cosine' asks for decay_steps beyond warmup_steps")
+        if self.schedule in _DECAYING and (self.decay_steps or 0) <= self.warmup_steps:
+            raise ValueError(f"schedule {self.schedule!r} asks for decay_steps beyond warmup_steps")
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise ValueError(f"clip_norm is {self.clip_norm}; it must be positive, or None")
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise ValueError(f"ema_decay is {self.ema_decay}; it must lie in (0, 1), or be None")
         if self.weight_decay and self.name != "adamw":
             raise ValueError("weight_decay asks for name 'adamw'")
 
@@ -64,6 +73,10 @@ def make_schedule(config: OptimizerConfig, d_model: int) -> optax.Schedule:
             return schedules.transformer(d_model, warmup, factor=peak)
         case "inverse_sqrt":
             return schedules.inverse_sqrt(peak, warmup)
+        case "constant":
+            return schedules.constant(peak, warmup)
+        case "linear":
+            return schedules.linear(peak, warmup, config.decay_steps)
         case _:
             return schedules.cosine(peak, warmup, config.decay_steps)
 
@@ -71,10 +84,17 @@ def make_schedule(config: OptimizerConfig, d_model: int) -> optax.Schedule:
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    """Clipping, Adam's moments, weight decay and the learning rate, in this order."""
-    parts = [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)]
+    """Clipping, the optimizer's own scaling, weight decay and the learning rate, in this order."""
+    parts = []
     if config.clip_norm is not None:
-        parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
+        parts.append(optax.clip_by_global_norm(config.clip_norm))
+    match config.name:
+        case "adafactor":
+            # Heads are narrow: with optax's 128 the kernels of attention would not be factored.
+            parts.append(optax.scale_by_factored_rms(min_dim_size_to_factor=32))
+            parts += [optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()]
+        case _:
+            parts.append(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
     if config.name == "adamw":
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=_is_matrix))
     return optax.chain(*parts, optax.scale_by_learning_rate(schedule))

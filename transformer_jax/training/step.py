@@ -17,6 +17,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     accumulation_steps: int = 1,
     axis_name: str | None = None,
+    ema_decay: float | None = None,
 ) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
     """Builds `train_step(state, batch) -> (state, sums)`.
 
@@ -28,6 +29,7 @@ def make_train_step(
       optimizer: of optax.
       accumulation_steps: micro-batches that the rows of a batch are divided into, one after
         another.
+      ema_decay: of the moving average of the parameters, if the state keeps one.
       axis_name: of the devices that each run this step on rows of their own, under `pmap`; their
         sums are added up, and each draws its own dropout.
     """
@@ -36,20 +38,28 @@ def make_train_step(
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
         if axis_name is not None:
             rng = jax.random.fold_in(rng, jax.lax.axis_index(axis_name))
-        grads, sums = _summed_gradients(loss_fn, state.params, batch, rng, accumulation_steps)
+        live = state.params if ema_decay is None else state.live
+        grads, sums = _summed_gradients(loss_fn, live, batch, rng, accumulation_steps)
         if axis_name is not None:
             grads, sums = jax.lax.psum((grads, sums), axis_name)
         grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        updates, opt_state = optimizer.update(grads, state.opt_state, live)
         sums["grad_norm"] = optax.tree.norm(grads)
-        state = state.replace(
-            step=state.step + 1,
-            params=optax.apply_updates(state.params, updates),
-            opt_state=opt_state,
-        )
-        return state, sums
+        live = optax.apply_updates(live, updates)
+        state = state.replace(step=state.step + 1, opt_state=opt_state)
+        if ema_decay is None:
+            return state.replace(params=live), sums
+        average = _moved_average(state.params, live, ema_decay, state.step)
+        return state.replace(params=average, live=live), sums
 
     return train_step
+
+
+def _moved_average(average, params, decay, step):
+    """decay * average + (1 - decay) * params; early averages forget sooner, min(decay, (1 + n) /
+    (10 + n)), lest the first parameters weigh for long."""
+    weight = 1 - jnp.minimum(decay, (1 + step) / (10 + step))
+    return jax.tree.map(lambda old, new: old + weight * (new - old), average, params)
 
 
 def _summed_gradients(loss_fn, params, batch, rng, accumulation_steps):

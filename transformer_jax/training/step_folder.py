@@ -61,17 +61,32 @@ def join_state(state: Any, params: Leaves, training: Leaves) -> Any:
     return fill(state, training | {f"{PARAMS}/{name}": leaf for name, leaf in params.items()})
 
 
+def saved_arrays(folder: Path, item: str) -> Leaves:
+    """Shapes and dtypes of one item's arrays, as they were saved."""
+    with ocp.StandardCheckpointer() as reader:
+        return dict(reader.metadata(folder / item).item_metadata.items())
+
+
 def read_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
     """Reads one item's arrays onto the shardings of `abstract` (default: the first local device).
 
     Raises:
         UserError: the stored names, shapes or dtypes are not those of `abstract`.
     """
-    with ocp.StandardCheckpointer() as reader:
-        saved = dict(reader.metadata(folder / item).item_metadata.items())
-        _require_fit(folder / item, saved, abstract)
-        targets = {name: _target(leaf) for name, leaf in abstract.items()}
-        return reader.restore(folder / item, targets)
+    _require_fit(folder / item, saved_arrays(folder, item), abstract)
+    return read_some_arrays(folder, item, abstract)
+
+
+def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
+    """As `read_arrays`, of arrays known to be saved so; what else there is stays unread."""
+    targets = {name: _target(leaf) for name, leaf in abstract.items()}
+    arguments = ocp.args.PyTreeRestore(
+        targets,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(targets),
+        partial_restore=True,
+    )
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        return reader.restore(folder / item, arguments)
 
 
 def read_data(folder: Path) -> Any:
@@ -86,14 +101,19 @@ def read_score(folder: Path) -> float | None:
     return ocp.JsonCheckpointHandler(METRICS).restore(folder / METRICS)["score"]
 
 
-def _require_fit(path: Path, saved: Leaves, wanted: Leaves) -> None:
-    problems = [f"{name} is not saved" for name in wanted if name not in saved]
-    problems += [f"{name} is saved but not expected" for name in saved if name not in wanted]
-    problems += [
+def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
+    """What is saved of another shape or dtype than wanted, a text for each."""
+    return [
         f"{name} is saved as {_describe(saved[name])}, expected {_describe(wanted[name])}"
         for name in wanted
         if name in saved and _describe(saved[name]) != _describe(wanted[name])
     ]
+
+
+def _require_fit(path: Path, saved: Leaves, wanted: Leaves) -> None:
+    problems = [f"{name} is not saved" for name in wanted if name not in saved]
+    problems += [f"{name} is saved but not expected" for name in saved if name not in wanted]
+    problems += misfits(saved, wanted)
     if problems:
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise UserError(

@@ -1,0 +1,50 @@
+"""One run writes a workdir at a time."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def sole_writer(workdir: Path) -> Iterator[None]:
+    """Holds a workdir, which is made if absent; the system lets go of it when this process ends.
+
+    Of a job's processes the first one holds it for all.
+
+    Raises:
+      UserError: another run holds it (the message says which process), or it cannot be written.
+    """
+    with contextlib.ExitStack() as held:
+        hosts.from_primary(lambda: _hold(workdir, held))
+        yield
+
+
+def _hold(workdir: Path, held: contextlib.ExitStack) -> None:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        file = held.enter_context((workdir / ".lock").open("a+"))
+    except OSError as error:
+        raise UserError(f"cannot write to {workdir}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        raise UserError(
+            f"{workdir}: {file.read().strip() or 'another process'} is training there; "
+            "wait for it, or choose another --workdir"
+        ) from error
+    except OSError as error:  # a file system without locks
+        logger.warning("%s cannot be locked (%s); do not start two runs there", workdir, error)
+        return
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+    file.flush()
