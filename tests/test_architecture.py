@@ -9,13 +9,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "transformer_jax"
 
 FLOORS = [
-    {"errors", "precision"},
+    {"errors", "host_memory", "precision"},
     {"nn", "losses", "schedules", "metrics", "scoring", "parallel", "tokenization", "decoding"},
     {"models", "data"},
     {"tasks"},
     {"training", "analysis"},
     {"configuration", "build"},
-    {"api", "benchmark", "dry_run"},
+    {"run", "api", "benchmark", "dry_run", "pictures"},
     {"cli"},
     {"__main__", PACKAGE},  # the doors: the shell's and, lazily, the notebook's
 ]
@@ -30,9 +30,12 @@ HOMES = {
     "sentencepiece": {"tokenization"},
     "sacrebleu": {"scoring"},
     "grain": {"data", "training"},
+    "tensorflow_datasets": {"data"},
+    "wandb": {"training"},
+    "matplotlib": {"analysis", "pictures"},
     "orbax": {"training"},
     "tensorboardX": {"training"},
-    "ml_collections": {"configuration", "api", "benchmark", "dry_run"},
+    "ml_collections": {"configuration", "run", "api", "benchmark", "dry_run", "pictures"},
     "tensorflow": set(),
     "torch": set(),
     "clu": set(),  # its metric writers import TensorFlow

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 from transformer_jax import build
@@ -9,6 +10,7 @@ from transformer_jax.configuration import read_settings
 from transformer_jax.data.pipeline import train_batches
 from transformer_jax.data.synthetic import synthetic_split
 from transformer_jax.errors import UserError
+from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
@@ -35,6 +37,44 @@ def test_tokenizers_are_trained_once_and_then_those_of_the_workdir(tiny_config, 
         text = examples[0][side]
         assert again[side].encode(text) == trained[side].encode(text)
     assert trained["source"].encode("the dog") != trained["target"].encode("the dog")
+
+
+def test_a_run_that_starts_from_another_takes_over_its_tokenizers(
+    tiny_config, trained_workdir, tmp_path
+):
+    settings = read_settings(tiny_config({"train.init_from": str(trained_workdir)}))
+    taken = build.build_tokenizers(settings, tmp_path / "tokenizer", examples=[])
+    origin = build.build_tokenizers(settings, trained_workdir / "tokenizer", examples=[])
+    assert taken["source"].encode("the dog") == origin["source"].encode("the dog")
+    assert (tmp_path / "tokenizer").is_dir()
+
+
+def test_remat_keeps_the_gradient_and_saves_memory(task_of, tiny_config):
+    """Of four layers, deep enough for the saving to show."""
+    deep = {
+        "model.num_encoder_layers": 4,
+        "model.num_decoder_layers": 4,
+        "model.dropout_rate": 0.1,
+        "data.max_source_length": 64,
+        "data.max_target_length": 64,
+    }
+    results, memory = [], []
+    for remat in (False, True):
+        settings = read_settings(tiny_config(deep | {"train.remat": remat}))
+        task = build.build_task(settings, SIZES, tokenizers=None)
+        engine = build.build_engine(settings)
+        _, train_step, init_state = build.build_training(settings, task, engine)
+        abstract = build.abstract_state(settings, init_state, engine.mesh)
+        shapes = build.batch_shapes(task.lengths, rows=8)
+        step = engine.compile(train_step, abstract, shapes)
+        batch = {name: np.ones(x.shape, x.dtype) for name, x in shapes.items()}
+        state, sums = step(create_state(init_state, 0, abstract), batch)
+        results.append((optax.tree.get(state, "mu"), sums["loss"]))
+        memory.append(step.executable.memory_analysis().temp_size_in_bytes)
+    jax.tree.map(
+        lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6), *results
+    )
+    assert memory[1] < 0.6 * memory[0]
 
 
 def test_a_task_has_the_sizes_of_its_sections(task_of):

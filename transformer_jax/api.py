@@ -1,9 +1,8 @@
-"""What a notebook holds: train a config, load a run, use it."""
+"""Training a config in a workdir, and loading the run that a workdir holds."""
 
 import dataclasses
 import logging
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,99 +20,23 @@ from transformer_jax.configuration import (
 )
 from transformer_jax.data.pipeline import train_batches
 from transformer_jax.data.sources import open_split
-from transformer_jax.data.text_files import read_pairs
 from transformer_jax.errors import UserError
+from transformer_jax.host_memory import keep_freed_memory
 from transformer_jax.parallel import hosts, rules
 from transformer_jax.parallel.compilation_cache import use_compilation_cache
 from transformer_jax.parallel.engines import create_state
-from transformer_jax.tasks.interface import Prediction, Task
-from transformer_jax.tokenization import Tokenizers, load_tokenizers
+from transformer_jax.run import Run
+from transformer_jax.tasks.interface import Task
+from transformer_jax.tokenization import load_tokenizers
 from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.evaluation import write_predictions
 from transformer_jax.training.logs import NoLog, RunLog
 from transformer_jax.training.loop import Loop
 from transformer_jax.training.profiling import Profiler
+from transformer_jax.training.sole_writer import sole_writer
+from transformer_jax.training.warm_start import warm_start
 
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A trained run and its parts.
-
-    Attributes:
-      config: as kept in the workdir.
-      workdir: the run's directory.
-      task: what its examples mean; holds model and tokenizers.
-      params: the parameters, a tree of float32 arrays.
-      step: updates that the parameters saw; the last one of an average.
-    """
-
-    config: ConfigDict
-    workdir: Path
-    task: Task
-    params: Any
-    step: int
-
-    @property
-    def model(self) -> Any:
-        """The Flax module: `run.model.apply({"params": run.params}, ...)`."""
-        return self.task.model
-
-    @property
-    def tokenizer(self) -> Tokenizers:
-        """The tokenizers: `run.tokenizer["source"].encode("...")`."""
-        return self.task.tokenizers
-
-    def predict(self, lines: Sequence[str], **decode: Any) -> list[str]:
-        """The best output of each line; `decode` overrides fields of the section `decode`."""
-        return [outputs[0].text for outputs in self.n_best(lines, **decode)]
-
-    def n_best(
-        self, lines: Sequence[str], first_line: int = 1, **decode: Any
-    ) -> list[list[Prediction]]:
-        """The `num_outputs` best outputs of each line with their scores, best first.
-
-        Warnings name lines by their number, counted from `first_line`.
-        """
-        return list(self.task.predict(self.params, lines, self._decode(decode), first_line))
-
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """log P(target | source) of each pair, in nats."""
-        if len(sources) != len(targets):
-            raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
-        return self.task.score(self.params, sources, targets, self._decode({}).batch_size)
-
-    def evaluate(
-        self,
-        split: str = "test",
-        source: str | None = None,
-        target: str | None = None,
-        **decode: Any,
-    ) -> dict[str, Any]:
-        """Scores a split, or the files `source` and `target`; outputs are kept in `predictions/`.
-
-        Raises:
-          UserError: the split or the files cannot be used.
-        """
-        settings = read_settings(self.config)
-        if source is None:
-            examples, name = open_split(settings.data, split), split
-        else:
-            examples, name = read_pairs(source, target, drop_blank=False), Path(source).name
-        evaluator = build.build_evaluator(
-            settings, self.task, examples, self._decode(decode), build.mesh_for_use(settings)
-        )
-        figures, outputs = evaluator(self.params)
-        path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
-        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
-        return {**figures, "step": self.step, "split": name}
-
-    def _decode(self, overrides: dict[str, Any]) -> Any:
-        try:
-            return dataclasses.replace(read_settings(self.config).decode, **overrides)
-        except ValueError as error:
-            raise UserError(f"decode: {error}") from error
 
 
 def train(config: ConfigDict, workdir: str | Path) -> Run:
@@ -125,10 +48,12 @@ def train(config: ConfigDict, workdir: str | Path) -> Run:
       UserError: the config or its data cannot be used, the workdir holds another run, or the loss
         is no longer finite.
     """
+    keep_freed_memory()
     use_compilation_cache()
     settings, workdir = read_settings(config), _directory(workdir)
-    with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
-        examples = open_split(settings.data, "train")
+    examples = open_split(settings.data, "train")
+    checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
+    with sole_writer(workdir), checkpoints:
         hosts.from_primary(lambda: _prepare(config, workdir, checkpoints, examples))
         tokenizers = load_tokenizers(workdir / "tokenizer")
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
@@ -171,6 +96,8 @@ def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints:
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     if checkpoints.latest_step() is None:
         state = create_state(init_state, settings.seed, abstract)
+        if settings.train.init_from:
+            state = state.started_from(warm_start(state.params, Path(settings.train.init_from)))
     else:
         start, state, data_state = checkpoints.restore("latest", abstract)
         batches.set_state(data_state)
@@ -179,8 +106,7 @@ def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints:
         logger.info("%s has finished its %d steps; raise train.num_steps for more", workdir, start)
         return state
     step = engine.compile(train_step, abstract, build.batch_shapes(task.lengths, rows))
-    log = RunLog(workdir, start_step=start, num_steps=num_steps) if hosts.is_primary() else NoLog()
-    with log:
+    with _log(settings, workdir, start) as log:
         loop = Loop(
             train_step=step,
             portable=engine.portable,
@@ -196,6 +122,13 @@ def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints:
             save_every=settings.checkpoint.every_steps,
         )
         return engine.portable(loop.run(engine.adopt(state), start, num_steps))
+
+
+def _log(settings: Settings, workdir: Path, start: int) -> RunLog | NoLog:
+    if not hosts.is_primary():
+        return NoLog()
+    steps, project = settings.train.num_steps, settings.logging.wandb
+    return RunLog(workdir, start_step=start, num_steps=steps, wandb=project)
 
 
 def _validation(settings: Settings, task: Task, workdir: Path, mesh: Mesh):
@@ -226,6 +159,7 @@ def load(workdir: str | Path, checkpoint: str | int = "latest", average: int | N
     Raises:
       UserError: there is no such run or checkpoint, or it is damaged.
     """
+    keep_freed_memory()
     use_compilation_cache()
     workdir = _directory(workdir)
     config = load_json(workdir / "config.json")

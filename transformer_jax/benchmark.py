@@ -17,7 +17,7 @@ from transformer_jax.configuration import Settings, read_settings
 from transformer_jax.errors import UserError
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.mesh import row_shards
-from transformer_jax.tokenization import NUM_SPECIALS
+from transformer_jax.tokenization import BOS, NUM_SPECIALS
 
 _WARM_UP = 3
 
@@ -76,14 +76,18 @@ def decode(
         batch_size=batch_size,
     )
     lengths = {"source": source_length}
-    source = _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)["source"]
+    arrays = {
+        "source": _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)["source"],
+        "prompt": np.full((batch_size, 1), BOS, np.int32),
+        "limits": np.full(batch_size, output_length, np.int32),
+        "numbers": np.arange(batch_size, dtype=np.int32),
+    }
     start = time.perf_counter()
-    limits = np.full(batch_size, output_length, np.int32)
     search = task.search.compiled.lower(
-        params, source, limits, options, output_length, may_end=False
+        params, arrays, options, output_length, may_end=False
     ).compile()
     compile_s = time.perf_counter() - start
-    seconds = _median_seconds(lambda: jax.block_until_ready(search(params, source, limits)), steps)
+    seconds = _median_seconds(lambda: jax.block_until_ready(search(params, arrays)), steps)
     tokens = batch_size * output_length
     report = _report(settings, params, seconds, tokens, search, compile_s)
     # XLA counts the body of a loop once, whatever its number of turns.

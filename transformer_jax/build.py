@@ -1,5 +1,6 @@
 """From settings to the parts of a run."""
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from transformer_jax import precision
 from transformer_jax.configuration import Settings
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
+from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules
 from transformer_jax.parallel.engines import CompiledStep, Engine, make_engine
@@ -22,7 +24,12 @@ from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
 from transformer_jax.parallel.utilization import peak_of_job, product_flops
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tokenization import Tokenizers, load_tokenizers, train_tokenizers
+from transformer_jax.tokenization import (
+    Tokenizers,
+    copy_tokenizers,
+    load_tokenizers,
+    train_tokenizers,
+)
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
@@ -32,9 +39,12 @@ from transformer_jax.training.step import make_train_step
 def build_tokenizers(
     settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
 ) -> Tokenizers:
-    """Those in `directory`, trained on the examples and kept there first where there are none."""
+    """Those in `directory`; where there are none, first trained on the examples, or taken over from
+    the run that this one starts from, and kept there."""
     if directory.exists():
         return load_tokenizers(directory)
+    if settings.train.init_from:
+        return copy_tokenizers(Path(settings.train.init_from) / "tokenizer", directory)
     texts = {side: map(itemgetter(side), examples) for side in examples[0]}
     return train_tokenizers(settings.tokenizer, texts, directory)
 
@@ -52,14 +62,14 @@ def build_task(
     Raises:
       UserError: an unknown task, architecture or choice of the model.
     """
-    task = _entry(TASKS, settings.task.name, "task.name")
+    build = _entry(TASKS, settings.task.name, "task.name")
     model = _entry(MODELS, settings.model.architecture, "model.architecture")
     try:
-        built = task.build(model, settings, vocab_sizes, tokenizers)
-        jax.eval_shape(built.init, jax.random.key(0))  # a Flax module refuses its choices here
+        task = build(model, settings, vocab_sizes, tokenizers)
+        jax.eval_shape(task.init, jax.random.key(0))  # a Flax module refuses its choices here
     except ValueError as error:
         raise UserError(f"config.model: {error}") from error
-    return built
+    return task
 
 
 def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
@@ -98,16 +108,21 @@ def build_training(settings: Settings, task: Task, engine: Engine):
     schedule = make_schedule(settings.optimizer, settings.model.d_model)
     optimizer = make_optimizer(settings.optimizer, schedule)
 
+    layers = rematerialized_layers if settings.train.remat else contextlib.nullcontext
+
     def loss(params, batch, rng):
-        with each_stream(engine.constrain):
+        with each_stream(engine.constrain), layers():
             return task.loss(params, batch, rng)
 
-    accumulation_steps = settings.train.accumulation_steps
-    train_step = make_train_step(loss, optimizer, accumulation_steps, engine.axis_name)
+    ema_decay = settings.optimizer.ema_decay
+    train_step = make_train_step(
+        loss, optimizer, settings.train.accumulation_steps, engine.axis_name, ema_decay
+    )
 
     def init_state(seed: int) -> TrainState:
         init_key, step_key = jax.random.split(jax.random.key(seed))
-        return TrainState.create(task.init(init_key), optimizer, step_key)
+        params = task.init(init_key)
+        return TrainState.create(params, optimizer, step_key, averaged=ema_decay is not None)
 
     return schedule, train_step, init_state
 

@@ -276,12 +276,18 @@ def test_paths_of_parameters(build):
 # --- Decoding token by token.
 
 
+def prefill(model, variables, prompt, lengths=None):
+    lengths = np.array(lengths or [prompt.shape[1]] * len(prompt))
+    source = PADDED["source"]
+    return model.apply(variables, source, prompt, lengths, 6, method="prefill")
+
+
 def assert_cached_decoding_is_the_full_forward(model, variables):
     targets = np.array([[2, 5, 6, 7], [2, 9, 10, 4]])
     full = model.apply(variables, **padded(SOURCES, targets.tolist()))
 
-    source, prompt = PADDED["source"], targets[:, :1]
-    logits, memory, state = model.apply(variables, source, prompt, 6, method="prefill")
+    prompt = targets[:, :1]
+    logits, memory, state = prefill(model, variables, prompt)
     np.testing.assert_allclose(logits, full[:, 0], rtol=1e-3, atol=1e-4)
     for t in range(1, 4):
         logits, state = model.apply(variables, targets[:, t], memory, state, method="decode_step")
@@ -318,8 +324,7 @@ def test_beams_share_the_memory_of_their_sentence(build, positions):
         axis=1,
     ).reshape(4, 4, 11)  # [B x beams, T, V]
 
-    source, prompt = PADDED["source"], np.full((2, 1), 2)
-    logits, memory, state = model.apply(variables, source, prompt, 4, method="prefill")
+    logits, memory, state = prefill(model, variables, np.full((2, 1), 2))
     np.testing.assert_allclose(np.repeat(logits, 2, 0), full[:, 0], rtol=1e-3, atol=1e-4)
     state = jax.tree.map(lambda leaf: jnp.repeat(leaf, 2, axis=0), state)
     for t in range(1, 4):
@@ -331,19 +336,18 @@ def test_beams_share_the_memory_of_their_sentence(build, positions):
 
 
 @EACH_POSITIONS
-def test_rows_of_different_length_go_on_together(build, positions):
-    """What lies beyond a row's length is overwritten, and never looked at."""
+def test_prompts_of_unequal_length_go_on_together(build, positions):
+    """What lies beyond a row's prompt is overwritten, and never looked at."""
     model, variables = build(positions=positions)
     targets = np.array([[2, 5, 6, 7], [2, 9, 10, 4]])
     full = model.apply(variables, **padded(SOURCES, targets.tolist()))
 
     prompt = targets[:, :3].copy()
     prompt[0, 1:] = 1  # row 0 holds one token of its sentence, row 1 three
-    source = PADDED["source"]
-    logits, memory, state = model.apply(variables, source, prompt, 6, method="prefill")
+    logits, memory, state = prefill(model, variables, prompt, [1, 3])
+    np.testing.assert_allclose(logits[0], full[0, 0], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(logits[1], full[1, 2], rtol=1e-3, atol=1e-4)
 
-    state = tuple(cache.replace(length=jnp.array([1, 3])) for cache in state)
     tokens = np.array([5, 4])
     logits, state = model.apply(variables, tokens, memory, state, method="decode_step")
     np.testing.assert_allclose(logits[0], full[0, 1], rtol=1e-3, atol=1e-4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import build
-from transformer_jax.configuration import read_settings
+from transformer_jax.configuration import TaskConfig, read_settings
 from transformer_jax.data.packing import PackedRows
 from transformer_jax.data.padding import padded_batch
 from transformer_jax.data.synthetic import synthetic_split
@@ -261,3 +261,25 @@ def test_an_evaluation_scores_the_best_outputs(task, params, examples, n_best):
     references = [example["target"] for example in examples[:5]]
     assert figures == score_translations([one.text for one in outputs], references)
     assert task.best_by in figures
+
+
+def test_outputs_start_with_their_prefixes(task, params, n_best):
+    lines, (free, *_) = n_best
+    prefixes = ["der alte Mann", "", "die Frau"]
+    found = list(task.predict(params, lines[:3], DECODE, prefixes=prefixes))
+    for outputs, prefix in zip(found, prefixes, strict=True):
+        assert len(outputs) == DECODE.num_outputs
+        assert all(output.text.startswith(prefix) for output in outputs)
+    assert [one.text for one in found[1]] == [one.text for one in n_best[1][1]]
+    assert [one.text for one in found[0]] != [one.text for one in free]
+
+
+def test_sequence_to_sequence_counts_exact_matches(settings, task, params, examples):
+    changed = dataclasses.replace(settings, task=TaskConfig("seq2seq"))
+    sizes = build.vocab_sizes(task.tokenizers)
+    exact = build.build_task(changed, sizes, task.tokenizers)
+    figures, outputs = exact.evaluate(params, examples[:3], DECODE)
+    assert figures == {"exact_match": 0.0} and exact.best_by == "exact_match"
+    pairs = zip(examples[:3], outputs, strict=True)
+    found = [{"source": example["source"], "target": one.text} for example, one in pairs]
+    assert exact.evaluate(params, found, DECODE)[0] == {"exact_match": 1.0}

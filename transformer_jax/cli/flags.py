@@ -6,8 +6,24 @@ from transformer_jax.errors import UserError
 
 PROGRAM = "python -m transformer_jax"
 OVERRIDE = "--config."
-VERBS = {"train": {}, "evaluate": {}, "predict": {}, "benchmark": {"train": {}, "decode": {}}}
-DECODE_OPTIONS = ("beam_size", "alpha", "max_extra_length", "batch_size")
+VERBS = {
+    "train": {},
+    "evaluate": {},
+    "predict": {},
+    "score": {},
+    "plot": {},
+    "benchmark": {"train": {}, "decode": {}},
+}
+DECODE_OPTIONS = {
+    "beam_size": int,
+    "alpha": float,
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "seed": int,
+    "max_extra_length": int,
+    "batch_size": int,
+}
 BENCHMARK_SIZES = {
     "train": ("batch_size", "source_length", "target_length", "steps"),
     "decode": ("batch_size", "source_length", "beam_size", "output_length", "steps"),
@@ -34,6 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_train(verbs)
     _add_evaluate(verbs)
     _add_predict(verbs)
+    _add_score(verbs)
+    _add_plot(verbs)
     _add_benchmark(verbs)
     return parser
 
@@ -84,8 +102,36 @@ def _add_predict(verbs) -> None:
         metavar="N",
         help="outputs an example, best first; more than one needs --format=jsonl",
     )
+    predict.add_argument(
+        "--prefixes", metavar="FILE", help="what each output starts with, one line an example"
+    )
     _add_decode_options(predict)
     _add_distributed(predict)
+
+
+def _add_score(verbs) -> None:
+    score = verbs.add_parser(
+        "score",
+        help="print log P(target | source) of each pair of two files, in nats, one a line",
+        epilog="Files are one example a line.",
+    )
+    _add_run(score)
+    score.add_argument("--source", metavar="FILE")
+    score.add_argument("--target", metavar="FILE")
+    _add_distributed(score)
+
+
+def _add_plot(verbs) -> None:
+    plot = verbs.add_parser(
+        "plot",
+        help="draw the curves of runs, or a config's learning rate and positions, as a PNG",
+        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
+    )
+    _add_config(plot)
+    plot.add_argument("--workdir", metavar="DIR,DIR...", help="the runs to draw in one picture")
+    plot.add_argument(
+        "--output", metavar="FILE", help="the picture (default: curves.png or CONFIG.png, here)"
+    )
 
 
 def _add_benchmark(verbs) -> None:
@@ -129,8 +175,8 @@ def _add_distributed(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_decode_options(parser: argparse.ArgumentParser) -> None:
-    for name in DECODE_OPTIONS:
-        kind, metavar = (float, "X") if name == "alpha" else (int, "N")
+    for name, kind in DECODE_OPTIONS.items():
+        metavar = "X" if kind is float else "N"
         parser.add_argument(
             f"--{name}", type=kind, metavar=metavar, help=f"instead of the config's decode.{name}"
         )

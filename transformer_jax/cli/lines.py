@@ -1,12 +1,16 @@
-"""One example a line: how `predict` reads and writes them."""
+"""One example a line: how they are read, written and counted."""
 
 import logging
 import re
+import time
 from collections.abc import Iterator
 from io import BufferedIOBase
 from itertools import batched
+from typing import Self
 
 logger = logging.getLogger(__name__)
+
+_SECONDS_WORTH_TELLING = 5
 
 _ESCAPED = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
 _MEANT = {escaped: character for character, escaped in _ESCAPED.items()}
@@ -54,3 +58,31 @@ def _decode(line: bytes, number: int) -> str:
             error.start + 1,
         )
         return line.decode("utf-8", errors="replace")
+
+
+class LineCount:
+    """A bar on a terminal while lines are done, and at the end, if it took some seconds, how many a
+    second; on stderr."""
+
+    def __init__(self, done: str, total: int | None = None):
+        from tqdm import tqdm
+
+        self._done, self._count, self._start = done, 0, time.perf_counter()
+        self._bar = tqdm(total=total, unit=" lines", disable=None, leave=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def advance(self, count: int) -> None:
+        """So many lines more are done."""
+        self._count += count
+        self._bar.update(count)
+
+    def __exit__(self, kind, *_) -> None:
+        self._bar.close()
+        seconds = time.perf_counter() - self._start
+        if kind is None and seconds > _SECONDS_WORTH_TELLING:
+            logger.info(
+                "%s %d lines in %.1f s, %.1f a second",
+                *(self._done, self._count, seconds, self._count / seconds),
+            )

@@ -63,7 +63,7 @@ def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
 
 
 def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> None:
-    if overrides and args.verb in ("evaluate", "predict"):
+    if overrides and args.verb in ("evaluate", "predict", "score"):
         raise UserError(
             f"{args.verb} takes no {OVERRIDE}{next(iter(overrides))}: "
             "a run keeps the config that it was trained with"
@@ -79,6 +79,12 @@ def _check_required(args: argparse.Namespace) -> None:
     required = {"config", "workdir"} & vars(args).keys()
     if getattr(args, "dry_run", False):
         required.remove("workdir")
+    if args.verb == "score":
+        required |= {"source", "target"}
+    if args.verb == "plot":
+        required -= {"config", "workdir"}
+        if (args.config is None) == (args.workdir is None):
+            raise UserError("plot needs --workdir, of runs to draw, or --config: one of them")
     for name in sorted(required):
         if getattr(args, name) is None:
             raise UserError(f"{args.verb} needs --{name}; see `{PROGRAM} {args.verb} --help`")

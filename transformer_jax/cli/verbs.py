@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from collections.abc import Callable
+from itertools import batched
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli.flags import BENCHMARK_SIZES, DECODE_OPTIONS
-from transformer_jax.cli.lines import escape, read_batches, unescape
+from transformer_jax.cli.lines import LineCount, escape, read_batches, unescape
 from transformer_jax.errors import UserError
 from transformer_jax.training.records import to_json
 
@@ -42,14 +44,46 @@ def predict(args: argparse.Namespace) -> None:
     run = _load(args)
     options = _decode_options(args) | {"num_outputs": args.num_outputs}
     write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
+    prefixes = _open_prefixes(args.prefixes)
     number, batches = 1, read_batches(sys.stdin.buffer, most=LINES_AT_ONCE)
-    while lines := hosts.from_primary(lambda: next(batches, None)):
-        examples = [unescape(line) for line in lines]
-        n_best = run.n_best(examples, first_line=number, **options)
-        for _, outputs in zip(examples, n_best, strict=True):
-            _print_once(write_line(outputs))
-        sys.stdout.flush()
-        number += len(lines)
+    with LineCount("predicted") as count:
+        while lines := hosts.from_primary(lambda: next(batches, None)):
+            examples = [unescape(line) for line in lines]
+            n_best = run.n_best(examples, first_line=number, **options, **prefixes(number, lines))
+            for _, outputs in zip(examples, n_best, strict=True):
+                _print_once(write_line(outputs))
+            sys.stdout.flush()
+            number += len(lines)
+            count.advance(len(lines))
+
+
+def score(args: argparse.Namespace) -> None:
+    """Prints log P(target | source) of each pair of two files, one a line."""
+    from transformer_jax.data.pair_files import read_aligned
+
+    pairs, run = read_aligned(args.source, args.target), _load(args)
+    with LineCount("scored", total=len(pairs)) as count:
+        for places in batched(range(len(pairs)), LINES_AT_ONCE):
+            chunk = [pairs[i] for i in places]
+            sides = ([unescape(pair[side]) for pair in chunk] for side in ("source", "target"))
+            for log_prob in run.score(*sides):
+                _print_once(f"{log_prob:.6f}")
+            sys.stdout.flush()
+            count.advance(len(chunk))
+
+
+def plot(args: argparse.Namespace) -> None:
+    """Draws runs or a config; prints the picture's path."""
+    from transformer_jax import pictures
+    from transformer_jax.configuration import load_config
+
+    if args.workdir is None:
+        output = Path(args.output or f"{Path(args.config).stem}.png")
+        pictures.plot_config(load_config(args.config, args.overrides), output)
+    else:
+        output = Path(args.output or "curves.png")
+        pictures.plot_runs([Path(one) for one in args.workdir.split(",")], output)
+    print(output)
 
 
 def benchmark(args: argparse.Namespace) -> None:
@@ -101,8 +135,24 @@ def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:
     return {"source": args.source, "target": args.target}
 
 
+def _open_prefixes(path: str | None) -> Callable[[int, list[str]], dict[str, list[str]]]:
+    """(number of the first, lines) -> the option that says what their outputs start with."""
+    if path is None:
+        return lambda number, lines: {}
+    from transformer_jax.data.text_files import TextLines
+
+    kept = TextLines(path)
+
+    def of_lines(number: int, lines: list[str]) -> dict[str, list[str]]:
+        if number + len(lines) - 1 > len(kept):
+            raise UserError(f"--prefixes: {path} has {len(kept)} lines, fewer than the input")
+        return {"prefixes": [unescape(kept[number - 1 + i]) for i in range(len(lines))]}
+
+    return of_lines
+
+
 def _decode_options(args: argparse.Namespace) -> dict[str, Any]:
-    return _given(args, DECODE_OPTIONS)
+    return _given(args, tuple(DECODE_OPTIONS))
 
 
 def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

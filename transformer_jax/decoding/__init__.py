@@ -9,6 +9,7 @@ from transformer_jax.decoding.interface import (
     Prefill,
     State,
 )
+from transformer_jax.decoding.sampling import sample, truncated_logits
 
 __all__ = [
     # The seam: what a model offers, and what a search returns.
@@ -22,4 +23,6 @@ __all__ = [
     # Searches.
     "beam_search",
     "length_penalty",
+    "sample",
+    "truncated_logits",
 ]

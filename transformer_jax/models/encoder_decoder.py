@@ -87,13 +87,14 @@ class EncoderDecoder(nn.Module):
         return self.encoder(x, positions, self.source_positions, mask, deterministic)
 
     def prefill(
-        self, source: jax.Array, prompt: jax.Array, max_length: int
+        self, source: jax.Array, prompt: jax.Array, prompt_lengths: jax.Array, max_length: int
     ) -> tuple[jax.Array, Memory, tuple[KVCache, ...]]:
-        """Encodes sources padded with 0 and decodes the prompt (BOS).
+        """Encodes sources padded with 0 and decodes the prompts, of unequal length, in one batch.
 
         Args:
           source: int32 [B, S], one sentence a row; tokens 0 are padding.
-          prompt: int32 [B, P], what every output starts with.
+          prompt: int32 [B, P], what each output starts with: BOS, and tokens forced on it.
+          prompt_lengths: int32 [B], in 1..P; what lies beyond is not looked at.
           max_length: positions to make room for, the prompt's included.
 
         Returns:
@@ -105,21 +106,22 @@ class EncoderDecoder(nn.Module):
         encoded = self.encode(source, positions, segment_ids)
         memory = self.decoder.remember(encoded, padding_mask(segment_ids))
         empty = KVCache.empty(self.config, source.shape[0], max_length)
-        logits, state = self._decode(prompt, memory, (empty,) * self.config.num_decoder_layers)
-        return logits[:, -1], memory, state
+        x, state = self._decode(prompt, memory, (empty,) * self.config.num_decoder_layers)
+        last = jnp.take_along_axis(x, prompt_lengths[:, None, None] - 1, axis=1)
+        state = tuple(cache.replace(length=prompt_lengths) for cache in state)
+        return self.projection.logits(last)[:, 0], memory, state
 
     def decode_step(
         self, tokens: jax.Array, memory: Memory, state: tuple[KVCache, ...]
     ) -> tuple[jax.Array, tuple[KVCache, ...]]:
         """One more token a row: int32 [N] -> logits of the next [N, V], the state grown by one."""
-        logits, state = self._decode(tokens[:, None], memory, state)
-        return logits[:, 0], state
+        x, state = self._decode(tokens[:, None], memory, state)
+        return self.projection.logits(x)[:, 0], state
 
     def _decode(self, tokens, memory, caches):
         positions = caches[0].length[:, None] + jnp.arange(tokens.shape[1])  # [N, T]
         x = self._embed_target(tokens, positions, deterministic=True)
-        x, caches = self.decoder(x, positions, self.target_positions, None, memory, True, caches)
-        return self.projection.logits(x), caches
+        return self.decoder(x, positions, self.target_positions, None, memory, True, caches)
 
     def _embed_target(self, tokens, positions, deterministic):
         x = self.target_positions.embed(self.target_embedding.embed(tokens), positions)

@@ -43,6 +43,12 @@ class Task(Protocol):
         """Figures of the decoded examples, and the best output of each."""
 
     def predict(
-        self, params: Any, lines: Sequence[str], decode: Any, first_line: int = 1
+        self,
+        params: Any,
+        lines: Sequence[str],
+        decode: Any,
+        first_line: int = 1,
+        prefixes: Sequence[str] | None = None,
     ) -> Iterator[list[Prediction]]:
-        """The n best outputs of each line, in order; warnings count lines from `first_line`."""
+        """The n best outputs of each line, in order, each behind its prefix; warnings count lines
+        from `first_line`."""

@@ -1,11 +1,11 @@
-"""Beam search with an encoder-decoder: sources in, outputs out, both as tokens.
+"""Decoding with an encoder-decoder: sources in, outputs out, both as tokens.
 
 B batch, S source, L output length, n outputs a source.
 """
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_jax import precision
 from transformer_jax.data.padding import pad_rows, rounded_length
-from transformer_jax.decoding import DecodeConfig, Hypotheses, beam_search
+from transformer_jax.decoding import DecodeConfig, Hypotheses, beam_search, sample
 from transformer_jax.errors import UserError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
@@ -25,32 +25,53 @@ from transformer_jax.tokenization import BOS, EOS, PAD, UNK
 
 @dataclasses.dataclass(frozen=True)
 class SourceSearch:
-    """The search of section 6.1 for a batch of sources, compiled for few shapes."""
+    """The outputs of a batch of sources, by the search of section 6.1 or sampled; compiled for few
+    shapes."""
 
     model: EncoderDecoder
 
     def __call__(
-        self, params: Any, sources: Sequence[Sequence[int]], decode: DecodeConfig
+        self,
+        params: Any,
+        sources: Sequence[Sequence[int]],
+        decode: DecodeConfig,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        numbers: Sequence[int] | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Searches for sources that end in EOS: tokens [B, n, L] and scores [B, n].
+        """Finds outputs for sources that end in EOS: tokens [B, n, L] and scores [B, n].
 
         The batch is filled up to `decode.batch_size` rows, and its rows to a rounded length. Its
         rows are divided among the devices that hold the parameters.
+
+        Args:
+          params: of the model.
+          sources: tokens.
+          decode: how to find outputs.
+          prefixes: tokens that each output starts with, not returned with it; None: nothing.
+          numbers: of the sources, from which their samples follow; None: 0, 1, ...
 
         Raises:
           UserError: the beam is larger than the target vocabulary, or outputs may grow beyond the
             positions that the model knows.
         """
-        self._check(max(map(len, sources)), decode)
+        prompts = [[BOS, *prefix] for prefix in prefixes or [()] * len(sources)]
+        self._check(max(map(len, sources)) + max(map(len, prompts)) - 1, decode)
+        fill = round_up_rows(decode.batch_size, params) - len(sources)
         width = rounded_length(sources)
-        filler = [[EOS]] * (round_up_rows(decode.batch_size, params) - len(sources))
-        source = pad_rows([*sources, *filler], width)
-        limits = (source != PAD).sum(axis=1, dtype=np.int32) + decode.max_extra_length
-        source, limits = place_like(params, (source, limits))
-        found = self.compiled(params, source, limits, decode, width + decode.max_extra_length)
+        forced = max(map(len, prompts)) > 1
+        arrays = {
+            "source": pad_rows([*sources, *[[EOS]] * fill], width),
+            "prompt": pad_rows(
+                [*prompts, *[[BOS]] * fill], rounded_length(prompts) if forced else 1
+            ),
+            "numbers": np.array([*(numbers or range(len(sources))), *[0] * fill], np.int32),
+        }
+        arrays["limits"] = (arrays["source"] != PAD).sum(1, np.int32) + decode.max_extra_length
+        arrays = place_like(params, arrays)
+        found = self.compiled(params, arrays, decode, width + decode.max_extra_length)
         return tuple(x[: len(sources)] for x in hosts.to_host(found))
 
-    def _check(self, longest_source: int, decode: DecodeConfig) -> None:
+    def _check(self, longest: int, decode: DecodeConfig) -> None:
         config = self.model.config
         if decode.beam_size > config.target_vocab_size:
             raise UserError(
@@ -58,7 +79,7 @@ class SourceSearch:
                 f"{config.target_vocab_size} pieces"
             )
         try:
-            check_reach(config, longest_source + decode.max_extra_length)
+            check_reach(config, longest + decode.max_extra_length)
         except ValueError as error:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
 
@@ -74,38 +95,57 @@ class SourceSearch:
     def run(
         self,
         params: Any,
-        source: jax.Array,
-        limits: jax.Array,
+        arrays: Mapping[str, jax.Array],
         decode: DecodeConfig,
         max_length: int,
         may_end: bool = True,
     ) -> Hypotheses:
-        """Searches for padded sources [B, S], their outputs limited to `limits` [B] tokens.
+        """Finds outputs for the arrays of a batch.
 
-        Without `may_end` no output ends before its limit, as a benchmark wants it.
+        Args:
+          params: of the model.
+          arrays: "source" [B, S] and "prompt" [B, P], padded; "limits" [B], the longest outputs;
+            "numbers" [B], which samples follow from.
+          decode: how to find outputs.
+          max_length: L, of the longest output.
+          may_end: False: no output ends before its limit, as a benchmark wants it.
         """
         variables = {"params": params}
         forbid = (lambda logits: logits) if may_end else (lambda x: x.at[:, EOS].set(-jnp.inf))
-        prompt = jnp.full((source.shape[0], 1), BOS)
+        prompt = arrays["prompt"]
         logits, memory, state = self.model.apply(
-            variables, source, prompt, max_length, method="prefill"
+            variables,
+            arrays["source"],
+            prompt,
+            (prompt != PAD).sum(axis=1),
+            prompt.shape[1] - 1 + max_length,
+            method="prefill",
         )
 
         def decode_step(tokens, memory, state):
             logits, state = self.model.apply(variables, tokens, memory, state, method="decode_step")
             return forbid(logits), state
 
-        return beam_search(
+        common = {
+            "max_lengths": arrays["limits"],
+            "max_length": max_length,
+            "num_outputs": decode.num_outputs,
+            "eos_id": EOS,
+            "pad_id": PAD,
+            "banned_ids": (PAD, UNK, BOS),
+        }
+        if not decode.samples:
+            options = {"beam_size": decode.beam_size, "alpha": decode.alpha}
+            return beam_search(decode_step, forbid(logits), memory, state, **options, **common)
+        fold_in = jax.vmap(jax.random.fold_in, (None, 0))
+        return sample(
             decode_step,
             forbid(logits),
             memory,
             state,
-            max_lengths=limits,
-            max_length=max_length,
-            beam_size=decode.beam_size,
-            num_outputs=decode.num_outputs,
-            alpha=decode.alpha,
-            eos_id=EOS,
-            pad_id=PAD,
-            banned_ids=(PAD, UNK, BOS),
+            keys=fold_in(jax.random.key(decode.seed), arrays["numbers"]),
+            temperature=decode.temperature,
+            top_k=decode.top_k,
+            top_p=decode.top_p,
+            **common,
         )

@@ -6,7 +6,7 @@ B batch, S source, T target, V vocabulary.
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any
 
@@ -39,6 +39,8 @@ class Translation:
       tokenizers: sides "source" and "target"; None where no text is met.
       max_source_length, max_target_length: slots of a packed row, in tokens, EOS included.
       label_smoothing: of the training loss (section 5.4).
+      compare: (outputs, references) -> figures.
+      best_by: the figure of `compare` that chooses the best checkpoint.
     """
 
     model: EncoderDecoder
@@ -46,8 +48,8 @@ class Translation:
     max_source_length: int
     max_target_length: int
     label_smoothing: float
-
-    best_by = "bleu"
+    compare: Callable[[Sequence[str], Sequence[str]], dict[str, Any]] = score_translations
+    best_by: str = "bleu"
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -63,9 +65,10 @@ class Translation:
 
     @classmethod
     def build(
-        cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers
+        cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers, **figures: Any
     ) -> "Translation":
-        """The task of a run: its sections `model`, `data` and `train`, and the vocabularies' sizes.
+        """The task of a run: its sections `model`, `data` and `train`, and the vocabularies' sizes;
+        `figures` are `compare` and `best_by`.
 
         Raises:
           ValueError: embeddings are shared between vocabularies that are not, or the positions do
@@ -82,6 +85,7 @@ class Translation:
             settings.data.max_source_length,
             settings.data.max_target_length,
             settings.train.label_smoothing,
+            **figures,
         )
         check_reach(config, max(task.lengths.values()))
         return task
@@ -118,29 +122,41 @@ class Translation:
     def evaluate(
         self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """BLEU and chrF of the best translations against the targets."""
+        """Figures of the best outputs beside the targets: BLEU and chrF of translations."""
         n_best = self.predict(params, [example["source"] for example in examples], decode)
         outputs = [hypotheses[0] for hypotheses in n_best]
         references = [example["target"] for example in examples]
-        return score_translations([output.text for output in outputs], references), outputs
+        return self.compare([output.text for output in outputs], references), outputs
 
     def predict(
-        self, params: Any, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
+        self,
+        params: Any,
+        lines: Sequence[str],
+        decode: DecodeConfig,
+        first_line: int = 1,
+        prefixes: Sequence[str] | None = None,
     ) -> Iterator[list[Prediction]]:
         """The `decode.num_outputs` best translations of each line, best first, in order.
 
         A blank line has a blank translation. A source of more than `max_source_length` tokens is
         cut there, and characters unknown to the tokenizer are left to the model, each with a
         warning that names the line, counted from `first_line`.
+
+        With `prefixes`, one a line, each translation starts with its prefix, which is best given in
+        whole words; scores are then of what follows it.
         """
         sources = [self._encode_source(line, n) for n, line in enumerate(lines, first_line)]
+        encode = self.tokenizers["target"].encode
+        forced = [encode(prefix) for prefix in prefixes or [""] * len(sources)]
         results: list[list[Prediction]] = [[Prediction("", 0.0)] for _ in sources]
         worded = [i for i, source in enumerate(sources) if len(source) > 1]
-        by_length = sorted(worded, key=lambda i: len(sources[i]))
+        by_length = sorted(worded, key=lambda i: (len(forced[i]) > 0, len(sources[i])))
         for indices in batched(by_length, decode.batch_size):
-            found = self.search(params, [sources[i] for i in indices], decode)
+            prompts = [forced[i] for i in indices]
+            numbers = [first_line + i for i in indices]
+            found = self.search(params, [sources[i] for i in indices], decode, prompts, numbers)
             for i, tokens, scores in zip(indices, *found, strict=True):
-                results[i] = self._texts(tokens, scores)
+                results[i] = self._texts(forced[i], tokens, scores)
         yield from results
 
     def _encode_source(self, line: str, number: int) -> list[int]:
@@ -158,10 +174,12 @@ class Translation:
             )
         return [*tokens[: limit - 1], EOS]
 
-    def _texts(self, tokens, scores):
+    def _texts(self, prefix, tokens, scores):
         decoded = self.tokenizers["target"].decode
         found = zip(tokens.tolist(), scores.tolist(), strict=True)
-        return [Prediction(decoded(row), score) for row, score in found if score > -jnp.inf]
+        return [
+            Prediction(decoded([*prefix, *row]), score) for row, score in found if score > -jnp.inf
+        ]
 
     @functools.cached_property
     def search(self) -> SourceSearch:

@@ -1,0 +1,128 @@
+"""Samples come from the distribution asked for, and each sentence's from its own key."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.decoding import DecodeConfig, sample, truncated_logits
+
+PAD, UNK, BOS, EOS = range(4)
+VOCAB = 8
+TABLE = np.random.default_rng(0).normal(size=(VOCAB, VOCAB)).astype(np.float32)
+"""The next token's logits given the last: a drawn Markov chain."""
+
+
+def decode_step(tokens, memory, state):
+    return jnp.array(TABLE)[tokens], state + 1
+
+
+def draw(sentences, num_outputs, max_length=4, first_key=0, **options):
+    options = {"temperature": 1.0, "top_k": None, "top_p": None} | options
+    keys = jax.vmap(jax.random.key)(jnp.arange(sentences) + first_key)
+    found = jax.jit(
+        lambda keys: sample(
+            decode_step,
+            jnp.tile(TABLE[BOS], (sentences, 1)),
+            (),
+            jnp.zeros(sentences),
+            keys=keys,
+            max_lengths=jnp.full(sentences, max_length),
+            max_length=max_length,
+            num_outputs=num_outputs,
+            eos_id=EOS,
+            pad_id=PAD,
+            banned_ids=(PAD, UNK, BOS),
+            **options,
+        )
+    )(keys)
+    return np.asarray(found.tokens), np.asarray(found.scores)
+
+
+def probabilities(logits, temperature=1.0):
+    allowed = np.where(np.arange(VOCAB) < EOS, -np.inf, logits / temperature)
+    return np.exp(allowed) / np.exp(allowed).sum()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_tokens_are_as_frequent_as_their_probability(temperature):
+    tokens, _ = draw(4, 5000, temperature=temperature)
+    first, second = tokens[:, :, 0].ravel(), tokens[:, :, 1].ravel()
+    found = np.bincount(first, minlength=VOCAB) / len(first)
+    np.testing.assert_allclose(found, probabilities(TABLE[BOS], temperature), atol=0.02)
+    last = int(np.bincount(first[first != EOS]).argmax())
+    after = second[first == last]
+    found = np.bincount(after, minlength=VOCAB) / len(after)
+    np.testing.assert_allclose(found, probabilities(TABLE[last], temperature), atol=0.03)
+
+
+def test_a_score_is_the_log_probability_under_the_model_itself():
+    tokens, scores = draw(2, 50, temperature=0.7, top_k=3)
+    log_softmax = TABLE - np.log(np.exp(TABLE).sum(axis=1, keepdims=True))
+    for rows, row_scores in zip(tokens, scores, strict=True):
+        assert (np.diff(row_scores) <= 0).all()
+        for row, score in zip(rows, row_scores, strict=True):
+            output = row[row != PAD]
+            path = zip([BOS, *output[:-1]], output, strict=True)
+            assert score == pytest.approx(sum(log_softmax[a, b] for a, b in path), abs=1e-4)
+
+
+def test_an_output_ends_in_eos_or_at_its_limit():
+    tokens, _ = draw(3, 200)
+    for row in tokens.reshape(-1, 4):
+        output = row[row != PAD]
+        assert (row[len(output) :] == PAD).all()
+        assert EOS not in output[:-1]
+        assert len(output) == 4 or output[-1] == EOS
+
+
+def test_a_sentence_s_samples_hang_on_its_own_key():
+    together, _ = draw(5, 3)
+    alone, _ = draw(1, 3, first_key=2)
+    np.testing.assert_array_equal(together[2], alone[0])
+    assert len({row.tobytes() for row in together}) == 5
+
+
+def test_top_k_and_top_p_leave_the_likeliest():
+    logits = jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]]))
+
+    def left(**options):
+        return np.isfinite(np.asarray(truncated_logits(logits, 1.0, **options))[0]).tolist()
+
+    assert left(top_k=2) == [True, True, False, False]
+    assert left(top_k=9) == left(top_p=1.0) == [True] * 4
+    assert left(top_p=0.39) == [True, False, False, False]
+    assert left(top_p=0.41) == [True, True, False, False]
+    assert left(top_p=0.8) == [True, True, True, False]
+    # Of the two that top_k leaves, the first has 4 / 7.
+    assert left(top_k=2, top_p=0.5) == [True, False, False, False]
+    assert left(banned_ids=(0,)) == [False, True, True, True]
+    np.testing.assert_allclose(truncated_logits(logits, 0.5), 2 * logits, rtol=1e-6)
+
+
+def test_the_likeliest_alone_is_greedy():
+    tokens, _ = draw(1, 1, top_k=1)
+    expected, last = [], BOS
+    while len(expected) < 4 and last != EOS:
+        last = int(np.argmax(probabilities(TABLE[last])))
+        expected.append(last)
+    assert tokens[0, 0].tolist() == expected + [PAD] * (4 - len(expected))
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"temperature": 0.0}, "temperature is 0.0; it must be positive"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_k": 5}, "top_k is for sampling; set temperature"),
+        ({"top_p": 0.5}, "top_p is for sampling; set temperature"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k is 0"),
+        ({"temperature": 1.0, "top_p": 0.0}, "top_p is 0.0; it must lie in"),
+        ({"temperature": 1.0, "top_p": 1.1}, "top_p is 1.1; it must lie in"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_a_setting_without_sense_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        DecodeConfig(**options)
+    DecodeConfig(temperature=1.0, num_outputs=10)  # more than beams are no matter of sampling

@@ -1,0 +1,1 @@
+"""Looking at runs and models: figures from what they left or compute, never a run itself."""

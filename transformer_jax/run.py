@@ -1,0 +1,110 @@
+"""A trained run and what can be done with it."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from transformer_jax import build
+from transformer_jax.configuration import read_settings
+from transformer_jax.data.pair_files import read_aligned
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
+from transformer_jax.tasks.interface import Prediction, Task
+from transformer_jax.tokenization import Tokenizers
+from transformer_jax.training.evaluation import write_predictions
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A trained run and its parts.
+
+    Attributes:
+      config: as kept in the workdir.
+      workdir: the run's directory.
+      task: what its examples mean; holds model and tokenizers.
+      params: the parameters, a tree of float32 arrays.
+      step: updates that the parameters saw; the last one of an average.
+    """
+
+    config: ConfigDict
+    workdir: Path
+    task: Task
+    params: Any
+    step: int
+
+    @property
+    def model(self) -> Any:
+        """The Flax module: `run.model.apply({"params": run.params}, ...)`."""
+        return self.task.model
+
+    @property
+    def tokenizer(self) -> Tokenizers:
+        """The tokenizers: `run.tokenizer["source"].encode("...")`."""
+        return self.task.tokenizers
+
+    def predict(
+        self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
+    ) -> list[str]:
+        """The best output of each line; `decode` overrides fields of the section `decode`.
+
+        With `prefixes`, one a line, each output starts with its prefix.
+        """
+        found = self.n_best(lines, prefixes=prefixes, **decode)
+        return [outputs[0].text for outputs in found]
+
+    def n_best(
+        self,
+        lines: Sequence[str],
+        first_line: int = 1,
+        prefixes: Sequence[str] | None = None,
+        **decode: Any,
+    ) -> list[list[Prediction]]:
+        """The `num_outputs` best outputs of each line with their scores, best first.
+
+        Warnings name lines by their number, counted from `first_line`; samples hang on it, too.
+        """
+        if prefixes is not None and len(prefixes) != len(lines):
+            raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
+        decode = self._decode(decode)
+        return list(self.task.predict(self.params, lines, decode, first_line, prefixes))
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """log P(target | source) of each pair, in nats."""
+        if len(sources) != len(targets):
+            raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
+        return self.task.score(self.params, sources, targets, self._decode({}).batch_size)
+
+    def evaluate(
+        self,
+        split: str = "test",
+        source: str | None = None,
+        target: str | None = None,
+        **decode: Any,
+    ) -> dict[str, Any]:
+        """Scores a split, or the files `source` and `target`; outputs are kept in `predictions/`.
+
+        Raises:
+          UserError: the split or the files cannot be used.
+        """
+        settings = read_settings(self.config)
+        if source is None:
+            examples, name = open_split(settings.data, split), split
+        else:
+            examples, name = read_aligned(source, target), Path(source).name
+        evaluator = build.build_evaluator(
+            settings, self.task, examples, self._decode(decode), build.mesh_for_use(settings)
+        )
+        figures, outputs = evaluator(self.params)
+        path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
+        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
+        return {**figures, "step": self.step, "split": name}
+
+    def _decode(self, overrides: dict[str, Any]) -> Any:
+        try:
+            return dataclasses.replace(read_settings(self.config).decode, **overrides)
+        except ValueError as error:
+            raise UserError(f"decode: {error}") from error
