@@ -37,7 +37,7 @@ class CompiledStep:
 
     Attributes:
       executable: XLA's, for its analyses.
-      place: puts the rows of this process on its devices.
+      place: makes of this process's rows what the executable takes.
     """
 
     executable: jax.stages.Compiled
@@ -69,7 +69,8 @@ class JitEngine:
         return CompiledStep(step.lower(state, batch).compile(), self._place)
 
     def _place(self, batch):
-        return place_own_rows(batch, self.mesh)
+        # Of one process, the compiled step takes NumPy's arrays itself, at a tenth of the cost.
+        return batch if jax.process_count() == 1 else place_own_rows(batch, self.mesh)
 
     def adopt(self, state: Any) -> Any:
         """A portable state in the engine's own form."""
@@ -112,8 +113,7 @@ class PmapEngine:
         return CompiledStep(lowered.compile(precision.compiler_options()), self._place)
 
     def _place(self, batch):
-        rows = {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in batch.items()}
-        return jax.device_put(rows, self._stacked)
+        return {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in batch.items()}
 
     def adopt(self, state: Any) -> Any:
         """As `JitEngine.adopt`."""
