@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import transformer_jax as tj
 from transformer_jax.cli.main import main
 from transformer_jax.data import sources
 
@@ -156,6 +157,47 @@ def test_a_moved_run_and_its_averages_predict(shell, workdir):
         assert (answer.status, answer.out.count("\n")) == (0, 2)
         texts.add(answer.out)
     assert len(texts) > 1
+
+
+def test_predict_samples_and_starts_as_told(shell, trained_workdir, tmp_path):
+    words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
+    sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]
+    answers = [shell(*words, *sampled, f"--seed={seed}", stdin=b"The dog.\n") for seed in (1, 1, 2)]
+    assert answers[0].out == answers[1].out != answers[2].out
+    assert len(json.loads(answers[0].out)["outputs"]) == 5
+
+    prefixes = tmp_path / "prefixes"
+    prefixes.write_text("Der Hund\n\n")
+    words = ["predict", f"--workdir={trained_workdir}", f"--prefixes={prefixes}"]
+    answer = shell(*words, stdin=b"The dog.\nThe dog.\n")
+    first, second = answer.out.splitlines()
+    assert first.startswith("Der Hund") and not second.startswith("Der Hund")
+    assert_one_line(shell(*words, stdin=b"a\n" * 3), "--prefixes", "has 2 lines, fewer than")
+    told = "decode: top_k is for sampling; set temperature"
+    assert_one_line(shell(*words[:2], "--top_k=3", stdin=b"a\n"), told)
+
+
+def test_score_prints_a_number_a_pair(shell, trained_workdir, tmp_path):
+    pairs = {"source": ["The dog.", "A cat."], "target": ["Der Hund.", "Eine Katze."]}
+    for side, lines in pairs.items():
+        (tmp_path / side).write_text("\n".join(lines))
+    words = ["score", f"--workdir={trained_workdir}"]
+    files = [f"--{side}={tmp_path / side}" for side in pairs]
+    answer = shell(*words, *files)
+    assert answer.status == 0
+    expected = tj.load(trained_workdir).score(pairs["source"], pairs["target"])
+    assert [float(line) for line in answer.out.splitlines()] == pytest.approx(expected, abs=1e-5)
+    (tmp_path / "target").write_text("Der Hund.\n")
+    assert_one_line(shell(*words, *files), "has 2 lines but", "has 1")
+
+
+def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
+    output = tmp_path / "curves.png"
+    answer = shell("plot", f"--workdir={trained_workdir}", f"--output={output}")
+    assert (answer.status, answer.out) == (0, f"{output}\n")
+    assert output.read_bytes().startswith(b"\x89PNG")
+    told = "absent has no figures to draw"
+    assert_one_line(shell("plot", "--workdir=absent", f"--output={output}"), told)
 
 
 # --- Train ---
@@ -327,6 +369,7 @@ def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override
             ["benchmark", "train", f"--config={QUICKSTART}", "--config.model.d_model=-8"],
             ["config.model: d_model is -8"],
         ),
+        (["score", "--workdir=absent", "--source=a", "--target=b"], ["cannot read a: "]),
         (["predict", "--workdir=absent"], ["absent holds no run: config.json is missing"]),
         (["evaluate", "--workdir=absent"], ["absent holds no run: config.json is missing"]),
         (["predict", f"--workdir={QUICKSTART}"], ["quickstart.py"]),

@@ -1,0 +1,34 @@
+"""Tatoeba, German to English (short everyday sentences, 163,000 pairs), for two CPU cores.
+
+    python -m transformer_jax train --config=configs/tatoeba_de_en.py --workdir=runs/tatoeba \\
+        --config.data.dir=FOLDER
+
+`FOLDER` holds deu.txt of manythings.org/anki, or aligned files train.de, train.en, valid.de, ...
+The other direction: `--config.data.name=tatoeba_en_de`. Not trained to its end yet.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.seed = 1
+    config.model = dict(
+        d_model=256,
+        d_ff=512,
+        num_heads=4,
+        num_encoder_layers=3,
+        num_decoder_layers=3,
+        dropout_rate=0.1,
+        norm_placement="pre",
+    )
+    config.tokenizer = dict(kind="bpe", vocab_size=6000)
+    config.data = dict(name="tatoeba_de_en", max_source_length=64, max_target_length=64)
+    config.optimizer = dict(
+        schedule="cosine", learning_rate=1.5e-3, warmup_steps=500, decay_steps=8000, clip_norm=1.0
+    )
+    config.train = dict(num_steps=8000, tokens_per_batch=1024)
+    config.eval = dict(every_steps=2000, num_examples=200)
+    config.checkpoint = dict(every_steps=250, keep=2, keep_params=5)
+    config.logging = dict(every_steps=50)
+    return config

@@ -1,0 +1,81 @@
+"""The four WMT 2014 configs against the paper: table 3, sections 5.1 to 5.4 and 6.1."""
+
+from pathlib import Path
+
+import jax
+import pytest
+
+import transformer_jax as tj
+from transformer_jax import build, dry_run
+from transformer_jax.configuration import read_settings
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+PAPER = {
+    # name: N, d_model, d_ff, h, d_k, P_drop, steps, pieces, averaged, millions of parameters
+    "wmt14_en_de_base": (6, 512, 2048, 8, 64, 0.1, 100_000, 37_000, 5, 65),
+    "wmt14_en_de_big": (6, 1024, 4096, 16, 64, 0.3, 300_000, 37_000, 20, 213),
+    "wmt14_en_fr_base": (6, 512, 2048, 8, 64, 0.1, 100_000, 32_000, 5, None),
+    "wmt14_en_fr_big": (6, 1024, 4096, 16, 64, 0.1, 300_000, 32_000, 20, None),
+}
+
+
+@pytest.fixture(params=PAPER)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def settings(name):
+    return read_settings(tj.config(CONFIGS / f"{name}.py"))
+
+
+def test_every_value_is_the_papers(name, settings):
+    layers, d_model, d_ff, heads, d_k, dropout, steps, pieces, averaged, _ = PAPER[name]
+    model, optimizer, train = settings.model, settings.optimizer, settings.train
+    assert model.num_encoder_layers == model.num_decoder_layers == layers
+    assert (model.d_model, model.d_ff, model.num_heads) == (d_model, d_ff, heads)
+    assert model.d_k == model.d_v == d_k
+    assert model.dropout_rate == dropout
+    assert (model.norm_placement, model.activation) == ("post", "relu")
+    assert (model.positions, model.tie_embeddings) == ("sinusoidal", "all")
+    assert train.num_steps == steps and train.label_smoothing == 0.1
+    assert abs(train.tokens_per_batch - 25_000) < 500
+    assert settings.tokenizer.vocab_size == pieces and settings.tokenizer.joint
+    assert (optimizer.name, optimizer.schedule) == ("adam", "transformer")
+    assert (optimizer.learning_rate, optimizer.warmup_steps) == (1.0, 4000)
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
+    assert settings.checkpoint.keep_params == averaged
+    decode = settings.decode
+    assert (decode.beam_size, decode.alpha, decode.max_extra_length) == (4, 0.6, 50)
+    data = settings.data
+    assert (data.name, data.tfds_name) == ("tfds", "wmt14_translate")
+    assert (data.source_language, data.target_language) == ("en", name.split("_")[2])
+
+
+def test_the_parameters_are_counted(name, settings):
+    layers, d_model, d_ff, *_, pieces, _, millions = PAPER[name]
+    sizes = {"source": pieces, "target": pieces}
+    task = build.build_task(settings, sizes, tokenizers=None)
+    leaves = jax.tree.leaves(jax.eval_shape(task.init, jax.random.key(0)))
+    attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff + d_ff + d_model
+    norm = 2 * d_model
+    layer_pair = 3 * attention + 2 * feed_forward + 5 * norm
+    count = sum(leaf.size for leaf in leaves)
+    assert count == pieces * d_model + layers * layer_pair
+    if millions:  # the paper rounds, and its vocabulary is "about" so large
+        assert abs(count / 1e6 - millions) < 0.04 * millions
+
+
+def test_eight_devices_share_a_batch(settings):
+    assert settings.train.rows(settings.data.max_source_length, shards=8) == 96
+
+
+def test_a_dry_run_prints_them(tiny):
+    """Of the base model, on rows that compile in a moment."""
+    config = tj.config(
+        CONFIGS / "wmt14_en_de_base.py",
+        {"data.max_source_length": 16, "data.max_target_length": 16, "train.tokens_per_batch": 16},
+    )
+    told = dry_run.describe(config)
+    assert f"{63_045_632:,}" in told
+    assert "encoder/layer_5/feed_forward/inner/kernel" in told and "memory of a step" in told
