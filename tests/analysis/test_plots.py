@@ -36,6 +36,11 @@ def test_each_run_has_its_line_in_each_panel():
     assert found["learning rate"]["two train"] == [1, 2, 3]
 
 
+def test_a_run_that_has_not_been_scored_yet_has_no_line_there():
+    found = panels(draw_curves({"one": records(6), "two": records(12)[:3]}))
+    assert list(found["validation bleu"]) == ["one valid"]
+
+
 def test_what_was_not_recorded_has_no_panel():
     found = panels(
         draw_curves({"one": [{"step": 5, "split": "train", "loss": None}, *records(1)[:1]]})

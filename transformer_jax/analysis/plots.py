@@ -37,7 +37,8 @@ def draw_curves(runs: Mapping[str, Records]) -> Figure:
                 steps, values = _series(records, split, name)
                 style = {"color": f"C{number}"}
                 style |= {"ls": "--", "marker": "o", "ms": 3} if split == "valid" else {"lw": 1.2}
-                ax.plot(steps, values, **style, label=f"{label} {split}".strip())
+                if steps:
+                    ax.plot(steps, values, **style, label=f"{label} {split}")
         ax.set(title=title, xlabel="step")
         ax.grid(alpha=0.3)
         ax.legend(fontsize="small")
@@ -70,7 +71,8 @@ def _draw_encodings(figure: Figure, whole: Axes, few: Axes, encodings: np.ndarra
     whole.set(title="position encodings", xlabel="position", ylabel="dimension")
     figure.colorbar(image, ax=whole)
     width = encodings.shape[1]
-    for dimension in sorted({*range(4, min(8, width)), width // 4, width // 2}):
+    # The first ones turn too fast to be followed by the eye.
+    for dimension in sorted({width // 8, width // 4, width // 4 + 1, width // 2}):
         few.plot(encodings[:, dimension], label=f"dimension {dimension}", lw=1.2)
     few.set(title="some of their dimensions", xlabel="position")
     few.grid(alpha=0.3)
