@@ -5,7 +5,8 @@
 
 Two Xeon cores without AMX, float32: 64 minutes, while other work shared the cores. On the test
 split (test_2016_flickr), beam 4: BLEU 38.35 (sacreBLEU 13a, cased), 38.76 lowercased, chrF 63.2.
-Curve, and a narrower model that has 36.93 after 23 minutes: experiments/results/multi30k.md. Validation chose decode.alpha.
+Validation chose decode.alpha. The curve, and a narrower model with 36.93 after 23 minutes:
+experiments/results/multi30k.md.
 """
 
 from ml_collections import ConfigDict
