@@ -2,7 +2,7 @@
 
 python experiments/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume
 
-Trains once without interruption and once with SIGKILL at random steps, one of them while a
+Trains once without interruption and once with SIGKILL at random steps, some of them while a
 checkpoint is being written; then compares all that the two last checkpoints hold and the figures of
 both. Fields of the config are set as for `train`. Prints one JSON object; exit status 1 if anything
 differs.
@@ -22,6 +22,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 import transformer_jax as tj
+from transformer_jax.training import manifest
 from transformer_jax.training.step_folder import (
     PARAMS,
     TRAINING,
@@ -38,7 +39,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--config", required=True)
     parser.add_argument("--workdir", required=True, type=Path, help="new; holds both runs")
-    parser.add_argument("--kills", type=int, default=3, help="at random steps, one during a save")
+    parser.add_argument("--kills", type=int, default=3, help="at random steps")
+    parser.add_argument("--during_save", type=int, default=1, help="so many of them at least")
     parser.add_argument("--seed", type=int, default=0, help="of the steps")
     args, overrides = parser.parse_known_args()
     whole, killed = args.workdir / "uninterrupted", args.workdir / "killed"
@@ -48,12 +50,23 @@ def main() -> int:
     command = ["train", f"--config={args.config}", *overrides, "--config.logging.every_steps=1"]
 
     finish(command, whole)
-    kills = list(kill_at_random(command, killed, num_steps, args.kills, random.Random(args.seed)))
+    draw = random.Random(args.seed)
+    kills = []
+    for kill in kill_at_random(command, killed, num_steps, args.kills, args.during_save, draw):
+        kills.append(kill)
+        print(f"kill {len(kills)}: {kill}", file=sys.stderr)
     finish(command, killed)
     different = differences(whole, killed)
     if figures(whole) != figures(killed):
         different.append("metrics.jsonl")
-    report = {"config": args.config, "num_steps": num_steps, "kills": kills}
+    report = {
+        "config": args.config,
+        "num_steps": num_steps,
+        "kills": len(kills),
+        "during_save": sum(kill["during_save"] for kill in kills),
+        "damaged": sum(kill["damage"] is not None for kill in kills),
+        "most_steps_lost": max(kill["after_step"] - kill["goes_on_from"] for kill in kills),
+    }
     report |= {"arrays": len(last_arrays(whole)), "identical": not different}
     print(json.dumps(report | {"different": different}))
     return int(bool(different))
@@ -73,27 +86,43 @@ def finish(command: list[str], workdir: Path) -> None:
 
 
 def kill_at_random(
-    command: list[str], workdir: Path, num_steps: int, count: int, draw: random.Random
+    command: list[str],
+    workdir: Path,
+    num_steps: int,
+    count: int,
+    during_save: int,
+    draw: random.Random,
 ) -> Iterator[dict]:
-    """Starts and kills a run `count` times, or more often until one kill was during a save."""
-    during_save = False
-    while count > 0 or not during_save:
-        began, step = time.time(), draw.randrange(last_checkpoint(workdir) + 1, num_steps)
-        wait_for_save = not during_save
+    """Starts and kills a run `count` times, or more often until `during_save` were in a save.
+
+    The kills are spread over the steps of the run.
+    """
+    while count > 0 or during_save > 0:
+        left = max(count, during_save)
+        first = last_checkpoint(workdir) + 1
+        far = first + 2 * (num_steps - first) // (left + 1)
+        began, step = time.time(), draw.randrange(first, max(far, first + 1))
+        wait_for_save = draw.random() < during_save / left
 
         def due(began=began, step=step, wait_for_save=wait_for_save) -> bool:
-            return last_step(workdir, began) >= step and not (wait_for_save and not saving(workdir))
+            return last_step(workdir, began) >= step and (not wait_for_save or saving(workdir))
 
         wait_until(due, process := start(command, workdir))
         process.kill()
         process.communicate()
-        during_save |= saving(workdir)
-        count -= 1
+        count, during_save = count - 1, during_save - saving(workdir)
         yield {
             "after_step": last_step(workdir, began),
             "during_save": saving(workdir),
             "goes_on_from": last_checkpoint(workdir),
+            "damage": latest_damage(workdir),
         }
+
+
+def latest_damage(workdir: Path) -> str | None:
+    """What is wrong with the newest checkpoint, if there is one and anything is."""
+    folders = step_folders(workdir / "checkpoints")
+    return manifest.damage(folders[max(folders)]) if folders else None
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:

@@ -99,7 +99,7 @@ def _read_manifest(path: Path) -> dict[str, tuple[str, str]]:
     try:
         sides = json.loads(_read(path))
         return {side: (entry["file"], entry["sha256"]) for side, entry in sides.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(_damaged(path)) from error
 
 

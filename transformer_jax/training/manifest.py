@@ -32,7 +32,7 @@ def damage(folder: Path, subfolders: Collection[str] | None = None) -> str | Non
         entries = json.loads((folder / MANIFEST).read_text()).items()
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return f"{MANIFEST} cannot be read"
     for name, entry in entries:
         if subfolders is not None and name.split("/")[0] not in subfolders:

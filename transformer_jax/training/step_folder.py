@@ -7,7 +7,9 @@ parameters can be read alone. The arrays of an item are stored flat, by their pa
 not fit can be named.
 """
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +64,8 @@ def join_state(state: Any, params: Leaves, training: Leaves) -> Any:
 
 
 def saved_arrays(folder: Path, item: str) -> Leaves:
-    """Shapes and dtypes of one item's arrays, as they were saved."""
-    with ocp.StandardCheckpointer() as reader:
+    """Shapes and dtypes of one item's arrays, as they were saved; UserError if unreadable."""
+    with _reading(folder / item), ocp.StandardCheckpointer() as reader:
         return dict(reader.metadata(folder / item).item_metadata.items())
 
 
@@ -71,7 +73,7 @@ def read_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
     """Reads one item's arrays onto the shardings of `abstract` (default: the first local device).
 
     Raises:
-        UserError: the stored names, shapes or dtypes are not those of `abstract`.
+        UserError: the stored names, shapes or dtypes are not those of `abstract`, or unreadable.
     """
     _require_fit(folder / item, saved_arrays(folder, item), abstract)
     return read_some_arrays(folder, item, abstract)
@@ -85,20 +87,32 @@ def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
         restore_args=ocp.checkpoint_utils.construct_restore_args(targets),
         partial_restore=True,
     )
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    with _reading(folder / item), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
         return reader.restore(folder / item, arguments)
 
 
 def read_data(folder: Path) -> Any:
     """Reads the state of the data iterator (it was JSON: tuples have become lists)."""
-    return ocp.JsonCheckpointHandler().restore(folder / DATA)
+    with _reading(folder / DATA):
+        return ocp.JsonCheckpointHandler().restore(folder / DATA)
 
 
 def read_score(folder: Path) -> float | None:
     """Reads the score (higher is better); None if the step was saved without one."""
     if not (folder / METRICS).is_dir():
         return None
-    return ocp.JsonCheckpointHandler(METRICS).restore(folder / METRICS)["score"]
+    with _reading(folder / METRICS):
+        return float(ocp.JsonCheckpointHandler(METRICS).restore(folder / METRICS)["score"])
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Files whose manifest fits may hold anything all the same: one line for whatever comes."""
+    try:
+        yield
+    except Exception as error:  # of several libraries below
+        reason = (str(error) or repr(error)).splitlines()[0][:200]
+        raise UserError(f"{path} cannot be read: {reason}; take another checkpoint") from error
 
 
 def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
