@@ -12,10 +12,15 @@ PAIRS = [(f"Sentence {n}.", f"Satz {n}.") for n in range(1000)]
 
 def test_pairs_that_share_a_side_stay_together():
     # One sentence, three translations; one of them translates another sentence, too.
-    chained = [("Hi!", "Hallo!"), ("hi", "Tag."), ("Hello.", "TAG"), ("Hello!", "Servus")]
-    parts = assign_parts([*PAIRS, *chained])
-    assert len(set(parts[-4:])) == 1
-    assert parts == assign_parts([*PAIRS, *chained])
+    def parts_of(n):
+        chain = [("Hi, {}!", "Hallo {}!"), ("hi {}", "Tag {}."), ("Bye {}.", "TAG {}")]
+        chain += [("Bye {}!", "Servus {}")]
+        return assign_parts((english.format(n), german.format(n)) for english, german in chain)
+
+    together = [parts_of(n) for n in range(300)]
+    assert all(len(set(parts)) == 1 for parts in together)
+    assert {parts[0] for parts in together} == {"train", "valid", "test"}
+    assert together == [parts_of(n) for n in range(300)]
 
 
 def test_some_percent_are_held_out_but_no_large_group():
