@@ -5,7 +5,9 @@ python -m transformer_jax evaluate --workdir=runs/scan --split=test
 
 The other splits: `--config.data.name=scan_length` and `scan_addprim_jump`, which ask for
 generalisation. Every word is a token; outputs may be far longer than their sources.
-Not trained to its end yet.
+
+Two Xeon cores without AMX, float32: about 14 minutes; exact match 100.0% of the 4,182 test
+examples (experiments/results/scan.md).
 """
 
 from ml_collections import ConfigDict
