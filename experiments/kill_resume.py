@@ -28,6 +28,7 @@ from transformer_jax.training.step_folder import (
     TRAINING,
     read_arrays,
     read_data,
+    saved_arrays,
     step_folders,
 )
 
@@ -166,8 +167,7 @@ def last_arrays(workdir: Path) -> dict[str, tuple]:
     step, folder = max(step_folders(workdir / "checkpoints").items())
     found = {"step": (step,), "data": (read_data(folder),)}
     for item in (PARAMS, TRAINING):
-        with ocp.StandardCheckpointer() as reader:
-            stored = dict(reader.metadata(folder / item).item_metadata.items())
+        stored = saved_arrays(folder, item)
         shapes = {n: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for n, leaf in stored.items()}
         for name, leaf in read_arrays(folder, item, shapes).items():
             array = np.asarray(leaf)

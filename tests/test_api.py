@@ -54,6 +54,23 @@ def test_a_workdir_holds_the_whole_run(trained_workdir, trained):
     assert len(predictions.read_text().splitlines()) == 3
 
 
+def test_a_run_starts_from_another_and_keeps_its_moving_average(
+    trained, trained_workdir, tiny_config, tmp_path, caplog
+):
+    caplog.set_level(logging.INFO)
+    changes = {"train.init_from": str(trained_workdir), "optimizer.ema_decay": 0.9}
+    changes |= {"train.num_steps": 2, "optimizer.learning_rate": 1e-6}
+    run = tj.train(tiny_config(changes), tmp_path / "run")
+    assert "parameter arrays loaded from" in caplog.text
+    assert "took over the tokenizers of" in caplog.text
+    # So small a learning rate leaves them where they started.
+    near = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3)  # noqa: E731
+    jax.tree.map(near, run.params, trained.params)
+    loaded = tj.load(tmp_path / "run")
+    assert_same_arrays(loaded.params, run.params)
+    assert loaded.predict(LINES) == trained.predict(LINES)
+
+
 def test_a_bucket_is_no_workdir(tiny_config):
     for use in (tj.load, lambda workdir: tj.train(tiny_config(), workdir)):
         with pytest.raises(tj.UserError, match="gs://bucket/run is no directory; mount the bucket"):

@@ -97,3 +97,14 @@ def test_small_corpora_are_taken_whole_and_large_ones_sampled_evenly():
 
 def test_sampling_is_the_same_in_every_process():
     assert sample_texts("abcdefghij", 3) == ["f", "b", "g"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_with_bytes_to_fall_back_to_no_character_is_unknown(kind):
+    config = TokenizerConfig(kind, 256 + 4 + NUM_CHARACTERS + 2, byte_fallback=True)
+    tokenizer = Tokenizer(train_model(config, TEXTS, "joint"))
+    ids = tokenizer.encode("one \u6f22 two")
+    assert not tokenizer.count_unknown(ids)
+    assert tokenizer.decode(ids) == "one \u6f22 two"
+    with pytest.raises(ValueError, match="byte_fallback asks for kind bpe or unigram, not char"):
+        TokenizerConfig("char", byte_fallback=True)

@@ -20,6 +20,8 @@ from transformer_jax.data.synthetic.words import (
 
 @dataclass(frozen=True, slots=True)
 class NounPhrase:
+    """A noun with its determiner, and what describes it."""
+
     determiner: Determiner
     noun: Noun
     plural: bool = False
@@ -61,6 +63,8 @@ Argument = NounPhrase | Pair | Pronoun | Gap
 
 @dataclass(frozen=True, slots=True)
 class PrepositionalPhrase:
+    """A noun phrase behind a preposition."""
+
     preposition: Preposition
     phrase: NounPhrase
 

@@ -13,6 +13,8 @@ FIRST, THIRD, PLURAL = range(3)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noun:
+    """A noun with its plurals and its German gender."""
+
     english: str
     english_plural: str  # empty: a mass noun, which has neither plural nor `a`
     german: str
@@ -28,6 +30,8 @@ class Noun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjective:
+    """An adjective and what its German endings follow."""
+
     english: str
     german: str
     stem: str  # what the endings follow: teuer, but teur-e
@@ -51,6 +55,8 @@ class Determiner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pronoun:
+    """A personal pronoun and the verb form that it asks for."""
+
     english: str
     english_object: str
     german: dict[str, str]  # by case
@@ -69,6 +75,8 @@ class Preposition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verb:
+    """A verb of both languages with its forms and what it governs."""
+
     name: str  # base form and what belongs to it: `look for` is not `look at`
     english: str  # base form
     english_present: Forms
@@ -86,6 +94,8 @@ class Verb:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modal:
+    """A modal verb, or what English has in its place."""
+
     english: Forms
     is_auxiliary: bool  # `can see`, `is allowed to see`; otherwise with do-support: `wants to see`
     linking: tuple[str, ...]  # the words between the finite form and the infinitive
@@ -95,6 +105,8 @@ class Modal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adverb:
+    """An adverb and the tenses that it goes with."""
+
     english: str
     german: str
     tenses: frozenset[str]  # where it may stand: present, past, future, modal
@@ -102,6 +114,8 @@ class Adverb:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conjunction:
+    """What joins a clause, and the order of words that it asks for in German."""
+
     english: str
     german: str
     subordinating: bool  # verb-final in German; otherwise verb-second
