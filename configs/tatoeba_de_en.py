@@ -14,8 +14,8 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.seed = 1
     config.model = dict(
-        d_model=256,
-        d_ff=512,
+        d_model=192,
+        d_ff=384,
         num_heads=4,
         num_encoder_layers=3,
         num_decoder_layers=3,
@@ -25,10 +25,10 @@ def get_config() -> ConfigDict:
     config.tokenizer = dict(kind="bpe", vocab_size=6000)
     config.data = dict(name="tatoeba_de_en", max_source_length=64, max_target_length=64)
     config.optimizer = dict(
-        schedule="cosine", learning_rate=1.5e-3, warmup_steps=500, decay_steps=8000, clip_norm=1.0
+        schedule="cosine", learning_rate=2.5e-3, warmup_steps=400, decay_steps=6000, clip_norm=1.0
     )
-    config.train = dict(num_steps=8000, tokens_per_batch=1024)
+    config.train = dict(num_steps=6000, tokens_per_batch=1024)
     config.eval = dict(every_steps=2000, num_examples=200)
-    config.checkpoint = dict(every_steps=250, keep=2, keep_params=5)
+    config.checkpoint = dict(every_steps=250, keep=2, keep_params=3)
     config.logging = dict(every_steps=50)
     return config

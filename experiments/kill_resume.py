@@ -2,15 +2,16 @@
 
 python experiments/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume
 
-Trains once without interruption and once with SIGKILL at random steps, some of them while a
-checkpoint is being written; then compares all that the two last checkpoints hold and the figures of
-both. Fields of the config are set as for `train`. Prints one JSON object; exit status 1 if anything
-differs.
+Trains once without interruption and once with SIGKILL (or `--signal=SIGTERM`, which costs no step)
+at random steps, some of them while a checkpoint is being written; then compares all that the two
+last checkpoints hold and the figures of both. Fields of the config are set as for `train`. Prints
+one JSON object; exit status 1 if anything differs.
 """
 
 import argparse
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -42,6 +43,7 @@ def main() -> int:
     parser.add_argument("--workdir", required=True, type=Path, help="new; holds both runs")
     parser.add_argument("--kills", type=int, default=3, help="at random steps")
     parser.add_argument("--during_save", type=int, default=1, help="so many of them at least")
+    parser.add_argument("--signal", choices=("SIGKILL", "SIGTERM"), default="SIGKILL")
     parser.add_argument("--seed", type=int, default=0, help="of the steps")
     args, overrides = parser.parse_known_args()
     whole, killed = args.workdir / "uninterrupted", args.workdir / "killed"
@@ -51,9 +53,9 @@ def main() -> int:
     command = ["train", f"--config={args.config}", *overrides, "--config.logging.every_steps=1"]
 
     finish(command, whole)
-    draw = random.Random(args.seed)
+    draw, how = random.Random(args.seed), signal.Signals[args.signal]
     kills = []
-    for kill in kill_at_random(command, killed, num_steps, args.kills, args.during_save, draw):
+    for kill in kill_at_random(command, killed, num_steps, args.kills, args.during_save, how, draw):
         kills.append(kill)
         print(f"kill {len(kills)}: {kill}", file=sys.stderr)
     finish(command, killed)
@@ -62,6 +64,7 @@ def main() -> int:
         different.append("metrics.jsonl")
     report = {
         "config": args.config,
+        "signal": how.name,
         "num_steps": num_steps,
         "kills": len(kills),
         "during_save": sum(kill["during_save"] for kill in kills),
@@ -92,6 +95,7 @@ def kill_at_random(
     num_steps: int,
     count: int,
     during_save: int,
+    how: signal.Signals,
     draw: random.Random,
 ) -> Iterator[dict]:
     """Starts and kills a run `count` times, or more often until `during_save` were in a save.
@@ -109,7 +113,7 @@ def kill_at_random(
             return last_step(workdir, began) >= step and (not wait_for_save or saving(workdir))
 
         wait_until(due, process := start(command, workdir))
-        process.kill()
+        process.send_signal(how)
         process.communicate()
         count, during_save = count - 1, during_save - saving(workdir)
         yield {

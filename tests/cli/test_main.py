@@ -1,8 +1,10 @@
 """The shell from outside: exit statuses, what goes where, and what each verb asks of the API."""
 
+import errno
 import io
 import json
 import logging
+import os
 import select
 import subprocess
 import sys
@@ -213,3 +215,24 @@ def test_messages_go_to_stderr_without_the_chatter_of_libraries(capsys):
     assert "odd" in err
     assert "no GPU" in err
     assert "saving" not in err
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_file_system_that_takes_nothing_is_one_line(api, capsys, number):
+    def train(config, workdir):
+        raise OSError(number, os.strerror(number), "runs/full/metrics.jsonl")
+
+    api.train = train
+    assert main(["train", "--config=configs/quickstart.py", "--workdir=runs/full"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error:") and told.count("\n") == 1
+    assert os.strerror(number) in told and "runs/full/metrics.jsonl" in told
+
+
+def test_another_error_of_the_system_is_no_fault_of_the_user(api):
+    def train(config, workdir):
+        raise OSError(errno.EIO, "Input/output error")
+
+    api.train = train
+    with pytest.raises(OSError):
+        main(["train", "--config=configs/quickstart.py", "--workdir=runs/broken"])

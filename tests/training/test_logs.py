@@ -145,6 +145,16 @@ def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
     assert [event.step for event in events if event.HasField("session_log")] == [1, 11]
 
 
+def test_a_disk_without_room_does_not_hide_why_a_run_ended(tmp_path):
+    log = RunLog(tmp_path, start_step=0, num_steps=10)
+    full = open("/dev/full", "wb")  # noqa: SIM115
+    log._events._writer._py_recordio_writer._writer = full
+    with pytest.raises(UserError, match="not finite"), log:
+        with pytest.raises(OSError, match="No space left"):
+            log.record(1, "train", {"loss": 1.0})
+        raise UserError("the loss is not finite")
+
+
 def test_without_a_terminal_progress_is_log_lines_with_the_time_left(monkeypatch, caplog):
     now = iter([1000.0, 1300.0])
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))

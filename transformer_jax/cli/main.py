@@ -1,6 +1,7 @@
 """From the words of the command line to an exit status."""
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -16,6 +17,12 @@ USER_ERROR = 2
 LOST_PROCESS = 75  # sysexits' EX_TEMPFAIL: the same command may succeed
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+
+USERS_TO_MEND = {
+    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS),
+}
+"""Errors of the file system: rights, wrong paths, no room."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,12 +45,14 @@ def _run(args: argparse.Namespace) -> int:
         sys.stdout.flush()
     except UserError as error:
         return _fail(str(error))
-    except (PermissionError, NotADirectoryError, IsADirectoryError) as error:
-        return _fail(str(error))
     except BrokenPipeError:
         # The interpreter flushes stdout once more on its way out, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in USERS_TO_MEND:
+            raise
+        return _fail(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0

@@ -12,9 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tensorboardX import SummaryWriter
-
 from transformer_jax.errors import UserError
+from transformer_jax.training.event_file import EventFile
 from transformer_jax.training.progress import start_progress
 from transformer_jax.training.records import RecordFile, plain_value
 
@@ -59,13 +58,7 @@ class RunLog:
     def __init__(self, workdir: Path, *, start_step: int, num_steps: int, wandb: str | None = None):
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
-        self._events = SummaryWriter(
-            str(workdir / "tensorboard"),
-            purge_step=start_step + 1,
-            # A run resumed within the second would otherwise overwrite its first file.
-            filename_suffix=f".from_step_{start_step}",
-            flush_secs=30,
-        )
+        self._events = EventFile(workdir / "tensorboard", start_step=start_step)
         self._wandb = _start_wandb(wandb, workdir) if wandb else None
         self._progress = start_progress(start_step, num_steps)
 
@@ -83,8 +76,7 @@ class RunLog:
         now = round(time.time(), 3)
         self._records.append({"step": step, "split": split, "time": now, **plain})
         numbers = {f"{split}/{n}": value for n, value in plain.items() if isinstance(value, Real)}
-        for name, value in numbers.items():
-            self._events.add_scalar(name, value, step, walltime=now)
+        self._events.append(step, numbers, now)
         if self._wandb:
             self._wandb.log(numbers, step=step)
         self._progress.report(step, split, plain)
@@ -105,7 +97,11 @@ class RunLog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except OSError:  # a full disk, say
+            if kind is None:
+                raise
 
 
 class NoLog(contextlib.nullcontext):
