@@ -22,8 +22,9 @@ def log_to_stderr() -> None:
 
 def _worth_showing(record: logging.LogRecord) -> bool:
     library = record.name.partition(".")[0]
-    # Orbax, Grain and Flax speak through absl.
-    quiet = {PACKAGE: logging.INFO, "absl": logging.ERROR}
+    # Orbax, Grain and Flax speak through absl. What asyncio complains of are the many parts of a
+    # save that failed, which the save itself tells once.
+    quiet = {PACKAGE: logging.INFO, "absl": logging.ERROR, "asyncio": logging.CRITICAL}
     return record.levelno >= quiet.get(library, logging.WARNING)
 
 
