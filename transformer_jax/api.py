@@ -85,7 +85,7 @@ def _train(settings: Settings, workdir: Path, task: Task, examples, checkpoints:
     schedule, train_step, init_state = build.build_training(settings, task, engine)
     rows = build.batch_rows(settings, task, engine.mesh)
     batches = train_batches(
-        examples,
+        task.prepare(examples, training=True),
         task.preprocess,
         lengths=task.lengths,
         rows=rows,
@@ -143,7 +143,8 @@ def _validation(settings: Settings, task: Task, workdir: Path, mesh: Mesh):
         figures, outputs = evaluator(params)
         path = workdir / "predictions" / f"valid-{step}.jsonl"
         hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
-        return figures, figures[task.best_by]
+        name = task.best_by.removeprefix("-")
+        return figures, -figures[name] if name != task.best_by else figures[name]
 
     return evaluate
 

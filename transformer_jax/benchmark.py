@@ -17,6 +17,8 @@ from transformer_jax.configuration import Settings, read_settings
 from transformer_jax.errors import UserError
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.mesh import row_shards
+from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import BOS, NUM_SPECIALS
 
 _WARM_UP = 3
@@ -25,11 +27,16 @@ _WARM_UP = 3
 def train(
     config: ConfigDict,
     batch_size: int = 32,
-    source_length: int = 32,
-    target_length: int = 32,
+    source_length: int | None = None,
+    target_length: int | None = None,
     steps: int = 20,
 ) -> dict[str, Any]:
-    """Times the training step on full rows; tokens/s counts source and target tokens."""
+    """Times the training step on full rows: of 32 source and 32 target tokens, or those of a
+    one-sided task. tokens/s counts the tokens that are read, of pairs those of both sides.
+
+    Raises:
+      UserError: the rows do not divide among the devices, or a one-sided task is given lengths.
+    """
     settings, task = _task(config)
     settings = dataclasses.replace(
         settings, train=dataclasses.replace(settings.train, accumulation_steps=1)
@@ -42,8 +49,10 @@ def train(
         raise UserError(
             f"--batch_size {batch_size} does not divide among {row_shards(engine.mesh)} devices"
         )
-    lengths = {"source": source_length, "target": target_length}
-    batch = _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)
+    lengths = _row_lengths(task, source_length, target_length)
+    highest = dict.fromkeys(lengths, settings.tokenizer.vocab_size)
+    highest |= dict.fromkeys(build.task_kind(settings).labels, NUM_SPECIALS + 1)
+    batch = _random_batch(lengths, batch_size, highest)
     start = time.perf_counter()
     step = engine.compile(train_step, abstract, build.batch_shapes(lengths, batch_size))
     compile_s = time.perf_counter() - start
@@ -54,7 +63,7 @@ def train(
         jax.block_until_ready(sums)
 
     seconds = _median_seconds(run, steps)
-    tokens = batch_size * (source_length + target_length)
+    tokens = batch_size * sum(lengths[side] for side in task.read)
     return _report(settings, abstract.params, seconds, tokens, step.executable, compile_s)
 
 
@@ -69,15 +78,19 @@ def decode(
     """Times the search for outputs of exactly `output_length` tokens; tokens/s counts those of one
     output a sentence."""
     settings, task = _task(config)
+    if not isinstance(task, Translation):
+        raise UserError(
+            "benchmark decode: times a search, so the config's task must be translation"
+        )
     params = jax.jit(task.init)(jax.random.key(settings.seed))
     options = dataclasses.replace(
         settings.decode,
         beam_size=beam_size or settings.decode.beam_size,
         batch_size=batch_size,
     )
-    lengths = {"source": source_length}
+    size = {"source": settings.tokenizer.vocab_size}
     arrays = {
-        "source": _random_batch(lengths, batch_size, settings.tokenizer.vocab_size)["source"],
+        "source": _random_batch({"source": source_length}, batch_size, size)["source"],
         "prompt": np.full((batch_size, 1), BOS, np.int32),
         "limits": np.full(batch_size, output_length, np.int32),
         "numbers": np.arange(batch_size, dtype=np.int32),
@@ -96,16 +109,26 @@ def decode(
 
 def _task(config: ConfigDict):
     settings = read_settings(config)
-    sizes = dict.fromkeys(("source", "target"), settings.tokenizer.vocab_size)
+    sizes = build.assumed_vocab_sizes(settings)
     return settings, build.build_task(settings, sizes, tokenizers=None)
 
 
-def _random_batch(lengths: dict[str, int], rows: int, vocab_size: int) -> dict[str, np.ndarray]:
+def _row_lengths(task: Task, source: int | None, target: int | None) -> dict[str, int]:
+    if isinstance(task, Translation):
+        return {"source": source or 32, "target": target or 32}
+    if source or target:
+        raise UserError("--source_length, --target_length are of pairs; set config.data.max_length")
+    return dict(task.lengths)
+
+
+def _random_batch(
+    lengths: dict[str, int], rows: int, vocab_sizes: dict[str, int]
+) -> dict[str, np.ndarray]:
     """Packed rows that are full: one sentence of random pieces each."""
     rng, batch = np.random.default_rng(0), {}
     for feature, length in lengths.items():
         shape = (rows, length)
-        batch[feature] = rng.integers(NUM_SPECIALS, vocab_size, shape, np.int32)
+        batch[feature] = rng.integers(NUM_SPECIALS, vocab_sizes[feature], shape, np.int32)
         batch[f"{feature}_segment_ids"] = np.ones(shape, np.int32)
         batch[f"{feature}_positions"] = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     return batch

@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from transformer_jax.parallel.engines import CompiledStep, Engine, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
 from transformer_jax.parallel.utilization import peak_of_job, product_flops
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.interface import Task, TaskKind
 from transformer_jax.tokenization import (
     Tokenizers,
     copy_tokenizers,
@@ -43,10 +43,37 @@ def build_tokenizers(
     the run that this one starts from, and kept there."""
     if directory.exists():
         return load_tokenizers(directory)
+    kind = task_kind(settings)
+    _check_examples(settings, kind, examples[0])
+    labels = {
+        side: itertools.chain.from_iterable(split(example[side]) for example in examples)
+        for side, split in kind.labels.items()
+    }
     if settings.train.init_from:
-        return copy_tokenizers(Path(settings.train.init_from) / "tokenizer", directory)
-    texts = {side: map(itemgetter(side), examples) for side in examples[0]}
-    return train_tokenizers(settings.tokenizer, texts, directory)
+        return copy_tokenizers(Path(settings.train.init_from) / "tokenizer", directory, labels)
+    texts = {side: _texts(examples, parts) for side, parts in kind.texts.items()}
+    return train_tokenizers(settings.tokenizer, texts, directory, labels)
+
+
+def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:
+    wanted = {parts[0] for parts in kind.texts.values()} | set(kind.labels)
+    if not wanted <= set(example):
+        raise UserError(
+            f"task {settings.task.name} reads {' and '.join(sorted(wanted))}, but the examples of "
+            f"{settings.data.name} have {' and '.join(sorted(example))}; choose another data.name"
+        )
+
+
+def _texts(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
+    """The lines of these parts of all examples, with their ends."""
+    for example in examples:
+        for part in parts:
+            yield from example.get(part, "").splitlines(keepends=True)
+
+
+def task_kind(settings: Settings) -> TaskKind:
+    """The registry's entry; UserError where there is none."""
+    return _entry(TASKS, settings.task.name, "task.name")
 
 
 def build_task(
@@ -62,7 +89,7 @@ def build_task(
     Raises:
       UserError: an unknown task, architecture or choice of the model.
     """
-    build = _entry(TASKS, settings.task.name, "task.name")
+    build = task_kind(settings).build
     model = _entry(MODELS, settings.model.architecture, "model.architecture")
     try:
         task = build(model, settings, vocab_sizes, tokenizers)
@@ -75,6 +102,12 @@ def build_task(
 def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
     """Pieces of each side's vocabulary."""
     return {side: tokenizer.vocab_size for side, tokenizer in tokenizers.sides.items()}
+
+
+def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
+    """Likewise before any text is read: what the config asks for, and two labels."""
+    kind = task_kind(settings)
+    return dict.fromkeys(kind.texts, settings.tokenizer.vocab_size) | dict.fromkeys(kind.labels, 2)
 
 
 def build_engine(settings: Settings) -> Engine:

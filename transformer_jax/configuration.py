@@ -23,19 +23,13 @@ from transformer_jax.decoding import DecodeConfig
 from transformer_jax.errors import UserError
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.parallel.mesh import ParallelConfig
+from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
 from transformer_jax.training.checkpoints import CheckpointConfig
 from transformer_jax.training.evaluation import EvalConfig
 from transformer_jax.training.logs import LoggingConfig
 from transformer_jax.training.loop import TrainConfig
 from transformer_jax.training.optimizer import OptimizerConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class TaskConfig:
-    """`name`: an entry of `tasks.TASKS`."""
-
-    name: str = "translation"
 
 
 @dataclasses.dataclass(frozen=True)

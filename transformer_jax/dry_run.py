@@ -10,8 +10,7 @@ from transformer_jax.configuration import read_settings
 def describe(config: ConfigDict) -> str:
     """What training would hold: the parameters, the batch and the memory of a step, as text."""
     settings = read_settings(config)
-    sizes = dict.fromkeys(("source", "target"), settings.tokenizer.vocab_size)
-    task = build.build_task(settings, sizes, tokenizers=None)
+    task = build.build_task(settings, build.assumed_vocab_sizes(settings), tokenizers=None)
     engine = build.build_engine(settings)
     _, train_step, init_state = build.build_training(settings, task, engine)
     state = build.abstract_state(settings, init_state, engine.mesh)

@@ -5,7 +5,7 @@ padding can be added up and divided once.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,14 @@ def token_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict
         "tokens": weights.sum(),
         "nll": (cross_entropy(logits, labels) * weights).sum(),
         "correct": ((of_label >= logits.max(axis=-1)) * weights).sum(),
+    }
+
+
+def slot_sums(batch: Mapping[str, jax.Array], features: Sequence[str]) -> dict[str, jax.Array]:
+    """ "filled", the slots of a packed batch's features that hold a token, and "slots", all."""
+    return {
+        "filled": sum((batch[f"{feature}_segment_ids"] > 0).sum() for feature in features),
+        "slots": jnp.float32(sum(batch[feature].size for feature in features)),
     }
 
 

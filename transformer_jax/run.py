@@ -1,7 +1,7 @@
 """A trained run and what can be done with it."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,8 @@ class Run:
         return list(self.task.predict(self.params, lines, decode, first_line, prefixes))
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """log P(target | source) of each pair, in nats."""
+        """log P(target | source) of each pair, in nats; UserError where the task has no pairs."""
+        self._require_pairs("score")
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
         return self.task.score(self.params, sources, targets, self._decode({}).batch_size)
@@ -91,6 +92,8 @@ class Run:
           UserError: the split or the files cannot be used.
         """
         settings = read_settings(self.config)
+        if source is not None:
+            self._require_pairs("evaluate with source and target")
         if source is None:
             examples, name = open_split(settings.data, split), split
         else:
@@ -102,6 +105,20 @@ class Run:
         path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
         hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
         return {**figures, "step": self.step, "split": name}
+
+    def stream(self, line: str, **decode: Any) -> Iterator[str]:
+        """What follows a line, piece by piece as it is drawn; of language models.
+
+        Raises:
+          UserError: the task does not continue text.
+        """
+        if not hasattr(self.task, "stream"):
+            raise UserError("stream: this run's task does not continue text; use predict")
+        return self.task.stream(self.params, line, self._decode(decode))
+
+    def _require_pairs(self, what: str) -> None:
+        if "source" not in self.task.lengths:
+            raise UserError(f"{what}: this run's task has no pairs of source and target")
 
     def _decode(self, overrides: dict[str, Any]) -> Any:
         try:

@@ -13,7 +13,7 @@ def test_defaults_are_the_papers():
 @pytest.mark.parametrize(
     "setting",
     [{"beam_size": 0}, {"alpha": -0.1}, {"alpha": float("nan")}, {"max_extra_length": -1}]
-    + [{"batch_size": 0}, {"num_outputs": 0}, {"num_outputs": 5}],
+    + [{"batch_size": 0}, {"num_outputs": 0}, {"repetition_penalty": 0.0}],
 )
 def test_a_setting_out_of_range_is_named(setting):
     (name,) = setting

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import DecodeConfig, sample, truncated_logits
+from transformer_jax.decoding import DecodeConfig, Sampler, sample, truncated_logits
 
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 8
@@ -26,14 +26,11 @@ def draw(sentences, num_outputs, max_length=4, first_key=0, **options):
             jnp.tile(TABLE[BOS], (sentences, 1)),
             (),
             jnp.zeros(sentences),
+            Sampler(eos_id=EOS, pad_id=PAD, banned_ids=(PAD, UNK, BOS), **options),
             keys=keys,
             max_lengths=jnp.full(sentences, max_length),
             max_length=max_length,
             num_outputs=num_outputs,
-            eos_id=EOS,
-            pad_id=PAD,
-            banned_ids=(PAD, UNK, BOS),
-            **options,
         )
     )(keys)
     return np.asarray(found.tokens), np.asarray(found.scores)

@@ -21,6 +21,8 @@ DECODE_OPTIONS = {
     "top_k": int,
     "top_p": float,
     "seed": int,
+    "repetition_penalty": float,
+    "stop": str,
     "max_extra_length": int,
     "batch_size": int,
 }
@@ -105,6 +107,11 @@ def _add_predict(verbs) -> None:
     predict.add_argument(
         "--prefixes", metavar="FILE", help="what each output starts with, one line an example"
     )
+    predict.add_argument(
+        "--stream",
+        action="store_true",
+        help="write an output piece by piece as it is drawn, one example at a time, unescaped",
+    )
     _add_decode_options(predict)
     _add_distributed(predict)
 
@@ -176,7 +183,7 @@ def _add_distributed(parser: argparse.ArgumentParser) -> None:
 
 def _add_decode_options(parser: argparse.ArgumentParser) -> None:
     for name, kind in DECODE_OPTIONS.items():
-        metavar = "X" if kind is float else "N"
+        metavar = {float: "X", int: "N", str: "TEXT"}[kind]
         parser.add_argument(
             f"--{name}", type=kind, metavar=metavar, help=f"instead of the config's decode.{name}"
         )

@@ -42,6 +42,8 @@ def predict(args: argparse.Namespace) -> None:
     if args.num_outputs > 1 and args.format == "text":
         raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
     run = _load(args)
+    if args.stream:
+        return _stream(run, _decode_options(args))
     options = _decode_options(args) | {"num_outputs": args.num_outputs}
     write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
     prefixes = _open_prefixes(args.prefixes)
@@ -55,6 +57,14 @@ def predict(args: argparse.Namespace) -> None:
             sys.stdout.flush()
             number += len(lines)
             count.advance(len(lines))
+
+
+def _stream(run: Any, options: dict[str, Any]) -> None:
+    for lines in read_batches(sys.stdin.buffer, most=1):
+        for piece in run.stream(unescape(lines[0]), **options):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
 
 
 def score(args: argparse.Namespace) -> None:

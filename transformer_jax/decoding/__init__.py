@@ -9,11 +9,19 @@ from transformer_jax.decoding.interface import (
     Prefill,
     State,
 )
-from transformer_jax.decoding.sampling import sample, truncated_logits
+from transformer_jax.decoding.sampling import (
+    Sampler,
+    Samples,
+    penalized_logits,
+    sample,
+    truncated_logits,
+)
 
 __all__ = [
     # The seam: what a model offers, and what a search returns.
     "Prefill",
+    "Sampler",
+    "Samples",
     "DecodeStep",
     "Memory",
     "State",
@@ -23,6 +31,7 @@ __all__ = [
     # Searches.
     "beam_search",
     "length_penalty",
+    "penalized_logits",
     "sample",
     "truncated_logits",
 ]

@@ -60,7 +60,10 @@ class DecodeConfig:
         top_k: sample from the likeliest so many tokens alone; None: from all.
         top_p: sample from the likeliest tokens that have so much probability; None: from all.
         seed: of the samples.
-        max_extra_length: tokens by which an output may be longer than its source.
+        repetition_penalty: above 1, tokens that were there already become less likely in samples.
+        stop: a sample ends before the first of these texts, which "|" separates; None: at its end.
+        max_extra_length: tokens by which an output may be longer than its source; all the tokens of
+            one that continues its input.
         batch_size: sentences decoded together.
 
     Raises:
@@ -74,6 +77,8 @@ class DecodeConfig:
     top_k: int | None = None
     top_p: float | None = None
     seed: int = 0
+    repetition_penalty: float = 1.0
+    stop: str | None = None
     max_extra_length: int = 50
     batch_size: int = 64
 
@@ -88,6 +93,10 @@ class DecodeConfig:
         ):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise ValueError(
+                f"repetition_penalty is {self.repetition_penalty}; it must be positive"
+            )
         if self.temperature is None:
             self._check_search()
         else:
@@ -97,10 +106,6 @@ class DecodeConfig:
         for name in ("top_k", "top_p"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name} is for sampling; set temperature too, as to 1.0")
-        if self.num_outputs > self.beam_size:
-            raise ValueError(
-                f"num_outputs is {self.num_outputs}; it must be at most beam_size {self.beam_size}"
-            )
 
     def _check_sampling(self):
         if not 0 < self.temperature < float("inf"):

@@ -46,8 +46,8 @@ class EncoderDecoder(nn.Module):
         self.source_positions = encoding_class(c)(c)
         self.target_positions = encoding_class(c)(c)
         self.embedding_dropout = Dropout(c.dropout_rate)
-        self.encoder = Encoder(c)
-        self.decoder = Decoder(c)
+        self.encoder = Encoder(c, c.num_encoder_layers)
+        self.decoder = Decoder(c, c.num_decoder_layers)
 
     def __call__(
         self,

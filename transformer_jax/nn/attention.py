@@ -69,11 +69,13 @@ class MultiHeadAttention(nn.Module):
         c = self.config
         self.dtype = precision.product_dtype(c.dtype)
         bias = c.attention_bias == "all"
-        self.query = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype)
-        self.key = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype)
-        self.value = Linear((c.d_model,), (c.num_heads, c.d_v), bias, self.dtype)
+        self.query = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype, c.kernel_std)
+        self.key = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype, c.kernel_std)
+        self.value = Linear((c.d_model,), (c.num_heads, c.d_v), bias, self.dtype, c.kernel_std)
         output_bias = c.attention_bias in ("output", "all")
-        self.output = Linear((c.num_heads, c.d_v), (c.d_model,), output_bias, self.dtype)
+        self.output = Linear(
+            (c.num_heads, c.d_v), (c.d_model,), output_bias, self.dtype, c.residual_std
+        )
         self.dropout = Dropout(c.attention_dropout_rate)
 
     def keys_values(self, memory: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,17 +1,21 @@
 """The sizes and choices of a Transformer: one frozen dataclass for all its architectures."""
 
 import dataclasses
+import math
 
 from transformer_jax import precision
 
 GIVEN = {"given": True}
 """Field metadata: the value follows from another part (the tokenizer), never from a config file."""
 
+NORMAL_STD = 0.02
+
 _CHOICES = {
     "attention_bias": ("none", "output", "all"),
     "norm_placement": ("post", "pre", "sandwich"),
     "activation": ("relu", "gelu"),
     "tie_embeddings": ("all", "target", "none"),
+    "initialization": ("xavier", "bert", "gpt2"),
 }
 
 
@@ -28,6 +32,7 @@ class TransformerConfig:
       value_size: d_v of a head; None: d_model / num_heads.
       num_encoder_layers: N of the encoder.
       num_decoder_layers: N of the decoder.
+      num_layers: of a model that is one stack, decoder-only or encoder-only.
       dropout_rate: P_drop on sublayer outputs and on embeddings plus positions (section 5.4).
       attention_dropout_rate: dropout on attention weights (not in the paper's text).
       feed_forward_dropout_rate: dropout on the inner feed-forward activations, likewise.
@@ -39,10 +44,18 @@ class TransformerConfig:
         Sublayer(LayerNorm(x)), or "sandwich" x + LayerNorm(Sublayer(LayerNorm(x))).
       activation: "relu" (section 3.3) or "gelu".
       tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4; asks for a
-        joint vocabulary), "target" the last two, "none" none.
+        joint vocabulary), "target" the last two, "none" none. Where there is one vocabulary, the
+        first two are the same.
+      scale_embeddings: multiply token embeddings by sqrt(d_model) (section 3.4).
+      embedding_norm: a norm over embeddings plus positions, as BERT has it.
+      num_token_types: embeddings for the parts of a pair of texts, 2 in BERT; 0: none.
+      initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (all N(0, 0.02^2),
+        Devlin et al. 2019) or "gpt2" (likewise, and the projections that end on the residual stream
+        smaller by sqrt(2 num_layers), Radford et al. 2019).
       dtype: of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or
         "bfloat16".
       source_vocab_size, target_vocab_size: pieces of the tokenizers.
+      vocab_size: likewise, where there is one.
 
     Raises:
       ValueError: a size that is not positive, a rate outside [0, 1), an unknown choice, or heads
@@ -57,6 +70,7 @@ class TransformerConfig:
     value_size: int | None = None
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
+    num_layers: int = 6
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.0
     feed_forward_dropout_rate: float = 0.0
@@ -66,9 +80,14 @@ class TransformerConfig:
     norm_placement: str = "post"
     activation: str = "relu"
     tie_embeddings: str = "all"
+    scale_embeddings: bool = True
+    embedding_norm: bool = False
+    num_token_types: int = 0
+    initialization: str = "xavier"
     dtype: str = "auto"
     source_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
+    vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
 
     def __post_init__(self):
         for name in (
@@ -77,6 +96,7 @@ class TransformerConfig:
             "num_heads",
             "num_encoder_layers",
             "num_decoder_layers",
+            "num_layers",
             "max_length",
         ):
             if getattr(self, name) < 1:
@@ -89,6 +109,8 @@ class TransformerConfig:
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, not one of {', '.join(choices)}"
                 )
+        if self.num_token_types < 0:
+            raise ValueError(f"num_token_types is {self.num_token_types}; it must be at least 0")
         for name in ("key_size", "value_size"):
             self._check_head_size(name)
         precision.product_dtype(self.dtype)
@@ -112,3 +134,19 @@ class TransformerConfig:
     def d_v(self) -> int:
         """Size of a head's values."""
         return self.value_size or self.d_model // self.num_heads
+
+    @property
+    def embedding_std(self) -> float:
+        """Standard deviation of fresh embeddings, of tokens and learned positions."""
+        return self.d_model**-0.5 if self.initialization == "xavier" else NORMAL_STD
+
+    @property
+    def kernel_std(self) -> float | None:
+        """Standard deviation of fresh kernels; None: they are Xavier-uniform."""
+        return None if self.initialization == "xavier" else NORMAL_STD
+
+    @property
+    def residual_std(self) -> float | None:
+        """Likewise of those that end on the residual stream, two a layer."""
+        scaled = self.initialization == "gpt2"
+        return NORMAL_STD / math.sqrt(2 * self.num_layers) if scaled else self.kernel_std

@@ -25,15 +25,20 @@ class Memory:
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the encoder, feed-forward, each in its residual connection."""
+    """Self-attention, attention to the encoder, feed-forward, each in its residual connection.
+
+    Where there is no encoder, `attends_to_encoder` is False and the second is left out.
+    """
 
     config: TransformerConfig
+    attends_to_encoder: bool = True
 
     def setup(self):
         self.self_attention = MultiHeadAttention(self.config)
         self.self_attention_residual = Residual(self.config)
-        self.cross_attention = MultiHeadAttention(self.config)
-        self.cross_attention_residual = Residual(self.config)
+        if self.attends_to_encoder:
+            self.cross_attention = MultiHeadAttention(self.config)
+            self.cross_attention_residual = Residual(self.config)
         self.feed_forward = FeedForward(self.config)
         self.feed_forward_residual = Residual(self.config)
 
@@ -50,31 +55,40 @@ class DecoderLayer(nn.Module):
     ) -> tuple[jax.Array, KVCache | None]:
         """x [N, T, D], keys_values [B, S, H, K] -> [N, T, D] and the cache grown by T.
 
-        N may be a multiple of B: rows of one sentence (its beams) share keys and values, as if they
-        were further queries of that sentence.
+        Without an encoder, keys_values and memory_mask are None. N may be a multiple of B: rows of
+        one sentence (its beams) share keys and values, as if they were further queries of that
+        sentence.
         """
         y = self.self_attention_residual.before(x)
         y, cache = self.self_attention.to_itself(y, positions, encoding, mask, deterministic, cache)
         x = self.self_attention_residual.after(x, y, deterministic)
 
-        key, value = keys_values
-        y = self.cross_attention_residual.before(x)
-        y = y.reshape(key.shape[0], -1, y.shape[-1])  # [B, N / B * T, D]
-        y = self.cross_attention(y, key, value, memory_mask, deterministic).reshape(x.shape)
-        x = self.cross_attention_residual.after(x, y, deterministic)
+        if self.attends_to_encoder:
+            x = self._attend_to_encoder(x, keys_values, memory_mask, deterministic)
 
         y = self.feed_forward(self.feed_forward_residual.before(x), deterministic)
         return self.feed_forward_residual.after(x, y, deterministic), cache
 
+    def _attend_to_encoder(self, x, keys_values, memory_mask, deterministic):
+        key, value = keys_values
+        y = self.cross_attention_residual.before(x)
+        y = y.reshape(key.shape[0], -1, y.shape[-1])  # [B, N / B * T, D]
+        y = self.cross_attention(y, key, value, memory_mask, deterministic).reshape(x.shape)
+        return self.cross_attention_residual.after(x, y, deterministic)
+
 
 class Decoder(nn.Module):
-    """A stack of `num_decoder_layers` layers."""
+    """A stack of `num_layers` layers, behind an encoder or, as in GPT, on their own."""
 
     config: TransformerConfig
+    num_layers: int
+    attends_to_encoder: bool = True
 
     def setup(self):
-        layers = self.config.num_decoder_layers
-        self.layers = [DecoderLayer(self.config, name=f"layer_{i}") for i in range(layers)]
+        self.layers = [
+            DecoderLayer(self.config, self.attends_to_encoder, name=f"layer_{i}")
+            for i in range(self.num_layers)
+        ]
         self.final_norm = final_norm(self.config)
 
     def remember(self, encoded: jax.Array, mask: jax.Array) -> Memory:
@@ -83,13 +97,22 @@ class Decoder(nn.Module):
         return Memory(keys_values=keys_values, mask=mask)
 
     def __call__(
-        self, x, positions, encoding: Positions, mask, memory: Memory, deterministic, caches=None
+        self,
+        x,
+        positions,
+        encoding: Positions,
+        mask,
+        memory: Memory | None,
+        deterministic,
+        caches=None,
     ) -> tuple[jax.Array, tuple[KVCache, ...] | None]:
         """Embedded tokens x [N, T, D], positions [N, T], mask [N, 1, T, T] -> [N, T, D], caches.
 
-        With caches the mask is theirs, and `mask` may be None.
+        With caches the mask is theirs, and `mask` may be None; without an encoder, `memory` is.
         """
         grown = []
+        keys_values = memory.keys_values if memory else (None,) * self.num_layers
+        memory_mask = memory.mask if memory else None
         for i, layer in enumerate(self.layers):
             cache = None if caches is None else caches[i]
             x, cache = layer(
@@ -97,8 +120,8 @@ class Decoder(nn.Module):
                 positions,
                 encoding,
                 mask,
-                memory.keys_values[i],
-                memory.mask,
+                keys_values[i],
+                memory_mask,
                 deterministic,
                 cache,
             )

@@ -6,25 +6,60 @@ import jax.numpy as jnp
 
 from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.positions import encoding_class
+from transformer_jax.nn.residual import layer_norm
 
 
 class Embedding(nn.Module):
-    """A [V, D] table, N(0, 1 / D), used both ways: tokens to vectors and vectors to logits."""
+    """A [V, D] table, used both ways: tokens to vectors and vectors to logits."""
 
     config: TransformerConfig
     vocab_size: int
 
     def setup(self):
         d_model = self.config.d_model
-        init = nn.initializers.normal(d_model**-0.5)
+        init = nn.initializers.normal(self.config.embedding_std)
         self.table = self.param("table", init, (self.vocab_size, d_model))
 
     def embed(self, tokens: jax.Array) -> jax.Array:
-        """The tokens' rows multiplied by sqrt(d_model): [B, T] -> [B, T, D]."""
-        return jnp.take(self.table, tokens, axis=0) * self.config.d_model**0.5
+        """The tokens' rows, multiplied by sqrt(d_model) if so configured: [B, T] -> [B, T, D]."""
+        scale = self.config.d_model**0.5 if self.config.scale_embeddings else 1.0
+        return jnp.take(self.table, tokens, axis=0) * scale
 
     def logits(self, x: jax.Array) -> jax.Array:
         """x E^T: [B, T, D] -> [B, T, V]."""
         dtype = precision.product_dtype(self.config.dtype)
         flat = precision.einsum("nd,vd->nv", x.reshape(-1, x.shape[-1]), self.table, dtype)
         return flat.reshape(*x.shape[:-1], self.vocab_size)
+
+
+class InputEmbedding(nn.Module):
+    """What a stack reads: embedded tokens with positions, and BERT's token types and norm."""
+
+    config: TransformerConfig
+
+    def setup(self):
+        c = self.config
+        self.positions = encoding_class(c)(c)
+        if c.num_token_types:
+            init = nn.initializers.normal(c.embedding_std)
+            self.token_types = self.param("token_types", init, (c.num_token_types, c.d_model))
+        if c.embedding_norm:
+            self.norm = layer_norm()
+        self.dropout = Dropout(c.dropout_rate)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        positions: jax.Array,
+        deterministic: bool,
+        types: jax.Array | None = None,
+    ) -> jax.Array:
+        """Embedded tokens x [B, T, D], positions and token types [B, T] -> [B, T, D]."""
+        x = self.positions.embed(x, positions)
+        if types is not None:
+            x += jnp.take(self.token_types, types, axis=0, mode="clip")
+        if self.config.embedding_norm:
+            x = self.norm(x)
+        return self.dropout(x, deterministic)

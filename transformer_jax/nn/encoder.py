@@ -32,13 +32,13 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of `num_encoder_layers` layers."""
+    """A stack of `num_layers` layers."""
 
     config: TransformerConfig
+    num_layers: int
 
     def setup(self):
-        layers = self.config.num_encoder_layers
-        self.layers = [EncoderLayer(self.config, name=f"layer_{i}") for i in range(layers)]
+        self.layers = [EncoderLayer(self.config, name=f"layer_{i}") for i in range(self.num_layers)]
         self.final_norm = final_norm(self.config)
 
     def __call__(self, x, positions, encoding: Positions, mask, deterministic: bool) -> jax.Array:

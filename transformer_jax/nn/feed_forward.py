@@ -19,8 +19,8 @@ class FeedForward(nn.Module):
     def setup(self):
         c = self.config
         dtype = precision.product_dtype(c.dtype)
-        self.inner = Linear((c.d_model,), (c.d_ff,), True, dtype)
-        self.outer = Linear((c.d_ff,), (c.d_model,), True, dtype)
+        self.inner = Linear((c.d_model,), (c.d_ff,), True, dtype, c.kernel_std)
+        self.outer = Linear((c.d_ff,), (c.d_model,), True, dtype, c.residual_std)
         self.dropout = Dropout(c.feed_forward_dropout_rate)
 
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:

@@ -10,26 +10,26 @@ from transformer_jax import precision
 
 
 class Linear(nn.Module):
-    """y = x W + b from the last axes of x to new ones, W Xavier-uniform, b zero.
+    """y = x W + b from the last axes of x to new ones; fresh, b is zero.
 
     Attributes:
       inputs: sizes of the last axes of x, as (d_model,) or (num_heads, d_v).
       outputs: sizes of the axes in their place; W has shape (*inputs, *outputs), b has `outputs`.
       use_bias: whether b is there.
       dtype: of the product (`precision.einsum`).
+      std: standard deviation of a fresh W, which is normal; None: Xavier-uniform.
     """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     use_bias: bool
     dtype: jnp.dtype
+    std: float | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *inputs] -> [..., *outputs]."""
-        in_axes = range(len(self.inputs))
-        out_axes = range(len(self.inputs), len(self.inputs) + len(self.outputs))
-        init = nn.initializers.xavier_uniform(in_axis=tuple(in_axes), out_axis=tuple(out_axes))
+        init = _initializer(self.inputs, self.outputs, self.std)
         kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
         size = math.prod(self.inputs)
         # Matrices, not stacks of them: the gradient of a kernel then needs no transposed copy of x.
@@ -38,3 +38,11 @@ class Linear(nn.Module):
         if self.use_bias:
             y += self.param("bias", nn.initializers.zeros, self.outputs)
         return y
+
+
+def _initializer(inputs, outputs, std):
+    if std is not None:
+        return nn.initializers.normal(std)
+    in_axes = tuple(range(len(inputs)))
+    out_axes = tuple(range(len(inputs), len(inputs) + len(outputs)))
+    return nn.initializers.xavier_uniform(in_axis=in_axes, out_axis=out_axes)

@@ -59,7 +59,7 @@ class LearnedPositions(Positions):
 
     def setup(self):
         shape = (self.config.max_length, self.config.d_model)
-        self.table = self.param("table", nn.initializers.normal(shape[1] ** -0.5), shape)
+        self.table = self.param("table", nn.initializers.normal(self.config.embedding_std), shape)
 
     def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
         return x + jnp.take(self.table, positions, axis=0, mode="clip")

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer_jax import precision
 from transformer_jax.data.padding import pad_rows, rounded_length
-from transformer_jax.decoding import DecodeConfig, Hypotheses, beam_search, sample
+from transformer_jax.decoding import DecodeConfig, Hypotheses, Sampler, beam_search, sample
 from transformer_jax.errors import UserError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
@@ -51,8 +51,9 @@ class SourceSearch:
           numbers: of the sources, from which their samples follow; None: 0, 1, ...
 
         Raises:
-          UserError: the beam is larger than the target vocabulary, or outputs may grow beyond the
-            positions that the model knows.
+          UserError: the beam is larger than the target vocabulary or smaller than the number of
+            outputs, a setting is not for translation, or outputs may grow beyond the positions that
+            the model knows.
         """
         prompts = [[BOS, *prefix] for prefix in prefixes or [()] * len(sources)]
         self._check(max(map(len, sources)) + max(map(len, prompts)) - 1, decode)
@@ -73,6 +74,13 @@ class SourceSearch:
 
     def _check(self, longest: int, decode: DecodeConfig) -> None:
         config = self.model.config
+        if not decode.samples and decode.num_outputs > decode.beam_size:
+            raise UserError(
+                f"decode: num_outputs is {decode.num_outputs}; it must be at most beam_size "
+                f"{decode.beam_size}"
+            )
+        if decode.stop or decode.repetition_penalty != 1:
+            raise UserError("decode: stop and repetition_penalty are of language models alone")
         if decode.beam_size > config.target_vocab_size:
             raise UserError(
                 f"decode: beam_size is {decode.beam_size}; the target vocabulary has "
@@ -126,26 +134,17 @@ class SourceSearch:
             logits, state = self.model.apply(variables, tokens, memory, state, method="decode_step")
             return forbid(logits), state
 
+        ids = {"eos_id": EOS, "pad_id": PAD, "banned_ids": (PAD, UNK, BOS)}
         common = {
             "max_lengths": arrays["limits"],
             "max_length": max_length,
             "num_outputs": decode.num_outputs,
-            "eos_id": EOS,
-            "pad_id": PAD,
-            "banned_ids": (PAD, UNK, BOS),
         }
+        logits = forbid(logits)
         if not decode.samples:
             options = {"beam_size": decode.beam_size, "alpha": decode.alpha}
-            return beam_search(decode_step, forbid(logits), memory, state, **options, **common)
+            return beam_search(decode_step, logits, memory, state, **options, **ids, **common)
+        sampler = Sampler(decode.temperature, decode.top_k, decode.top_p, **ids)
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
-        return sample(
-            decode_step,
-            forbid(logits),
-            memory,
-            state,
-            keys=fold_in(jax.random.key(decode.seed), arrays["numbers"]),
-            temperature=decode.temperature,
-            top_k=decode.top_k,
-            top_p=decode.top_p,
-            **common,
-        )
+        keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
+        return sample(decode_step, logits, memory, state, sampler, keys=keys, **common)

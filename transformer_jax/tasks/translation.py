@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import batched
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from transformer_jax.nn.positions import check_reach
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like, round_up_rows
 from transformer_jax.scoring.bleu import score_translations
-from transformer_jax.tasks.interface import Batch, Prediction
+from transformer_jax.tasks.interface import Batch, Prediction, require_model
 from transformer_jax.tasks.source_search import SourceSearch
 from transformer_jax.tokenization import BOS, EOS, Tokenizers
 
@@ -49,12 +49,17 @@ class Translation:
     max_target_length: int
     label_smoothing: float
     compare: Callable[[Sequence[str], Sequence[str]], dict[str, Any]] = score_translations
+    read: ClassVar[Sequence[str]] = ("source", "target")
     best_by: str = "bleu"
 
     @property
     def lengths(self) -> dict[str, int]:
         """Slots of a packed row for each feature."""
         return {"source": self.max_source_length, "target": self.max_target_length}
+
+    def prepare(self, examples: Sequence[Any], training: bool) -> Sequence[Any]:
+        """The pairs as they are."""
+        return examples
 
     def preprocess(self, example: Mapping[str, str], rng: np.random.Generator) -> dict[str, Any]:
         """Both sides as tokens ending in EOS."""
@@ -71,9 +76,10 @@ class Translation:
         `figures` are `compare` and `best_by`.
 
         Raises:
-          ValueError: embeddings are shared between vocabularies that are not, or the positions do
-            not reach as far as the rows.
+          ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
+            that are not, or the positions do not reach as far as the rows.
         """
+        require_model(settings, [EncoderDecoder], model_class)
         config = dataclasses.replace(
             settings.model,
             source_vocab_size=vocab_sizes["source"],
@@ -101,8 +107,7 @@ class Translation:
         weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
         smoothed = cross_entropy(logits, batch["target"], self.label_smoothing)
         sums = metrics.token_sums(logits, batch["target"], weights)
-        sums["filled"] = sum((batch[f"{side}_segment_ids"] > 0).sum() for side in self.lengths)
-        sums["slots"] = jnp.float32(sum(batch[side].size for side in self.lengths))
+        sums |= metrics.slot_sums(batch, self.read)
         return (smoothed * weights).sum(), weights.sum(), sums
 
     def _logits(self, params, batch, rng):
@@ -118,6 +123,10 @@ class Translation:
             deterministic=rng is None,
             rngs=None if rng is None else {"dropout": rng},
         )
+
+    def figures(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
+        """The figures of the loss over all examples."""
+        return metrics.figures(sums)
 
     def evaluate(
         self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig

@@ -59,8 +59,8 @@ class Evaluator:
     def __call__(self, params: Any) -> tuple[dict[str, Any], list[Prediction]]:
         """Figures of the task and of its loss, and the outputs for `decoded`."""
         scores, outputs = self.task.evaluate(params, self.decoded, self.decode)
-        figures = {**scores, **self._loss_figures(params), "num_examples": len(self.decoded)}
-        return figures, outputs
+        count = len(outputs or self.examples)
+        return {**scores, **self._loss_figures(params), "num_examples": count}, outputs
 
     @functools.cached_property
     def decoded(self) -> Sequence[Mapping[str, str]]:
@@ -74,15 +74,16 @@ class Evaluator:
         for batch in self._batches:
             of_batch = self._sums(params, place_like(params, batch))
             sums = metrics.add(sums, hosts.to_host(of_batch))
-        figures = metrics.figures(sums)
+        figures = self.task.figures(sums, self.examples)
         if self._batches.overlong:
             figures["overlong"] = self._batches.overlong
         return figures
 
     @functools.cached_property
     def _batches(self) -> EvalBatches:
+        prepared = self.task.prepare(self.examples, training=False)
         lengths = self.task.lengths
-        return eval_batches(self.examples, self.task.preprocess, lengths=lengths, rows=self.rows)
+        return eval_batches(prepared, self.task.preprocess, lengths=lengths, rows=self.rows)
 
     @functools.cached_property
     def _sums(self):
@@ -96,7 +97,10 @@ class Evaluator:
 def write_predictions(
     path: Path, examples: Sequence[Mapping[str, str]], outputs: Sequence[Prediction]
 ) -> None:
-    """Keeps each example with its output and score, one JSON object a line."""
+    """Keeps each example with its output and score, one JSON object a line; nothing where there
+    are no outputs."""
+    if not outputs:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8") as file:
         for example, output in zip(examples, outputs, strict=True):

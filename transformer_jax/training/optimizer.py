@@ -1,11 +1,14 @@
 """The optimizer (section 5.3): optax, chosen and scheduled by the config."""
 
 import dataclasses
+import functools
+import re
 
 import jax
 import optax
 
 from transformer_jax import schedules
+from transformer_jax.errors import UserError
 
 _NAMES = ("adam", "adamw", "adafactor")
 _SCHEDULES = ("transformer", "inverse_sqrt", "constant", "linear", "cosine")
@@ -29,6 +32,8 @@ class OptimizerConfig:
       clip_norm: largest global norm of the gradient; None: no clipping.
       ema_decay: of an exponential moving average of the parameters, which then is what is
         evaluated and used; None: the parameters themselves.
+      frozen: a regular expression; parameters whose path it is found in keep their values, as
+        "^(embedding|input|encoder)/" those of a pre-trained body.
       beta1, beta2, epsilon: of Adam.
 
     Raises:
@@ -43,6 +48,7 @@ class OptimizerConfig:
     weight_decay: float = 0.0
     clip_norm: float | None = None
     ema_decay: float | None = None
+    frozen: str | None = None
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-9
@@ -61,6 +67,12 @@ class OptimizerConfig:
             raise ValueError(f"clip_norm is {self.clip_norm}; it must be positive, or None")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise ValueError(f"ema_decay is {self.ema_decay}; it must lie in (0, 1), or be None")
+        try:
+            re.compile(self.frozen or "")
+        except re.error as error:
+            raise ValueError(
+                f"frozen is {self.frozen!r}, no regular expression: {error}"
+            ) from error
         if self.weight_decay and self.name != "adamw":
             raise ValueError("weight_decay asks for name 'adamw'")
 
@@ -97,7 +109,22 @@ def make_optimizer(
             parts.append(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
     if config.name == "adamw":
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=_is_matrix))
-    return optax.chain(*parts, optax.scale_by_learning_rate(schedule))
+    optimizer = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
+    if config.frozen is None:
+        return optimizer
+    parts = {"trained": optimizer, "frozen": optax.set_to_zero()}
+    return optax.partition(parts, functools.partial(_trained_or_frozen, config.frozen))
+
+
+def _trained_or_frozen(frozen: str, params):
+    def part(path, _):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return "frozen" if re.search(frozen, name) else "trained"
+
+    parts = jax.tree_util.tree_map_with_path(part, params)
+    if set(jax.tree.leaves(parts)) != {"trained", "frozen"}:
+        raise UserError(f"optimizer.frozen {frozen!r} is found in all parameters' paths or in none")
+    return parts
 
 
 def _is_matrix(params):

@@ -1,0 +1,62 @@
+"""Heads on pre-trained bodies: which token is read, and under which names parameters stand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from transformer_jax.models.classifier import TextClassifier, TokenClassifier
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.config import TransformerConfig
+
+CONFIG = TransformerConfig(
+    d_model=16, d_ff=24, num_heads=4, num_layers=1, vocab_size=11, dtype="float32"
+)
+TOKENS = np.array([[2, 4, 5, 3, 2, 8, 3, 0]])
+POSITIONS = np.array([[0, 1, 2, 3, 0, 1, 2, 0]])
+SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 0]])
+ROW = (TOKENS, POSITIONS, SEGMENTS)
+TEXTS = np.array([[2, 1, 0]])  # in any order; 0 is a slot without a text
+
+
+def text_logits(params, features):
+    pooled = np.tanh(features @ params["pooler"]["kernel"] + params["pooler"]["bias"])
+    return pooled @ params["head"]["kernel"] + params["head"]["bias"]
+
+
+@pytest.mark.parametrize(
+    "body, places",
+    [(EncoderOnly(CONFIG), [4, 0]), (DecoderOnly(CONFIG), [6, 3])],
+    ids=["an encoder's first", "a decoder's last"],
+)
+def test_a_text_s_class_is_read_at_one_token(random_params, body, places):
+    model = TextClassifier(body, num_classes=3)
+    variables = random_params(model, *ROW, TEXTS)
+    logits = model.apply(variables, *ROW, TEXTS)
+    assert logits.shape == (1, 3, 3)
+    own = {"params": {k: v for k, v in variables["params"].items() if k not in ("pooler", "head")}}
+    features = np.asarray(body.apply(own, *ROW, method="features"))[0]
+    expected = text_logits(variables["params"], features[places])
+    np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("body", [EncoderOnly(CONFIG), DecoderOnly(CONFIG)])
+def test_each_token_has_a_class(random_params, body):
+    model = TokenClassifier(body, num_classes=3)
+    variables = random_params(model, *ROW)
+    own = {"params": {k: v for k, v in variables["params"].items() if k != "head"}}
+    features = body.apply(own, *ROW, method="features")
+    head = variables["params"]["head"]
+    expected = features @ head["kernel"] + head["bias"]
+    np.testing.assert_allclose(model.apply(variables, *ROW), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("head", [TextClassifier, TokenClassifier])
+def test_the_body_s_parameters_are_named_as_without_a_head(random_params, head):
+    body = EncoderOnly(dataclasses.replace(CONFIG, num_token_types=2))
+    alone = random_params(body, *ROW, POSITIONS)["params"]
+    arguments = (*ROW, TEXTS) if head is TextClassifier else ROW
+    with_head = random_params(head(body, 3), *arguments)["params"]
+    assert set(alone) - set(with_head) == {"prediction_head"}
+    assert set(with_head) - set(alone) <= {"pooler", "head"}

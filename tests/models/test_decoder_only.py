@@ -1,0 +1,132 @@
+"""GPT against its formulas, its published size, and itself: decoded token by token, packed."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.config import TransformerConfig
+
+GPT2 = TransformerConfig(
+    architecture="decoder_only",
+    d_model=768,
+    d_ff=3072,
+    num_heads=12,
+    num_layers=12,
+    positions="learned",
+    max_length=1024,
+    attention_bias="all",
+    norm_placement="pre",
+    activation="gelu",
+    initialization="gpt2",
+    scale_embeddings=False,
+    vocab_size=50257,
+    dtype="float32",
+)
+SMALL = dataclasses.replace(
+    GPT2, d_model=16, d_ff=24, num_heads=4, num_layers=2, max_length=8, vocab_size=11
+)
+TEXTS = [[3, 4, 5, 6, 9], [7, 8, 10]]
+PADDED = (
+    np.array([[3, 4, 5, 6, 9], [7, 8, 10, 0, 0]]),
+    np.tile(np.arange(5), (2, 1)),
+    np.array([[1] * 5, [1, 1, 1, 0, 0]]),
+)
+PACKED = (
+    np.array([[3, 4, 5, 6, 9, 7, 8, 10, 0]]),
+    np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
+    np.array([[1] * 5 + [2] * 3 + [0]]),
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return DecoderOnly(SMALL)
+
+
+@pytest.fixture(scope="module")
+def variables(model, random_params):
+    return random_params(model, *PADDED)
+
+
+def test_it_has_as_many_parameters_as_gpt2():
+    row = jnp.ones((1, 1), jnp.int32)
+    params = jax.eval_shape(DecoderOnly(GPT2).init, jax.random.key(0), row, row, row)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 124_439_808
+    untied = dataclasses.replace(GPT2, tie_embeddings="none")
+    params = jax.eval_shape(DecoderOnly(untied).init, jax.random.key(0), row, row, row)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 124_439_808 + 768 * 50257
+
+
+def test_fresh_parameters_are_as_wide_as_gpt2s():
+    wide = dataclasses.replace(SMALL, d_model=128, d_ff=128, vocab_size=200, max_length=64)
+    params = DecoderOnly(wide).init(jax.random.key(0), *PADDED)["params"]
+    layer = params["decoder"]["layer_1"]
+    spread = {
+        "query": layer["self_attention"]["query"]["kernel"],
+        "inner": layer["feed_forward"]["inner"]["kernel"],
+        "tokens": params["embedding"]["table"],
+        "positions": params["input"]["positions"]["table"],
+        "output": layer["self_attention"]["output"]["kernel"],
+        "outer": layer["feed_forward"]["outer"]["kernel"],
+    }
+    expected = [0.02] * 4 + [0.02 / math.sqrt(2 * 2)] * 2
+    np.testing.assert_allclose([np.std(x) for x in spread.values()], expected, rtol=0.05)
+
+
+def test_it_is_the_formula(model, variables, formulas):
+    params = variables["params"]
+    found = model.apply(variables, *PADDED)
+    for row, text in zip(found, TEXTS, strict=True):
+        table = params["embedding"]["table"]
+        x = table[np.array(text)] + params["input"]["positions"]["table"][: len(text)]
+        expected = formulas.gpt_stack(params["decoder"], x) @ table.T
+        np.testing.assert_allclose(row[: len(text)], expected, rtol=2e-4, atol=2e-4)
+
+
+def test_texts_packed_into_a_row_do_not_see_each_other(model, variables):
+    alone, together = model.apply(variables, *PADDED), model.apply(variables, *PACKED)
+    np.testing.assert_allclose(together[0, :5], alone[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(together[0, 5:8], alone[1, :3], rtol=1e-4, atol=1e-4)
+
+
+def test_no_token_sees_a_later_one(variables):
+    table = variables["params"]["embedding"]["table"]
+
+    def of_embeddings(table_rows):
+        # Each place has a token of its own, so that its row of the table is its alone.
+        changed = {**variables["params"], "embedding": {"table": table_rows}}
+        untied = changed | {"projection": {"table": table}}
+        separate = DecoderOnly(dataclasses.replace(SMALL, tie_embeddings="none"))
+        return separate.apply({"params": untied}, *(part[:1] for part in PADDED))[0].sum(axis=-1)
+
+    sensitivity = np.abs(jax.jacobian(of_embeddings)(table)).sum(axis=-1)  # [T, V]
+    by_place = sensitivity[:, np.array(TEXTS[0])]  # [T, T]
+    assert (np.triu(by_place, 1) == 0).all()
+    assert (by_place[np.tril_indices(5)] > 0).all()
+
+
+def test_decoding_with_a_cache_is_the_whole_model(model, variables):
+    """Prompts of unequal length, prefilled together, then grown token by token."""
+    whole = model.apply(variables, *PADDED)
+    prompt, lengths = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1])
+    logits, memory, state = model.apply(variables, prompt, lengths, 8, method="prefill")
+    np.testing.assert_allclose(logits, whole[[0, 1], lengths - 1], rtol=1e-4, atol=1e-4)
+    for step, tokens in enumerate([[6, 8], [9, 10]]):
+        logits, state = model.apply(
+            variables, np.array(tokens), memory, state, method="decode_step"
+        )
+        places = lengths + step
+        np.testing.assert_allclose(logits, whole[[0, 1], places], rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_falls_on_embeddings_attention_and_residuals(variables):
+    for rate in ("dropout_rate", "attention_dropout_rate"):
+        dropping = DecoderOnly(dataclasses.replace(SMALL, **{rate: 0.5}))
+        rngs = {"dropout": jax.random.key(0)}
+        dropped = dropping.apply(variables, *PADDED, deterministic=False, rngs=rngs)
+        assert not np.allclose(dropped, dropping.apply(variables, *PADDED))

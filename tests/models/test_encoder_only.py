@@ -1,0 +1,99 @@
+"""BERT against its formulas, its published size, and itself, packed."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.encoder_only import EncoderOnly, token_types
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.tokenization import EOS
+
+BERT = TransformerConfig(
+    architecture="encoder_only",
+    d_model=768,
+    d_ff=3072,
+    num_heads=12,
+    num_layers=12,
+    positions="learned",
+    max_length=512,
+    attention_bias="all",
+    activation="gelu",
+    embedding_norm=True,
+    num_token_types=2,
+    initialization="bert",
+    scale_embeddings=False,
+    vocab_size=30522,
+    dtype="float32",
+)
+SMALL = dataclasses.replace(
+    BERT, d_model=16, d_ff=24, num_heads=4, num_layers=2, max_length=8, vocab_size=11
+)
+TEXTS = [[2, 4, EOS, 6, EOS], [2, 8, EOS]]  # a pair, and a text alone
+TYPES = [[0, 0, 0, 1, 1], [0, 0, 0]]
+PADDED = (
+    np.array([[2, 4, EOS, 6, EOS], [2, 8, EOS, 0, 0]]),
+    np.tile(np.arange(5), (2, 1)),
+    np.array([[1] * 5, [1, 1, 1, 0, 0]]),
+)
+PACKED = (
+    np.array([[2, 4, EOS, 6, EOS, 2, 8, EOS, 0]]),
+    np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
+    np.array([[1] * 5 + [2] * 3 + [0]]),
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return EncoderOnly(SMALL)
+
+
+@pytest.fixture(scope="module")
+def variables(model, random_params):
+    return random_params(model, *PADDED, PADDED[1])
+
+
+def test_it_has_as_many_parameters_as_bert_base():
+    """BERT-base with its masked-token head and without the one for next sentences."""
+    row = jnp.ones((1, 1), jnp.int32)
+    params = jax.eval_shape(EncoderOnly(BERT).init, jax.random.key(0), row, row, row, row)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 109_514_298
+
+
+def test_it_is_the_formula(model, variables, formulas):
+    params = variables["params"]
+    places = np.array([[3, 1], [1, 0]])
+    found = model.apply(variables, *PADDED, places)
+    table, inputs = params["embedding"]["table"], params["input"]
+    for row, text, types, chosen in zip(found, TEXTS, TYPES, places, strict=True):
+        x = table[np.array(text)] + inputs["positions"]["table"][: len(text)]
+        x = formulas.norm(inputs["norm"], x + inputs["token_types"][np.array(types)])
+        x = formulas.bert_stack(params["encoder"], x)[chosen]
+        head = params["prediction_head"]
+        x = formulas.gelu(x @ head["transform"]["kernel"] + head["transform"]["bias"])
+        expected = formulas.norm(head["norm"], x) @ table.T + head["bias"]
+        np.testing.assert_allclose(row, expected, rtol=2e-4, atol=2e-4)
+
+
+def test_texts_packed_into_a_row_do_not_see_each_other(model, variables):
+    alone = model.apply(variables, *PADDED, method="features")
+    together = model.apply(variables, *PACKED, method="features")
+    np.testing.assert_allclose(together[0, :5], alone[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(together[0, 5:8], alone[1, :3], rtol=1e-4, atol=1e-4)
+
+
+def test_every_token_sees_both_sides(model, variables):
+    changed = PADDED[0].copy()
+    changed[0, 3] = 9
+    before = model.apply(variables, *PADDED, method="features")
+    after = model.apply(variables, changed, *PADDED[1:], method="features")
+    assert (np.abs(after - before)[0].max(axis=-1) > 1e-3).all()
+    np.testing.assert_array_equal(after[1, :3], before[1, :3])
+
+
+def test_the_second_part_of_a_pair_has_the_second_type():
+    tokens, positions, _ = PACKED
+    types = token_types(jnp.array(tokens), jnp.array(positions))
+    assert types[0, :8].tolist() == TYPES[0] + TYPES[1]

@@ -1,0 +1,224 @@
+"""Language modelling: text in, the likelihood of each token given those before it, and more text.
+
+B batch, T tokens, V vocabulary.
+"""
+
+import dataclasses
+import functools
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import batched
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax import metrics
+from transformer_jax.data.windows import Pieces, TokenStream, Windows, token_stream
+from transformer_jax.decoding import DecodeConfig
+from transformer_jax.errors import UserError
+from transformer_jax.losses import cross_entropy
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.positions import check_reach
+from transformer_jax.tasks.continuation import Continuation, Output
+from transformer_jax.tasks.interface import Batch, Prediction, require_model
+from transformer_jax.tokenization import EOS, Tokenizers
+
+logger = logging.getLogger(__name__)
+
+MOST_STARTS = 1 << 24
+"""Places at which training windows start; of a longer text every so many-th token is one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModeling:
+    """The task of a decoder-only model on documents {"text": str}.
+
+    EOS stands before, between and behind documents, as GPT-2's <|endoftext|> does.
+
+    Attributes:
+      model: maps tokens to logits of the next.
+      tokenizers: of the side "text"; None where no text is met.
+      max_length: slots of a row, which is the context: the tokens that the model sees at once.
+      packing: "together": rows are windows of all documents run together; training takes windows
+        that start anywhere, evaluation those that tile the text. "apart": no token sees another
+        document.
+      label_smoothing: of the training loss.
+      best_by: the loss, of which less is better.
+    """
+
+    model: DecoderOnly
+    tokenizers: Tokenizers | None
+    max_length: int
+    packing: str
+    label_smoothing: float
+    read: ClassVar[Sequence[str]] = ("input",)
+    best_by: str = "-loss"
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Slots of a packed row for each feature."""
+        return {"input": self.max_length, "target": self.max_length}
+
+    @classmethod
+    def build(
+        cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers
+    ) -> "LanguageModeling":
+        """The task of a run: its sections `model`, `data` and `train`, and the vocabulary's size.
+
+        Raises:
+          ValueError: the model is no decoder, or its positions do not reach as far as the rows.
+        """
+        require_model(settings, [DecoderOnly], model_class)
+        config = dataclasses.replace(settings.model, vocab_size=vocab_sizes["text"])
+        data = settings.data
+        check_reach(config, data.max_length)
+        parts = (data.max_length, data.packing, settings.train.label_smoothing)
+        return cls(model_class(config), tokenizers, *parts)
+
+    def init(self, rng: jax.Array) -> Any:
+        """Fresh parameters."""
+        row = jnp.ones((1, 1), jnp.int32)
+        return self.model.init(rng, row, row, row)["params"]
+
+    def prepare(self, examples: Sequence[Mapping[str, str]], training: bool) -> Sequence[Any]:
+        """The documents as windows, or pieces, of tokens."""
+        encode = self.tokenizers["text"].encode
+        stream = token_stream((encode(example["text"]) for example in examples), EOS)
+        if self.packing == "apart":
+            return Pieces(stream, self.max_length)
+        stride = training_stride(stream) if training else self.max_length
+        return Windows(stream.tokens, self.max_length, stride)
+
+    def preprocess(self, example: Mapping[str, np.ndarray], rng: np.random.Generator):
+        """A window as it is: the features "input" and, one token on, "target"."""
+        return example
+
+    def loss(self, params: Any, batch: Batch, rng: jax.Array | None):
+        """Cross-entropy of each token given its past, label-smoothed in training."""
+        logits = self.model.apply(
+            {"params": params},
+            batch["input"],
+            batch["input_positions"],
+            batch["input_segment_ids"],
+            deterministic=rng is None,
+            rngs=None if rng is None else {"dropout": rng},
+        )
+        weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
+        smoothed = cross_entropy(logits, batch["target"], self.label_smoothing)
+        sums = metrics.token_sums(logits, batch["target"], weights)
+        sums |= metrics.slot_sums(batch, self.read)
+        return (smoothed * weights).sum(), weights.sum(), sums
+
+    def figures(
+        self, sums: Mapping[str, float], examples: Sequence[Mapping[str, str]]
+    ) -> dict[str, Any]:
+        """Loss and perplexity a token; and what texts tokenized otherwise compare by: bits a byte,
+        and perplexity a word, where white space parts words and each line's end is one more."""
+        texts = [example["text"] for example in examples]
+        words = sum(len(text.split()) + text.count("\n") for text in texts)
+        size = sum(len(text.encode()) for text in texts)
+        return metrics.figures(sums) | {
+            "bits_per_byte": sums["nll"] / math.log(2) / max(size, 1),
+            "word_perplexity": math.exp(min(sums["nll"] / max(words, 1), 700.0)),
+        }
+
+    def evaluate(
+        self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+    ) -> tuple[dict[str, Any], list[Prediction]]:
+        """Nothing beside the loss's figures."""
+        return {}, []
+
+    def predict(
+        self,
+        params: Any,
+        lines: Sequence[str],
+        decode: DecodeConfig,
+        first_line: int = 1,
+        prefixes: Sequence[str] | None = None,
+    ) -> Iterator[list[Prediction]]:
+        """What follows each line, without the line: `decode.num_outputs` samples, likeliest first;
+        a score is the log-probability in nats.
+
+        A prompt of more tokens than the context is continued from its last half a context, with a
+        warning that names its line.
+
+        Raises:
+          UserError: prefixes are given, or a search with several beams is asked for.
+        """
+        if prefixes is not None:
+            raise UserError("prefixes: a language model's prompt is its input; put them there")
+        count = decode.num_outputs
+        outputs = [
+            Output(self._prompt(line, number), number, sample)
+            for number, line in enumerate(lines, first_line)
+            for sample in range(count)
+        ]
+        for batch in batched(outputs, max(decode.batch_size, count)):
+            for _ in self._draw(params, batch, decode):
+                pass
+        for of_line in batched(outputs, count):
+            found = [Prediction(self._text(one, decode), one.log_prob) for one in of_line]
+            yield sorted(found, key=lambda one: -one.score)
+
+    def stream(self, params: Any, line: str, decode: DecodeConfig) -> Iterator[str]:
+        """What follows a line, piece by piece as it is drawn."""
+        output, told = Output(self._prompt(line, 1), 1, 0), 0
+        held = max(map(len, _stops(decode)), default=1) - 1
+        for _ in self._draw(params, [output], decode):
+            text = self._text(output, decode)
+            # Half a character or half a stop text may yet become another.
+            ready = len(text) if output.ended else len(text.rstrip("\ufffd")) - held
+            if ready > told:
+                yield text[told:ready]
+                told = ready
+
+    def _draw(self, params, outputs, decode):
+        if not decode.samples and decode.beam_size > 1:
+            raise UserError(
+                "decode: language models draw their outputs: set decode.temperature, or "
+                "decode.beam_size 1 for the likeliest token each time"
+            )
+        stops = _stops(decode)
+        return self.continuation.draw(
+            params, outputs, decode, lambda output: any(s in self._whole(output) for s in stops)
+        )
+
+    def _prompt(self, line: str, number: int) -> list[int]:
+        prompt = [EOS, *self.tokenizers["text"].encode(line)]
+        if len(prompt) > self.max_length:
+            logger.warning(
+                "line %d has %d tokens, more than the model sees; it is continued from its last %d "
+                "(data.max_length is %d)",
+                *(number, len(prompt) - 1, len(self.continuation.kept(prompt)), self.max_length),
+            )
+        return prompt
+
+    def _whole(self, output: Output) -> str:
+        """What was drawn, as text, to its end."""
+        decode = self.tokenizers["text"].decode
+        # In the light of the prompt: alone, a first piece would lose the space before it.
+        prompt = decode(output.prompt)
+        text = decode([*output.prompt, *output.tokens])
+        return text[len(prompt) :] if text.startswith(prompt) else decode(output.tokens)
+
+    def _text(self, output: Output, decode: DecodeConfig) -> str:
+        """What was drawn, up to the first of the texts that stop it."""
+        text = self._whole(output)
+        return text[: min((text.find(s) for s in _stops(decode) if s in text), default=len(text))]
+
+    @functools.cached_property
+    def continuation(self) -> Continuation:
+        """Draws what follows prompts, as tokens."""
+        return Continuation(self.model, self.max_length)
+
+
+def training_stride(stream: TokenStream) -> int:
+    """Tokens from one place at which training windows may start to the next."""
+    return math.ceil(len(stream.tokens) / MOST_STARTS)
+
+
+def _stops(decode: DecodeConfig) -> list[str]:
+    return [text for text in (decode.stop or "").split("|") if text]
