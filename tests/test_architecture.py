@@ -28,7 +28,9 @@ those beside it on its floor.
 HOMES = {
     "flax.linen": {"nn", "models"},
     "sentencepiece": {"tokenization"},
+    "tokenizers": {"tokenization"},
     "sacrebleu": {"scoring"},
+    "sklearn": {"scoring"},
     "grain": {"data", "training"},
     "tensorflow_datasets": {"data"},
     "wandb": {"training"},

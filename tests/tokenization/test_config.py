@@ -6,8 +6,8 @@ from transformer_jax.tokenization import TokenizerConfig
 
 
 def test_unknown_kind_names_the_kinds():
-    with pytest.raises(ValueError, match="'wordpiece' is unknown: use one of bpe, unigram, char"):
-        TokenizerConfig(kind="wordpiece")
+    with pytest.raises(ValueError, match="'bytes' is unknown: use one of bpe, .*, wordpiece$"):
+        TokenizerConfig(kind="bytes")
 
 
 def test_vocabulary_must_hold_more_than_the_specials():
@@ -16,7 +16,39 @@ def test_vocabulary_must_hold_more_than_the_specials():
         TokenizerConfig(vocab_size=4)
 
 
+@pytest.mark.parametrize(("kind", "least"), [("byte_bpe", 260), ("wordpiece", 6)])
+def test_what_is_always_in_a_vocabulary_must_fit(kind, least):
+    assert TokenizerConfig(kind, least).vocab_size == least
+    with pytest.raises(ValueError, match=f"vocab_size {least - 1} is too small: .* use {least} or"):
+        TokenizerConfig(kind, least - 1)
+
+
 @pytest.mark.parametrize("coverage", [0.5, 1.01])
 def test_coverage_outside_its_range(coverage):
     with pytest.raises(ValueError, match="character_coverage"):
         TokenizerConfig(character_coverage=coverage)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("byte_bpe", "normalization", "identity"),
+        ("wordpiece", "normalization", "identity"),
+        ("word", "normalization", "identity"),
+        ("byte_bpe", "byte_fallback", True),
+        ("wordpiece", "byte_fallback", True),
+        ("char", "byte_fallback", True),
+        ("byte_bpe", "character_coverage", 0.99),
+        ("wordpiece", "character_coverage", 0.99),
+        ("byte_bpe", "lowercase", True),
+        ("bpe", "lowercase", True),
+    ],
+)
+def test_field_that_does_not_fit_the_kind(kind, field, value):
+    with pytest.raises(ValueError, match=f"^{field}.* asks for kind .*, not {kind}$"):
+        TokenizerConfig(kind, **{field: value})
+
+
+def test_unknown_normalization_names_those_there_are():
+    with pytest.raises(ValueError, match="'nfc' is unknown: use one of nmt_nfkc, identity"):
+        TokenizerConfig(normalization="nfc")

@@ -1,22 +1,30 @@
-"""Text to token ids and back: the tokenizers of a run, trained on its own text and kept with it."""
+"""Text to token ids and back, labels too: the vocabularies of a run, learned from its own text and
+kept with it."""
 
 from transformer_jax.tokenization.config import KINDS, TokenizerConfig
+from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
+from transformer_jax.tokenization.labels import Labels
+from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.sides import (
     Tokenizers,
     copy_tokenizers,
     load_tokenizers,
     train_tokenizers,
 )
-from transformer_jax.tokenization.specials import BOS, EOS, NUM_SPECIALS, PAD, UNK
+from transformer_jax.tokenization.specials import BOS, EOS, MASK, NUM_SPECIALS, PAD, UNK
 from transformer_jax.tokenization.tokenizer import Tokenizer
 
 __all__ = [
     "BOS",
     "EOS",
     "KINDS",
+    "MASK",
     "NUM_SPECIALS",
     "PAD",
     "UNK",
+    "HuggingFaceTokenizer",
+    "Labels",
+    "SentencePieceTokenizer",
     "Tokenizer",
     "TokenizerConfig",
     "Tokenizers",

@@ -1,120 +1,168 @@
-"""The tokenizers of a run: trained once, kept in its workdir, loaded from there ever after.
+"""The vocabularies of a run: trained once, kept in its workdir, loaded from there ever after.
 
-A folder holds `sides.json`, which names for each side its model file and that file's SHA-256, and
-the models: `joint.model`, or one for each side. The folder appears whole or not at all.
+A folder holds `sides.json`, which names for each side its file and that file's SHA-256, and the
+files: `joint`, or one for each side, with the suffix .model (sentencepiece) or .json (Hugging
+Face), and one .labels.json for each side of labels. The folder appears whole or not at all.
 """
 
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization.config import TokenizerConfig
+from transformer_jax.tokenization.config import SENTENCEPIECE_KINDS, TokenizerConfig
+from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
+from transformer_jax.tokenization.labels import Labels
+from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.training import train_model
 
 logger = logging.getLogger(__name__)
 
+MAX_BYTES = 2**26
+"""No vocabulary that a model could have is larger; a file that is, is not read."""
+
+Contents = Mapping[str, tuple[str, bytes]]
+"""Side -> (file name, what the file holds)."""
+
 _MANIFEST = "sides.json"
+_LABELS = ".labels.json"
+_LOADERS = {".model": SentencePieceTokenizer, ".json": HuggingFaceTokenizer}
+_LOADERS[_LABELS] = Labels.from_json
+_FILE_NAME = re.compile(r"(?!sides\.json)\w+(\.model|\.json|\.labels\.json)")
 
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """One tokenizer for each side of the data: "source" and "target" for pairs.
+    """One vocabulary for each side of the data: tokenizers of text, "source" and "target" for
+    pairs, and `Labels`.
 
-    Sides with a joint vocabulary hold the same object.
+    Sides of text with a joint vocabulary hold the same object.
     """
 
-    sides: Mapping[str, Tokenizer]
+    sides: Mapping[str, Tokenizer | Labels]
 
-    def __getitem__(self, side: str) -> Tokenizer:
+    def __getitem__(self, side: str) -> Tokenizer | Labels:
         return self.sides[side]
 
     @property
     def joint(self) -> bool:
-        """Whether all sides share one vocabulary, as tied embeddings ask (section 3.4)."""
-        return len({id(tokenizer) for tokenizer in self.sides.values()}) == 1
+        """Whether all text shares one vocabulary, as tied embeddings ask (section 3.4)."""
+        return len({id(side) for side in self.sides.values() if not isinstance(side, Labels)}) == 1
 
 
 def train_tokenizers(
-    config: TokenizerConfig, texts: Mapping[str, Iterable[str]], directory: str | Path
+    config: TokenizerConfig,
+    texts: Mapping[str, Iterable[str]],
+    directory: str | Path,
+    labels: Mapping[str, Iterable[str]] | None = None,
 ) -> Tokenizers:
-    """Trains on each side's texts (read once) and stores the result as `directory`.
+    """Trains on each side's texts (read once), takes the labels of the sides that have some, and
+    stores the result as `directory`.
 
-    Raises UserError when the texts do not fit the config, OSError when `directory` holds something.
+    Raises UserError when the texts do not fit the config or a side has no labels, ValueError when
+    a side has both, OSError when `directory` holds something.
     """
     one_for_all = config.joint and len(texts) > 1
     corpora = {"joint": chain.from_iterable(texts.values())} if one_for_all else texts
     models = {name: train_model(config, corpus, name) for name, corpus in corpora.items()}
-    model_of = {side: side if side in models else "joint" for side in texts}
-    _store(models, model_of, Path(directory))
+    suffix = ".model" if config.kind in SENTENCEPIECE_KINDS else ".json"
+    names = {side: side if side in models else "joint" for side in texts}
+    contents = {side: (name + suffix, models[name]) for side, name in names.items()}
+    _store(_with_labels(contents, labels or {}), Path(directory))
     return load_tokenizers(directory)
 
 
 def load_tokenizers(directory: str | Path) -> Tokenizers:
     """What `train_tokenizers` stored; UserError naming the file that is missing or damaged."""
-    directory = Path(directory)
-    sides = _read_manifest(directory / _MANIFEST)
-    loaded = {model: _load_model(directory / model[0], model[1]) for model in set(sides.values())}
-    return Tokenizers({side: loaded[model] for side, model in sides.items()})
+    return _loaded(Path(directory), _contents(Path(directory)))
 
 
-def copy_tokenizers(source: str | Path, directory: str | Path) -> Tokenizers:
-    """Stores those of another folder as `directory`, whole; UserError as from `load_tokenizers`."""
-    load_tokenizers(source)
-    partial = _fresh_partial(Path(directory))
-    shutil.copytree(source, partial, dirs_exist_ok=True)
-    os.replace(partial, directory)
+def copy_tokenizers(
+    source: str | Path,
+    directory: str | Path,
+    labels: Mapping[str, Iterable[str]] | None = None,
+) -> Tokenizers:
+    """Stores those of another folder as `directory`, whole; errors as from the two functions above.
+
+    `labels`, where given, take the place of all labels of the other folder.
+    """
+    contents = _contents(Path(source))
+    _loaded(Path(source), contents)
+    if labels is not None:
+        kept = {side: taken for side, taken in contents.items() if not taken[0].endswith(_LABELS)}
+        contents = _with_labels(kept, labels)
+    _store(contents, Path(directory))
     logger.info("took over the tokenizers of %s", source)
     return load_tokenizers(directory)
 
 
-def _store(models: Mapping[str, bytes], model_of: Mapping[str, str], directory: Path) -> None:
-    partial = _fresh_partial(directory)
-    for name, model in models.items():
-        (partial / f"{name}.model").write_bytes(model)
+def _with_labels(contents: Contents, labels: Mapping[str, Iterable[str]]) -> Contents:
+    if both := contents.keys() & labels.keys():
+        raise ValueError(f"of side {min(both)!r} there are both texts and labels")
+    found = {side: tuple(sorted(set(names))) for side, names in labels.items()}
+    if bare := [side for side, names in found.items() if not names]:
+        raise UserError(f"there are no labels to learn for side {bare[0]!r}")
+    added = {side: (side + _LABELS, Labels(names).to_json()) for side, names in found.items()}
+    return {**contents, **added}
+
+
+def _loaded(directory: Path, contents: Contents) -> Tokenizers:
+    objects = {}
+    for name, content in set(contents.values()):
+        suffix = _FILE_NAME.fullmatch(name)[1]
+        try:
+            objects[name] = _LOADERS[suffix](content)
+        except ValueError as error:
+            raise UserError(f"{directory / name}: {error}") from error
+    return Tokenizers({side: objects[name] for side, (name, _) in contents.items()})
+
+
+def _contents(directory: Path) -> Contents:
+    """All files of a folder, each as it was written."""
+    path = directory / _MANIFEST
+    try:
+        entries = json.loads(_read(path)).items()
+        sides = {side: (entry["file"], entry["sha256"]) for side, entry in entries}
+        named = all(_FILE_NAME.fullmatch(name) for name, _ in sides.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(_damaged(path)) from error
+    if not named or not sides:
+        raise UserError(_damaged(path))
+    files = {name: _read(directory / name) for name, _ in sides.values()}
+    for name, sha256 in sides.values():
+        if hashlib.sha256(files[name]).hexdigest() != sha256:
+            raise UserError(_damaged(directory / name))
+    return {side: (name, files[name]) for side, (name, _) in sides.items()}
+
+
+def _store(contents: Contents, directory: Path) -> None:
+    partial = directory.with_name(directory.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
+    partial.mkdir(parents=True)
+    for name, content in set(contents.values()):
+        (partial / name).write_bytes(content)
     manifest = {
-        side: {"file": f"{name}.model", "sha256": hashlib.sha256(models[name]).hexdigest()}
-        for side, name in model_of.items()
+        side: {"file": name, "sha256": hashlib.sha256(content).hexdigest()}
+        for side, (name, content) in contents.items()
     }
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     os.replace(partial, directory)
 
 
-def _fresh_partial(directory: Path) -> Path:
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
-    partial.mkdir(parents=True)
-    return partial
-
-
-def _read_manifest(path: Path) -> dict[str, tuple[str, str]]:
-    """Side -> (file name, SHA-256)."""
-    try:
-        sides = json.loads(_read(path))
-        return {side: (entry["file"], entry["sha256"]) for side, entry in sides.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(_damaged(path)) from error
-
-
-def _load_model(path: Path, sha256: str) -> Tokenizer:
-    model = _read(path)
-    if hashlib.sha256(model).hexdigest() != sha256:
-        raise UserError(_damaged(path))
-    try:
-        return Tokenizer(model)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
-
-
 def _read(path: Path) -> bytes:
     try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise UserError(_damaged(path))
         return path.read_bytes()
     except OSError as error:
         raise UserError(

@@ -1,53 +1,60 @@
-"""A trained tokenizer."""
+"""What every tokenizer can do, whichever library it is of."""
 
-import re
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-import sentencepiece
-
-from transformer_jax.tokenization.specials import BOS, EOS, NUM_SPECIALS, PAD, UNK
-
-_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+from transformer_jax.tokenization.specials import UNK
 
 
-class Tokenizer:
-    """Text to token ids and back. Immutable; pickles whole, so that data workers can hold it.
-
-    Text is normalised on its way in (NFKC; runs of white space become one space, those at the ends
-    none; zero-width and control characters go). Of text so normalised, `decode(encode(text))` is
-    `text` unless it holds unknown characters.
-    """
-
-    def __init__(self, model: bytes):
-        """Loads a serialized sentencepiece model; ValueError if it is none, or not one of ours."""
-        if not model:  # sentencepiece would load it, with a vocabulary of 0
-            raise ValueError("the tokenizer model is empty")
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise ValueError("this is no sentencepiece model") from error
-        p = self._processor
-        if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
-            raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
+class Tokenizer(Protocol):
+    """Text to token ids and back. Immutable; pickles whole, so that data workers can hold it."""
 
     @property
     def vocab_size(self) -> int:
         """Number of token ids, the specials included."""
-        return self._processor.get_piece_size()
+
+    @property
+    def mask_id(self) -> int | None:
+        """The id that hides a token from a masked language model; None where there is none."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without BOS or EOS; a text of white space has none."""
-        # Half a UTF-16 pair (JSON can hold one) is no character: sentencepiece cannot take it.
-        return self._processor.encode(_LONE_SURROGATES.sub("\ufffd", text))
+        """The ids of a text, without BOS or EOS."""
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word by itself, at least one: UNK where it would have none.
+
+        Where white space is text, each word but the first is encoded with a space before it.
+        """
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of all ids; special tokens, unknown included, leave nothing in it."""
-        return self._processor.decode([int(i) for i in ids if i >= NUM_SPECIALS])
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Each id as its vocabulary entry, for people to read; "▁" stands for a space."""
-        return [self._processor.id_to_piece(int(i)) for i in ids]
+        """Each id as its vocabulary entry, for people to read."""
 
-    def count_unknown(self, ids: Sequence[int]) -> int:
+    def starts_word(self, ids: Iterable[int]) -> list[bool]:
+        """Whether each id begins a word; specials do, and what stands first or follows one does.
+
+        White space belongs to the word after it.
+        """
+
+    def count_unknown(self, ids: Iterable[int]) -> int:
         """How many of the ids are UNK."""
-        return sum(1 for i in ids if i == UNK)
+
+
+def encode_each(words: Sequence[str], tokenizer: Tokenizer, separator: str) -> list[list[int]]:
+    """`Tokenizer.encode_words`, with a text that stands between any two words."""
+    return [
+        tokenizer.encode(separator + word if number else word) or [UNK]
+        for number, word in enumerate(words)
+    ]
+
+
+def word_starts(ids: Iterable[int], begins: Sequence[bool], num_specials: int) -> list[bool]:
+    """`Tokenizer.starts_word`, where begins[i] says whether the piece of id i is written as a
+    word's first."""
+    starts, after_special = [], True
+    for i in ids:
+        starts.append(i < num_specials or after_special or begins[i])
+        after_special = i < num_specials
+    return starts

@@ -1,0 +1,39 @@
+"""How well labels are found: accuracy, F1 and Matthews correlation, by scikit-learn."""
+
+from collections.abc import Sequence
+
+
+def classification_scores(predicted: Sequence[str], expected: Sequence[str]) -> dict[str, float]:
+    """Scores of one label an example, in percent, as the GLUE benchmark states them.
+
+    accuracy: share of the labels that are right.
+    f1: harmonic mean of precision and recall; where there are two labels in all, of the one that
+        sorts last (1 of 0 and 1), else the unweighted mean over the labels.
+    matthews: correlation of predicted and expected (Matthews 1975; for more than two labels
+        Gorodkin 2004), from -100 to 100; 0 where either has one label only.
+
+    Raises:
+      ValueError: there are none, or not as many of one as of the other.
+    """
+    # Takes seconds to import, and few runs are scored by it.
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    if len(predicted) != len(expected):
+        raise ValueError(f"{len(predicted)} labels cannot be scored against {len(expected)}")
+    if not expected:
+        raise ValueError("there are no labels to score")
+    predicted, expected = list(predicted), list(expected)
+    labels = sorted({*predicted, *expected})
+    binary = len(labels) == 2
+    f1 = f1_score(
+        expected,
+        predicted,
+        average="binary" if binary else "macro",
+        pos_label=labels[-1],
+        zero_division=0.0,
+    )
+    return {
+        "accuracy": 100 * float(accuracy_score(expected, predicted)),
+        "f1": 100 * float(f1),
+        "matthews": 100 * float(matthews_corrcoef(expected, predicted)),
+    }

@@ -1,0 +1,142 @@
+"""A tokenizer trained by Hugging Face's library `tokenizers`, in that library's JSON format.
+
+Of a file only the vocabulary, the merges and `lowercase` are used, once they have been found to be
+whole; all else is built here, so that no file decides what is done to text.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from transformer_jax.tokenization import specials
+from transformer_jax.tokenization.characters import well_formed
+from transformer_jax.tokenization.specials import NUM_SPECIALS, UNK
+from transformer_jax.tokenization.tokenizer import encode_each, word_starts
+
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+"""The characters that stand for the 256 bytes in pieces of kind "byte_bpe"."""
+
+CONTINUED = "##"
+"""How a piece of kind "wordpiece" begins that begins no word."""
+
+_WHITE_BYTES = tuple("ĠĊĉčċČ")  # space, \n, \t, \r, \v, \f
+
+
+class HuggingFaceTokenizer:
+    """A `Tokenizer` of kind "byte_bpe" or "wordpiece".
+
+    Of a "byte_bpe" one, `decode(encode(text))` is `text`, whatever it is; in its pieces "Ġ" is a
+    space and "Ċ" a line break. A "wordpiece" one splits text at white space and punctuation, takes
+    control characters (and with `lowercase` case and accents) away, and reads [MASK] as MASK;
+    decoding puts spaces between words and takes those before punctuation away.
+    """
+
+    def __init__(self, model: bytes):
+        """Loads a JSON file of `tokenizers`; ValueError if it is none, or not one of ours."""
+        self._model = model
+        self._tokenizer = _from_json(model)
+        size = self._tokenizer.get_vocab_size()
+        self._pieces = [self._tokenizer.id_to_token(i) for i in range(size)]
+        if isinstance(self._tokenizer.model, models.WordPiece):
+            self.mask_id, self._separator = specials.MASK, ""
+            self._num_specials = len(specials.WORDPIECE_PIECES)
+            self._begins = [not piece.startswith(CONTINUED) for piece in self._pieces]
+        else:
+            self.mask_id, self._separator = None, " "
+            self._num_specials = NUM_SPECIALS
+            self._begins = [piece.startswith(_WHITE_BYTES) for piece in self._pieces]
+
+    def __reduce__(self):
+        return HuggingFaceTokenizer, (self._model,)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, the specials included."""
+        return len(self._pieces)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without BOS or EOS."""
+        return self._tokenizer.encode(well_formed(text), add_special_tokens=False).ids
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word by itself, at least one; see `Tokenizer`."""
+        return encode_each(words, self, self._separator)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of all ids; special tokens, MASK and unknown included, leave nothing in it."""
+        ordinary = [int(i) for i in ids if i >= self._num_specials]
+        return self._tokenizer.decode(ordinary, skip_special_tokens=False)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Each id as its vocabulary entry, for people to read."""
+        return [self._pieces[i] for i in ids]
+
+    def starts_word(self, ids: Iterable[int]) -> list[bool]:
+        """Whether each id begins a word, or the white space before it; see `Tokenizer`."""
+        return word_starts(ids, self._begins, self._num_specials)
+
+    def count_unknown(self, ids: Iterable[int]) -> int:
+        """How many of the ids are UNK; of kind "byte_bpe" none ever is."""
+        return sum(1 for i in ids if i == UNK)
+
+
+def byte_bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> tokenizers.Tokenizer:
+    """GPT-2's byte-level BPE; no special token is known to it, whatever stands in a text."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(dict(vocab), list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def wordpiece(
+    vocab: Mapping[str, int], lowercase: bool, reads_mask: bool = True
+) -> tokenizers.Tokenizer:
+    """BERT's WordPiece; of the special tokens it reads [MASK] in a text, and that if `reads_mask`:
+    training would take it for a word to learn."""
+    unknown, mask = specials.WORDPIECE_PIECES[UNK], specials.WORDPIECE_PIECES[specials.MASK]
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(dict(vocab), unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUED)
+    if reads_mask:
+        tokenizer.add_special_tokens([mask])
+    return tokenizer
+
+
+def _from_json(model: bytes) -> tokenizers.Tokenizer:
+    try:
+        return _built(json.loads(model))
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"this is no tokenizer file that can be read ({error})") from error
+
+
+def _built(content: Mapping) -> tokenizers.Tokenizer:
+    """Raises one of many errors where the content is not of the expected form."""
+    kind, vocab = content["model"]["type"], content["model"]["vocab"]
+    if kind == "WordPiece":
+        _check_vocabulary(vocab, specials.WORDPIECE_PIECES)
+        return wordpiece(vocab, lowercase=content["normalizer"]["lowercase"])
+    if kind == "BPE":
+        _check_vocabulary(vocab, specials.PIECES)
+        merges = [(first, second) for first, second in content["model"]["merges"]]
+        _check_merges(vocab, merges)
+        return byte_bpe(vocab, merges)
+    raise ValueError(f"its kind is {kind!r}")
+
+
+def _check_vocabulary(vocab: Mapping[str, int], first: Sequence[str]) -> None:
+    """Raises ValueError unless the ids are 0, 1, ... and the special tokens have the first."""
+    if {type(i) for i in vocab.values()} != {int} or sorted(vocab.values()) != [*range(len(vocab))]:
+        raise ValueError(f"the vocabulary's ids are not 0 to {len(vocab) - 1}")
+    if any(vocab.get(piece) != i for i, piece in enumerate(first)):
+        raise ValueError(f"the vocabulary's first ids are not those of {', '.join(first)}")
+
+
+def _check_merges(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> None:
+    """Raises ValueError unless all bytes, and all that is merged, are in the vocabulary."""
+    merged = (piece for a, b in merges for piece in (a, b, a + b))
+    if any(piece not in vocab for piece in chain(BYTES, merged)):
+        raise ValueError("the vocabulary lacks bytes, or pieces that are merged")

@@ -1,0 +1,110 @@
+"""Trains byte-level BPE and WordPiece vocabularies with Hugging Face's library `tokenizers`."""
+
+import contextlib
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+import tokenizers
+from tokenizers import trainers
+
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization.config import TokenizerConfig
+from transformer_jax.tokenization.huggingface_tokenizer import (
+    BYTES,
+    CONTINUED,
+    byte_bpe,
+    wordpiece,
+)
+from transformer_jax.tokenization.specials import PIECES, WORDPIECE_PIECES
+
+MIN_CHARACTERS = 1000
+"""So many of a text's characters a "wordpiece" vocabulary has at least, of more than four times as
+many tokens a quarter; words with rarer ones are unknown."""
+
+MIN_FREQUENCY = 2
+"""Pairs met less often are not joined."""
+
+
+def train_byte_bpe(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
+    """The JSON file of a byte-level BPE (Radford et al. 2019)."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=list(PIECES),
+        initial_alphabet=BYTES,
+        show_progress=False,
+    )
+    vocab = {piece: i for i, piece in enumerate([*PIECES, *BYTES])}
+    model = _trained(byte_bpe(vocab, []), trainer, texts)
+    return byte_bpe(model["vocab"], [tuple(pair) for pair in model["merges"]]).to_str().encode()
+
+
+def train_wordpiece(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
+    """The JSON file of a WordPiece tokenizer, its vocabulary found by BPE as the library does.
+
+    Raises UserError, with `name` in it, when the text's characters do not fit in vocab_size.
+    """
+    vocab = {piece: i for i, piece in enumerate(WORDPIECE_PIECES)}
+    untrained = wordpiece(vocab, config.lowercase, reads_mask=False)
+    characters, continued = _alphabet(untrained, texts, max(MIN_CHARACTERS, config.vocab_size // 4))
+    always_in = [*WORDPIECE_PIECES, *characters, *continued]
+    if not characters:
+        raise UserError(f"the {name} tokenizer has no text to learn from: it holds no word")
+    if len(always_in) > config.vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size {config.vocab_size} is too small: the characters of the {name} "
+            f"text alone need {len(always_in)}; ask for more"
+        )
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=config.vocab_size,
+        min_frequency=MIN_FREQUENCY,
+        # Left to itself the library numbers continued characters in the order of a hash table,
+        # another in every process, and breaks ties by those numbers.
+        special_tokens=always_in,
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
+        continuing_subword_prefix=CONTINUED,
+        show_progress=False,
+    )
+    model = _trained(untrained, trainer, texts)
+    return wordpiece(model["vocab"], config.lowercase).to_str().encode()
+
+
+def _trained(tokenizer: tokenizers.Tokenizer, trainer, texts: Sequence[str]) -> dict:
+    """The section "model" of the trained tokenizer's JSON."""
+    with _in_one_thread():
+        tokenizer.train_from_iterator(texts, trainer)
+    return json.loads(tokenizer.to_str())["model"]
+
+
+@contextlib.contextmanager
+def _in_one_thread():
+    """Once the library has used threads it warns at every fork of the process."""
+    name = "TOKENIZERS_PARALLELISM"
+    before = os.environ.get(name)
+    os.environ[name] = "false"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
+
+
+def _alphabet(
+    tokenizer: tokenizers.Tokenizer, texts: Sequence[str], limit: int
+) -> tuple[list[str], list[str]]:
+    """The most frequent characters of the texts' words, and "##" with those that continue one."""
+    chunks = Counter()
+    for text in texts:
+        chunks.update(text.replace("\n", " ").split(" "))
+    counts, inner = Counter(), set()
+    for chunk, times in chunks.items():
+        normalized = tokenizer.normalizer.normalize_str(chunk)
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized):
+            counts.update(dict.fromkeys(word, times))
+            inner.update(word[1:])
+    kept = sorted(counts, key=lambda character: (-counts[character], character))[:limit]
+    return sorted(kept), [CONTINUED + character for character in sorted(inner.intersection(kept))]

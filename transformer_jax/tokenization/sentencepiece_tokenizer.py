@@ -1,0 +1,71 @@
+"""A tokenizer trained by sentencepiece."""
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import sentencepiece
+
+from transformer_jax.tokenization.characters import well_formed
+from transformer_jax.tokenization.specials import BOS, EOS, NUM_SPECIALS, PAD, UNK
+from transformer_jax.tokenization.tokenizer import encode_each, word_starts
+
+
+class SentencePieceTokenizer:
+    """A `Tokenizer` of kind "bpe", "unigram", "char" or "word"; in its pieces "▁" is a space.
+
+    With normalization "nmt_nfkc", text is normalised on its way in (NFKC; runs of white space
+    become one space, those at the ends none; zero-width and control characters go); of text so
+    normalised, `decode(encode(text))` is `text` unless it holds unknown characters. With "identity"
+    that is so of all text, but that "▁" itself (U+2581) is read as a space.
+    """
+
+    mask_id = None
+
+    def __init__(self, model: bytes):
+        """Loads a serialized sentencepiece model; ValueError if it is none, or not one of ours."""
+        if not model:  # sentencepiece would load it, with a vocabulary of 0
+            raise ValueError("the tokenizer model is empty")
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise ValueError("this is no sentencepiece model") from error
+        p = self._processor
+        if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
+            raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, the specials included."""
+        return self._processor.get_piece_size()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without BOS or EOS; with "nmt_nfkc" one of white space has none."""
+        return self._processor.encode(well_formed(text))
+
+    def encode_words(self, words: Sequence[str]) -> list[list[int]]:
+        """The ids of each word by itself, at least one; see `Tokenizer`."""
+        keeps_white_space = self._processor.normalize(" ") != ""  # else a space is added before
+        return encode_each(words, self, separator=" " if keeps_white_space else "")
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of all ids; special tokens, unknown included, leave nothing in it."""
+        return self._processor.decode([int(i) for i in ids if i >= NUM_SPECIALS])
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Each id as its vocabulary entry, for people to read; "▁" stands for a space."""
+        return [self._processor.id_to_piece(int(i)) for i in ids]
+
+    def starts_word(self, ids: Iterable[int]) -> list[bool]:
+        """Whether each id begins a word, or the white space before it; see `Tokenizer`."""
+        return word_starts(ids, self._begins, NUM_SPECIALS)
+
+    def count_unknown(self, ids: Iterable[int]) -> int:
+        """How many of the ids are UNK."""
+        return sum(1 for i in ids if i == UNK)
+
+    @cached_property
+    def _begins(self) -> list[bool]:
+        return [
+            piece.startswith("▁") or piece[:1].isspace()
+            for piece in self.pieces(range(self.vocab_size))
+        ]
