@@ -148,6 +148,38 @@ def test_several_sets_train_together_and_the_first_is_scored(parallel_text, mult
         open_split(dataclasses.replace(config, name="parallel_text,multi30k_en_d"), "test")
 
 
+def test_each_set_may_have_a_folder_of_its_own(tmp_path, multi30k_folder):
+    other = tmp_path / "wikitext2"
+    other.mkdir()
+    for split in ("train", "valid"):
+        write_lines(other / f"wiki.{split}.tokens", f" {split} ")
+    names, folders = "wikitext2,multi30k_en_de", f"{other},{multi30k_folder}"
+    config = DataConfig(name=names, dir=folders)
+    assert list(open_split(config, "train")) == [
+        {"text": " train \n"},
+        {"source": "train en", "target": "train de"},
+    ]
+    assert list(open_split(config, "valid")) == [{"text": " valid \n"}]
+    for name, split in (("wikitext2", "valid"), (f"{names},scan_simple", "train")):
+        with pytest.raises(UserError, match="data.dir names 2 folders, data.name . sets: give one"):
+            open_split(dataclasses.replace(config, name=name), split)
+
+
+def test_a_set_with_an_empty_folder_is_looked_for_below_the_data_root(
+    tmp_path, multi30k_folder, monkeypatch
+):
+    monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
+    write_lines(tmp_path / "wiki.train.tokens", "text")
+    config = DataConfig(name="wikitext2,multi30k_en_de", dir=f"{tmp_path},")
+    assert len(open_split(config, "train")) == 2
+
+
+def test_an_error_names_the_one_set_of_several(multi30k_folder):
+    config = DataConfig(name="multi30k_en_de,text", dir=str(multi30k_folder))
+    with pytest.raises(UserError, match="data.train_text is not set: text needs"):
+        open_split(config, "train")
+
+
 @pytest.mark.parametrize("weights", ["0,1", "-1,2", "one", "nan,1", "inf,1", ""])
 def test_a_weight_that_is_not_positive_is_refused(weights):
     with pytest.raises(ValueError, match="weights is "):

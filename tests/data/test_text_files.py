@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.data import text_files
-from transformer_jax.data.text_files import TextLines, expand_paths
+from transformer_jax.data.text_files import TextLines, blocks, expand_paths
 from transformer_jax.errors import UserError
 
 
@@ -32,6 +32,30 @@ def write(path, data: bytes) -> str:
 )
 def test_lines_end_at_newline_alone(tmp_path, data, lines):
     assert list(TextLines(write(tmp_path / "text", data))) == lines
+
+
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
+@pytest.mark.parametrize("data", [b"a\nb\n", b"a\nb", b"a\r\n\r\nb\r\r\nc\r", b"\n", b"a\rb\r\n"])
+def test_the_text_is_the_lines_with_their_ends(tmp_path, start, data):
+    lines = TextLines(write(tmp_path / "text", start + data))
+    end = "\n" if data.endswith(b"\n") else ""
+    assert lines.text() == "\n".join(lines) + end
+    for stop in range(1, len(lines)):
+        assert lines.text(stop - 1, stop) == f"{lines[stop - 1]}\n"
+        assert lines.text(stop) == "\n".join(list(lines)[stop:]) + end
+
+
+@pytest.mark.parametrize(
+    "lines, places",
+    [
+        (["a"], [[0, 1]]),
+        (["", "a", "b", " ", "\t", "c", ""], [[1, 3], [5, 6]]),
+        (["a", "", "b"], [[0, 1], [2, 3]]),
+        (["", " "], []),
+    ],
+)
+def test_blocks_are_what_blank_lines_part(lines, places):
+    assert blocks(lines).tolist() == places
 
 
 def test_gzip_reads_as_plain(tmp_path):

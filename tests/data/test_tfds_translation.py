@@ -59,6 +59,7 @@ def test_a_builder_is_prepared_and_read_in_either_direction(tmp_path):
     "name, source, target",
     [
         ("wmt14_translate", "de", "en"),
+        ("wmt14_translate/de-en", "de", "en"),
         ("wmt14_translate", "en", "fr"),
         ("wmt16_translate", "en", "ro"),
         ("ted_hrlr_translate", "pt", "en"),
@@ -80,6 +81,7 @@ def test_the_public_builders_are_found_with_their_languages(tmp_path, name, sour
         ({"name": "small_translat"}, "train", "no builder 'small_translat'"),
         ({"name": ""}, "train", "data.tfds_name is not set"),
         ({"source": None}, "train", "data.source_language is not set"),
+        ({"target": None}, "train", "data.target_language is not set"),
         ({}, "test", "split 'test' cannot be had"),
     ],
 )

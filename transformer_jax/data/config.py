@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+DOCUMENTS = ("file", "line", "paragraph")
+"""What a document of the set `text` may be."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -11,17 +14,23 @@ class DataConfig:
       name: an entry of `sources.SOURCES`, or several, separated by commas: all are trained on, the
         first one is scored.
       dir: the folder of a named public set's files; None: below $TRANSFORMER_JAX_DATA or the user
-        cache, downloaded there when absent.
+        cache, downloaded there when absent. With several sets one folder for all of them, or as
+        many as there are sets, in their order, separated by commas.
       max_source_length, max_target_length: in tokens, the end-of-sequence token included; also
         the row lengths of packed batches.
       train_source ... test_target: the files of `parallel_text`, one sentence a line, plain or .gz;
         several, separated by commas or matched by "*", are so many corpora.
       train_text, valid_text, test_text: likewise of the sets whose examples stand whole in one
-        file, `seq2seq_tsv` and `json_lines`.
+        file: `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv` and `tagged_words`.
+      documents: what a document of `text` is: a whole "file", each "line" that is not blank, or a
+        "paragraph", lines between blank ones.
       weights: how often training draws from each corpus relative to the others, as "2,1"; None:
         each example once an epoch.
-      tfds_name: the builder of `tfds`, as "wmt14_translate".
-      source_language, target_language: of `tfds`, as "en", "de".
+      tfds_name: the builder of `tfds`, as "wmt14_translate", "lm1b" or "glue/sst2".
+      source_language, target_language: of `tfds`, as "en", "de"; both None where the builder has
+        no translations.
+      text_field: the field that `tfds` reads of such a builder; None: "text".
+      label_field, pair_field: the fields of labels and of second texts, if they are to be read.
       synthetic_size: how many training pairs of the synthetic set to draw.
       synthetic_seed: the seed that all its splits are drawn with.
 
@@ -42,10 +51,14 @@ class DataConfig:
     train_text: str | None = None
     valid_text: str | None = None
     test_text: str | None = None
+    documents: str = "file"
     weights: str | None = None
     tfds_name: str | None = None
     source_language: str | None = None
     target_language: str | None = None
+    text_field: str | None = None
+    label_field: str | None = None
+    pair_field: str | None = None
     synthetic_size: int = 20_000
     synthetic_seed: int = 0
 
@@ -56,6 +69,10 @@ class DataConfig:
                     f"{field} must be at least 2, a token and the end of sequence, "
                     f"not {getattr(self, field)}"
                 )
+        if self.documents not in DOCUMENTS:
+            raise ValueError(
+                f"documents is {self.documents!r}; choose one of {', '.join(DOCUMENTS)}"
+            )
         if self.synthetic_size < 1:
             raise ValueError(f"synthetic_size must be at least 1, not {self.synthetic_size}")
         if self.synthetic_seed < 0:

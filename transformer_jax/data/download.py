@@ -25,18 +25,20 @@ class RemoteFile:
     """A public file and what it must contain.
 
     Attributes:
-      url: where it is; its last component is the file's name.
+      url: where it is.
       size: its length in bytes; not one byte more is stored.
       sha256: its SHA-256 in hexadecimal.
+      stored_as: the name to store it under; None: the last component of `url`.
     """
 
     url: str
     size: int
     sha256: str
+    stored_as: str | None = None
 
     @property
     def name(self) -> str:
-        return self.url.rsplit("/", 1)[1]
+        return self.stored_as or self.url.rsplit("/", 1)[1]
 
 
 def download(remote: RemoteFile, folder: Path) -> Path:

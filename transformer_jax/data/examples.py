@@ -1,6 +1,9 @@
 """Sequences of examples made of others: random access, and nothing is read before it is asked for.
 
-An example of a translation set is {"source": str, "target": str}.
+An example is {"source": str, "target": str} of a translation set, {"text": str} of plain text,
+{"text": str, "label": str} or {"text": str, "pair": str, "label": str} of a labelled set,
+{"text": str, "tags": str} of a tagged one: words, and a tag for each, with one space between two. A
+window of a text that is tokens already is {"input": int32 [n], "target": int32 [n]}.
 """
 
 import bisect
@@ -12,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-Example = dict[str, str]
+Example = dict[str, str | np.ndarray]
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,8 +5,12 @@ et al. 2017. Raw text, cased and untokenised: 29,000 training, 1,014 validation 
 lines a language, aligned. The WMT multimodal task gives the licence as CC BY-NC-SA 4.0.
 """
 
+from collections.abc import Sequence
+
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.download import RemoteFile
+from transformer_jax.data.examples import Example
+from transformer_jax.data.pair_files import open_aligned
 from transformer_jax.data.public_sets import PublicSet
 
 _URL = (
@@ -46,6 +50,9 @@ MULTI30K = PublicSet(
 )
 
 
-def path(config: DataConfig, split: str, language: str) -> str:
-    """The file of a split in a language; UserError where it is not to be had."""
-    return MULTI30K.path(f"{FILE_STEMS[split]}.{language}", config.dir)
+def open_split(
+    config: DataConfig, split: str, source_language: str, target_language: str
+) -> Sequence[Sequence[Example]]:
+    """The one corpus of a split, in either direction; UserError where a file is not to be had."""
+    stems = [f"{FILE_STEMS[split]}.{language}" for language in (source_language, target_language)]
+    return [open_aligned([MULTI30K.path(stem, config.dir) for stem in stems], split)]

@@ -2,17 +2,55 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Example, LinePairs, Parsed, Selection
-from transformer_jax.data.text_files import TextLines
+from transformer_jax.data.text_files import TextLines, configured_paths, open_files
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 _SIDES = ("source", "target")
+
+
+def open_parallel_text(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+    """The corpora of a split of `parallel_text`: one for each pair of aligned files.
+
+    Raises:
+      UserError: the fields do not name equally many files, or one cannot be used.
+    """
+    fields = [f"{split}_source", f"{split}_target"]
+    sources, targets = (configured_paths(config, field) for field in fields)
+    if len(sources) != len(targets):
+        raise UserError(
+            f"data.{fields[0]} names {len(sources)} files, data.{fields[1]} {len(targets)}; "
+            "file i of one must be aligned with file i of the other"
+        )
+    return [open_aligned(pair, split) for pair in zip(sources, targets, strict=True)]
+
+
+def open_pairs(
+    config: DataConfig, split: str, read: Callable[[str], Sequence[Example]]
+) -> Sequence[Sequence[Example]]:
+    """The corpora of a split whose pairs stand whole in one file: one for each file.
+
+    Raises:
+      UserError: no file is named, or one cannot be used.
+    """
+    return open_files(config, split, lambda path: for_split(read(path), split, path))
+
+
+def open_aligned(paths: Sequence[str], split: str) -> Sequence[Example]:
+    """The pairs of two aligned files, source and target, as the split needs them."""
+    return for_split(read_aligned(*paths), split, " and ".join(paths))
+
+
+def for_split(pairs: Sequence[Example], split: str, where: str) -> Sequence[Example]:
+    """Only training may lose blank lines: what is scored keeps every line and its order."""
+    return drop_blank(pairs, where) if split == "train" else pairs
 
 
 def read_aligned(source_path: str, target_path: str) -> Sequence[Example]:

@@ -36,7 +36,7 @@ class PublicSet:
         """
         if found := self.find(file_name, folder):
             return found
-        home = self._home(folder)
+        home = self.home(folder)
         if folder or file_name not in self.files:
             otherwise = self.source or "leave it unset to have them downloaded"
             raise UserError(
@@ -47,13 +47,14 @@ class PublicSet:
 
     def find(self, file_name: str, folder: str | None = None) -> str | None:
         """As `path`, of a file that is on this machine; None where it is not."""
-        home = self._home(folder)
+        home = self.home(folder)
         for path in (home / file_name, home / f"{file_name}.gz"):
             if os.path.isfile(path):
                 return str(path)
         return None
 
-    def _home(self, folder: str | None) -> Path:
+    def home(self, folder: str | None = None) -> Path:
+        """Where the set's files lie: `folder`, or the set's own below the data root."""
         return Path(os.path.expanduser(folder)) if folder else _data_root() / self.name
 
 

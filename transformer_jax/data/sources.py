@@ -3,16 +3,34 @@
 A set yields corpora, random-access sequences of examples: `len(corpus)`, `corpus[i]`.
 """
 
+import dataclasses
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from transformer_jax.data import multi30k, scan, synthetic, tatoeba, tfds_translation
+from transformer_jax.data import (
+    documents,
+    glue,
+    gum,
+    labeled_files,
+    multi30k,
+    scan,
+    synthetic,
+    tagged_files,
+    tatoeba,
+    text_sets,
+    tfds_text,
+    tfds_translation,
+)
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Example
-from transformer_jax.data.pair_files import drop_blank, read_aligned, read_json_lines, read_tsv
-from transformer_jax.data.text_files import expand_paths
+from transformer_jax.data.pair_files import (
+    open_pairs,
+    open_parallel_text,
+    read_json_lines,
+    read_tsv,
+)
 from transformer_jax.errors import UserError
 
 SYNTHETIC_HELD_OUT_SIZE = 1000  # pairs of each split that is scored
@@ -31,63 +49,28 @@ class SourceSet:
     open: Callable[[DataConfig, str], Sequence[Sequence[Example]]]
 
 
-def _open_parallel_text(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
-    fields = [f"{split}_source", f"{split}_target"]
-    sources, targets = (_configured_paths(config, field) for field in fields)
-    if len(sources) != len(targets):
-        raise UserError(
-            f"data.{fields[0]} names {len(sources)} files, data.{fields[1]} {len(targets)}; "
-            "file i of one must be aligned with file i of the other"
-        )
-    return [
-        _for_split(read_aligned(*pair), split, " and ".join(pair))
-        for pair in zip(sources, targets, strict=True)
-    ]
-
-
-def _open_files(
-    config: DataConfig, split: str, read: Callable[[str], Sequence[Example]]
-) -> Sequence[Sequence[Example]]:
-    paths = _configured_paths(config, f"{split}_text")
-    return [_for_split(read(path), split, path) for path in paths]
-
-
-def _configured_paths(config: DataConfig, field: str) -> list[str]:
-    paths = getattr(config, field)
-    if not paths:
-        raise UserError(f"data.{field} is not set: {config.name} needs the path of a text file")
-    return expand_paths(paths, f"data.{field}")
-
-
-def _open_multi30k(
-    config: DataConfig, split: str, source_language: str, target_language: str
-) -> Sequence[Sequence[Example]]:
-    paths = [multi30k.path(config, split, one) for one in (source_language, target_language)]
-    return [_for_split(read_aligned(*paths), split, " and ".join(paths))]
-
-
-def _for_split(pairs: Sequence[Example], split: str, where: str) -> Sequence[Example]:
-    """Only training may lose blank lines: what is scored keeps every line and its order."""
-    return drop_blank(pairs, where) if split == "train" else pairs
-
-
 def _open_synthetic(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
     size = config.synthetic_size if split == "train" else SYNTHETIC_HELD_OUT_SIZE
     return [synthetic.synthetic_split(split, num_examples=size, seed=config.synthetic_seed)]
+
+
+def _open_tfds(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+    has_languages = config.source_language or config.target_language
+    return (tfds_translation if has_languages else tfds_text).open_split(config, split)
 
 
 _SPLITS = ("train", "valid", "test")
 
 SOURCES: dict[str, SourceSet] = {
     "synthetic_en_de": SourceSet(synthetic.SPLITS, _open_synthetic),
-    "parallel_text": SourceSet(_SPLITS, _open_parallel_text),
-    "seq2seq_tsv": SourceSet(_SPLITS, partial(_open_files, read=read_tsv)),
-    "json_lines": SourceSet(_SPLITS, partial(_open_files, read=read_json_lines)),
+    "parallel_text": SourceSet(_SPLITS, open_parallel_text),
+    "seq2seq_tsv": SourceSet(_SPLITS, partial(open_pairs, read=read_tsv)),
+    "json_lines": SourceSet(_SPLITS, partial(open_pairs, read=read_json_lines)),
     "multi30k_en_de": SourceSet(
-        _SPLITS, partial(_open_multi30k, source_language="en", target_language="de")
+        _SPLITS, partial(multi30k.open_split, source_language="en", target_language="de")
     ),
     "multi30k_en_fr": SourceSet(
-        _SPLITS, partial(_open_multi30k, source_language="en", target_language="fr")
+        _SPLITS, partial(multi30k.open_split, source_language="en", target_language="fr")
     ),
     "tatoeba_de_en": SourceSet(
         _SPLITS, partial(tatoeba.open_split, source_language="de", target_language="en")
@@ -96,7 +79,18 @@ SOURCES: dict[str, SourceSet] = {
         _SPLITS, partial(tatoeba.open_split, source_language="en", target_language="de")
     ),
     **{name: SourceSet(_SPLITS, partial(scan.open_split, name=name)) for name in scan.SETS},
-    "tfds": SourceSet(_SPLITS, tfds_translation.open_split),
+    "text": SourceSet(_SPLITS, documents.open_split),
+    "tiny_shakespeare": SourceSet(_SPLITS, text_sets.open_tiny_shakespeare),
+    "wikitext2": SourceSet(_SPLITS, text_sets.open_wikitext2),
+    "gutenberg": SourceSet(_SPLITS, text_sets.open_gutenberg),
+    "labeled_tsv": SourceSet(_SPLITS, labeled_files.open_labeled_tsv),
+    **{
+        name: SourceSet(tuple(task.files), partial(glue.open_split, name=name))
+        for name, task in glue.TASKS.items()
+    },
+    "tagged_words": SourceSet(_SPLITS, tagged_files.open_tagged_words),
+    "pos_gum": SourceSet(_SPLITS, gum.open_pos),
+    "tfds": SourceSet(_SPLITS, _open_tfds),
 }
 
 
@@ -114,22 +108,40 @@ def open_split(config: DataConfig, split: str) -> Sequence[Example]:
 
     Raises:
       UserError: there is no such set or split, its files are missing or cannot be used, or the
-        weights are not as many as the corpora.
+        weights or the folders are not as many as the corpora or the sets.
     """
     sets = _find(config.name)
     if split not in sets[0].splits:
         raise UserError(
             f"{config.name} has no split {split!r}: choose one of {', '.join(sets[0].splits)}"
         )
+    configs = _config_of_each(config)
     if split != "train":
-        return _joined(sets[0].open(config, split))
-    corpora = [corpus for each in sets for corpus in each.open(config, split)]
+        return _joined(sets[0].open(configs[0], split))
+    opened = [each.open(own, split) for each, own in zip(sets, configs, strict=True)]
+    corpora = [corpus for of_one in opened for corpus in of_one]
     weights = config.corpus_weights()
     if weights and len(weights) != len(corpora):
         raise UserError(
             f"data.weights are {len(weights)}, but {config.name} has {len(corpora)} corpora"
         )
     return _joined(corpora, weights)
+
+
+def _config_of_each(config: DataConfig) -> list[DataConfig]:
+    """The config of each set that is named, with its own name and folder alone."""
+    names, folders = config.name.split(","), (config.dir or "").split(",")
+    if len(folders) == 1:
+        folders *= len(names)
+    if len(folders) != len(names):
+        raise UserError(
+            f"data.dir names {len(folders)} folders, data.name {len(names)} sets: "
+            "give one folder for all, or one for each set in their order"
+        )
+    return [
+        dataclasses.replace(config, name=name, dir=folder or None)
+        for name, folder in zip(names, folders, strict=True)
+    ]
 
 
 def _joined(corpora: Sequence[Sequence[Example]], weights=None) -> Sequence[Example]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Example, Parsed, Selection
-from transformer_jax.data.pair_files import drop_blank, read_aligned
+from transformer_jax.data.pair_files import for_split, open_aligned
 from transformer_jax.data.public_sets import PublicSet
 from transformer_jax.data.text_files import TextLines
 from transformer_jax.errors import UserError
@@ -48,11 +48,8 @@ def open_split(
     export = TATOEBA.find(EXPORT, config.dir)
     if export is None:
         paths = [TATOEBA.path(f"{split}.{language}", config.dir) for language in languages]
-        pairs = read_aligned(*paths)
-        where = " and ".join(paths)
-    else:
-        pairs, where = _part_of_export(export, split, languages), export
-    return [drop_blank(pairs, where) if split == "train" else pairs]
+        return [open_aligned(paths, split)]
+    return [for_split(_part_of_export(export, split, languages), split, export)]
 
 
 def _part_of_export(path: str, split: str, languages: Sequence[str]) -> Sequence[Example]:

@@ -13,11 +13,12 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from transformer_jax.data.config import DataConfig
 from transformer_jax.errors import UserError
 
 _CHUNK_BYTES = 1 << 24
@@ -52,6 +53,16 @@ class TextLines(Sequence[str]):
         start = self._ends[index - 1] + 1 if index else self._first
         return self._bytes[start : self._ends[index]].removesuffix(b"\r")
 
+    def text(self, start: int = 0, stop: int | None = None) -> str:
+        """The lines from `start` up to `stop`, with their line ends; None: to the end of the file.
+
+        A line end is "\\n", whatever it is in the file; the last line has one if it has one there.
+        """
+        stop = len(self) if stop is None else stop
+        first = self._ends[start - 1] + 1 if start else self._first
+        text = self._bytes[first : self._ends[stop - 1] + 1].decode()
+        return text.replace("\r\n", "\n").removesuffix("\r")
+
     def __repr__(self) -> str:
         return f"TextLines({self.path!r})"
 
@@ -69,6 +80,37 @@ class TextLines(Sequence[str]):
                     f"{self.path}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8"
                 ) from error
             start = stop
+
+
+def blocks(lines: Sequence[str]) -> np.ndarray:
+    """The runs of lines that are not blank, int64 [N, 2]: places of the first line of each, and of
+    the line behind its last."""
+    blank = np.fromiter((not line.strip() for line in lines), bool, len(lines))
+    changes = np.diff(blank, prepend=True, append=True)
+    return np.flatnonzero(changes).reshape(-1, 2)
+
+
+def open_files(
+    config: DataConfig, split: str, read: Callable[[str], Sequence[Any]]
+) -> list[Sequence[Any]]:
+    """What `read` makes of each file that `train_text`, `valid_text` or `test_text` names.
+
+    Raises:
+      UserError: no file is named, or one cannot be used.
+    """
+    return [read(path) for path in configured_paths(config, f"{split}_text")]
+
+
+def configured_paths(config: DataConfig, field: str) -> list[str]:
+    """The files that `config.field` names, as `expand_paths` has them.
+
+    Raises:
+      UserError: the field is not set, or a pattern matches no file.
+    """
+    paths = getattr(config, field)
+    if not paths:
+        raise UserError(f"data.{field} is not set: {config.name} needs the path of a text file")
+    return expand_paths(paths, f"data.{field}")
 
 
 def expand_paths(paths: str, field: str) -> list[str]:

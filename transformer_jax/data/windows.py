@@ -1,0 +1,160 @@
+"""A text as one stream of tokens, and the windows of it that a language model is shown.
+
+In each window the target is the input shifted by one token. N tokens of a stream, D documents.
+"""
+
+import errno
+import tempfile
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from tqdm import tqdm
+
+from transformer_jax.data.examples import Example
+from transformer_jax.errors import UserError
+
+_BAR_AFTER_SECONDS = 2  # what is done sooner needs no progress bar
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """Documents one behind the other: SEP document SEP document ... SEP.
+
+    Attributes:
+      tokens: int32 [N].
+      starts: int64 [D], the place of the separator in front of each document.
+    """
+
+    tokens: np.ndarray
+    starts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Windows(Sequence):
+    """Windows of a stream, which go on across the ends of documents.
+
+    Item i is {"input": tokens[i * stride : i * stride + n], "target": the same, shifted by one},
+    int32 [n]; n = length, in the last one perhaps less. The last window holds the last token. With
+    stride = length every token but the first is a target exactly once; with stride = 1 there are
+    windows at all places and all are full, if the stream is longer than a window.
+
+    Attributes:
+      tokens: int32 [N].
+      length: tokens of a full window.
+      stride: from the start of a window to that of the next, at most `length`.
+
+    Raises:
+      UserError: there is no text: fewer than two tokens.
+      ValueError: `stride` is not from 1 to `length`.
+    """
+
+    tokens: np.ndarray
+    length: int
+    stride: int
+
+    def __post_init__(self):
+        if not 1 <= self.stride <= self.length:
+            raise ValueError(f"stride must be from 1 to {self.length}, not {self.stride}")
+        _require_text(self.tokens)
+
+    def __len__(self) -> int:
+        behind_first = max(0, len(self.tokens) - 1 - self.length)  # targets behind its last one
+        return 1 - (-behind_first // self.stride)
+
+    def __getitem__(self, index: int) -> Example:
+        start = range(len(self))[index] * self.stride
+        return _window(self.tokens, start, min(start + self.length, len(self.tokens) - 1))
+
+
+@dataclass(frozen=True)
+class Pieces(Sequence):
+    """Documents apart, cut where they are longer than a window.
+
+    Item i is {"input": int32 [n], "target": the same, shifted by one}, n <= length. The first input
+    of a document is the separator in front of it, its last target the one behind it: each token of
+    a document and the separator that ends it is a target exactly once.
+
+    Attributes:
+      stream: the documents.
+      length: tokens of a full window, at least 1.
+
+    Raises:
+      UserError: there is no text.
+    """
+
+    stream: TokenStream
+    length: int
+
+    def __post_init__(self):
+        _require_text(self.stream.tokens)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Where the inputs of each piece begin and end, int64 [number of pieces, 2]."""
+        starts = self.stream.starts
+        ends = np.append(starts[1:], len(self.stream.tokens) - 1)
+        counts = -((starts - ends) // self.length)  # pieces of each document
+        number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        first = np.repeat(starts, counts) + number * self.length
+        return np.stack([first, np.minimum(first + self.length, np.repeat(ends, counts))], axis=1)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: int) -> Example:
+        return _window(self.stream.tokens, *self.places[index])
+
+
+def token_stream(documents: Iterable[Sequence[int]], separator: int) -> TokenStream:
+    """Lays documents out as one stream, in a temporary file without a name, mapped into memory.
+
+    No more than one document is in memory at a time, besides 8 bytes for each.
+
+    Args:
+      documents: the tokens of each.
+      separator: the token before, between and behind them.
+
+    Raises:
+      UserError: there is no text: not one document has a token; or the disk is full.
+    """
+    try:
+        return _stored(documents, np.array([separator], np.int32))
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise UserError(
+            f"cannot store the tokens in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR "
+            "to a folder with room for 4 bytes a token"
+        ) from error
+
+
+def _stored(documents: Iterable[Sequence[int]], separator: np.ndarray) -> TokenStream:
+    starts, place = array("q"), 0
+    with tempfile.TemporaryFile() as file:
+        for tokens in tqdm(documents, "tokens", unit="doc", delay=_BAR_AFTER_SECONDS, disable=None):
+            starts.append(place)
+            file.write(separator)
+            file.write(np.asarray(tokens, np.int32))
+            place += 1 + len(tokens)
+        if place == len(starts):
+            raise _no_text()
+        file.write(separator)
+        file.flush()
+        tokens = np.asarray(np.memmap(file, np.int32, "r"))
+    return TokenStream(tokens, np.array(starts, np.int64))
+
+
+def _window(tokens: np.ndarray, start: int, stop: int) -> Example:
+    return {"input": tokens[start:stop], "target": tokens[start + 1 : stop + 1]}
+
+
+def _require_text(tokens: np.ndarray) -> None:
+    if len(tokens) < 2:
+        raise _no_text()
+
+
+def _no_text() -> UserError:
+    return UserError("the text is empty: there is no token to predict")
