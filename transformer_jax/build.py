@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,7 +69,7 @@ def _texts(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Itera
     """The lines of these parts of all examples, with their ends."""
     for example in examples:
         for part in parts:
-            yield from example.get(part, "").splitlines(keepends=True)
+            yield from io.StringIO(example.get(part, ""), newline="\n")
 
 
 def task_kind(settings: Settings) -> TaskKind:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 DOCUMENTS = ("file", "line", "paragraph")
 """What a document of the set `text` may be."""
 
+PACKINGS = ("together", "apart")
+"""How documents become rows of running text."""
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -18,6 +21,8 @@ class DataConfig:
         many as there are sets, in their order, separated by commas.
       max_source_length, max_target_length: in tokens, the end-of-sequence token included; also
         the row lengths of packed batches.
+      max_length: likewise where there is one side; all that a language model sees at once.
+      packing: of running text: "together", windows across the ends of documents, or "apart".
       train_source ... test_target: the files of `parallel_text`, one sentence a line, plain or .gz;
         several, separated by commas or matched by "*", are so many corpora.
       train_text, valid_text, test_text: likewise of the sets whose examples stand whole in one
@@ -42,6 +47,8 @@ class DataConfig:
     dir: str | None = None
     max_source_length: int = 64
     max_target_length: int = 64
+    max_length: int = 256
+    packing: str = "together"
     train_source: str | None = None
     train_target: str | None = None
     valid_source: str | None = None
@@ -63,16 +70,17 @@ class DataConfig:
     synthetic_seed: int = 0
 
     def __post_init__(self):
-        for field in ("max_source_length", "max_target_length"):
+        for field in ("max_source_length", "max_target_length", "max_length"):
             if getattr(self, field) < 2:
                 raise ValueError(
                     f"{field} must be at least 2, a token and the end of sequence, "
                     f"not {getattr(self, field)}"
                 )
-        if self.documents not in DOCUMENTS:
-            raise ValueError(
-                f"documents is {self.documents!r}; choose one of {', '.join(DOCUMENTS)}"
-            )
+        for field, choices in (("documents", DOCUMENTS), ("packing", PACKINGS)):
+            if getattr(self, field) not in choices:
+                raise ValueError(
+                    f"{field} is {getattr(self, field)!r}; choose one of {', '.join(choices)}"
+                )
         if self.synthetic_size < 1:
             raise ValueError(f"synthetic_size must be at least 1, not {self.synthetic_size}")
         if self.synthetic_seed < 0:

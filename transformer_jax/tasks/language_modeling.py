@@ -85,8 +85,7 @@ class LanguageModeling:
 
     def prepare(self, examples: Sequence[Mapping[str, str]], training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens."""
-        encode = self.tokenizers["text"].encode
-        stream = token_stream((encode(example["text"]) for example in examples), EOS)
+        stream = text_stream(examples, self.tokenizers)
         if self.packing == "apart":
             return Pieces(stream, self.max_length)
         stride = training_stride(stream) if training else self.max_length
@@ -213,6 +212,18 @@ class LanguageModeling:
     def continuation(self) -> Continuation:
         """Draws what follows prompts, as tokens."""
         return Continuation(self.model, self.max_length)
+
+
+def text_stream(examples: Sequence[Mapping[str, str]], tokenizers: Tokenizers) -> TokenStream:
+    """The documents {"text": str} as tokens, EOS around each.
+
+    Raises:
+      UserError: the corpora have weights, which one stream cannot heed.
+    """
+    if getattr(examples, "weights", None):
+        raise UserError("data.weights: running text is one stream; leave the weights out")
+    encode = tokenizers["text"].encode
+    return token_stream((encode(example["text"]) for example in examples), EOS)
 
 
 def training_stride(stream: TokenStream) -> int:

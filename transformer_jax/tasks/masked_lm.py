@@ -17,7 +17,7 @@ import numpy as np
 
 from transformer_jax import metrics, precision
 from transformer_jax.data.padding import pad_rows, padded_batch
-from transformer_jax.data.windows import Pieces, Windows, token_stream
+from transformer_jax.data.windows import Pieces, Windows
 from transformer_jax.decoding import DecodeConfig
 from transformer_jax.errors import UserError
 from transformer_jax.losses import cross_entropy
@@ -26,7 +26,7 @@ from transformer_jax.nn.positions import check_reach
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like, round_up_rows
 from transformer_jax.tasks.interface import Batch, Prediction, require_model
-from transformer_jax.tasks.language_modeling import training_stride
+from transformer_jax.tasks.language_modeling import text_stream, training_stride
 from transformer_jax.tokenization import BOS, EOS, MASK, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -97,8 +97,7 @@ class MaskedLanguageModeling:
 
     def prepare(self, examples: Sequence[Mapping[str, str]], training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens; two less than a row has slots."""
-        encode = self.tokenizers["text"].encode
-        stream = token_stream((encode(example["text"]) for example in examples), EOS)
+        stream = text_stream(examples, self.tokenizers)
         length = self.max_length - 2
         if self.packing == "apart":
             return Pieces(stream, length)
