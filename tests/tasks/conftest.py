@@ -1,0 +1,55 @@
+"""Tokenizers of a small text, and tasks built from the project's own defaults."""
+
+import functools
+
+import pytest
+
+from transformer_jax import build
+from transformer_jax.configuration import complete_config, read_settings
+from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
+
+TEXT = (
+    "the old man sees a dog .\nthe dog sees the old man .\n\n"
+    "a young woman walks home with a dog .\nmen and women walk .\n"
+)
+MODEL = {
+    "d_model": 16,
+    "d_ff": 24,
+    "num_heads": 2,
+    "num_layers": 1,
+    "positions": "learned",
+    "max_length": 16,
+    "dtype": "float32",
+}
+
+
+@pytest.fixture(scope="session")
+def tokenizers_of(tmp_path_factory):
+    """`tokenizers_of(kind, labels={})`: tokenizers of the side "text"."""
+
+    @functools.cache
+    def make(kind, labels=()):
+        sizes = {"char": 64, "wordpiece": 60, "byte_bpe": 300}
+        normalization = "identity" if kind == "char" else "nmt_nfkc"
+        config = TokenizerConfig(kind, vocab_size=sizes[kind], normalization=normalization)
+        texts = {"text": TEXT.splitlines(keepends=True)}
+        directory = tmp_path_factory.mktemp("tokenizer") / kind
+        return train_tokenizers(config, texts, directory, dict(labels))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def task_with():
+    """`task_with(tokenizers, name, {"section.field": value})`: a task with a small model."""
+
+    def make(tokenizers, name, changes):
+        given = {"task": {"name": name}, "model": dict(MODEL), "data": {"max_length": 16}}
+        given["train"] = {"label_smoothing": 0.0}
+        for field, value in changes.items():
+            section, _, field = field.partition(".")
+            given.setdefault(section, {})[field] = value
+        settings = read_settings(complete_config(given, "test"))
+        return build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+
+    return make

@@ -1,0 +1,163 @@
+"""Language modelling: what is predicted from what, the figures of a text, and continuations."""
+
+import logging
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax.data.pipeline import eval_batches
+from transformer_jax.decoding import DecodeConfig
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import EOS
+
+DOCUMENTS = [{"text": "the old man sees a dog .\n"}, {"text": "men and women walk ."}]
+ARCHITECTURE = {"model.architecture": "decoder_only"}
+
+
+@pytest.fixture(scope="module")
+def build(tokenizers_of, task_with):
+    def build(kind="char", **changes):
+        fields = {name.replace("__", "."): value for name, value in changes.items()}
+        return task_with(tokenizers_of(kind), "language_modeling", ARCHITECTURE | fields)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def task(build):
+    return build()
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return task.init(jax.random.key(0))
+
+
+def sums_of(task, params, examples):
+    prepared = task.prepare(examples, training=False)
+    total = {}
+    for batch in eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=2):
+        loss, weight, sums = task.loss(params, batch, None)
+        for name, value in {**sums, "loss": loss, "weight": weight}.items():
+            total[name] = total.get(name, 0.0) + float(value)
+    return total
+
+
+@pytest.mark.parametrize("packing", ["together", "apart"])
+def test_every_token_is_predicted_once(build, params, packing):
+    """Of all documents and the ends between and behind them; by the model itself, window by window."""
+    task = build(data__packing=packing)
+    sums = sums_of(task, params, DOCUMENTS)
+    encode = task.tokenizers["text"].encode
+    sizes = [len(encode(document["text"])) for document in DOCUMENTS]
+    assert sums["tokens"] == sums["weight"] == sum(sizes) + len(sizes)
+
+    streams = [[EOS, *encode(document["text"]), EOS] for document in DOCUMENTS]
+    if packing == "together":
+        streams = [[*streams[0], *streams[1][1:]]]
+    expected = 0.0
+    for stream in streams:
+        for start in range(0, len(stream) - 1, 16):
+            window = np.array([stream[start : start + 17]])
+            positions = np.arange(window.shape[1] - 1)[None]
+            inputs = (window[:, :-1], positions, positions * 0 + 1)
+            logits = task.model.apply({"params": params}, *inputs)
+            log_probs = jax.nn.log_softmax(logits)[0]
+            expected -= sum(float(log_probs[i, token]) for i, token in enumerate(window[0, 1:]))
+    assert sums["nll"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_training_windows_start_anywhere(task):
+    training, tiles = (task.prepare(DOCUMENTS, training=training) for training in (True, False))
+    assert len(training) > 16 * (len(tiles) - 1)
+    np.testing.assert_array_equal(training[1]["input"], training[0]["target"])
+    example = task.preprocess(training[3], np.random.default_rng(0))
+    np.testing.assert_array_equal(example["input"][1:], example["target"][:-1])
+    assert set(example) == set(task.lengths)
+
+
+def test_figures_are_of_bytes_and_words_too(task):
+    sums = {
+        "loss": 20.0,
+        "tokens": 10.0,
+        "nll": 20.0,
+        "correct": 5.0,
+        "filled": 10.0,
+        "slots": 16.0,
+    }
+    figures = task.figures(sums, [{"text": "wörter, zwei\n"}])
+    assert figures["perplexity"] == pytest.approx(math.exp(2.0))
+    assert figures["bits_per_byte"] == pytest.approx(20 / math.log(2) / 14)
+    assert figures["word_perplexity"] == pytest.approx(math.exp(20 / 3))  # the line's end is one
+
+
+def test_weights_are_refused(task):
+    class Weighted(list):
+        weights = (2.0, 1.0)
+
+    with pytest.raises(UserError, match="data.weights: running text is one stream"):
+        task.prepare(Weighted(DOCUMENTS), training=True)
+
+
+def test_another_architecture_is_refused(build):
+    with pytest.raises(
+        UserError, match="task language_modeling does not go with architecture 'enc"
+    ):
+        build(model__architecture="encoder_decoder")
+    with pytest.raises(
+        UserError, match="positions 'learned' reach to max_length 16, sequences to 3"
+    ):
+        build(data__max_length=32)
+
+
+DECODE = DecodeConfig(temperature=1.0, max_extra_length=20, num_outputs=2, batch_size=4)
+
+
+def test_each_line_has_its_samples(task, params):
+    lines = ["the old", "", "a dog"]
+    found = list(task.predict(params, lines, DECODE))
+    assert [len(outputs) for outputs in found] == [2, 2, 2]
+    for outputs in found:
+        assert outputs[0].score >= outputs[1].score
+        assert outputs[0].text != outputs[1].text
+    again = list(task.predict(params, lines[2:], DECODE, first_line=3))
+    assert [output.text for output in again[0]] == [output.text for output in found[2]]
+
+
+def test_an_output_ends_before_a_stop_text(task, params):
+    plain = next(task.predict(params, ["the"], DECODE))[0].text
+    stop = plain[3:5]
+    decode = DecodeConfig(**{**vars(DECODE), "stop": f"nowhere|{stop}"})
+    texts = [output.text for output in next(task.predict(params, ["the"], decode))]
+    assert plain[: plain.find(stop)] in texts
+    assert not any(stop in text for text in texts)
+
+
+def test_a_stream_is_the_output_piece_by_piece(task, params):
+    decode = DecodeConfig(temperature=1.0, max_extra_length=40)
+    pieces = list(task.stream(params, "the old", decode))
+    (output,) = next(task.predict(params, ["the old"], decode))
+    assert len(pieces) > 1 and "".join(pieces) == output.text
+    stop = DecodeConfig(temperature=1.0, max_extra_length=40, stop=output.text[17:19])
+    (stopped,) = next(task.predict(params, ["the old"], stop))
+    assert "".join(task.stream(params, "the old", stop)) == stopped.text
+    assert len(stopped.text) <= 17
+
+
+def test_a_prompt_beyond_the_context_says_what_is_kept(task, params, caplog):
+    with caplog.at_level(logging.WARNING):
+        list(task.predict(params, ["a", "the old man sees a dog"], DECODE, first_line=7))
+    (told,) = caplog.messages
+    assert told.startswith(
+        "line 8 has 22 tokens, more than the model sees; it is continued from it"
+    )
+    assert "its last 8 (data.max_length is 16)" in told
+
+
+def test_what_is_of_translation_is_refused(task, params):
+    with pytest.raises(UserError, match="set decode.temperature, or decode.beam_size 1"):
+        next(task.predict(params, ["a"], DecodeConfig()))
+    with pytest.raises(UserError, match="prefixes: a language model's prompt is its input"):
+        next(task.predict(params, ["a"], DECODE, prefixes=["b"]))
