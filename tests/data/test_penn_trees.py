@@ -31,6 +31,7 @@ def test_escaped_brackets_and_signs_stay_as_they_are():
         ("(S (NN))", r"\(NN\) is neither"),
         ("(S (NN a b))", r"\(NN a b\) is neither"),
         ("(S (NP (NN a)) b)", r"\(S \(...\) b\) is neither"),
+        ("((NN a) S)", r"\(\(...\) S\) is neither"),
         ("(S a (NN b))", r"\(S a \(...\)\) is neither"),
     ],
 )

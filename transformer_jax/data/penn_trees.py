@@ -41,11 +41,9 @@ def leaves(tree: str) -> list[tuple[str, str]]:
 
 def _leaf(node: list[str | None]) -> tuple[str, str] | None:
     """The word and tag of a node that is a leaf; None for one with nodes within."""
-    words = [part for part in node if part is not None]
-    if len(words) == len(node) == 2:
-        return words[1], words[0]
-    # A label stands before all that is within.
-    if not node or len(words) == len(node) or len(words) > 1 or None in node[: len(words)]:
+    if len(node) == 2 and None not in node:
+        return node[1], node[0]
+    if None not in node or any(node[1:]):  # a label stands before all that is within
         inside = " ".join(part or "(...)" for part in node)
         raise ValueError(f"({inside}) is neither (TAG word) nor a node of others")
     return None

@@ -36,12 +36,10 @@ def open_split(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
 def _with_pair(tfds: Any, config: DataConfig) -> str:
     """The builder's name with that of its config for the two languages, if it has configs."""
     name = config.tfds_name
-    if "/" in name:
-        return name
     try:
         known = tfds.builder_cls(name).builder_configs
     except (tfds.core.DatasetNotFoundError, ValueError):
-        return name  # prepared files of a builder whose code is not here, or no builder at all
+        return name  # has its config, or is of prepared files whose code is not here, or is none
     if not known:
         return name
     languages = (config.source_language, config.target_language)
