@@ -47,7 +47,7 @@ def sums_of(task, params, examples):
 
 @pytest.mark.parametrize("packing", ["together", "apart"])
 def test_every_token_is_predicted_once(build, params, packing):
-    """Of all documents and the ends between and behind them; by the model itself, window by window."""
+    """Of all documents and the ends behind them; by the model itself, window by window."""
     task = build(data__packing=packing)
     sums = sums_of(task, params, DOCUMENTS)
     encode = task.tokenizers["text"].encode
@@ -71,7 +71,7 @@ def test_every_token_is_predicted_once(build, params, packing):
 
 def test_training_windows_start_anywhere(task):
     training, tiles = (task.prepare(DOCUMENTS, training=training) for training in (True, False))
-    assert len(training) > 16 * (len(tiles) - 1)
+    assert len(training) > 8 * len(tiles)
     np.testing.assert_array_equal(training[1]["input"], training[0]["target"])
     example = task.preprocess(training[3], np.random.default_rng(0))
     np.testing.assert_array_equal(example["input"][1:], example["target"][:-1])
@@ -102,13 +102,9 @@ def test_weights_are_refused(task):
 
 
 def test_another_architecture_is_refused(build):
-    with pytest.raises(
-        UserError, match="task language_modeling does not go with architecture 'enc"
-    ):
+    with pytest.raises(UserError, match="task language_modeling does not go with architec"):
         build(model__architecture="encoder_decoder")
-    with pytest.raises(
-        UserError, match="positions 'learned' reach to max_length 16, sequences to 3"
-    ):
+    with pytest.raises(UserError, match="positions 'learned' reach to max_length 16, seq"):
         build(data__max_length=32)
 
 

@@ -34,6 +34,7 @@ class Output:
       tokens: drawn so far.
       log_prob: of these under the model, in nats.
       ended: whether that is all.
+      context: what the model looks at: the end of the prompt and the tokens.
     """
 
     prompt: list[int]
@@ -42,6 +43,10 @@ class Output:
     tokens: list[int] = dataclasses.field(default_factory=list)
     log_prob: float = 0.0
     ended: bool = False
+    context: list[int] = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        self.context = self.prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Continuation:
     context: int
     use_cache: bool = True
 
-    def kept(self, tokens: Sequence[int]) -> Sequence[int]:
+    def kept(self, tokens: list[int]) -> list[int]:
         """The tokens that the model looks at."""
         return tokens if len(tokens) <= self.context else tokens[-(self.context // 2) :]
 
@@ -82,11 +87,12 @@ class Continuation:
         """
         sampler, drawn = _sampler(decode), 0
         while not all(output.ended for output in outputs):
-            contexts = [self.kept([*output.prompt, *output.tokens]) for output in outputs]
-            longest = max(len(c) for c, o in zip(contexts, outputs, strict=True) if not o.ended)
+            for output in outputs:
+                output.context = self.kept(output.context)
+            longest = max(len(output.context) for output in outputs if not output.ended)
             room = self.context + 1 - longest
             before = [(len(output.tokens), output.log_prob) for output in outputs]
-            arrays = place_like(params, self._arrays(params, outputs, contexts, decode))
+            arrays = place_like(params, self._arrays(params, outputs, decode))
             samples = self.begin(params, arrays, sampler, decode.seed, drawn)
             while True:
                 length = self._read(samples, outputs, before, is_complete)
@@ -96,11 +102,14 @@ class Continuation:
                 samples = self._mark_ended(samples, outputs)
                 samples = self.extend(params, samples, sampler, min(length + CHUNK, room))
             drawn += length
+            for output, (count, _) in zip(outputs, before, strict=True):
+                output.context = [*output.context, *output.tokens[count:]]
 
-    def _arrays(self, params, outputs, contexts, decode) -> dict[str, np.ndarray]:
+    def _arrays(self, params, outputs, decode) -> dict[str, np.ndarray]:
         """The rows of a batch; what fills it up has ended already."""
         rows = round_up_rows(1 << (len(outputs) - 1).bit_length(), params)
         fill = rows - len(outputs)
+        contexts = [output.context for output in outputs]
         longest = max(map(len, contexts))
         width = min(max(LENGTH_STEP, 1 << (longest - 1).bit_length()), self.context)
         left = [decode.max_extra_length - len(output.tokens) for output in outputs]

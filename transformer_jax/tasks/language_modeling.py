@@ -150,9 +150,10 @@ class LanguageModeling:
         if prefixes is not None:
             raise UserError("prefixes: a language model's prompt is its input; put them there")
         count = decode.num_outputs
+        prompts = [self._prompt(line, number) for number, line in enumerate(lines, first_line)]
         outputs = [
-            Output(self._prompt(line, number), number, sample)
-            for number, line in enumerate(lines, first_line)
+            Output(prompt, number, sample)
+            for number, prompt in enumerate(prompts, first_line)
             for sample in range(count)
         ]
         for batch in batched(outputs, max(decode.batch_size, count)):

@@ -85,10 +85,10 @@ class Tagging:
     ) -> dict[str, np.ndarray]:
         """The words as tokens, and "tags": 1 + the tag at the first piece of each word, 0 at all
         else; UserError where training never saw a tag."""
-        text, firsts = self._tokens(example["text"].split())
+        text, firsts = self._tokens(_words(example["text"]))
         encode = self.tokenizers["tags"].encode
         tags = np.zeros(len(text), np.int32)
-        given = example["tags"].split()[: len(firsts)]
+        given = _words(example["tags"])[: len(firsts)]
         tags[firsts] = [1 + encode(tag) for tag in given]
         return {"text": np.array(text, np.int32), "tags": tags}
 
@@ -134,7 +134,7 @@ class Tagging:
         pairs = [
             (found, expected)
             for output, example in zip(outputs, examples, strict=True)
-            for found, expected in zip(output.text.split(), example["tags"].split(), strict=True)
+            for found, expected in zip(_words(output.text), _words(example["tags"]), strict=True)
         ]
         right = sum(found == expected for found, expected in pairs)
         return {"accuracy": 100 * right / len(pairs), "words": len(pairs)}, outputs
@@ -147,7 +147,7 @@ class Tagging:
         first_line: int = 1,
         prefixes: Sequence[str] | None = None,
     ) -> Iterator[list[Prediction]]:
-        """The tags of each line's words, which white space parts; a score is the mean probability.
+        """The tags of each line's words, which spaces part; a score is the mean probability.
 
         Words beyond `max_length` tokens are tagged "_", with a warning that names the line.
 
@@ -156,7 +156,7 @@ class Tagging:
         """
         if prefixes is not None:
             raise UserError("prefixes: a tagger puts out tags; leave them out")
-        words = [line.split() for line in lines]
+        words = [_words(line) for line in lines]
         rows = [self._tokens(of_line) for of_line in words]
         tokens = [text for text, _ in rows]
         found = label_rows(self._probabilities, params, tokens, decode.batch_size)
@@ -179,3 +179,8 @@ class Tagging:
             return jax.nn.softmax(self._logits(params, batch))
 
         return jax.jit(probabilities, compiler_options=precision.compiler_options())
+
+
+def _words(text: str) -> list[str]:
+    """What spaces part; other white space may belong to a word."""
+    return [word for word in text.split(" ") if word]

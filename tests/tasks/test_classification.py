@@ -1,0 +1,90 @@
+"""Classification: texts and pairs as tokens, the loss of packed rows, labels out."""
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax.data.pipeline import eval_batches
+from transformer_jax.decoding import DecodeConfig
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import BOS, EOS
+
+LABELS = (("label", ("no", "yes", "yes")),)
+EXAMPLES = [
+    {"text": "the dog", "label": "yes"},
+    {"text": "old man", "label": "no"},
+    {"text": "a dog sees", "label": "yes"},
+]
+ARCHITECTURES = ("encoder_only", "decoder_only")
+
+
+@pytest.fixture(scope="module")
+def build(tokenizers_of, task_with):
+    def build(architecture, max_length=16):
+        fields = {"model.architecture": architecture, "data.max_length": max_length}
+        return task_with(tokenizers_of("wordpiece", LABELS), "classification", fields)
+
+    return build
+
+
+@pytest.mark.parametrize("architecture, first", [*zip(ARCHITECTURES, (BOS, EOS), strict=True)])
+def test_texts_and_pairs_are_delimited_and_fit_the_row(build, architecture, first):
+    task = build(architecture)
+    encode = task.tokenizers["text"].encode
+    example = {"text": "the dog", "pair": "a man", "label": "yes"}
+    features = task.preprocess(example, None)
+    expected = [first, *encode("the dog"), EOS, *encode("a man"), EOS]
+    assert features["text"].tolist() == expected and features["label"].tolist() == [1]
+    long = task.preprocess({"text": "dog " * 30, "pair": "man", "label": "no"}, None)["text"]
+    assert len(long) == 16 and long[-1] == EOS
+    assert long[-2 - len(encode("man")) :].tolist() == [EOS, *encode("man"), EOS]
+
+
+def test_a_label_never_seen_in_training_is_refused(build):
+    with pytest.raises(UserError, match="maybe"):
+        build("encoder_only").preprocess({"text": "dog", "label": "maybe"}, None)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_packed_rows_have_the_loss_of_each_text_alone(build, architecture):
+    task = build(architecture)
+    params = jax.tree.map(lambda x: x * 3, task.init(jax.random.key(0)))
+    lengths = task.lengths
+    assert lengths == {"text": 16, "label": 2}
+    batches = eval_batches(EXAMPLES, task.preprocess, lengths=lengths, rows=2)
+    packed = [task.loss(params, batch, None) for batch in batches]
+    assert sum(float(weight) for _, weight, _ in packed) == 3
+    found = list(task.predict(params, [ex["text"] for ex in EXAMPLES], DecodeConfig(num_outputs=2)))
+    alone = 0.0
+    for example, outputs in zip(EXAMPLES, found, strict=True):
+        probabilities = {output.text: output.score for output in outputs}
+        assert sum(probabilities.values()) == pytest.approx(1.0, abs=1e-5)
+        assert outputs[0].score >= outputs[1].score
+        alone -= np.log(probabilities[example["label"]])
+    assert sum(float(loss) for loss, _, _ in packed) == pytest.approx(alone, rel=1e-4)
+
+
+def test_scores_compare_the_likeliest_label(build):
+    task = build("encoder_only")
+    params = task.init(jax.random.key(0))
+    figures, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
+    right = [o.text == ex["label"] for o, ex in zip(outputs, EXAMPLES, strict=True)]
+    assert figures["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert {"f1", "matthews"} <= set(figures)
+
+
+def test_a_pair_is_read_from_a_line_with_a_tab(build):
+    task = build("encoder_only")
+    params = task.init(jax.random.key(0))
+    (outputs,) = task.predict(params, ["the dog\ta man"], DecodeConfig(num_outputs=2))
+    tokens = task._tokens(["the dog", "a man"])
+    row = (np.array([tokens]), np.arange(len(tokens))[None], np.ones((1, len(tokens)), int))
+    logits = task.model.apply({"params": params}, *row, np.ones((1, 1), int))[0, 0]
+    best = int(np.argmax(logits))
+    assert outputs[0].text == ["no", "yes"][best]
+    assert outputs[0].score == pytest.approx(float(jax.nn.softmax(logits)[best]), rel=1e-4)
+
+
+def test_an_encoder_decoder_is_refused(build):
+    with pytest.raises(UserError, match="it asks for EncoderOnly or DecoderOnly"):
+        build("encoder_decoder")

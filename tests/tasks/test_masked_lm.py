@@ -1,0 +1,124 @@
+"""Masked language modelling: what is hidden, what is predicted, and how blanks are filled."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.data.pipeline import eval_batches
+from transformer_jax.decoding import DecodeConfig
+from transformer_jax.errors import UserError
+from transformer_jax.losses import cross_entropy
+from transformer_jax.tokenization import BOS, EOS, MASK
+
+TEXT = {"text": "the old man sees a dog .\nthe dog sees the old man .\n"}
+MODEL = {"model.architecture": "encoder_only", "model.num_token_types": 2}
+
+
+@pytest.fixture(scope="module")
+def build(tokenizers_of, task_with):
+    def build(kind="wordpiece", **changes):
+        fields = {name.replace("__", "."): value for name, value in changes.items()}
+        return task_with(tokenizers_of(kind), "masked_lm", MODEL | fields)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def task(build):
+    return build()
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return task.init(jax.random.key(0))
+
+
+def masked_many_times(task, text=TEXT, times=400):
+    example = task.prepare([text], training=False)[0]
+    plain = np.array([BOS, *example["input"], EOS])
+    found = [task.preprocess(example, np.random.default_rng(i)) for i in range(times)]
+    assert all(set(one) == {"text", "labels"} for one in found)
+    return plain, np.array([one["text"] for one in found]), np.array([o["labels"] for o in found])
+
+
+def test_of_the_chosen_tokens_most_are_hidden_and_some_replaced(build):
+    plain, text, labels = masked_many_times(build(task__mask_rate=0.3))
+    chosen = labels > 0
+    assert (labels[chosen] == np.broadcast_to(plain, labels.shape)[chosen]).all()
+    assert (text[~chosen] == np.broadcast_to(plain, labels.shape)[~chosen]).all()
+    assert set(chosen.sum(axis=1)) == {round(0.3 * (plain > MASK).sum())}
+    assert not chosen[:, plain <= MASK].any()
+    hidden = (text == MASK)[chosen].mean()
+    same = (text == plain)[chosen].mean()
+    assert hidden == pytest.approx(0.8, abs=0.03)
+    assert same == pytest.approx(0.1, abs=0.03)
+    assert text.min() >= BOS and text.max() < build().model.config.vocab_size
+    assert len(np.unique(chosen, axis=0)) > 100  # drawn anew
+
+
+def test_whole_words_are_chosen_together(build):
+    task = build(task__whole_words=True, task__mask_rate=0.3)
+    plain, _, labels = masked_many_times(
+        task, {"text": "a young woman walks home with men and women"}
+    )
+    starts = np.array(task.tokenizers["text"].starts_word(plain))
+    assert not starts.all()
+    words = np.cumsum(starts)
+    for row in labels > 0:
+        for word in np.unique(words[row]):
+            assert row[words == word].all()
+        assert row.any()
+
+
+def test_the_loss_is_that_of_the_hidden_tokens(task, params):
+    prepared = task.prepare([TEXT], training=False)
+    (batch, *_) = eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=2)
+    loss, weight, sums = task.loss(params, batch, None)
+    everywhere = jnp.broadcast_to(jnp.arange(16), batch["text"].shape)
+    row = (batch["text"], batch["text_positions"], batch["text_segment_ids"])
+    logits = task.model.apply({"params": params}, *row, everywhere)
+    losses = cross_entropy(logits, batch["labels"])
+    assert weight == sums["tokens"] == (batch["labels"] > 0).sum() > 0
+    assert loss == pytest.approx(float(losses[batch["labels"] > 0].sum()), rel=1e-4)
+
+
+DECODE = DecodeConfig(num_outputs=3, batch_size=4)
+
+
+def test_blanks_are_filled_where_they_stand(task, params, caplog):
+    lines = ["The [MASK]  sees", "no blank", "[MASK] man [MASK]"]
+    with caplog.at_level(logging.WARNING):
+        one, none, two = task.predict(params, lines, DECODE, first_line=5)
+    assert caplog.messages == ["line 6 has no [MASK] to fill; it is left as it is"]
+    assert [(output.text, output.score) for output in none] == [("no blank", 1.0)]
+    tokenizer = task.tokenizers["text"]
+    tokens = np.array([[BOS, *tokenizer.encode(lines[0]), EOS]])
+    place = int(np.flatnonzero(tokens[0] == MASK)[0])
+    row = (tokens, np.arange(tokens.shape[1])[None], np.ones_like(tokens), np.array([[place]]))
+    logits = np.array(task.model.apply({"params": params}, *row)[0, 0])
+    logits[: MASK + 1] = -np.inf
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    best = np.argsort(-probabilities)[:3]
+    pieces = [piece.removeprefix("##") for piece in tokenizer.pieces(best)]
+    assert [output.text for output in one] == [f"The {piece}  sees" for piece in pieces]
+    np.testing.assert_allclose([o.score for o in one], probabilities[best], rtol=1e-3)
+    first, middle, last = two[0].text.partition(" man ")
+    assert first and middle and last and "[MASK]" not in two[0].text
+
+
+def test_blanks_beyond_the_row_are_left(task, params):
+    line = "the [MASK] " + "dog " * 20 + "[MASK]"
+    (outputs,) = task.predict(params, [line], DECODE)
+    assert outputs[0].text.count("[MASK]") == 1 and outputs[0].text.endswith("dog [MASK]")
+
+
+def test_what_it_cannot_use_is_refused(build, task, params):
+    with pytest.raises(UserError, match="asks for a tokenizer with .MASK.: kind wordpiece"):
+        build("char")
+    with pytest.raises(UserError, match="does not go with architecture 'decoder_only'"):
+        build(model__architecture="decoder_only")
+    with pytest.raises(UserError, match="prefixes: a masked language model fills its input"):
+        next(task.predict(params, ["[MASK]"], DECODE, prefixes=["a"]))

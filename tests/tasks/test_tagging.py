@@ -1,0 +1,83 @@
+"""Tagging: a tag a word, read at its first piece."""
+
+import logging
+
+import jax
+import numpy as np
+import pytest
+
+from transformer_jax.data.pipeline import eval_batches
+from transformer_jax.decoding import DecodeConfig
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import BOS, EOS
+
+LABELS = (("tags", ("D", "N", "V")),)
+EXAMPLES = [
+    {"text": "the woman sees", "tags": "D N V"},
+    {"text": "men walk", "tags": "N V"},
+    {"text": "a dog", "tags": "D N"},
+]
+
+
+@pytest.fixture(scope="module")
+def task(tokenizers_of, task_with):
+    fields = {"model.architecture": "encoder_only", "data.max_length": 16}
+    return task_with(tokenizers_of("wordpiece", LABELS), "tagging", fields)
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return jax.tree.map(lambda x: x * 3, task.init(jax.random.key(0)))
+
+
+def test_a_word_s_tag_stands_at_its_first_piece(task):
+    words = EXAMPLES[0]["text"].split(" ")
+    pieces = task.tokenizers["text"].encode_words(words)
+    assert max(map(len, pieces)) > 1
+    features = task.preprocess(EXAMPLES[0], None)
+    assert features["text"].tolist() == [BOS, *(p for word in pieces for p in word), EOS]
+    expected = [0]
+    for tag, word in enumerate(pieces, 1):
+        expected += [tag] + [0] * (len(word) - 1)
+    assert features["tags"].tolist() == [*expected, 0]
+    with pytest.raises(UserError, match="'X'"):
+        task.preprocess({"text": "dog", "tags": "X"}, None)
+
+
+def test_packed_rows_have_the_loss_of_each_text_alone(task, params):
+    batches = eval_batches(EXAMPLES, task.preprocess, lengths=task.lengths, rows=2)
+    packed = [task.loss(params, batch, None) for batch in batches]
+    assert sum(float(weight) for _, weight, _ in packed) == 7
+    alone = 0.0
+    for example in EXAMPLES:
+        features = task.preprocess(example, None)
+        tokens = features["text"][None]
+        row = (tokens, np.arange(tokens.shape[1])[None], np.ones_like(tokens))
+        log_probs = jax.nn.log_softmax(task.model.apply({"params": params}, *row))[0]
+        tagged = np.flatnonzero(features["tags"])
+        alone -= sum(float(log_probs[i, features["tags"][i] - 1]) for i in tagged)
+    assert sum(float(loss) for loss, _, _ in packed) == pytest.approx(alone, rel=1e-4)
+
+
+def test_each_word_of_a_line_has_a_tag(task, params, caplog):
+    lines = ["the woman sees", "", "dog " * 20 + "dog", "men  walk"]
+    with caplog.at_level(logging.WARNING):
+        found = [outputs[0] for outputs in task.predict(params, lines, DecodeConfig(), 3)]
+    tags = [output.text.split() for output in found]
+    assert [len(of_line) for of_line in tags] == [3, 0, 21, 2]
+    assert "line 5 is too long: its last" in caplog.messages[0] and len(caplog.messages) == 1
+    left = tags[2].count("_")
+    assert left and tags[2][-left:] == ["_"] * left
+    tokens = task.preprocess(EXAMPLES[0], None)
+    row = (tokens["text"][None], np.arange(len(tokens["text"]))[None])
+    logits = task.model.apply({"params": params}, *row, np.ones_like(row[1]))[0]
+    best = np.argmax(logits[np.flatnonzero(tokens["tags"])], axis=1)
+    assert tags[0] == ["DNV"[i] for i in best]
+
+
+def test_accuracy_counts_words(task, params):
+    figures, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
+    found = " ".join(output.text for output in outputs).split()
+    expected = " ".join(example["tags"] for example in EXAMPLES).split()
+    right = np.mean([a == b for a, b in zip(found, expected, strict=True)])
+    assert figures == {"accuracy": pytest.approx(100 * right), "words": 7}
