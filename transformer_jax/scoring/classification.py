@@ -24,16 +24,11 @@ def classification_scores(predicted: Sequence[str], expected: Sequence[str]) -> 
         raise ValueError("there are no labels to score")
     predicted, expected = list(predicted), list(expected)
     labels = sorted({*predicted, *expected})
-    binary = len(labels) == 2
-    f1 = f1_score(
-        expected,
-        predicted,
-        average="binary" if binary else "macro",
-        pos_label=labels[-1],
-        zero_division=0.0,
-    )
+    scored = labels[-1:] if len(labels) == 2 else labels
+    f1 = f1_score(expected, predicted, labels=scored, average="macro", zero_division=0.0)
+    matthews = matthews_corrcoef(expected, predicted) if len(labels) > 1 else 0.0  # would warn
     return {
         "accuracy": 100 * float(accuracy_score(expected, predicted)),
         "f1": 100 * float(f1),
-        "matthews": 100 * float(matthews_corrcoef(expected, predicted)),
+        "matthews": 100 * float(matthews),
     }

@@ -110,7 +110,8 @@ def _from_json(model: bytes) -> tokenizers.Tokenizer:
     try:
         return _built(json.loads(model))
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"this is no tokenizer file that can be read ({error})") from error
+        reason = " ".join(str(error).split())
+        raise ValueError(f"this is no tokenizer file that can be read ({reason})") from error
 
 
 def _built(content: Mapping) -> tokenizers.Tokenizer:
@@ -129,7 +130,7 @@ def _built(content: Mapping) -> tokenizers.Tokenizer:
 
 def _check_vocabulary(vocab: Mapping[str, int], first: Sequence[str]) -> None:
     """Raises ValueError unless the ids are 0, 1, ... and the special tokens have the first."""
-    if {type(i) for i in vocab.values()} != {int} or sorted(vocab.values()) != [*range(len(vocab))]:
+    if sorted(vocab.values()) != [*range(len(vocab))]:
         raise ValueError(f"the vocabulary's ids are not 0 to {len(vocab) - 1}")
     if any(vocab.get(piece) != i for i, piece in enumerate(first)):
         raise ValueError(f"the vocabulary's first ids are not those of {', '.join(first)}")

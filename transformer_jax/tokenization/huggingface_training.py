@@ -19,16 +19,16 @@ from transformer_jax.tokenization.huggingface_tokenizer import (
 )
 from transformer_jax.tokenization.specials import PIECES, WORDPIECE_PIECES
 
-MIN_CHARACTERS = 1000
-"""So many of a text's characters a "wordpiece" vocabulary has at least, of more than four times as
-many tokens a quarter; words with rarer ones are unknown."""
+MAX_CHARACTERS = 1000
+"""A "wordpiece" vocabulary spells this many of a text's characters, the most frequent, or a quarter
+of vocab_size where that is more; a word with another is unknown."""
 
 MIN_FREQUENCY = 2
 """Pairs met less often are not joined."""
 
 
 def train_byte_bpe(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
-    """The JSON file of a byte-level BPE (Radford et al. 2019)."""
+    """The JSON file of a byte-level BPE; any text, and any size that the config takes, will do."""
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=MIN_FREQUENCY,
@@ -48,7 +48,7 @@ def train_wordpiece(config: TokenizerConfig, texts: Sequence[str], name: str) ->
     """
     vocab = {piece: i for i, piece in enumerate(WORDPIECE_PIECES)}
     untrained = wordpiece(vocab, config.lowercase, reads_mask=False)
-    characters, continued = _alphabet(untrained, texts, max(MIN_CHARACTERS, config.vocab_size // 4))
+    characters, continued = _alphabet(untrained, texts, max(MAX_CHARACTERS, config.vocab_size // 4))
     always_in = [*WORDPIECE_PIECES, *characters, *continued]
     if not characters:
         raise UserError(f"the {name} tokenizer has no text to learn from: it holds no word")

@@ -37,7 +37,7 @@ _MANIFEST = "sides.json"
 _LABELS = ".labels.json"
 _LOADERS = {".model": SentencePieceTokenizer, ".json": HuggingFaceTokenizer}
 _LOADERS[_LABELS] = Labels.from_json
-_FILE_NAME = re.compile(r"(?!sides\.json)\w+(\.model|\.json|\.labels\.json)")
+_FILE_NAME = re.compile(r"\w+(\.model|\.json|\.labels\.json)")
 
 
 @dataclass(frozen=True)
