@@ -19,37 +19,37 @@ def test_two_labels():
     """Of "1": 2 true positives, 1 false, 1 missed; of "0": 1 right. F1 = 4/6; MCC = 1/6."""
     scores = classification_scores(["1", "1", "1", "0", "0"], ["1", "1", "0", "0", "1"])
     assert scores == {
-        "accuracy": pytest.approx(60),
-        "f1": pytest.approx(100 * 4 / 6),
-        "matthews": pytest.approx(100 * (2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2)),
+        "accuracy": pytest.approx(0.6),
+        "f1": pytest.approx(4 / 6),
+        "matthews": pytest.approx((2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2)),
     }
 
 
 def test_f1_of_two_labels_is_that_of_the_last_in_order():
     """Of "yes": precision 1/1, recall 1/2."""
     scores = classification_scores(["yes", "no", "no"], ["yes", "yes", "no"])
-    assert scores["f1"] == pytest.approx(100 * 2 / 3)
+    assert scores["f1"] == pytest.approx(2 / 3)
 
 
 def test_f1_of_more_labels_is_their_mean():
     """F1: "a" 2/3, "b" 2/3, "c" 1."""
     scores = classification_scores(["a", "b", "b", "c"], ["a", "a", "b", "c"])
-    assert scores["accuracy"] == pytest.approx(75)
-    assert scores["f1"] == pytest.approx(100 * (2 / 3 + 2 / 3 + 1) / 3)
+    assert scores["accuracy"] == pytest.approx(0.75)
+    assert scores["f1"] == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
 
 
 def test_all_right_and_all_wrong():
-    assert set(classification_scores(["a", "b"], ["a", "b"]).values()) == {100.0}
+    assert set(classification_scores(["a", "b"], ["a", "b"]).values()) == {1.0}
     wrong = classification_scores(["a", "b"], ["b", "a"])
-    assert wrong == {"accuracy": 0, "f1": 0, "matthews": -100}
+    assert wrong == {"accuracy": 0, "f1": 0, "matthews": -1}
 
 
 @pytest.mark.parametrize(
     ("predicted", "expected", "scores"),
     [
-        (["a", "a"], ["a", "a"], (100, 100, 0)),
-        (["a", "a"], ["a", "b"], (50, 0, 0)),
-        (["a", "b"], ["a", "a"], (50, 0, 0)),
+        (["a", "a"], ["a", "a"], (1, 1, 0)),
+        (["a", "a"], ["a", "b"], (0.5, 0, 0)),
+        (["a", "b"], ["a", "a"], (0.5, 0, 0)),
         (["a"], ["b"], (0, 0, 0)),
     ],
 )

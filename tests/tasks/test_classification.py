@@ -69,7 +69,7 @@ def test_scores_compare_the_likeliest_label(build):
     params = task.init(jax.random.key(0))
     figures, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
     right = [o.text == ex["label"] for o, ex in zip(outputs, EXAMPLES, strict=True)]
-    assert figures["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert figures["accuracy"] == pytest.approx(np.mean(right))
     assert {"f1", "matthews"} <= set(figures)
 
 

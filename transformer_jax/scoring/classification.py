@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 
 def classification_scores(predicted: Sequence[str], expected: Sequence[str]) -> dict[str, float]:
-    """Scores of one label an example, in percent, as the GLUE benchmark states them.
+    """Scores of one label an example, shares of 1 like every accuracy here.
 
     accuracy: share of the labels that are right.
     f1: harmonic mean of precision and recall; where there are two labels in all, of the one that
         sorts last (1 of 0 and 1), else the unweighted mean over the labels.
     matthews: correlation of predicted and expected (Matthews 1975; for more than two labels
-        Gorodkin 2004), from -100 to 100; 0 where either has one label only.
+        Gorodkin 2004), from -1 to 1; 0 where either has one label only.
 
     Raises:
       ValueError: there are none, or not as many of one as of the other.
@@ -28,7 +28,7 @@ def classification_scores(predicted: Sequence[str], expected: Sequence[str]) -> 
     f1 = f1_score(expected, predicted, labels=scored, average="macro", zero_division=0.0)
     matthews = matthews_corrcoef(expected, predicted) if len(labels) > 1 else 0.0  # would warn
     return {
-        "accuracy": 100 * float(accuracy_score(expected, predicted)),
-        "f1": 100 * float(f1),
-        "matthews": 100 * float(matthews),
+        "accuracy": float(accuracy_score(expected, predicted)),
+        "f1": float(f1),
+        "matthews": float(matthews),
     }

@@ -128,7 +128,7 @@ class Tagging:
     def evaluate(
         self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """The share of words with the right tag, in percent, and the tags of each example."""
+        """The share of words with the right tag, and the tags of each example."""
         n_best = self.predict(params, [example["text"] for example in examples], decode)
         outputs = [tags[0] for tags in n_best]
         pairs = [
@@ -137,7 +137,7 @@ class Tagging:
             for found, expected in zip(_words(output.text), _words(example["tags"]), strict=True)
         ]
         right = sum(found == expected for found, expected in pairs)
-        return {"accuracy": 100 * right / len(pairs), "words": len(pairs)}, outputs
+        return {"accuracy": right / len(pairs), "words": len(pairs)}, outputs
 
     def predict(
         self,

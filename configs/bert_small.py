@@ -1,0 +1,49 @@
+"""A small BERT, pre-trained on WikiText-2 and books, for two CPU cores.
+
+    python -m transformer_jax train --config=configs/bert_small.py --workdir=runs/bert_small \\
+        --config.data.dir=WIKITEXT2,GUTENBERG
+
+Folders of the two sets, in this order. Not trained to its end yet.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.task = dict(name="masked_lm")
+    config.model = dict(
+        architecture="encoder_only",
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        num_layers=4,
+        dropout_rate=0.1,
+        attention_dropout_rate=0.1,
+        positions="learned",
+        max_length=128,
+        attention_bias="all",
+        norm_placement="pre",
+        activation="gelu",
+        embedding_norm=True,
+        num_token_types=2,
+        initialization="bert",
+        scale_embeddings=False,
+    )
+    config.tokenizer = dict(kind="wordpiece", vocab_size=8000, lowercase=True)
+    config.data = dict(name="wikitext2,gutenberg", max_length=128)
+    config.optimizer = dict(
+        name="adamw",
+        schedule="linear",
+        learning_rate=1e-3,
+        warmup_steps=500,
+        decay_steps=10_000,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        beta2=0.999,
+        epsilon=1e-6,
+    )
+    config.train = dict(num_steps=10_000, tokens_per_batch=8192, label_smoothing=0.0)
+    config.eval = dict(every_steps=1000)
+    config.checkpoint = dict(every_steps=500, keep=2)
+    return config

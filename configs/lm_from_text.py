@@ -1,0 +1,49 @@
+"""A small language model of your own text.
+
+    python -m transformer_jax train --config=configs/lm_from_text.py --workdir=runs/mine \\
+        --config.data.train_text="books/*.txt" --config.data.valid_text=held_out.txt
+    echo "Once upon a time" | python -m transformer_jax predict --workdir=runs/mine --stream
+
+`--config.data.documents=line` where each line is a text of its own.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.task = dict(name="language_modeling")
+    config.model = dict(
+        architecture="decoder_only",
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        num_layers=4,
+        dropout_rate=0.1,
+        attention_dropout_rate=0.1,
+        positions="learned",
+        max_length=256,
+        attention_bias="all",
+        norm_placement="pre",
+        activation="gelu",
+        initialization="gpt2",
+        scale_embeddings=False,
+    )
+    config.tokenizer = dict(kind="byte_bpe", vocab_size=4000)
+    config.data = dict(name="text", max_length=256)
+    config.optimizer = dict(
+        name="adamw",
+        schedule="cosine",
+        learning_rate=1e-3,
+        warmup_steps=200,
+        decay_steps=4000,
+        weight_decay=0.1,
+        clip_norm=1.0,
+        beta2=0.95,
+        epsilon=1e-8,
+    )
+    config.train = dict(num_steps=4000, tokens_per_batch=4096, label_smoothing=0.0)
+    config.eval = dict(every_steps=500)
+    config.decode = dict(temperature=0.8, top_k=200, max_extra_length=200)
+    config.checkpoint = dict(every_steps=250, keep=2)
+    return config

@@ -1,0 +1,51 @@
+"""Part-of-speech tags of GUM, English of many genres (46 tags), for two CPU cores.
+
+    python -m transformer_jax train --config=configs/pos_gum.py --workdir=runs/pos_gum \\
+        --config.data.dir=FOLDER
+    python -m transformer_jax evaluate --workdir=runs/pos_gum --split=valid
+
+`FOLDER` holds train.trees, dev.trees and test.trees, one bracketed tree a line. Not trained to its
+end yet.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.task = dict(name="tagging")
+    config.model = dict(
+        architecture="encoder_only",
+        d_model=192,
+        d_ff=384,
+        num_heads=4,
+        num_layers=3,
+        dropout_rate=0.2,
+        attention_dropout_rate=0.2,
+        positions="learned",
+        max_length=192,
+        attention_bias="all",
+        norm_placement="pre",
+        activation="gelu",
+        embedding_norm=True,
+        num_token_types=0,
+        initialization="bert",
+        scale_embeddings=False,
+    )
+    config.tokenizer = dict(kind="wordpiece", vocab_size=8000)
+    config.data = dict(name="pos_gum", max_length=192)
+    config.optimizer = dict(
+        name="adamw",
+        schedule="linear",
+        learning_rate=1.5e-3,
+        warmup_steps=200,
+        decay_steps=2000,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        beta2=0.999,
+        epsilon=1e-6,
+    )
+    config.train = dict(num_steps=2000, tokens_per_batch=3072, label_smoothing=0.1)
+    config.eval = dict(every_steps=500, num_examples=300)
+    config.checkpoint = dict(every_steps=250, keep=2)
+    return config

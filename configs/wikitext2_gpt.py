@@ -1,0 +1,47 @@
+"""WikiText-2, a small GPT on byte-level BPE.
+
+    python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/wikitext2
+
+`word_perplexity` is the figure that the literature states. Not trained to its end yet.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = ConfigDict()
+    config.task = dict(name="language_modeling")
+    config.model = dict(
+        architecture="decoder_only",
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        num_layers=6,
+        dropout_rate=0.2,
+        attention_dropout_rate=0.2,
+        positions="learned",
+        max_length=256,
+        attention_bias="all",
+        norm_placement="pre",
+        activation="gelu",
+        initialization="gpt2",
+        scale_embeddings=False,
+    )
+    config.tokenizer = dict(kind="byte_bpe", vocab_size=8000)
+    config.data = dict(name="wikitext2", max_length=256)
+    config.optimizer = dict(
+        name="adamw",
+        schedule="cosine",
+        learning_rate=1e-3,
+        warmup_steps=300,
+        decay_steps=10_000,
+        weight_decay=0.1,
+        clip_norm=1.0,
+        beta2=0.95,
+        epsilon=1e-8,
+    )
+    config.train = dict(num_steps=10_000, tokens_per_batch=8192, label_smoothing=0.0)
+    config.eval = dict(every_steps=1000)
+    config.decode = dict(temperature=0.8, top_k=200, max_extra_length=200)
+    config.checkpoint = dict(every_steps=500, keep=2)
+    return config
