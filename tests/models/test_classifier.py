@@ -17,12 +17,13 @@ TOKENS = np.array([[2, 4, 5, 3, 2, 8, 3, 0]])
 POSITIONS = np.array([[0, 1, 2, 3, 0, 1, 2, 0]])
 SEGMENTS = np.array([[1, 1, 1, 1, 2, 2, 2, 0]])
 ROW = (TOKENS, POSITIONS, SEGMENTS)
+HEADS = ("pooler", "classifier")
 TEXTS = np.array([[2, 1, 0]])  # in any order; 0 is a slot without a text
 
 
 def text_logits(params, features):
     pooled = np.tanh(features @ params["pooler"]["kernel"] + params["pooler"]["bias"])
-    return pooled @ params["head"]["kernel"] + params["head"]["bias"]
+    return pooled @ params["classifier"]["kernel"] + params["classifier"]["bias"]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,11 @@ def test_a_text_s_class_is_read_at_one_token(random_params, body, places):
     variables = random_params(model, *ROW, TEXTS)
     logits = model.apply(variables, *ROW, TEXTS)
     assert logits.shape == (1, 3, 3)
-    own = {"params": {k: v for k, v in variables["params"].items() if k not in ("pooler", "head")}}
+    own = {
+        "params": {
+            k: v for k, v in variables["params"].items() if k not in ("pooler", "classifier")
+        }
+    }
     features = np.asarray(body.apply(own, *ROW, method="features"))[0]
     expected = text_logits(variables["params"], features[places])
     np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
@@ -45,9 +50,9 @@ def test_a_text_s_class_is_read_at_one_token(random_params, body, places):
 def test_each_token_has_a_class(random_params, body):
     model = TokenClassifier(body, num_classes=3)
     variables = random_params(model, *ROW)
-    own = {"params": {k: v for k, v in variables["params"].items() if k != "head"}}
+    own = {"params": {k: v for k, v in variables["params"].items() if k != "classifier"}}
     features = body.apply(own, *ROW, method="features")
-    head = variables["params"]["head"]
+    head = variables["params"]["classifier"]
     expected = features @ head["kernel"] + head["bias"]
     np.testing.assert_allclose(model.apply(variables, *ROW), expected, rtol=1e-4, atol=1e-4)
 
@@ -59,4 +64,4 @@ def test_the_body_s_parameters_are_named_as_without_a_head(random_params, head):
     arguments = (*ROW, TEXTS) if head is TextClassifier else ROW
     with_head = random_params(head(body, 3), *arguments)["params"]
     assert set(alone) - set(with_head) == {"prediction_head"}
-    assert set(with_head) - set(alone) <= {"pooler", "head"}
+    assert set(with_head) - set(alone) <= set(HEADS)

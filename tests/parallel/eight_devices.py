@@ -33,41 +33,54 @@ CONFIG = {
     "model.dtype": "float32",
     "model.num_encoder_layers": 1,
     "model.num_decoder_layers": 1,
+    "model.num_layers": 1,
+    "data.max_length": LENGTH,
     "optimizer.warmup_steps": 4,
     "optimizer.clip_norm": 1e9,
 }
+TASKS = {
+    "translation": {},
+    "language_modeling": {"model.architecture": "decoder_only", "model.positions": "learned"},
+    "classification": {"model.architecture": "encoder_only", "model.attention_bias": "output"},
+}
 
 
-def task_and_settings(dropout_rate, accumulation_steps):
+def task_and_settings(name, dropout_rate, accumulation_steps):
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
     changes = {
+        "task.name": name,
         "model.dropout_rate": dropout_rate,
         "train.accumulation_steps": accumulation_steps,
     }
-    settings = read_settings(tj.config(quickstart, CONFIG | changes))
-    return build.build_task(settings, {"source": VOCAB, "target": VOCAB}, None), settings
+    settings = read_settings(tj.config(quickstart, CONFIG | TASKS[name] | changes))
+    sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
+    return build.build_task(settings, sizes, None), settings
 
 
-def unequal_batch():
+def unequal_batch(lengths):
     """Rows from nearly empty to full: a mean of the devices' means would be far off."""
     rng, batch = np.random.default_rng(0), {}
-    filled = np.arange(LENGTH) < 1 + np.arange(ROWS)[:, None] * (LENGTH - 1) // (ROWS - 1)
-    for feature in ("source", "target"):
-        batch[feature] = np.where(filled, rng.integers(4, VOCAB, filled.shape), 0).astype(np.int32)
+    for feature, length in lengths.items():
+        row = np.arange(ROWS)[:, None]
+        filled = np.arange(length) < 1 + row * (length - 1) // (ROWS - 1)
+        tokens = rng.integers(4, VOCAB, filled.shape)
+        if feature == "label":
+            filled, tokens = row % 8 > row // 4, tokens % 3  # on some devices nearly none
+        batch[feature] = np.where(filled, tokens, 0).astype(np.int32)
         batch[f"{feature}_segment_ids"] = filled.astype(np.int32)
-        batch[f"{feature}_positions"] = np.where(filled, np.arange(LENGTH), 0).astype(np.int32)
+        batch[f"{feature}_positions"] = np.where(filled, np.arange(length), 0).astype(np.int32)
     return batch
 
 
-def divided_run(layout, dropout_rate=0.0, accumulation_steps=1, steps=1):
+def divided_run(layout, name="translation", dropout_rate=0.0, accumulation_steps=1, steps=1):
     """Losses, the gradient of the first step, and the share of the state that a device holds."""
     options, count = LAYOUTS[layout]
     parallel = ParallelConfig(**options)
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
-    task, settings = task_and_settings(dropout_rate, accumulation_steps)
+    task, settings = task_and_settings(name, dropout_rate, accumulation_steps)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
-    batch = unequal_batch()
+    batch = unequal_batch(task.lengths)
     step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
 
     state = engine.adopt(create_state(init_state, settings.seed, abstract))
@@ -107,6 +120,8 @@ def main():
         "share": {layout: run["share"] for layout, run in runs.items()},
         "without dropout": {layout: apart(run, runs["one"]) for layout, run in runs.items()},
         "with dropout": compare(meshes, dropout_rate=0.2),
+        "language_modeling": compare(["pmap 8", "2 x 2 x 2"], name="language_modeling"),
+        "classification": compare(["pmap 8", "2 x 2 x 2"], name="classification"),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], accumulation_steps=2),
     }
     json.dump(found, sys.stdout)

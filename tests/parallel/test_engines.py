@@ -50,6 +50,13 @@ def test_micro_batches_divide_too(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+@pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
+@pytest.mark.parametrize("task", ["language_modeling", "classification"])
+def test_models_of_one_stack_divide_too(eight_devices, task, layout):
+    apart = eight_devices[task][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_twenty_steps_stay_together(eight_devices, layout):
     losses = eight_devices["losses"]

@@ -7,15 +7,22 @@ from jax.sharding import PartitionSpec
 
 from transformer_jax import build
 from transformer_jax.configuration import read_settings
-from transformer_jax.models import MODELS
 from transformer_jax.parallel import rules
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 
+MODELS = [
+    ("translation", "encoder_decoder"),
+    ("language_modeling", "decoder_only"),
+    ("masked_lm", "encoder_only"),
+    ("classification", "encoder_only"),
+    ("classification", "decoder_only"),
+    ("tagging", "encoder_only"),
+]
 VARIANTS = [
     {},
     {"attention_bias": "all", "norm_placement": "sandwich", "positions": "learned"},
     {"attention_bias": "output", "norm_placement": "post", "tie_embeddings": "none"},
-    {"tie_embeddings": "target"},
+    {"tie_embeddings": "target", "embedding_norm": True, "num_token_types": 2},
 ]
 
 
@@ -26,22 +33,22 @@ def names(tree):
 
 @pytest.fixture
 def params_of(tiny_config):
-    """The abstract parameters of an architecture with some choices changed."""
+    """The abstract parameters of a task and architecture with some choices changed."""
 
-    def make(architecture, changes):
+    def make(kind, changes):
         model = {f"model.{name}": value for name, value in changes.items()}
-        config = tiny_config(model | {"model.architecture": architecture})
-        sizes = {"source": 48, "target": 48}
-        task = build.build_task(read_settings(config), sizes, None)
+        model |= dict(zip(("task.name", "model.architecture"), kind, strict=True))
+        sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), 48)
+        task = build.build_task(read_settings(tiny_config(model)), sizes, None)
         return jax.eval_shape(task.init, jax.random.key(0))
 
     return make
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-@pytest.mark.parametrize("architecture", MODELS)
-def test_every_parameter_of_every_model_matches_exactly_one_rule(params_of, architecture, changes):
-    for name, leaf in names(params_of(architecture, changes)).items():
+@pytest.mark.parametrize("kind", MODELS, ids="-".join)
+def test_every_parameter_of_every_model_matches_exactly_one_rule(params_of, kind, changes):
+    for name, leaf in names(params_of(kind, changes)).items():
         specs = rules.matching_specs(name)
         assert len(specs) == 1, name
         assert len(specs[0]) == leaf.ndim, name
@@ -56,7 +63,7 @@ def test_rules_match_whole_names_at_the_end_alone():
 
 
 def test_optimizer_state_is_divided_like_its_parameter(params_of):
-    params = params_of("encoder_decoder", {})
+    params = params_of(MODELS[0], {})
     state = {"params": params, "opt_state": jax.eval_shape(optax.adam(1e-3).init, params)}
     sharded = names(rules.shard(state, make_mesh(ParallelConfig())))
     of_params = {n.removeprefix("params/"): leaf for n, leaf in sharded.items() if "params/" in n}

@@ -31,12 +31,12 @@ class TokenClassifier(nn.Module):
         c = self.body.config
         dtype = precision.product_dtype(c.dtype)
         self.head_dropout = Dropout(c.dropout_rate)
-        self.head = Linear((c.d_model,), (self.num_classes,), True, dtype, c.kernel_std)
+        self.classifier = Linear((c.d_model,), (self.num_classes,), True, dtype, c.kernel_std)
 
     def __call__(self, tokens, positions, segment_ids, deterministic: bool = True) -> jax.Array:
         """Packed rows, int32 [B, T] each -> float32 [B, T, C]."""
         x = self.body.features(tokens, positions, segment_ids, deterministic)
-        return self.head(self.head_dropout(x, deterministic))
+        return self.classifier(self.head_dropout(x, deterministic))
 
 
 class TextClassifier(nn.Module):
@@ -55,7 +55,7 @@ class TextClassifier(nn.Module):
         dtype = precision.product_dtype(c.dtype)
         self.pooler = Linear((c.d_model,), (c.d_model,), True, dtype, c.kernel_std)
         self.head_dropout = Dropout(c.dropout_rate)
-        self.head = Linear((c.d_model,), (self.num_classes,), True, dtype, c.kernel_std)
+        self.classifier = Linear((c.d_model,), (self.num_classes,), True, dtype, c.kernel_std)
 
     def __call__(
         self, tokens, positions, segment_ids, texts, deterministic: bool = True
@@ -66,7 +66,7 @@ class TextClassifier(nn.Module):
         place = self._places(positions, segment_ids, texts)
         x = jnp.take_along_axis(x, place[:, :, None], axis=1)
         x = self.head_dropout(jnp.tanh(self.pooler(x)), deterministic)
-        return self.head(x)
+        return self.classifier(x)
 
     def _places(self, positions, segment_ids, texts):
         """Where the token that stands for each text is: [B, J]."""

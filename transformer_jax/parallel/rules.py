@@ -16,6 +16,7 @@ RULES = (
     (r"embedding/table", PartitionSpec(TENSOR, FSDP)),  # [V, D]
     (r"projection/table", PartitionSpec(TENSOR, FSDP)),  # [V, D]
     (r"positions/table", PartitionSpec(None, FSDP)),  # [L, D]
+    (r"token_types", PartitionSpec(None, FSDP)),  # [types, D]
     (r"(query|key|value)/kernel", PartitionSpec(FSDP, TENSOR, None)),  # [D, H, K]
     (r"(query|key|value)/bias", PartitionSpec(TENSOR, None)),  # [H, K]
     (r"output/kernel", PartitionSpec(TENSOR, None, FSDP)),  # [H, V, D]
@@ -23,6 +24,11 @@ RULES = (
     (r"inner/bias", PartitionSpec(TENSOR)),  # [F]
     (r"outer/kernel", PartitionSpec(TENSOR, FSDP)),  # [F, D]
     (r"(output|outer)/bias", PartitionSpec(FSDP)),  # [D]
+    (r"(transform|pooler)/kernel", PartitionSpec(FSDP, None)),  # [D, D]
+    (r"(transform|pooler)/bias", PartitionSpec(FSDP)),  # [D]
+    (r"prediction_head/bias", PartitionSpec(TENSOR)),  # [V]
+    (r"classifier/kernel", PartitionSpec(FSDP, None)),  # [D, classes]
+    (r"classifier/bias", PartitionSpec(None)),  # [classes]
     (r"norm(_before|_after)?/(scale|bias)", PartitionSpec(FSDP)),  # [D]
 )
 """(end of a path, as a regular expression; the parameter's PartitionSpec)."""
