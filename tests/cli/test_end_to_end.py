@@ -1,21 +1,17 @@
 """The whole job through the shell: what goes where, what survives, and what a mistake costs."""
 
 import importlib.util
-import io
 import json
-import logging
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.cli.main import main
 from transformer_jax.data import sources
 
 ROOT = Path(__file__).parents[2]
@@ -24,25 +20,6 @@ FIGURES = {
     *("bleu", "chrf", "signature", "loss", "perplexity", "accuracy"),
     *("step", "split", "num_examples"),
 }
-
-
-@pytest.fixture
-def shell(monkeypatch, capsys):
-    """`shell(*words, stdin=b"")`: what a command answers; its `status`, `out` and `err`."""
-    root = logging.getLogger()
-    handlers = list(root.handlers)
-
-    def run(*words, stdin=b""):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
-        capsys.readouterr()
-        try:
-            status = main([str(word) for word in words])
-        finally:
-            root.handlers = list(handlers)
-        out, err = capsys.readouterr()
-        return SimpleNamespace(status=status, out=out, err=err)
-
-    return run
 
 
 @pytest.fixture

@@ -1,0 +1,209 @@
+"""Language models, classifiers and taggers through the shell: configs, shrunk, on small text."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.training.step_folder import PARAMS, read_arrays, saved_arrays, step_folders
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.num_heads": 2,
+    "model.num_layers": 1,
+    "model.max_length": 32,
+    "model.dtype": "float32",
+    "data.max_length": 32,
+    "optimizer.warmup_steps": 2,
+    "train.num_steps": 8,
+    "train.tokens_per_batch": 128,
+    "eval.every_steps": 8,
+    "decode.batch_size": 4,
+    "checkpoint.every_steps": 4,
+    "logging.every_steps": 2,
+}
+PLAY = "".join(
+    f"{who}:\nThe {what} of night is {how}.\n\n"
+    for who in ("ROMEO", "JULIET", "Nurse")
+    for what in ("king", "moon", "light")
+    for how in ("old", "young", "far  away")
+)
+PLAIN = ("the", "film", "is", "very", "good", "bad", "and", "dull", "fine")
+
+
+def words(config, workdir, changes):
+    overrides = [f"--config.{name}={value}" for name, value in (SMALL | changes).items()]
+    return ["train", f"--config={ROOT / 'configs' / config}.py", f"--workdir={workdir}", *overrides]
+
+
+def params_of(workdir):
+    folder = max(step_folders(Path(workdir) / "checkpoints").items())[1]
+    stored = saved_arrays(folder, PARAMS)
+    shapes = {n: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for n, leaf in stored.items()}
+    return {name: np.asarray(leaf) for name, leaf in read_arrays(folder, PARAMS, shapes).items()}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A folder of text: a play, reviews with labels, tagged words."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "input.txt").write_text(PLAY)
+    for split in ("train", "valid"):
+        lines = [f"the film is {how}\t{label}" for how, label in (("good", 1), ("bad", 0))] * 6
+        (folder / f"{split}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+        (folder / f"{split}.words").write_text("the\tD\nfilm\tN\n\nis\tV\ngood\tA\n\n" * 4)
+        (folder / f"{split}.txt").write_text((" ".join(PLAIN) + " .\n") * 20)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gpt(text, tmp_path_factory):
+    """The words of a finished run of characters, and its workdir."""
+    workdir = tmp_path_factory.mktemp("gpt") / "run"
+    changes = {"data.dir": text, "decode.max_extra_length": 40}
+    command = words("tiny_shakespeare_cpu", workdir, changes)
+    finished = subprocess.run([sys.executable, "-m", "transformer_jax", *command], cwd=ROOT)
+    assert finished.returncode == 0
+    return command, workdir
+
+
+def test_a_language_model_is_scored_by_loss_bits_and_words(shell, gpt):
+    answer = shell("evaluate", f"--workdir={gpt[1]}", "--split=valid")
+    figures = json.loads(answer.out)
+    assert figures.keys() >= {"loss", "perplexity", "bits_per_byte", "word_perplexity", "step"}
+    assert figures["loss"] == pytest.approx(np.log(figures["perplexity"]))
+    # Characters of one byte each, and the end behind them.
+    size = len(PLAY) - int(0.9 * len(PLAY))
+    expected = figures["loss"] * (size + 1) / np.log(2) / size
+    assert figures["bits_per_byte"] == pytest.approx(expected)
+    assert "predictions" not in {path.name for path in gpt[1].iterdir()}
+
+
+def test_each_line_is_continued_on_one_line(shell, gpt):
+    lines = b"ROMEO:\nThe moon\\nof\n\nThe king of night is old. The king of night is old.\n\xff"
+    answer = shell("predict", f"--workdir={gpt[1]}", stdin=lines)
+    assert answer.status == 0 and answer.out.count("\n") == 5
+    streamed = shell("predict", f"--workdir={gpt[1]}", "--stream", stdin=b"ROMEO:\n")
+    first = answer.out.split("\n")[0]
+    assert streamed.out == first.replace("\\n", "\n") + "\n"
+    samples = ["--format=jsonl", "--num_outputs=3", "--stop=\n|e"]
+    outputs = json.loads(shell("predict", f"--workdir={gpt[1]}", *samples, stdin=b"R").out)
+    assert len(outputs["outputs"]) == 3
+    assert not any("e" in output["text"] for output in outputs["outputs"])
+
+
+def test_a_killed_language_model_ends_as_the_uninterrupted_one(gpt, tmp_path):
+    command, workdir = gpt
+    again = [word.replace(str(workdir), str(tmp_path / "run")) for word in command]
+    process = subprocess.Popen([sys.executable, "-m", "transformer_jax", *again], cwd=ROOT)
+    deadline = time.time() + 120
+    while not step_folders(tmp_path / "run" / "checkpoints") and time.time() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert subprocess.run([sys.executable, "-m", "transformer_jax", *again]).returncode == 0
+    whole, resumed = params_of(workdir), params_of(tmp_path / "run")
+    assert whole.keys() == resumed.keys()
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], resumed[name])
+
+
+@pytest.fixture(scope="module")
+def bert(text, tmp_path_factory):
+    """The workdir of a pre-trained encoder."""
+    workdir = tmp_path_factory.mktemp("bert") / "run"
+    files = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"}
+    changes = {"data.name": "text", "tokenizer.vocab_size": 60, **files}
+    config = tj.config(ROOT / "configs" / "bert_small.py", SMALL | changes | strings(files))
+    tj.train(config, workdir)
+    return workdir
+
+
+def strings(fields):
+    return {name: str(value) for name, value in fields.items()}
+
+
+def test_an_encoder_fills_blanks(shell, bert):
+    stdin = b"the film is [MASK] .\nno blank\n"
+    answer = shell("predict", f"--workdir={bert}", "--format=jsonl", "--num_outputs=5", stdin=stdin)
+    filled, left = map(json.loads, answer.out.splitlines())
+    scores = [output["score"] for output in filled["outputs"]]
+    assert len(scores) == 5 and scores == sorted(scores, reverse=True) and sum(scores) <= 1
+    assert all(output["text"].startswith("the film is ") for output in filled["outputs"])
+    assert left["outputs"] == [{"text": "no blank", "score": 1.0}]
+    assert "line 2 has no [MASK] to fill" in answer.err
+
+
+def test_a_pre_trained_body_may_stay_as_it_is(shell, bert, text, tmp_path):
+    workdir = tmp_path / "run"
+    changes = {
+        "data.name": "labeled_tsv",
+        "data.train_text": text / "train.tsv",
+        "data.valid_text": text / "valid.tsv",
+        "train.init_from": bert,
+        "optimizer.frozen": "^(embedding|input|encoder)/",
+    }
+    answer = shell(*words("sst2", workdir, changes))
+    assert answer.status == 0
+    before, after = params_of(bert), params_of(workdir)
+    head = {name for name in after if name.startswith(("pooler", "classifier"))}
+    assert after.keys() - before.keys() == head and len(head) == 4
+    for name in before.keys() & after.keys():
+        np.testing.assert_array_equal(before[name], after[name])
+    answer = shell("evaluate", f"--workdir={workdir}", "--split=valid")
+    assert json.loads(answer.out).keys() >= {"accuracy", "f1", "matthews", "loss"}
+    answer = shell("predict", f"--workdir={workdir}", stdin=b"the film is good\n\nbad\n")
+    assert set(answer.out.split()) <= {"0", "1"} and answer.out.count("\n") == 3
+    told = shell(
+        "score", f"--workdir={workdir}", f"--source={ROOT}/README.md", f"--target={ROOT}/README.md"
+    )
+    assert told.status == 2 and "this run's task has no pairs" in told.err
+
+
+def test_words_are_tagged(shell, text, tmp_path):
+    workdir = tmp_path / "run"
+    changes = {
+        "data.name": "tagged_words",
+        "data.train_text": text / "train.words",
+        "data.valid_text": text / "valid.words",
+        "tokenizer.vocab_size": 60,
+    }
+    assert shell(*words("pos_gum", workdir, changes)).status == 0
+    figures = json.loads(shell("evaluate", f"--workdir={workdir}", "--split=valid").out)
+    assert figures["words"] == 16 and 0 <= figures["accuracy"] <= 1
+    answer = shell("predict", f"--workdir={workdir}", stdin=b"the film is good\n\n")
+    assert len(answer.out.split("\n")[0].split()) == 4 and answer.out.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    "config, changes, message",
+    [
+        (
+            "lm_from_text",
+            {"data.name": "synthetic_en_de"},
+            "task language_modeling reads text",
+        ),
+        ("sst2", {"data.name": "text"}, "data.train_text is not set"),
+        ("bert_small", {"tokenizer.kind": "char"}, "lowercase asks for kind wordpiece"),
+        ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),
+        ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for DecoderOnly"),
+    ],
+)
+def test_what_does_not_go_together_is_told_in_one_line(
+    shell, tmp_path, text, config, changes, message
+):
+    given = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"} | changes
+    if "not set" in message:
+        given = changes
+    answer = shell(*words(config, tmp_path / "run", given))
+    assert answer.status == 2
+    assert message in answer.err and answer.err.splitlines()[-1].startswith("error: ")
