@@ -43,10 +43,27 @@ def test_a_run_that_starts_from_another_takes_over_its_tokenizers(
     tiny_config, trained_workdir, tmp_path
 ):
     settings = read_settings(tiny_config({"train.init_from": str(trained_workdir)}))
-    taken = build.build_tokenizers(settings, tmp_path / "tokenizer", examples=[])
-    origin = build.build_tokenizers(settings, trained_workdir / "tokenizer", examples=[])
+    examples = [{"source": "a", "target": "b"}]
+    taken = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    origin = build.build_tokenizers(settings, trained_workdir / "tokenizer", examples)
     assert taken["source"].encode("the dog") == origin["source"].encode("the dog")
     assert (tmp_path / "tokenizer").is_dir()
+
+
+def test_a_set_of_another_kind_is_refused(tiny_config, tmp_path):
+    settings = read_settings(tiny_config({"task.name": "tagging"}))
+    with pytest.raises(
+        UserError, match="task tagging reads tags and text, but the examples of para"
+    ):
+        build.build_tokenizers(settings, tmp_path / "new", [{"source": "a", "target": "b"}])
+
+
+def test_labels_come_from_the_examples(tiny_config, tmp_path):
+    changes = {"task.name": "tagging", "tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
+    settings = read_settings(tiny_config(changes))
+    examples = [{"text": "the dog", "tags": "D N"}, {"text": "sees", "tags": "V"}]
+    found = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    assert found["tags"].names == ("D", "N", "V") and build.vocab_sizes(found)["tags"] == 3
 
 
 def test_remat_keeps_the_gradient_and_saves_memory(task_of, tiny_config):
