@@ -34,6 +34,7 @@ from transformer_jax.training.step_folder import (
 )
 
 SAVING = f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
+TAIL = 1 << 14  # bytes that hold some records
 CLOCKED = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s")
 
 
@@ -135,7 +136,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None
     while not condition():
         if process.poll() is not None:
             sys.exit(f"the run ended before it could be killed: {process.communicate()[1]}")
-        time.sleep(0.001)
+        time.sleep(0.003)
 
 
 def last_checkpoint(workdir: Path) -> int:
@@ -145,7 +146,11 @@ def last_checkpoint(workdir: Path) -> int:
 def last_step(workdir: Path, since: float) -> int:
     """The last step recorded since that time, 0 if none was."""
     path = workdir / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL))
+        lines = file.read().splitlines()
     for line in reversed(lines):
         try:
             record = json.loads(line)

@@ -146,13 +146,19 @@ def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
 
 
 def test_a_disk_without_room_does_not_hide_why_a_run_ended(tmp_path):
-    log = RunLog(tmp_path, start_step=0, num_steps=10)
-    full = open("/dev/full", "wb")  # noqa: SIM115
-    log._events._writer._py_recordio_writer._writer = full
-    with pytest.raises(UserError, match="not finite"), log:
-        with pytest.raises(OSError, match="No space left"):
+    def record_without_room():
+        with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+            full = open("/dev/full", "wb")  # noqa: SIM115
+            log._events._writer._py_recordio_writer._writer = full
             log.record(1, "train", {"loss": 1.0})
-        raise UserError("the loss is not finite")
+            yield
+
+    with pytest.raises(OSError, match="No space left"):
+        list(record_without_room())
+    with pytest.raises(UserError, match="not finite"):
+        recorded = record_without_room()
+        next(recorded)
+        recorded.throw(UserError("the loss is not finite"))
 
 
 def test_without_a_terminal_progress_is_log_lines_with_the_time_left(monkeypatch, caplog):

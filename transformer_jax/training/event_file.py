@@ -8,6 +8,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+FLUSH_SECONDS = 10  # each takes milliseconds of waiting for the disk
+
 
 class EventFile:
     """Numbers by name and step, in a new file of the folder `directory`.
@@ -21,16 +23,22 @@ class EventFile:
         # A run resumed within the second would otherwise overwrite its first file.
         self._writer = EventsWriter(str(directory / "events"), f".from_step_{start_step}")
         start = SessionLog(status=SessionLog.START)
-        self._write(Event(step=start_step + 1, wall_time=time.time(), session_log=start))
+        self._writer.write_event(
+            Event(step=start_step + 1, wall_time=time.time(), session_log=start)
+        )
+        self._flush()
 
     def append(self, step: int, numbers: Mapping[str, float], wall_time: float) -> None:
         """Adds the numbers of a step; `wall_time` in seconds since 1970."""
         values = [Summary.Value(tag=name, simple_value=x) for name, x in numbers.items()]
-        self._write(Event(step=step, wall_time=wall_time, summary=Summary(value=values)))
+        event = Event(step=step, wall_time=wall_time, summary=Summary(value=values))
+        self._writer.write_event(event)
+        if time.monotonic() > self._flushed + FLUSH_SECONDS:
+            self._flush()
 
     def close(self) -> None:
         self._writer.close()
 
-    def _write(self, event: Event) -> None:
-        self._writer.write_event(event)
+    def _flush(self) -> None:
         self._writer.flush()
+        self._flushed = time.monotonic()
