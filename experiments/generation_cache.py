@@ -1,0 +1,54 @@
+"""What the cache of keys and values saves in generation, and that it changes no token.
+
+    python experiments/generation_cache.py --workdir=runs/shakespeare --tokens=512
+
+Draws behind prompts of unequal length, beyond the context too, with and without the cache. Prints
+one JSON object; exit status 1 if the tokens differ. Compilation is not timed.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+
+import transformer_jax as tj
+from transformer_jax.configuration import read_settings
+from transformer_jax.tasks.continuation import Continuation, Output
+from transformer_jax.tokenization import EOS
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--workdir", required=True, help="of a language model")
+    parser.add_argument("--tokens", type=int, default=512, help="drawn behind each prompt")
+    parser.add_argument("--prompts", type=int, default=8)
+    args = parser.parse_args()
+    run = tj.load(args.workdir)
+    decode = read_settings(run.config).decode
+    decode = dataclasses.replace(decode, temperature=1.0, max_extra_length=args.tokens)
+    context = run.task.max_length
+    text = "What is it that they say? " * context
+    tokens = run.tokenizer["text"].encode(text)
+    prompts = [[EOS, *tokens[: 1 + i * context // args.prompts]] for i in range(args.prompts)]
+    seconds, drawn = {}, {}
+    for name, use_cache in (("cached", True), ("uncached", False)):
+        engine = Continuation(run.model, context, use_cache)
+        for _ in range(2):  # the first turn compiles
+            start = time.perf_counter()
+            outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]
+            for _ in engine.draw(run.params, outputs, decode):
+                pass
+            seconds[name] = time.perf_counter() - start
+        drawn[name] = [output.tokens for output in outputs]
+        print(f"{name}: {seconds[name]:.2f} s", file=sys.stderr)
+    same = drawn["cached"] == drawn["uncached"]
+    count = sum(map(len, drawn["cached"]))
+    speeds = {f"{name}_tokens_per_s": round(count / s) for name, s in seconds.items()}
+    report = {"same_tokens": same, "prompts": len(prompts), "tokens": count, **speeds}
+    print(json.dumps({**report, "context": context}))
+    return int(not same)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+"""What a tagger must beat: each word's most frequent tag.
+
+    python experiments/most_frequent_tag.py --config=configs/pos_gum.py --config.data.dir=FOLDER
+
+A word that training never met has the tag that most such words would have: the most frequent one
+among words met once. Prints one JSON object. Fields of the config are set as for `train`.
+"""
+
+import argparse
+import json
+from collections import Counter, defaultdict
+
+import transformer_jax as tj
+from transformer_jax.configuration import read_settings
+from transformer_jax.data.sources import open_split
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--split", default="valid")
+    args, overrides = parser.parse_known_args()
+    fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
+    data = read_settings(tj.config(args.config, fields)).data
+    counts: dict[str, Counter] = defaultdict(Counter)
+    for word, tag in tagged_words(data, "train"):
+        counts[word][tag] += 1
+    rare = Counter(next(iter(tags)) for tags in counts.values() if tags.total() == 1)
+    unknown = rare.most_common(1)[0][0]
+    best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
+    words = list(tagged_words(data, args.split))
+    right = sum(best.get(word, unknown) == tag for word, tag in words)
+    unmet = sum(word not in best for word, _ in words)
+    report = {"accuracy": right / len(words), "words": len(words), "unmet": unmet}
+    print(json.dumps({**report, "split": args.split, "tag_of_unmet": unknown}))
+
+
+def tagged_words(data, split: str):
+    for example in open_split(data, split):
+        yield from zip(example["text"].split(" "), example["tags"].split(" "), strict=True)
+
+
+if __name__ == "__main__":
+    main()
