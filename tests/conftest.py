@@ -5,6 +5,13 @@ import fcntl
 import os
 from pathlib import Path
 
+# Programs here run for moments: compiling them is what takes the time. Read when jax starts, here
+# and in the processes that tests start.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
+
 import jax
 import numpy as np
 import pytest
