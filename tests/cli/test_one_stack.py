@@ -71,8 +71,9 @@ def gpt(text, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("gpt") / "run"
     changes = {"data.dir": text, "decode.max_extra_length": 40}
     command = words("tiny_shakespeare_cpu", workdir, changes)
-    finished = subprocess.run([sys.executable, "-m", "transformer_jax", *command], cwd=ROOT)
-    assert finished.returncode == 0
+    tj.train(
+        tj.config(ROOT / "configs" / "tiny_shakespeare_cpu.py", SMALL | strings(changes)), workdir
+    )
     return command, workdir
 
 
@@ -101,7 +102,7 @@ def test_each_line_is_continued_on_one_line(shell, gpt):
     assert not any("e" in output["text"] for output in outputs["outputs"])
 
 
-def test_a_killed_language_model_ends_as_the_uninterrupted_one(gpt, tmp_path):
+def test_a_killed_language_model_ends_as_the_uninterrupted_one(shell, gpt, tmp_path):
     command, workdir = gpt
     again = [word.replace(str(workdir), str(tmp_path / "run")) for word in command]
     process = subprocess.Popen([sys.executable, "-m", "transformer_jax", *again], cwd=ROOT)
@@ -110,7 +111,7 @@ def test_a_killed_language_model_ends_as_the_uninterrupted_one(gpt, tmp_path):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert subprocess.run([sys.executable, "-m", "transformer_jax", *again]).returncode == 0
+    assert shell(*again).status == 0
     whole, resumed = params_of(workdir), params_of(tmp_path / "run")
     assert whole.keys() == resumed.keys()
     for name in whole:

@@ -99,6 +99,7 @@ def _check_distributed(args: argparse.Namespace) -> None:
 
 
 def _unknown(kind: str, word: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, known, n=1)
+    begun = [name for name in known if name.startswith(word)]
+    near = begun or difflib.get_close_matches(word, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
     return f"unknown {kind} {word}; {hint}"
