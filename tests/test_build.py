@@ -58,6 +58,14 @@ def test_a_set_of_another_kind_is_refused(tiny_config, tmp_path):
         build.build_tokenizers(settings, tmp_path / "new", [{"source": "a", "target": "b"}])
 
 
+def test_a_side_without_a_vocabulary_is_named(tiny_config):
+    settings = read_settings(tiny_config())
+    with pytest.raises(
+        UserError, match="vocabulary of side 'source', and there is none among targ"
+    ):
+        build.build_task(settings, {"target": 800}, tokenizers=None)
+
+
 def test_labels_come_from_the_examples(tiny_config, tmp_path):
     changes = {"task.name": "tagging", "tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
     settings = read_settings(tiny_config(changes))
@@ -67,10 +75,10 @@ def test_labels_come_from_the_examples(tiny_config, tmp_path):
 
 
 def test_remat_keeps_the_gradient_and_saves_memory(task_of, tiny_config):
-    """Of four layers, deep enough for the saving to show."""
+    """Of five layers, deep enough for the saving to show."""
     deep = {
         "model.num_encoder_layers": 4,
-        "model.num_decoder_layers": 4,
+        "model.num_decoder_layers": 1,
         "model.dropout_rate": 0.1,
         "data.max_source_length": 64,
         "data.max_target_length": 64,

@@ -88,12 +88,17 @@ def build_task(
       tokenizers: of the run.
 
     Raises:
-      UserError: an unknown task, architecture or choice of the model.
+      UserError: an unknown task, architecture or choice of the model, or a side is missing.
     """
-    build = task_kind(settings).build
+    kind = task_kind(settings)
+    if missing := {*kind.texts, *kind.labels} - vocab_sizes.keys():
+        raise UserError(
+            f"task {settings.task.name} needs a vocabulary of side {min(missing)!r}, and there is "
+            f"none among {', '.join(sorted(vocab_sizes))}; restore the run's tokenizer folder"
+        )
     model = _entry(MODELS, settings.model.architecture, "model.architecture")
     try:
-        task = build(model, settings, vocab_sizes, tokenizers)
+        task = kind.build(model, settings, vocab_sizes, tokenizers)
         jax.eval_shape(task.init, jax.random.key(0))  # a Flax module refuses its choices here
     except ValueError as error:
         raise UserError(f"config.model: {error}") from error

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from transformer_jax import metrics
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.training.evaluation import EvalConfig, Evaluator, write_predictions
 
@@ -14,6 +15,13 @@ class Echo:
     """An example is a number n: n + 1 tokens, each of loss `params`, none of them right."""
 
     lengths = {"tokens": 8}
+
+    def prepare(self, examples, training):
+        assert not training
+        return examples
+
+    def figures(self, sums, examples):
+        return metrics.figures(sums)
 
     def preprocess(self, example, rng):
         return {"tokens": np.ones(example + 1, np.int32)}
@@ -75,8 +83,12 @@ def test_predictions_stand_beside_their_examples(tmp_path):
 
 
 def test_an_output_for_each_example(tmp_path):
+    path = tmp_path / "p.jsonl"
     with pytest.raises(ValueError, match="shorter"):
-        write_predictions(tmp_path / "p.jsonl", [{"source": "a"}], [])
+        write_predictions(path, [{"source": "a"}] * 2, [Prediction("b", 0.0)])
+    path.unlink()
+    write_predictions(path, [{"source": "a"}], [])  # a task that puts out nothing
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("options", [{"every_steps": 0}, {"num_examples": 0}])
