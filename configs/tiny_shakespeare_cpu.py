@@ -31,16 +31,16 @@ def get_config() -> ConfigDict:
     config.optimizer = dict(
         name="adamw",
         schedule="cosine",
-        learning_rate=2e-3,
+        learning_rate=4e-3,
         warmup_steps=100,
-        decay_steps=2500,
+        decay_steps=6000,
         weight_decay=0.1,
         clip_norm=1.0,
         beta2=0.99,
         epsilon=1e-8,
     )
-    config.train = dict(num_steps=2500, tokens_per_batch=4096, label_smoothing=0.0)
-    config.eval = dict(every_steps=500)
+    config.train = dict(num_steps=6000, tokens_per_batch=1024, label_smoothing=0.0)
+    config.eval = dict(every_steps=1000)
     config.decode = dict(temperature=0.8, max_extra_length=500)
     config.checkpoint = dict(every_steps=250, keep=2)
     config.logging = dict(every_steps=50)

@@ -15,6 +15,7 @@ def shell(monkeypatch, capsys):
     """`shell(*words, stdin=b"")`: what a command answers; its `status`, `out` and `err`."""
     root = logging.getLogger()
     handlers = list(root.handlers)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
 
     def run(*words, stdin=b""):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))

@@ -236,3 +236,15 @@ def test_another_error_of_the_system_is_no_fault_of_the_user(api):
     api.train = train
     with pytest.raises(OSError):
         main(["train", "--config=configs/quickstart.py", "--workdir=runs/broken"])
+
+
+def test_what_is_left_of_a_failed_save_is_quiet(monkeypatch):
+    told, handlers = [], list(logging.getLogger().handlers)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    log_to_stderr()
+    logging.getLogger().handlers = handlers
+    errors = [RuntimeError("Event loop is closed"), RuntimeError("another"), OSError("third")]
+    for error in errors:
+        sys.unraisablehook(SimpleNamespace(exc_value=error))
+    assert [unraisable.exc_value for unraisable in told] == errors[1:]

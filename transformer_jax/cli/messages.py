@@ -18,6 +18,15 @@ def log_to_stderr() -> None:
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logging.getLogger().addHandler(handler)
     logging.getLogger(PACKAGE).setLevel(logging.INFO)
+    sys.unraisablehook = _tell_unless_left_over
+
+
+def _tell_unless_left_over(unraisable) -> None:
+    """The parts of a save that failed still report to its event loop, from threads below Python,
+    when that is gone."""
+    error = unraisable.exc_value
+    if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+        sys.__unraisablehook__(unraisable)
 
 
 def _worth_showing(record: logging.LogRecord) -> bool:
