@@ -223,7 +223,7 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     kill_resume, trained_workdir, train_words, tmp_path
 ):
     workdir = tmp_path / "run"
-    often = {"checkpoint.every_steps": 1, "logging.every_steps": 1, "eval.every_steps": 1000}
+    often = {"checkpoint.every_steps": 3, "logging.every_steps": 1, "eval.every_steps": 1000}
     command = train_words + [f"--config.{name}={value}" for name, value in often.items()]
 
     # SIGKILL while a checkpoint is written.
