@@ -1,4 +1,4 @@
-"""Tiny Shakespeare by characters, in the public setting: 10.7 million parameters, for a GPU.
+"""Tiny Shakespeare by characters, in the public setting: 10.8 million parameters, for a GPU.
 
     python -m transformer_jax train --config=configs/tiny_shakespeare.py --workdir=runs/shakespeare
 

@@ -114,11 +114,12 @@ def compare(layouts, **options):
 
 def main():
     runs = {layout: divided_run(layout, steps=20) for layout in LAYOUTS}
+    meshes = ["data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
     found = {
         "losses": {layout: run["losses"] for layout, run in runs.items()},
         "share": {layout: run["share"] for layout, run in runs.items()},
         "without dropout": {layout: apart(run, runs["one"]) for layout, run in runs.items()},
-        "with dropout": compare(["fsdp 8", "2 x 2 x 2"], dropout_rate=0.2),
+        "with dropout": compare(meshes, dropout_rate=0.2),
         "language_modeling": compare(["pmap 8"], name="language_modeling"),
         "classification": compare(["2 x 2 x 2"], name="classification"),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], accumulation_steps=2),

@@ -38,7 +38,7 @@ def test_loss_and_gradient_are_those_of_one_device(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
-@pytest.mark.parametrize("layout", ["fsdp 8", "2 x 2 x 2"])
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
 def test_a_mesh_draws_the_dropout_of_one_device(eight_devices, layout):
     apart = eight_devices["with dropout"][layout]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5

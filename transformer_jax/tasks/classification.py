@@ -5,7 +5,6 @@ B batch, T tokens, J texts of a packed row, C classes.
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,8 +23,6 @@ from transformer_jax.scoring.classification import classification_scores
 from transformer_jax.tasks.interface import Batch, Prediction, require_model
 from transformer_jax.tasks.labeling import label_rows
 from transformer_jax.tokenization import BOS, EOS, Tokenizers
-
-logger = logging.getLogger(__name__)
 
 _SLOTS_A_TEXT = 8  # a row has room for a label in each so many of its slots
 
