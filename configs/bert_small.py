@@ -14,12 +14,11 @@ def get_config() -> ConfigDict:
     config.task = dict(name="masked_lm")
     config.model = dict(
         architecture="encoder_only",
-        d_model=256,
-        d_ff=1024,
+        d_model=128,
+        d_ff=512,
         num_heads=4,
         num_layers=4,
-        dropout_rate=0.1,
-        attention_dropout_rate=0.1,
+        dropout_rate=0.0,
         positions="learned",
         max_length=128,
         attention_bias="all",
@@ -35,15 +34,15 @@ def get_config() -> ConfigDict:
     config.optimizer = dict(
         name="adamw",
         schedule="linear",
-        learning_rate=1e-3,
-        warmup_steps=500,
-        decay_steps=10_000,
+        learning_rate=2e-3,
+        warmup_steps=200,
+        decay_steps=4000,
         weight_decay=0.01,
         clip_norm=1.0,
         beta2=0.999,
         epsilon=1e-6,
     )
-    config.train = dict(num_steps=10_000, tokens_per_batch=8192, label_smoothing=0.0)
-    config.eval = dict(every_steps=1000)
-    config.checkpoint = dict(every_steps=500, keep=2)
+    config.train = dict(num_steps=4000, tokens_per_batch=4096, label_smoothing=0.0)
+    config.eval = dict(every_steps=500)
+    config.checkpoint = dict(every_steps=250, keep=2)
     return config

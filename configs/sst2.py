@@ -17,8 +17,8 @@ def get_config() -> ConfigDict:
     config.task = dict(name="classification")
     config.model = dict(
         architecture="encoder_only",
-        d_model=256,
-        d_ff=1024,
+        d_model=128,
+        d_ff=512,
         num_heads=4,
         num_layers=4,
         dropout_rate=0.1,

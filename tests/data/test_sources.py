@@ -21,6 +21,7 @@ def write_lines(path, *lines: str) -> str:
         ("max_source_length", 1),
         ("max_target_length", 0),
         ("synthetic_size", 0),
+        ("num_train_examples", 0),
         ("synthetic_seed", -1),
     ],
 )
@@ -194,6 +195,21 @@ def test_sets_whose_examples_stand_in_one_file(tmp_path, name, line):
     assert list(open_split(config, "valid")) == [{"source": "a", "target": "b"}]
     with pytest.raises(UserError, match=f"data.train_text is not set: {name}"):
         open_split(config, "train")
+
+
+def test_training_may_take_the_first_examples_alone(parallel_text):
+    everything = open_split(parallel_text, "train")
+    some = dataclasses.replace(parallel_text, num_train_examples=1)
+    assert list(open_split(some, "train")) == [everything[0]]
+    assert len(open_split(some, "test")) == len(open_split(parallel_text, "test"))
+    too_many = dataclasses.replace(parallel_text, num_train_examples=len(everything) + 1)
+    with pytest.raises(UserError, match=f"but there are {len(everything)} to train on"):
+        open_split(too_many, "train")
+
+
+def test_the_first_examples_of_weighted_corpora_are_refused():
+    with pytest.raises(ValueError, match="exclude each other"):
+        DataConfig(weights="2,1", num_train_examples=5)
 
 
 def test_synthetic_set_has_the_size_and_seed_asked_for():

@@ -36,6 +36,7 @@ class DataConfig:
         no translations.
       text_field: the field that `tfds` reads of such a builder; None: "text".
       label_field, pair_field: the fields of labels and of second texts, if they are to be read.
+      num_train_examples: train on so many examples of the split, the first ones; None: on all.
       synthetic_size: how many training pairs of the synthetic set to draw.
       synthetic_seed: the seed that all its splits are drawn with.
 
@@ -66,6 +67,7 @@ class DataConfig:
     text_field: str | None = None
     label_field: str | None = None
     pair_field: str | None = None
+    num_train_examples: int | None = None
     synthetic_size: int = 20_000
     synthetic_seed: int = 0
 
@@ -81,11 +83,13 @@ class DataConfig:
                 raise ValueError(
                     f"{field} is {getattr(self, field)!r}; choose one of {', '.join(choices)}"
                 )
-        if self.synthetic_size < 1:
-            raise ValueError(f"synthetic_size must be at least 1, not {self.synthetic_size}")
+        for field in ("num_train_examples", "synthetic_size"):
+            if getattr(self, field) is not None and getattr(self, field) < 1:
+                raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}")
         if self.synthetic_seed < 0:
             raise ValueError(f"synthetic_seed must not be negative, but is {self.synthetic_seed}")
-        self.corpus_weights()
+        if self.corpus_weights() and self.num_train_examples:
+            raise ValueError("weights and num_train_examples exclude each other: leave one out")
 
     def corpus_weights(self) -> tuple[float, ...] | None:
         """`weights` as numbers; ValueError where one is not positive."""

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from transformer_jax.data import (
     documents,
     glue,
@@ -24,7 +26,7 @@ from transformer_jax.data import (
     tfds_translation,
 )
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpora, Example
+from transformer_jax.data.examples import Corpora, Example, Selection
 from transformer_jax.data.pair_files import (
     open_pairs,
     open_parallel_text,
@@ -125,7 +127,17 @@ def open_split(config: DataConfig, split: str) -> Sequence[Example]:
         raise UserError(
             f"data.weights are {len(weights)}, but {config.name} has {len(corpora)} corpora"
         )
-    return _joined(corpora, weights)
+    return _first(_joined(corpora, weights), config.num_train_examples)
+
+
+def _first(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+    if count is None:
+        return examples
+    if count > len(examples):
+        raise UserError(
+            f"data.num_train_examples is {count}, but there are {len(examples)} to train on"
+        )
+    return Selection(examples, np.arange(count))
 
 
 def _config_of_each(config: DataConfig) -> list[DataConfig]:
