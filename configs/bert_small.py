@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
         activation="gelu",
         embedding_norm=True,
         num_token_types=2,
-        initialization="bert",
+        initialization="xavier",
         scale_embeddings=False,
     )
     config.tokenizer = dict(kind="wordpiece", vocab_size=8000, lowercase=True)

@@ -15,7 +15,17 @@ FLOORS = [
     {"tasks"},
     {"training", "analysis"},
     {"configuration", "build"},
-    {"run", "api", "benchmark", "dry_run", "pictures"},
+    {
+        "run",
+        "launch",
+        "api",
+        "replicas",
+        "sweep_files",
+        "sweeps",
+        "benchmark",
+        "dry_run",
+        "pictures",
+    },
     {"cli"},
     {"__main__", PACKAGE},  # the doors: the shell's and, lazily, the notebook's
 ]
@@ -37,7 +47,8 @@ HOMES = {
     "matplotlib": {"analysis", "pictures"},
     "orbax": {"training"},
     "tensorboardX": {"training"},
-    "ml_collections": {"configuration", "run", "api", "benchmark", "dry_run", "pictures"},
+    "ml_collections": {"configuration", "run", "api", "replicas", "sweep_files", "sweeps"}
+    | {"benchmark", "dry_run", "pictures"},
     "tensorflow": set(),
     "torch": set(),
     "clu": set(),  # its metric writers import TensorFlow

@@ -11,7 +11,6 @@ from transformer_jax.data.pipeline import train_batches
 from transformer_jax.data.synthetic import synthetic_split
 from transformer_jax.errors import UserError
 from transformer_jax.parallel.engines import create_state
-from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
 
@@ -141,12 +140,12 @@ def test_an_unknown_choice_is_told(task_of, changes, message):
 def test_a_batch_without_room_for_a_row_is_told(tiny_config, task_of):
     settings = read_settings(tiny_config({"train.tokens_per_batch": 40}))
     with pytest.raises(UserError, match="config.train: tokens_per_batch 40 has no room for 1 rows"):
-        build.batch_rows(settings, task_of(), make_mesh(ParallelConfig()))
+        build.batch_rows(settings, task_of())
 
 
 def test_batch_shapes_are_those_of_the_data(tiny_config, task_of):
     task = task_of(data__max_source_length=24)
-    rows = build.batch_rows(read_settings(tiny_config()), task, make_mesh(ParallelConfig()))
+    rows = build.batch_rows(read_settings(tiny_config()), task)
     examples = [{"source": np.ones(5, np.int32), "target": np.ones(7, np.int32)}] * 3
     batches = train_batches(
         examples, lambda example, rng: example, lengths=task.lengths, rows=rows, seed=0

@@ -34,7 +34,13 @@ def test_batches_add_up_in_double_precision():
         total = metrics.add(total, {"tokens": np.float32(2**24), "nll": np.float32(0.5)})
     total = metrics.add(total, {"tokens": np.float32(1), "nll": np.float32(0.25)})
     assert total == {"tokens": 3 * 2**24 + 1, "nll": 1.75}
-    assert all(type(value) is float for value in total.values())
+    assert all(type(value) is np.float64 for value in total.values())
+
+
+def test_batches_of_replicas_add_up_each_by_itself():
+    each = np.array([2**24, 0.5], np.float32)
+    total = metrics.add(metrics.add({}, {"nll": each}), {"nll": np.ones(2, np.float32)})
+    assert total["nll"].tolist() == [2**24 + 1, 1.5]
 
 
 def test_figures_are_ratios_of_sums():

@@ -166,13 +166,16 @@ def build_training(settings: Settings, task: Task, engine: Engine):
     return schedule, train_step, init_state
 
 
-def batch_rows(settings: Settings, task: Task, mesh: Mesh) -> int:
-    """Rows of a training batch over all devices.
+def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
+    """Rows of a training batch over all devices, which divide them into so many parts.
 
     Raises:
       UserError: `train.tokens_per_batch` has no room for one, or they do not divide among devices.
     """
-    return _rows(settings, task, row_shards(mesh))
+    try:
+        return settings.train.rows(max(task.lengths.values()), shards)
+    except ValueError as error:
+        raise UserError(f"config.train: {error}") from error
 
 
 def batch_shapes(lengths: dict[str, int], rows: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -184,12 +187,14 @@ def batch_shapes(lengths: dict[str, int], rows: int) -> dict[str, jax.ShapeDtype
     }
 
 
-def utilization(settings: Settings, task: Task, rows: int, step: CompiledStep):
+def utilization(
+    settings: Settings, task: Task, rows: int, step: CompiledStep, num_replicas: int = 1
+):
     """Seconds of a step -> "mfu" (products over the devices' peak) and "xla_flops_per_s" (all that
     the compiled step does, as XLA counts it); without what is not known."""
     gradient = jax.grad(lambda params, batch: task.loss(params, batch, None)[0])
     params = jax.eval_shape(task.init, jax.random.key(0))
-    flops = product_flops(gradient, params, batch_shapes(task.lengths, rows))
+    flops = num_replicas * product_flops(gradient, params, batch_shapes(task.lengths, rows))
     peak = peak_of_job(precision.product_dtype(settings.model.dtype))
     of_device = (step.executable.cost_analysis() or {}).get("flops")
 
@@ -211,15 +216,8 @@ def build_evaluator(
 ) -> Evaluator:
     """Scores the task's parameters on examples, all of them decoded unless told how many."""
     shards = row_shards(mesh)
-    rows = math.ceil(_rows(settings, task, shards=1) / shards) * shards
+    rows = math.ceil(batch_rows(settings, task) / shards) * shards
     return Evaluator(task, examples, decode, rows, num_decoded)
-
-
-def _rows(settings, task, shards):
-    try:
-        return settings.train.rows(max(task.lengths.values()), shards)
-    except ValueError as error:
-        raise UserError(f"config.train: {error}") from error
 
 
 def _entry(registry: dict[str, Any], name: str, field: str) -> Any:

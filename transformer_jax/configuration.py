@@ -5,6 +5,7 @@ sections; what it leaves out has the defaults of the dataclass that its section 
 the only reader of a ConfigDict.
 """
 
+import copy
 import dataclasses
 import difflib
 import functools
@@ -49,6 +50,11 @@ class Settings:
     logging: LoggingConfig
     seed: int = 0
 
+    @property
+    def order_seed(self) -> int:
+        """What decides the order of the training data."""
+        return self.seed if self.data.order_seed is None else self.data.order_seed
+
 
 SECTIONS: dict[str, type] = {
     name: hint for name, hint in typing.get_type_hints(Settings).items() if name != "seed"
@@ -73,10 +79,20 @@ def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
         raise UserError(f"config file {path} fails: {type(error).__name__}: {error}") from error
     if given is None:
         raise UserError(f"config file {path} defines no get_config()")
-    config = complete_config(given, str(path))
-    for name, value in (overrides or {}).items():
-        _set(config, name, value, "override")
+    config = override(complete_config(given, str(path)), overrides or {})
     read_settings(config)
+    return config
+
+
+def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
+    """A copy with other values, {"section.field": value}; texts are parsed.
+
+    Raises:
+      UserError: an unknown field (the nearest is named) or a value of the wrong type.
+    """
+    config = copy.deepcopy(config)
+    for name, value in overrides.items():
+        _set(config, name, value, "override")
     return config
 
 

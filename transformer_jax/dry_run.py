@@ -14,7 +14,7 @@ def describe(config: ConfigDict) -> str:
     engine = build.build_engine(settings)
     _, train_step, init_state = build.build_training(settings, task, engine)
     state = build.abstract_state(settings, init_state, engine.mesh)
-    batch = build.batch_shapes(task.lengths, build.batch_rows(settings, task, engine.mesh))
+    batch = build.batch_shapes(task.lengths, build.batch_rows(settings, task, engine.row_shards))
     memory = engine.compile(train_step, state, batch).executable.memory_analysis()
     held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     leaves = jax.tree_util.tree_leaves_with_path(state.params)

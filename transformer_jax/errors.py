@@ -6,3 +6,7 @@ class UserError(Exception):
 
     The shell prints it on stderr and exits with status 2; a notebook sees the exception.
     """
+
+
+class DivergedError(UserError):
+    """The loss of a run is no longer finite."""

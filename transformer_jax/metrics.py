@@ -4,11 +4,11 @@ Everything is a sum until the very end, so that batches, micro-batches and devic
 padding can be added up and divided once.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from transformer_jax.losses import cross_entropy
 
@@ -44,13 +44,13 @@ def slot_sums(batch: Mapping[str, jax.Array], features: Sequence[str]) -> dict[s
     }
 
 
-def add(sums: Sums, more: Sums) -> dict[str, float]:
-    """Adds figure by figure, on the host in double precision."""
-    return {name: float(value) + sums.get(name, 0.0) for name, value in more.items()}
+def add(sums: Sums, more: Sums) -> dict[str, np.ndarray]:
+    """Adds figure by figure, on the host in double precision; of replicas, each by itself."""
+    return {name: np.float64(value) + sums.get(name, 0.0) for name, value in more.items()}
 
 
-def figures(sums: Sums) -> dict[str, float]:
-    """From sums to what is reported.
+def figures(sums: Sums) -> dict[str, np.ndarray]:
+    """From sums, numbers or arrays [R] of replicas, to what is reported.
 
     Returns:
       "loss" (nats a token, smoothed as in training), "perplexity" (of the unsmoothed likelihood),
@@ -59,7 +59,7 @@ def figures(sums: Sums) -> dict[str, float]:
     tokens = sums["tokens"]
     return {
         "loss": sums["loss"] / tokens,
-        "perplexity": math.exp(min(sums["nll"] / tokens, 700.0)),
+        "perplexity": np.exp(np.minimum(sums["nll"] / tokens, 700.0)),
         "accuracy": sums["correct"] / tokens,
         "padding": 1.0 - sums["filled"] / sums["slots"],
     }

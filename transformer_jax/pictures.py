@@ -28,8 +28,8 @@ def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
     """
     names = [workdir.name for workdir in workdirs]
     labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
-    records = map(_read_records, workdirs)
-    _save(draw_curves(dict(zip(labels, records, strict=True))), output)
+    records = map(read_records, workdirs)
+    save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
 
 
 def plot_config(config: ConfigDict, output: Path) -> None:
@@ -44,7 +44,7 @@ def plot_config(config: ConfigDict, output: Path) -> None:
     except ValueError as error:
         raise UserError(f"config.model: {error}") from error
     schedule = make_schedule(settings.optimizer, settings.model.d_model)
-    _save(draw_recipe(schedule, settings.train.num_steps, encodings), output)
+    save_figure(draw_recipe(schedule, settings.train.num_steps, encodings), output)
 
 
 def _encodings(settings: Settings) -> np.ndarray | None:
@@ -58,7 +58,8 @@ def _encodings(settings: Settings) -> np.ndarray | None:
     return np.asarray(added[0]) if added.any() else None
 
 
-def _read_records(workdir: Path) -> Records:
+def read_records(workdir: Path) -> Records:
+    """What a run's metrics.jsonl holds; UserError where there is nothing."""
     path = workdir / "metrics.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -79,7 +80,8 @@ def _parse(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
-def _save(figure: Figure, output: Path) -> None:
+def save_figure(figure: Figure, output: Path) -> None:
+    """Writes a PNG; UserError where that cannot be."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(output, format="png")

@@ -7,11 +7,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from transformer_jax.analysis.tables import Row
+
 Records = Sequence[Mapping[str, Any]]
 """What a run's metrics.jsonl holds: objects with `step`, `split` and figures."""
 
 _SCORES = ("bleu", "exact_match", "f1", "accuracy")
-_PANEL_SIZE = (6.0, 3.8)  # inches
+_PANEL_WIDTH, _PANEL_HEIGHT = 6.0, 3.8  # inches
 
 
 def draw_curves(runs: Mapping[str, Records]) -> Figure:
@@ -65,6 +67,23 @@ def draw_recipe(
     return figure
 
 
+def draw_rows(rows: Sequence[Row]) -> Figure:
+    """A panel for each figure of an experiment: its seeds as dots, mean and deviation of a row."""
+    names = list(dict.fromkeys(name for row in rows for name in row.figures))
+    figure, axes = _grid(len(names), columns=2, height=0.8 + 0.35 * len(rows))
+    for ax, name in zip(axes, names, strict=True):
+        for place, row in enumerate(rows):
+            values = row.finite(name)
+            ax.plot(values, [place] * len(values), "o", color="C0", alpha=0.4, ms=4)
+            if values:
+                spread = row.deviation(name) if len(values) > 1 else 0.0
+                ax.errorbar(row.mean(name), place, xerr=spread, fmt="|", color="C3", capsize=3)
+        ax.set(title=name, yticks=range(len(rows)), yticklabels=[row.name for row in rows])
+        ax.invert_yaxis()
+        ax.grid(alpha=0.3, axis="x")
+    return figure
+
+
 def _draw_encodings(figure: Figure, whole: Axes, few: Axes, encodings: np.ndarray) -> None:
     largest = np.abs(encodings).max()
     image = whole.imshow(encodings.T, cmap="RdBu", aspect="auto", vmin=-largest, vmax=largest)
@@ -79,11 +98,10 @@ def _draw_encodings(figure: Figure, whole: Axes, few: Axes, encodings: np.ndarra
     few.legend(fontsize="small")
 
 
-def _grid(panels: int, columns: int) -> tuple[Figure, list[Axes]]:
+def _grid(panels: int, columns: int, height: float = _PANEL_HEIGHT) -> tuple[Figure, list[Axes]]:
     columns = min(panels, columns)
     rows = -(-panels // columns)
-    width, height = _PANEL_SIZE
-    figure = Figure(figsize=(width * columns, height * rows), layout="constrained", dpi=120)
+    figure = Figure(figsize=(_PANEL_WIDTH * columns, height * rows), layout="constrained", dpi=120)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for ax in axes[panels:]:
         ax.remove()

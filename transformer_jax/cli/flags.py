@@ -1,6 +1,7 @@
 """The verbs and their flags, declared."""
 
 import argparse
+import re
 
 from transformer_jax.errors import UserError
 
@@ -8,6 +9,7 @@ PROGRAM = "python -m transformer_jax"
 OVERRIDE = "--config."
 VERBS = {
     "train": {},
+    "sweep": {},
     "evaluate": {},
     "predict": {},
     "score": {},
@@ -50,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     _add_train(verbs)
+    _add_sweep(verbs)
     _add_evaluate(verbs)
     _add_predict(verbs)
     _add_score(verbs)
@@ -71,7 +74,32 @@ def _add_train(verbs) -> None:
         action="store_true",
         help="print parameters, batch shapes and a memory estimate, and exit",
     )
+    train.add_argument(
+        "--seeds",
+        type=_positive,
+        metavar="N",
+        help="train N seeds, from the config's upwards, together; each has a workdir in DIR",
+    )
     _add_distributed(train)
+
+
+def _add_sweep(verbs) -> None:
+    sweep = verbs.add_parser(
+        "sweep",
+        help="train the rows of a sweep, several seeds each; prints and keeps a table",
+        epilog=f"Any field can be set for all rows: {OVERRIDE}SECTION.FIELD=VALUE. The same "
+        "command goes on where it stopped.",
+    )
+    sweep.add_argument("--sweep", metavar="FILE", help="the experiment, as experiments/NAME.py")
+    sweep.add_argument("--config", metavar="FILE", help="instead of the sweep's own base config")
+    sweep.add_argument("--workdir", metavar="DIR", help="where runs and tables are kept")
+    sweep.add_argument(
+        "--rows", type=_pattern, default="", metavar="REGEX", help="only rows whose name has it"
+    )
+    sweep.add_argument("--seeds", type=_positive, metavar="N", help="instead of the sweep's own")
+    sweep.add_argument(
+        "--at_once", type=_positive, metavar="N", help="seeds in one program (default: all)"
+    )
 
 
 def _add_evaluate(verbs) -> None:
@@ -193,6 +221,14 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from error
+    return text
 
 
 def _natural(text: str) -> int:

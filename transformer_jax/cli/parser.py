@@ -79,6 +79,8 @@ def _check_required(args: argparse.Namespace) -> None:
     required = {"config", "workdir"} & vars(args).keys()
     if getattr(args, "dry_run", False):
         required.remove("workdir")
+    if args.verb == "sweep":
+        required = {"sweep", "workdir"}
     if args.verb == "score":
         required |= {"source", "target"}
     if args.verb == "plot":

@@ -24,8 +24,28 @@ def train(args: argparse.Namespace) -> None:
     _connect(args, config)
     if args.dry_run:
         _print_once(dry_run.describe(config))
+    elif args.seeds:
+        from transformer_jax import sweeps
+
+        _print_table(sweeps.run_seeds(config, args.workdir, args.seeds))
     else:
         api.train(config, args.workdir)
+
+
+def sweep(args: argparse.Namespace) -> None:
+    """Trains what a sweep asks for and is not there yet; prints the table."""
+    from transformer_jax import sweep_files, sweeps
+
+    changes = _given(args, ("config", "seeds"))
+    plan = sweep_files.load_sweep(args.sweep, **changes)
+    _print_table(sweeps.run_sweep(plan, args.workdir, args.overrides, args.at_once, args.rows))
+
+
+def _print_table(rows: list[Any]) -> None:
+    from transformer_jax.analysis import tables
+
+    if rows:
+        print(tables.as_text(rows))
 
 
 def evaluate(args: argparse.Namespace) -> None:

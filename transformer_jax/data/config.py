@@ -36,6 +36,8 @@ class DataConfig:
         no translations.
       text_field: the field that `tfds` reads of such a builder; None: "text".
       label_field, pair_field: the fields of labels and of second texts, if they are to be read.
+      order_seed: decides the order of training examples, and what is drawn of them (masks, say);
+        None: the run's `seed`.
       num_train_examples: train on so many examples of the split, the first ones; None: on all.
       synthetic_size: how many training pairs of the synthetic set to draw.
       synthetic_seed: the seed that all its splits are drawn with.
@@ -67,6 +69,7 @@ class DataConfig:
     text_field: str | None = None
     label_field: str | None = None
     pair_field: str | None = None
+    order_seed: int | None = None
     num_train_examples: int | None = None
     synthetic_size: int = 20_000
     synthetic_seed: int = 0
@@ -86,8 +89,9 @@ class DataConfig:
         for field in ("num_train_examples", "synthetic_size"):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}")
-        if self.synthetic_seed < 0:
-            raise ValueError(f"synthetic_seed must not be negative, but is {self.synthetic_seed}")
+        for field in ("order_seed", "synthetic_seed"):
+            if (getattr(self, field) or 0) < 0:
+                raise ValueError(f"{field} must not be negative, but is {getattr(self, field)}")
         if self.corpus_weights() and self.num_train_examples:
             raise ValueError("weights and num_train_examples exclude each other: leave one out")
 

@@ -78,6 +78,48 @@ class TrainBatches(Iterator[Batch]):
         return sum(stream["overlong"] for stream in self.get_state().values())
 
 
+class StackedBatches(Iterator[Batch]):
+    """The batches of replicas, each in an order of its own, with an axis of replicas before them.
+
+    Its state is made of theirs, whose names begin with the replica's number.
+    """
+
+    def __init__(self, replicas: Sequence[TrainBatches]):
+        self._replicas = replicas
+
+    def __next__(self) -> Batch:
+        batches = [next(replica) for replica in self._replicas]
+        return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+    def get_state(self) -> dict[str, dict[str, int]]:
+        """As `TrainBatches.get_state`."""
+        states = enumerate(replica.get_state() for replica in self._replicas)
+        return {f"{i}/{name}": place for i, state in states for name, place in state.items()}
+
+    def set_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
+        """As `TrainBatches.set_state`."""
+        for i, replica in enumerate(self._replicas):
+            replica.set_state(replica_state(state, i))
+
+    @property
+    def seen(self) -> np.ndarray:
+        """Of each replica."""
+        return np.array([replica.seen for replica in self._replicas])
+
+    @property
+    def overlong(self) -> np.ndarray:
+        """Of each replica."""
+        return np.array([replica.overlong for replica in self._replicas])
+
+
+def replica_state(state: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """What one replica's iterator is to be set to, of the state of `StackedBatches`."""
+    prefix = f"{index}/"
+    return {
+        name.removeprefix(prefix): place for name, place in state.items() if name.startswith(prefix)
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class EvalBatches(Sequence[Batch]):
     """One pass over a source, in memory: iterate over it as often as you like.

@@ -54,6 +54,12 @@ class JitEngine:
 
     mesh: Mesh
     axis_name: ClassVar[None] = None
+    num_replicas: ClassVar[int] = 1
+
+    @property
+    def row_shards(self) -> int:
+        """Into how many parts the devices divide the rows of a batch."""
+        return row_shards(self.mesh)
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         """Compiles for a portable abstract state and the abstract arrays of a whole batch."""
@@ -65,7 +71,7 @@ class JitEngine:
             compiler_options=precision.compiler_options(),
         )
         rows = NamedSharding(self.mesh, ROWS)
-        batch = jax.tree.map(lambda leaf: _struct(leaf.shape, leaf.dtype, rows), batch)
+        batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
         return CompiledStep(step.lower(state, batch).compile(), self._place)
 
     def _place(self, batch):
@@ -96,6 +102,12 @@ class PmapEngine:
 
     mesh: Mesh
     axis_name: ClassVar[str] = "devices"
+    num_replicas: ClassVar[int] = 1
+
+    @property
+    def row_shards(self) -> int:
+        """As `JitEngine.row_shards`."""
+        return self.mesh.size
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         """As `JitEngine.compile`."""
@@ -107,8 +119,10 @@ class PmapEngine:
             devices=list(self.mesh.devices.flat),
         )
         count = self.mesh.size
-        state = jax.tree.map(lambda leaf: _struct((count, *leaf.shape), leaf.dtype), state)
-        batch = jax.tree.map(lambda leaf: _struct(_divided(leaf.shape, count), leaf.dtype), batch)
+        state = jax.tree.map(lambda leaf: shape_struct((count, *leaf.shape), leaf.dtype), state)
+        batch = jax.tree.map(
+            lambda leaf: shape_struct(_divided(leaf.shape, count), leaf.dtype), batch
+        )
         lowered = step.lower(state, batch)
         return CompiledStep(lowered.compile(precision.compiler_options()), self._place)
 
@@ -162,12 +176,12 @@ def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
     return PmapEngine(mesh) if pmap else JitEngine(mesh)
 
 
-def create_state(init_state: Callable, seed: int, abstract: Any) -> Any:
+def create_state(init_state: Callable, seed: Any, abstract: Any) -> Any:
     """The portable state `init_state(seed)`, made in its parts: never whole on one device.
 
     Args:
       init_state: a function from a seed to a state.
-      seed: of the run.
+      seed: of the run, or those of replicas.
       abstract: the state's shapes with their shardings (`rules.shard`).
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
@@ -178,5 +192,6 @@ def _divided(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     return (count, shape[0] // count, *shape[1:])
 
 
-def _struct(shape, dtype, sharding=None) -> jax.ShapeDtypeStruct:
+def shape_struct(shape, dtype, sharding=None) -> jax.ShapeDtypeStruct:
+    """An abstract array, with its sharding if it has one."""
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)

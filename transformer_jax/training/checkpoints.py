@@ -141,6 +141,10 @@ class Checkpoints:
         training = read_arrays(folder, TRAINING, training)
         return int(folder.name), join_state(abstract_state, params, training), read_data(folder)
 
+    def data_state(self, which: Which) -> Any:
+        """Where the data iterator stood; else as `restore`."""
+        return read_data(find_checkpoint(self.directory, which))
+
     def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
         """Reads (and compares) the parameters alone: (step, params). Else as `restore`."""
         folder = find_checkpoint(self.directory, which, (PARAMS,))

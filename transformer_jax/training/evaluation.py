@@ -60,7 +60,7 @@ class Evaluator:
         """Figures of the task and of its loss, and the outputs for `decoded`."""
         scores, outputs = self.task.evaluate(params, self.decoded, self.decode)
         count = len(outputs or self.examples)
-        return {**scores, **self._loss_figures(params), "num_examples": count}, outputs
+        return {**scores, **self.loss_figures(params), "num_examples": count}, outputs
 
     @functools.cached_property
     def decoded(self) -> Sequence[Mapping[str, str]]:
@@ -69,7 +69,8 @@ class Evaluator:
         chosen = np.linspace(0, len(self.examples) - 1, count).astype(int)
         return [self.examples[i] for i in chosen]
 
-    def _loss_figures(self, params) -> dict[str, float]:
+    def loss_figures(self, params: Any) -> dict[str, Any]:
+        """What the task makes of the loss over all examples; nothing is decoded."""
         sums: dict[str, float] = {}
         for batch in self._batches:
             of_batch = self._sums(params, place_like(params, batch))

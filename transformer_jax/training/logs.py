@@ -5,16 +5,18 @@ import contextlib
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from transformer_jax.errors import UserError
 from transformer_jax.training.event_file import EventFile
-from transformer_jax.training.progress import start_progress
+from transformer_jax.training.progress import NoProgress, start_progress
 from transformer_jax.training.records import RecordFile, plain_value
 
 
@@ -55,12 +57,20 @@ class RunLog:
       UserError: `wandb`, a project of Weights & Biases, is given and its package is not installed.
     """
 
-    def __init__(self, workdir: Path, *, start_step: int, num_steps: int, wandb: str | None = None):
+    def __init__(
+        self,
+        workdir: Path,
+        *,
+        start_step: int,
+        num_steps: int,
+        wandb: str | None = None,
+        shown: bool = True,
+    ):
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
         self._events = EventFile(workdir / "tensorboard", start_step=start_step)
         self._wandb = _start_wandb(wandb, workdir) if wandb else None
-        self._progress = start_progress(start_step, num_steps)
+        self._progress = start_progress(start_step, num_steps) if shown else NoProgress()
 
     def advance(self, step: int) -> None:
         """Shows that `step` steps are done; cheap enough for every step."""
@@ -102,6 +112,34 @@ class RunLog:
         except OSError:  # a full disk, say
             if kind is None:
                 raise
+
+
+class ReplicaLogs(contextlib.ExitStack):
+    """The figures of replicas trained together: each in a log of its own, their means shown.
+
+    Args:
+      workdirs: of the replicas.
+      options: of each `RunLog`.
+    """
+
+    def __init__(self, workdirs: Sequence[Path], **options: Any):
+        super().__init__()
+        self._logs = [RunLog(workdir, **options, shown=False) for workdir in workdirs]
+        self._progress = start_progress(options["start_step"], options["num_steps"])
+        for log in self._logs:
+            self.push(log)
+        self.callback(self._progress.close)
+
+    def advance(self, step: int) -> None:
+        """As `RunLog.advance`."""
+        self._progress.advance(step)
+
+    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """As `RunLog.record`; what has an axis [R] is of one replica each, the rest of all."""
+        for i, log in enumerate(self._logs):
+            log.record(step, split, {n: v[i] if np.ndim(v) else v for n, v in metrics.items()})
+        numbers = {n: v for n, v in metrics.items() if np.asarray(v).dtype.kind in "biuf"}
+        self._progress.report(step, split, {n: float(np.mean(v)) for n, v in numbers.items()})
 
 
 class NoLog(contextlib.nullcontext):

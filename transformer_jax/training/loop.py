@@ -4,15 +4,16 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import operator
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from transformer_jax import metrics
 from transformer_jax.data.pipeline import TrainBatches
-from transformer_jax.errors import UserError
+from transformer_jax.errors import DivergedError
 from transformer_jax.parallel import hosts
 from transformer_jax.training.checkpoints import Checkpoints
 from transformer_jax.training.logs import RunLog
@@ -82,7 +83,7 @@ class TrainConfig:
 
 @dataclasses.dataclass
 class Loop:
-    """Steps, and what happens between them.
+    """Steps, and what happens between them: of one run, or of R replicas whose figures are [R].
 
     Attributes:
       train_step: compiled, (state, batch) -> (state, sums).
@@ -91,7 +92,7 @@ class Loop:
       log: where figures go.
       checkpoints: where the state goes.
       evaluate: (step, params) -> (figures, the score that the best checkpoint has most of).
-      learning_rate: of a number of updates done.
+      learning_rate: of a number of updates done; [R] where replicas differ in it.
       utilization: seconds of a step -> figures of how much of the hardware it used.
       profiler: traces some of the steps.
       log_every, evaluate_every, save_every: updates between two of each.
@@ -114,7 +115,7 @@ class Loop:
         """Trains from update `start` to `num_steps`, or to a SIGTERM; the state then is saved.
 
         Raises:
-          UserError: the loss is no longer finite; nothing of that step is saved.
+          DivergedError: the loss is no longer finite, of no replica; nothing of that step is saved.
         """
         meter = Meter()
         stopped = False
@@ -144,8 +145,8 @@ class Loop:
     def _record(self, step: int, meter: "Meter") -> None:
         figures = meter.read()
         figures |= self.utilization(figures["step_ms"] / 1e3)
-        figures["learning_rate"] = float(self.learning_rate(step - 1))
-        if self.batches.overlong:
+        figures["learning_rate"] = self.learning_rate(step - 1)
+        if np.any(self.batches.overlong):
             figures |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
         self.log.record(step, "train", figures)
 
@@ -170,7 +171,7 @@ class Meter:
         self._clear()
 
     def _clear(self):
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, Any] = {}
         self._steps = 0
         self._since = time.perf_counter()
 
@@ -179,7 +180,7 @@ class Meter:
         self._settle()
         self._pending = (step, sums)
 
-    def read(self) -> dict[str, float]:
+    def read(self) -> dict[str, Any]:
         """The figures of the steps since the last reading."""
         self._settle()
         seconds = time.perf_counter() - self._since
@@ -206,8 +207,8 @@ class Meter:
         self._pending = None
         self._sums = metrics.add(self._sums, sums)
         self._steps += 1
-        if not math.isfinite(self._sums["loss"] + self._sums["grad_norm"]):
-            raise UserError(
+        if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
+            raise DivergedError(
                 f"the loss or its gradient is not finite at step {step}; nothing of it was saved: "
                 "in a new workdir, lower optimizer.learning_rate or set optimizer.clip_norm"
             )

@@ -84,6 +84,19 @@ class ProgressLines:
         return format_seconds(seconds_a_step * (self._num_steps - step)) + " left"
 
 
+class NoProgress:
+    """Nothing is shown, because another shows it."""
+
+    def advance(self, step: int) -> None:
+        pass
+
+    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def format_figures(metrics: Mapping[str, Any]) -> str:
     """The numbers among `metrics`, four digits each: `loss 3.214 tokens_per_s 10453`."""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, Real)}

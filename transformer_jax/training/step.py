@@ -18,8 +18,9 @@ def make_train_step(
     accumulation_steps: int = 1,
     axis_name: str | None = None,
     ema_decay: float | None = None,
-) -> Callable[[TrainState, Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """Builds `train_step(state, batch) -> (state, sums)`.
+) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
+    """Builds `train_step(state, batch, rate=None) -> (state, sums)`; `rate` scales the update, as a
+    learning rate so many times as high would.
 
     Gradients, losses and weights are summed over the whole batch and divided once, so that neither
     micro-batches nor devices with more padding than others bias the mean over tokens.
@@ -34,7 +35,9 @@ def make_train_step(
         sums are added up, and each draws its own dropout.
     """
 
-    def train_step(state: TrainState, batch: Any) -> tuple[TrainState, dict[str, jax.Array]]:
+    def train_step(
+        state: TrainState, batch: Any, rate: jax.Array | None = None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
         if axis_name is not None:
             rng = jax.random.fold_in(rng, jax.lax.axis_index(axis_name))
@@ -44,6 +47,8 @@ def make_train_step(
             grads, sums = jax.lax.psum((grads, sums), axis_name)
         grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
         updates, opt_state = optimizer.update(grads, state.opt_state, live)
+        if rate is not None:
+            updates = jax.tree.map(lambda update: rate * update, updates)
         sums["grad_norm"] = optax.tree.norm(grads)
         live = optax.apply_updates(live, updates)
         state = state.replace(step=state.step + 1, opt_state=opt_state)

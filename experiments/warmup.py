@@ -1,0 +1,30 @@
+"""Does a model whose norm stands before the sublayer need a warm-up?
+
+    python -m transformer_jax sweep --sweep=experiments/warmup.py --workdir=runs/warmup
+
+Xiong et al. (2020): behind the sum, gradients near the output are large at first, and Adam without
+warm-up fails; before the sublayer it does not. Each placement with no warm-up to speak of, a short
+and a long one, at one peak of the learning rate.
+"""
+
+PLACEMENTS = ("post", "pre")
+UPDATES = (1, 100, 1000)
+
+
+def get_sweep():
+    rows = {
+        f"{placement}, {updates} updates": {
+            "model.norm_placement": placement,
+            "optimizer.warmup_steps": updates,
+        }
+        for placement in PLACEMENTS
+        for updates in UPDATES
+    }
+    base = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-3}
+    return dict(
+        config="configs/multi30k_en_de_tiny.py",
+        base=base,
+        rows=rows,
+        seeds=3,
+        figures=["loss", "bleu"],
+    )

@@ -1,0 +1,112 @@
+"""Tables of experiments: a row for each variant, mean and deviation over its seeds."""
+
+import csv
+import dataclasses
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One variant of an experiment.
+
+    Attributes:
+      name: what was varied.
+      figures: by name, one value for each seed; NaN of a seed that diverged, None where there is
+        no figure.
+      parameters: of the model.
+      tokens_per_s: of all seeds that trained at once.
+      seconds: wall time of all seeds.
+    """
+
+    name: str
+    figures: Mapping[str, Sequence[float | None]]
+    parameters: int
+    tokens_per_s: float
+    seconds: float
+
+    @property
+    def seeds(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.figures.values())))
+
+    def finite(self, figure: str) -> list[float]:
+        """The values of a figure that are numbers."""
+        values = self.figures.get(figure, [])
+        return [value for value in values if value is not None and math.isfinite(value)]
+
+    def mean(self, figure: str) -> float:
+        """Over the seeds that have the figure; NaN if none has."""
+        return statistics.fmean(self.finite(figure)) if self.finite(figure) else math.nan
+
+    def deviation(self, figure: str) -> float:
+        """The sample's standard deviation; NaN of fewer than two seeds."""
+        values = self.finite(figure)
+        return statistics.stdev(values) if len(values) > 1 else math.nan
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Columns of equal width, for a terminal."""
+    cells = [_header(rows), *(_cells(row, _figures(rows)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [[cells[0][0], *cells[0][1:]], *cells[1:]]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def as_markdown(rows: Sequence[Row]) -> str:
+    """The same for a README."""
+    header = _header(rows)
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    lines = [header, rule, *(_cells(row, _figures(rows)) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def as_csv(rows: Sequence[Row]) -> str:
+    """The same with all digits, mean and deviation apart."""
+    names = _figures(rows)
+    of_figures = [f"{name}_{what}" for name in names for what in ("mean", "deviation")]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["row", *of_figures, "seeds", "parameters", "tokens_per_s", "seconds"])
+    for row in rows:
+        values = [value for name in names for value in (row.mean(name), row.deviation(name))]
+        values = ["" if math.isnan(value) else value for value in values]
+        rest = [row.seeds, row.parameters, round(row.tokens_per_s), round(row.seconds)]
+        writer.writerow([row.name, *values, *rest])
+    return out.getvalue()
+
+
+def _figures(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.figures))
+
+
+def _header(rows: Sequence[Row]) -> list[str]:
+    return ["", *_figures(rows), "seeds", "parameters", "tokens/s", "time"]
+
+
+def _cells(row: Row, names: Sequence[str]) -> list[str]:
+    figures = [_figure(row, name) for name in names]
+    size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
+    return [row.name, *figures, str(row.seeds), size, speed, f"{row.seconds / 60:.1f} min"]
+
+
+def _figure(row: Row, name: str) -> str:
+    """Mean and deviation with as many digits as the deviation tells apart."""
+    values, count = row.finite(name), len(row.figures.get(name, []))
+    lost = sum(v is not None and not math.isfinite(v) for v in row.figures.get(name, []))
+    note = f" ({lost} of {count} diverged)" if lost else ""
+    if not values:
+        return note.strip() or "-"
+    mean, deviation = row.mean(name), row.deviation(name)
+    digits = max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 3
+    if math.isnan(deviation):
+        return f"{mean:.{digits}f}{note}"
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}{note}"

@@ -1,0 +1,113 @@
+"""Replicas: several runs of one config in one program, by `vmap`.
+
+R replicas, each with parameters, optimizer and random numbers of its own; none knows of another.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from transformer_jax import precision
+from transformer_jax.parallel.engines import CompiledStep, shape_struct
+from transformer_jax.parallel.mesh import DATA, ParallelConfig, make_mesh, replicated
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaEngine:
+    """`jit` of the step under `vmap`: R replicas, each with a state of its own, in one program.
+
+    Every leaf of the state, and every array of the batch unless all share it, has a leading axis
+    of replicas, divided along the mesh's axis `data`; a device has its replicas' rows whole.
+
+    Attributes:
+      mesh: with `data` alone, which divides R.
+      rates: each replica's learning rate, as a multiple of what the schedule says.
+      same_batch: all replicas train on the same batches.
+    """
+
+    mesh: Mesh
+    rates: tuple[float, ...]
+    same_batch: bool = False
+    axis_name: ClassVar[None] = None
+    row_shards: ClassVar[int] = 1
+
+    @property
+    def num_replicas(self) -> int:
+        """R."""
+        return len(self.rates)
+
+    @property
+    def divided(self) -> NamedSharding:
+        """Of an array whose first axis is the replicas."""
+        return NamedSharding(self.mesh, PartitionSpec(DATA))
+
+    def compile(self, train_step: Callable, state: Any, batch: Any) -> CompiledStep:
+        """As `JitEngine.compile`, for the abstract arrays of one replica's batch; the step takes
+        the rate as its third argument."""
+        rates = None if set(self.rates) == {1.0} else np.array(self.rates, np.float32)
+        axes = (0, None if self.same_batch else 0, None if rates is None else 0)
+
+        def together(state, batch):
+            return jax.vmap(train_step, axes)(state, batch, rates)
+
+        step = jax.jit(
+            together,
+            donate_argnums=0,
+            out_shardings=(self.divided, replicated(self.mesh)),
+            compiler_options=precision.compiler_options(),
+        )
+        lead = () if self.same_batch else (self.num_replicas,)
+        sharding = replicated(self.mesh) if self.same_batch else self.divided
+        batch = jax.tree.map(
+            lambda leaf: shape_struct((*lead, *leaf.shape), leaf.dtype, sharding), batch
+        )
+        return CompiledStep(step.lower(state, batch).compile(), dict)
+
+    def adopt(self, state: Any) -> Any:
+        """As `JitEngine.adopt`."""
+        return state
+
+    def portable(self, state: Any) -> Any:
+        """As `JitEngine.portable`."""
+        return state
+
+    def constrain(self, x: jax.Array) -> jax.Array:
+        """Nothing to divide inside of one replica."""
+        return x
+
+    def replica(self, tree: Any, index: int) -> Any:
+        """One replica's part of a tree of arrays [R, ...], held whole by every device."""
+        return self._take(tree, index)
+
+    @cached_property
+    def _take(self):
+        take = lambda tree, index: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
+        return jax.jit(take, out_shardings=replicated(self.mesh))
+
+
+def make_replica_engine(
+    config: ParallelConfig, rates: Sequence[float], same_batch: bool
+) -> ReplicaEngine:
+    """The engine of as many replicas as there are rates, over as many devices as divide them.
+
+    Raises:
+      ValueError: the config asks for more than one process, for fsdp or tensor parallelism, or for
+        devices that do not divide the replicas.
+    """
+    if config.fsdp * config.tensor > 1 or jax.process_count() > 1:
+        raise ValueError(
+            "replicas are divided among the devices of one process, a whole one each: set fsdp and "
+            "tensor to 1, or train the seeds one by one"
+        )
+    data = config.data or math.gcd(len(rates), jax.device_count())
+    if len(rates) % data:
+        raise ValueError(f"data {data} does not divide {len(rates)} replicas; set it to none")
+    devices = jax.devices()[:data]
+    mesh = make_mesh(dataclasses.replace(config, data=data), devices)
+    return ReplicaEngine(mesh, tuple(rates), same_batch)
