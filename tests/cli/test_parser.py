@@ -41,7 +41,7 @@ def test_a_dry_run_needs_no_workdir():
     [
         ("trian --config=a.py", "unknown verb trian; did you mean train?"),
         ("benchmark decoed --config=a.py", "unknown verb decoed; did you mean decode?"),
-        ("xyz", "unknown verb xyz; known: train, evaluate, predict, score, plot, benchmark"),
+        ("xyz", "unknown verb xyz; known: train, sweep, evaluate, predict, score, plot, benchmark"),
         ("predict --work_dir=w", "unknown flag --work_dir; did you mean --workdir?"),
         (
             "predict --workdir=w --beam-size 4",
@@ -50,7 +50,7 @@ def test_a_dry_run_needs_no_workdir():
         ("predict --workdir=w --beam=4", "unknown flag --beam; did you mean --beam_size?"),
         ("evaluate --workdir=w extra", "unexpected argument extra"),
         ("benchmark train --config=a.py --beam_size=4", "unknown flag --beam_size"),
-        ("", "needs a verb: train, evaluate, predict, score, plot, benchmark"),
+        ("", "needs a verb: train, sweep, evaluate, predict, score, plot, benchmark"),
         ("benchmark", "benchmark` needs a verb: train, decode"),
         ("predict", "predict needs --workdir"),
         ("train --workdir=w", "train needs --config"),
@@ -65,6 +65,10 @@ def test_a_dry_run_needs_no_workdir():
         ("predict --workdir=w --distributed --process_id=-1", "'-1' is not a whole number from 0"),
         ("score --workdir=w --source=a", "score needs --target"),
         ("score --workdir=w --config.seed=1", "score takes no --config.seed"),
+        ("sweep --workdir=w", "sweep needs --sweep"),
+        ("sweep --sweep=s.py", "sweep needs --workdir"),
+        ("sweep --sweep=s.py --workdir=w --rows=(", "'(' is no regular expression"),
+        ("train --config=a.py --workdir=w --seeds=0", "'0' is not a positive whole number"),
         ("plot", "plot needs --workdir, of runs to draw, or --config"),
         ("plot --workdir=w --config=a.py", "or --config: one of them"),
         ("predict --workdir", "argument --workdir: expected one argument"),
