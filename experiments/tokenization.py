@@ -1,6 +1,6 @@
 """Which units should a translator read and write?
 
-    python -m transformer_jax sweep --sweep=experiments/tokenizers.py --workdir=runs/tokenizers
+    python -m transformer_jax sweep --sweep=experiments/tokenization.py --workdir=runs/tokenization
 
 Characters, BPE and unigram pieces in three sizes, and whole words, for about the same time. Only
 BLEU compares: a loss is of a token, and tokens differ. Rows of characters are four times as long.
