@@ -1,0 +1,151 @@
+"""Table 1 of "Attention Is All You Need", measured: what a layer costs as sequences grow.
+
+    python experiments/complexity.py --output=complexity
+
+Time and memory of one layer, forward and backward, on one sequence of n vectors of size d:
+self-attention (the paper's order n^2 d), self-attention restricted to a window of r (r n d), a
+convolution of k neighbours (k n d^2) and a recurrence (n d^2; an LSTM, of Hochreiter and
+Schmidhuber 1997). Beside each order the exponent of n that the longest sequences show. Writes
+OUTPUT.csv and OUTPUT.png, and prints the table.
+"""
+
+import argparse
+import csv
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from matplotlib.figure import Figure
+
+from transformer_jax.nn.attention import MultiHeadAttention, scaled_dot_product_attention
+from transformer_jax.nn.config import TransformerConfig
+
+WINDOW, KERNEL, HEADS = 64, 3, 4
+ORDERS = {
+    "self-attention": "n^2 d",
+    f"self-attention, r = {WINDOW}": "r n d",
+    f"convolution, k = {KERNEL}": "k n d^2",
+    "recurrence, LSTM": "n d^2",
+}
+FIELDS = ("layer", "n", "milliseconds", "mebibytes")
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of x [B, T, D] to itself, to all of it or to what is near."""
+
+    d_model: int
+    restricted: bool = False
+
+    @nn.compact
+    def __call__(self, x):
+        config = TransformerConfig(d_model=self.d_model, num_heads=HEADS)
+        attention = MultiHeadAttention(config)
+        key, value = attention.keys_values(x)
+        if not self.restricted:
+            return attention(x, key, value, jnp.ones((1, 1, 1, 1), bool), True)
+        return attention.output(near(attention.query(x), key, value))
+
+
+def near(query, key, value):
+    """Attention in blocks of r: each looks at itself and the block before, 2 r positions at most."""
+    rows, length, heads, size = query.shape
+    blocks = (rows * length // WINDOW, WINDOW, heads, size)
+
+    def with_block_before(x):
+        x = x.reshape(rows, -1, WINDOW, heads, size)
+        before = jnp.pad(x, ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))[:, :-1]
+        return jnp.concatenate([before, x], axis=2).reshape(blocks[0], 2 * WINDOW, heads, size)
+
+    keys, values = with_block_before(key), with_block_before(value)
+    is_first = jnp.arange(blocks[0]) % (length // WINDOW) == 0
+    is_before = jnp.arange(2 * WINDOW) < WINDOW
+    mask = ~(is_first[:, None] & is_before)[:, None, None]  # nothing stands before the first block
+    found = scaled_dot_product_attention(query.reshape(blocks), keys, values, mask)
+    return found.reshape(query.shape)
+
+
+def layers(d_model: int) -> dict[str, nn.Module]:
+    """By the names of ORDERS."""
+    made = (
+        SelfAttention(d_model),
+        SelfAttention(d_model, restricted=True),
+        nn.Conv(d_model, kernel_size=(KERNEL,)),
+        nn.RNN(nn.OptimizedLSTMCell(d_model)),
+    )
+    return dict(zip(ORDERS, made, strict=True))
+
+
+def measure(layer: nn.Module, length: int, d_model: int) -> tuple[float, float]:
+    """Milliseconds, and the mebibytes that the program holds besides its arguments."""
+    x = jax.random.normal(jax.random.key(0), (1, length, d_model))
+    params = layer.init(jax.random.key(1), x)
+    step = jax.jit(jax.grad(lambda params, x: (layer.apply(params, x) ** 2).sum(), (0, 1)))
+    step = step.lower(params, x).compile()
+    seconds = statistics.median(timed(lambda: jax.block_until_ready(step(params, x))))
+    return 1e3 * seconds, step.memory_analysis().temp_size_in_bytes / 2**20
+
+
+def timed(run: Callable[[], object], least: float = 0.3) -> list[float]:
+    """Seconds of each of at least five runs that together take `least` seconds."""
+    run()
+    found = []
+    while len(found) < 5 or sum(found) < least:
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def exponent(points: list[tuple[int, float]]) -> float:
+    """Of n, between the longest sequence and one of a quarter of its length."""
+    (n, a), (m, b) = points[-3], points[-1]
+    return math.log(b / a) / math.log(m / n)
+
+
+def draw(rows: list[dict], output: Path) -> None:
+    """Both costs over n, on logarithmic axes."""
+    figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=110)
+    for ax, name in zip(figure.subplots(1, 2), FIELDS[2:], strict=True):
+        for layer in ORDERS:
+            of_layer = [row for row in rows if row["layer"] == layer]
+            ns, values = [row["n"] for row in of_layer], [row[name] for row in of_layer]
+            ax.loglog(ns, values, marker="o", ms=4, label=f"{layer}: {ORDERS[layer]}")
+        ax.set(title=f"{name}, forward and backward", xlabel="n, positions")
+        ax.grid(alpha=0.3, which="both")
+    ax.legend(fontsize="small")
+    figure.savefig(output)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--output", default="complexity")
+    parser.add_argument("--d_model", type=int, default=128)
+    parser.add_argument("--longest", type=int, default=4096)
+    args = parser.parse_args()
+    lengths = [2**k for k in range(6, args.longest.bit_length())]
+    rows = []
+    for name, layer in layers(args.d_model).items():
+        for length in lengths:
+            found = measure(layer, length, args.d_model)
+            rows.append(dict(zip(FIELDS, (name, length, *found), strict=True)))
+            print(f"{name}, n = {length}: {found[0]:.2f} ms", file=sys.stderr)
+    with Path(f"{args.output}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    draw(rows, Path(f"{args.output}.png"))
+    print(f"{'layer':28}{'order':>10}{'time ~ n^':>12}{'memory ~ n^':>14}")
+    for name, order in ORDERS.items():
+        of_layer = [row for row in rows if row["layer"] == name]
+        powers = [exponent([(row["n"], row[field]) for row in of_layer]) for field in FIELDS[2:]]
+        print(f"{name:28}{order:>10}{powers[0]:12.2f}{powers[1]:14.2f}")
+
+
+if __name__ == "__main__":
+    main()
