@@ -53,7 +53,7 @@ class SelfAttention(nn.Module):
 
 
 def near(query, key, value):
-    """Attention in blocks of r: each looks at itself and the block before, 2 r positions at most."""
+    """Attention in blocks of r: each looks at itself and at the block before."""
     rows, length, heads, size = query.shape
     blocks = (rows * length // WINDOW, WINDOW, heads, size)
 
