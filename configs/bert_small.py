@@ -36,13 +36,13 @@ def get_config() -> ConfigDict:
         schedule="linear",
         learning_rate=2e-3,
         warmup_steps=200,
-        decay_steps=4000,
+        decay_steps=3000,
         weight_decay=0.01,
         clip_norm=1.0,
         beta2=0.999,
         epsilon=1e-6,
     )
-    config.train = dict(num_steps=4000, tokens_per_batch=4096, label_smoothing=0.0)
+    config.train = dict(num_steps=3000, tokens_per_batch=4096, label_smoothing=0.0)
     config.eval = dict(every_steps=500)
     config.checkpoint = dict(every_steps=250, keep=2)
     return config

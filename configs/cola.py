@@ -39,14 +39,14 @@ def get_config() -> ConfigDict:
         name="adamw",
         schedule="linear",
         learning_rate=3e-4,
-        warmup_steps=200,
-        decay_steps=2000,
+        warmup_steps=100,
+        decay_steps=1000,
         weight_decay=0.01,
         clip_norm=1.0,
         beta2=0.999,
         epsilon=1e-6,
     )
-    config.train = dict(num_steps=2000, tokens_per_batch=1024, label_smoothing=0.0)
-    config.eval = dict(every_steps=500, num_examples=1100)
+    config.train = dict(num_steps=1000, tokens_per_batch=1024, label_smoothing=0.0)
+    config.eval = dict(every_steps=250, num_examples=1100)
     config.checkpoint = dict(every_steps=250, keep=2)
     return config

@@ -33,13 +33,13 @@ def get_config() -> ConfigDict:
         schedule="cosine",
         learning_rate=2e-3,
         warmup_steps=200,
-        decay_steps=4000,
+        decay_steps=2000,
         weight_decay=0.1,
         clip_norm=1.0,
         beta2=0.95,
         epsilon=1e-8,
     )
-    config.train = dict(num_steps=4000, tokens_per_batch=4096, label_smoothing=0.0)
+    config.train = dict(num_steps=2000, tokens_per_batch=4096, label_smoothing=0.0)
     config.eval = dict(every_steps=500)
     config.decode = dict(temperature=0.8, top_k=200, max_extra_length=200)
     config.checkpoint = dict(every_steps=250, keep=2)
