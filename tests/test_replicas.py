@@ -89,6 +89,12 @@ def test_each_replica_leaves_a_whole_workdir(together):
     assert len(list((workdir / "fast" / "predictions").iterdir())) == 1
 
 
+def test_the_folder_of_all_names_them(together):
+    workdir, _ = together
+    with pytest.raises(tj.UserError, match="name one of them: fast, seed_0, seed_1"):
+        tj.load(workdir)
+
+
 def test_replicas_are_resumed_together_bit_for_bit(three, together, tmp_path):
     half = {name: changed(config, train__num_steps=10) for name, config in three.items()}
     train_together(half, tmp_path)

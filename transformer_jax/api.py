@@ -75,6 +75,11 @@ def load(workdir: str | Path, checkpoint: str | int = "latest", average: int | N
     keep_freed_memory()
     use_compilation_cache()
     workdir = workdir_path(workdir)
+    if (workdir / "together").is_dir():
+        names = {path.parent.name for path in workdir.glob("*/checkpoints")} - {"together"}
+        raise UserError(
+            f"{workdir} holds runs trained together; name one of them: {', '.join(sorted(names))}"
+        )
     config = load_json(workdir / "config.json")
     settings = read_settings(config)
     tokenizers = load_tokenizers(workdir / "tokenizer")

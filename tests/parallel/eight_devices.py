@@ -119,10 +119,12 @@ def main():
         "losses": {layout: run["losses"] for layout, run in runs.items()},
         "share": {layout: run["share"] for layout, run in runs.items()},
         "without dropout": {layout: apart(run, runs["one"]) for layout, run in runs.items()},
-        "with dropout": compare(meshes, dropout_rate=0.2),
+        "with dropout": compare(meshes, name="language_modeling", dropout_rate=0.2),
         "language_modeling": compare(["pmap 8"], name="language_modeling"),
         "classification": compare(["2 x 2 x 2"], name="classification"),
-        "accumulated": compare(["pmap 8", "2 x 2 x 2"], accumulation_steps=2),
+        "accumulated": compare(
+            ["pmap 8", "2 x 2 x 2"], name="language_modeling", accumulation_steps=2
+        ),
     }
     json.dump(found, sys.stdout)
 
