@@ -59,3 +59,9 @@ def test_rates_lie_below_one(name, rate):
 def test_choices_are_listed(name, choices):
     with pytest.raises(ValueError, match=f"{name} is 'both', not one of {choices}"):
         TransformerConfig(**{name: "both"})
+
+
+@pytest.mark.parametrize("name", ["num_encoder_layers", "num_decoder_layers", "num_layers"])
+def test_layers_beyond_counting_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} is 99999999999; at most 1000 are built"):
+        TransformerConfig(**{name: 99_999_999_999})

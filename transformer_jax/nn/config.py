@@ -10,6 +10,9 @@ GIVEN = {"given": True}
 
 NORMAL_STD = 0.02
 
+MOST_LAYERS = 1000
+"""Each layer is traced by itself: a damaged or mistyped number must not take for ever."""
+
 _CHOICES = {
     "attention_bias": ("none", "output", "all"),
     "norm_placement": ("post", "pre", "sandwich"),
@@ -101,6 +104,10 @@ class TransformerConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            if name.endswith("layers") and getattr(self, name) > MOST_LAYERS:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; at most {MOST_LAYERS} are built"
+                )
         for name in ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")
