@@ -59,7 +59,7 @@ def padded(sources, targets):
 PADDED = padded(SOURCES, TARGETS)
 
 
-class Relative(Positions):
+class Homemade(Positions):
     """Turns queries and keys, and favours near keys: order enters by attention alone."""
 
     def rotate(self, query, key, positions):
@@ -78,12 +78,12 @@ class Relative(Positions):
 
 
 @pytest.fixture(autouse=True)
-def relative_positions(monkeypatch):
+def homemade_positions(monkeypatch):
     """A new encoding is a class and a line in the registry."""
-    monkeypatch.setitem(POSITIONS, "relative", Relative)
+    monkeypatch.setitem(POSITIONS, "homemade", Homemade)
 
 
-EACH_POSITIONS = pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "relative"])
+EACH_POSITIONS = pytest.mark.parametrize("positions", ["none", "sinusoidal", "learned", "homemade"])
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +305,7 @@ def test_cached_decoding(build, positions, placement):
 @pytest.mark.parametrize("attention_bias", ["none", "output", "all"])
 def test_cached_decoding_with_heads_of_other_sizes(build, attention_bias):
     assert_cached_decoding_is_the_full_forward(
-        *build(attention_bias=attention_bias, key_size=6, value_size=3, positions="relative")
+        *build(attention_bias=attention_bias, key_size=6, value_size=3, positions="homemade")
     )
 
 
@@ -313,7 +313,7 @@ def test_cached_decoding_with_other_tables_and_activation(build):
     assert_cached_decoding_is_the_full_forward(*build(tie_embeddings="none", activation="gelu"))
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "homemade"])
 def test_beams_share_the_memory_of_their_sentence(build, positions):
     model, variables = build(positions=positions)
     targets = np.array(
@@ -369,7 +369,7 @@ def test_packed_pairs_are_as_if_each_were_alone(build, positions):
 
 def test_who_sees_whom(build):
     """d logits[t] / d embedding: exactly zero where t must not look, and not zero where it may."""
-    model, variables = build(positions="relative", tie_embeddings="none")
+    model, variables = build(positions="homemade", tie_embeddings="none")
     direction = np.random.default_rng(1).normal(size=11).astype(np.float32)
 
     def outputs(shifts):

@@ -169,6 +169,87 @@ def test_self_attention_turns_and_biases_as_the_encoding_says(random_params):
     np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-5)
 
 
+def literal(rows):
+    return np.array([[int(c) for c in row] for row in rows.split()], bool)
+
+
+@pytest.mark.parametrize(
+    ("mask", "sees"),
+    [
+        (np.ones((6, 6), bool), "110000 111000 011100 001110 000111 000011"),
+        (np.tri(6, dtype=bool), "100000 110000 011000 001100 000110 000011"),
+    ],
+)
+def test_a_window_of_two(random_params, mask, sees):
+    """The gradient is 0 where a token must not look, and not 0 where it may."""
+    module, encoding = attention(attention_window=2), POSITIONS["none"](TransformerConfig())
+    x = RNG.normal(size=(1, 6, D)).astype(np.float32)
+    places = np.arange(6)[None]
+    call = (places, encoding, mask[None, None], True)
+    variables = random_params(module, x, *call, method="to_itself")
+
+    def output(x):
+        return module.apply(variables, x, *call, method="to_itself")[0][0].sum(-1)
+
+    jacobian = np.abs(jax.jit(jax.jacrev(output))(x)[:, 0]).sum(-1)
+    np.testing.assert_array_equal(jacobian != 0, literal(sees))
+
+
+def test_a_cap_bounds_the_logits():
+    key = 30 * KEY
+    plain = np.einsum("bthk,bshk->bhts", QUERY, key) / math.sqrt(K) + BIAS
+    assert np.abs(plain).max() > 20
+    weights = np.exp(5 * np.tanh(plain / 5))
+    found = attention_weights(QUERY, key, bias=BIAS, logit_cap=5.0)
+    np.testing.assert_allclose(found, weights / weights.sum(-1, keepdims=True), rtol=1e-3)
+
+
+def test_the_modules_logits_have_the_configs_cap(random_params):
+    variables = random_params(attention(), X, MEMORY, MASK, method=attend_to)
+    found = attention(logit_cap=0.1).apply(
+        variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates"
+    )[1]["intermediates"]["weights"][0]
+    query = projected(variables["params"]["query"], X)
+    key = projected(variables["params"]["key"], MEMORY)
+    expected = attention_weights(query, key, MASK, logit_cap=0.1)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_queries_and_keys_are_normed_by_head(random_params):
+    module = attention(qk_norm=True)
+    variables = random_params(module, X, MEMORY, MASK, method=attend_to)
+    params = variables["params"]
+
+    def normed(name, x):
+        x = projected(params[name], x)
+        root = np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+        return x / root * params[f"norm_{name}"]["scale"]
+
+    assert params["norm_query"]["scale"].shape == (K,)
+    _, state = module.apply(variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
+    expected = attention_weights(normed("query", X), normed("key", MEMORY), MASK)
+    (weights,) = state["intermediates"]["weights"]
+    np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_heads_that_share_keys_are_heads_with_copies_of_them(random_params, groups):
+    shared = MultiHeadAttention(
+        TransformerConfig(d_model=D, num_heads=4, num_key_value_heads=groups, dtype="float32")
+    )
+    variables = random_params(shared, X, MEMORY, MASK, method=attend_to)
+    params = variables["params"]
+    assert params["key"]["kernel"].shape == params["value"]["kernel"].shape == (D, groups, 4)
+    repeat = {name: np.repeat(params[name]["kernel"], 4 // groups, 1) for name in ("key", "value")}
+    copies = params | {name: {"kernel": kernel} for name, kernel in repeat.items()}
+    whole = MultiHeadAttention(TransformerConfig(d_model=D, num_heads=4, dtype="float32"))
+    expected = whole.apply({"params": copies}, X, MEMORY, MASK, method=attend_to)
+    found = shared.apply(variables, X, MEMORY, MASK, method=attend_to)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    cache = KVCache.empty(shared.config, rows=2, max_length=7)
+    assert cache.key.shape == cache.value.shape == (2, 7, groups, 4)
+
+
 # --- Looking at weights and replacing them.
 
 

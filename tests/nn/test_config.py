@@ -30,7 +30,7 @@ def test_heads_that_do_not_divide_d_model(given, missing):
 @pytest.mark.parametrize(
     "name",
     ["d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers", "max_length"]
-    + ["key_size", "value_size"],
+    + ["key_size", "value_size", "num_key_value_heads", "attention_window", "max_distance"],
 )
 def test_sizes_are_positive(name):
     with pytest.raises(ValueError, match=f"{name} is 0; it must be at least 1"):
@@ -51,7 +51,8 @@ def test_rates_lie_below_one(name, rate):
     [
         ("attention_bias", "none, output, all"),
         ("norm_placement", "post, pre, sandwich"),
-        ("activation", "relu, gelu"),
+        ("norm", "layer, rms"),
+        ("activation", "relu, gelu, silu"),
         ("tie_embeddings", "all, target, none"),
         ("dtype", "auto, float32, bfloat16"),
     ],
@@ -65,3 +66,16 @@ def test_choices_are_listed(name, choices):
 def test_layers_beyond_counting_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} is 99999999999; at most 1000 are built"):
         TransformerConfig(**{name: 99_999_999_999})
+
+
+def test_heads_share_keys_only_in_groups_of_one_size():
+    assert TransformerConfig(num_heads=8).key_value_heads == 8
+    assert TransformerConfig(num_heads=8, num_key_value_heads=2).key_value_heads == 2
+    with pytest.raises(ValueError, match="num_key_value_heads 3 does not divide num_heads 8"):
+        TransformerConfig(num_heads=8, num_key_value_heads=3)
+
+
+@pytest.mark.parametrize("cap", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_logit_cap_is_positive(cap):
+    with pytest.raises(ValueError, match=f"logit_cap is {cap}; it must be positive, or None"):
+        TransformerConfig(logit_cap=cap)

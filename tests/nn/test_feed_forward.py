@@ -29,7 +29,29 @@ def gelu(x):
     return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
 
 
-@pytest.mark.parametrize(("name", "activation"), [("relu", relu), ("gelu", gelu)])
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+EACH_ACTIVATION = pytest.mark.parametrize(
+    ("name", "activation"), [("relu", relu), ("gelu", gelu), ("silu", silu)]
+)
+
+
+@EACH_ACTIVATION
+def test_a_gate_multiplies(random_params, name, activation):
+    """Shazeer (2020), equation 6, with biases: ReGLU, GEGLU, SwiGLU."""
+    module = feed_forward(activation=name, gated_feed_forward=True)
+    variables = random_params(module, X, True)
+    gate, inner, outer = (variables["params"][part] for part in ("gate", "inner", "outer"))
+    gates = activation(X @ gate["kernel"] + gate["bias"])
+    expected = (gates * (X @ inner["kernel"] + inner["bias"])) @ outer["kernel"] + outer["bias"]
+    np.testing.assert_allclose(
+        module.apply(variables, X, True), expected, atol=2e-2 if name == "gelu" else 1e-4
+    )
+
+
+@EACH_ACTIVATION
 def test_the_formula(random_params, name, activation):
     module = feed_forward(activation=name)
     variables = random_params(module, X, True)

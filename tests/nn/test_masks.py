@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transformer_jax.nn.masks import look_ahead_mask, padding_mask, segment_mask
+from transformer_jax.nn.masks import look_ahead_mask, padding_mask, segment_mask, window_mask
 
 
 def test_padding_is_never_looked_at():
@@ -37,4 +37,17 @@ def test_masks_combine():
     np.testing.assert_array_equal(
         mask[0, 0].astype(int),
         [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]],
+    )
+
+
+def test_a_window_is_of_positions_not_of_places():
+    mask = window_mask(np.array([[4, 0, 9]]), np.arange(6)[None], size=2)
+    assert mask.shape == (1, 1, 3, 6)
+    np.testing.assert_array_equal(
+        mask[0, 0].astype(int),
+        [
+            [0, 0, 0, 1, 1, 1],
+            [1, 1, 0, 0, 0, 0],
+            [0, 0, 0, 0, 0, 0],
+        ],
     )

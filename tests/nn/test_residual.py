@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.residual import Residual, final_norm
+from transformer_jax.nn.residual import Residual, final_norm, make_norm
 
 PLACEMENTS = ("post", "pre", "sandwich")
 X = np.random.default_rng(1).normal(2, 3, (2, 5, 16)).astype(np.float32)
@@ -75,3 +75,12 @@ def test_dropout_falls_on_the_sublayers_output_alone(random_params, placement):
 def test_a_stack_ends_in_a_norm_where_its_layers_leave_the_stream_unnormed(placement):
     config = TransformerConfig(norm_placement=placement)
     assert (final_norm(config) is None) == (placement == "post")
+
+
+def test_rms_norm_divides_by_the_root_of_the_mean_square(random_params):
+    """Zhang and Sennrich (2019), equation 4."""
+    norm = make_norm(TransformerConfig(norm="rms"))
+    variables = random_params(norm, X)
+    (scale,) = variables["params"].values()
+    expected = X / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-6) * scale
+    np.testing.assert_allclose(norm.apply(variables, X), expected, rtol=1e-4, atol=1e-5)

@@ -23,6 +23,9 @@ VARIANTS = [
     {"attention_bias": "all", "norm_placement": "sandwich", "positions": "learned"},
     {"attention_bias": "output", "norm_placement": "post", "tie_embeddings": "none"},
     {"tie_embeddings": "target", "embedding_norm": True, "num_token_types": 2},
+    {"positions": "relative", "norm": "rms", "gated_feed_forward": True},
+    {"positions": "t5", "num_key_value_heads": 1, "qk_norm": True},
+    {"positions": "deberta", "attention_bias": "all"},
 ]
 
 

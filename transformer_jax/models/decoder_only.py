@@ -27,7 +27,7 @@ class DecoderOnly(nn.Module):
     def setup(self):
         c = self.config
         self.embedding = Embedding(c, c.vocab_size)
-        self.input = InputEmbedding(c)
+        self.input = InputEmbedding(c, causal=True)
         self.decoder = Decoder(c, c.num_layers, attends_to_encoder=False)
         tied = c.tie_embeddings != "none"
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)

@@ -44,7 +44,7 @@ class EncoderDecoder(nn.Module):
             else Embedding(c, c.target_vocab_size)
         )
         self.source_positions = encoding_class(c)(c)
-        self.target_positions = encoding_class(c)(c)
+        self.target_positions = encoding_class(c)(c, causal=True)
         self.embedding_dropout = Dropout(c.dropout_rate)
         self.encoder = Encoder(c, c.num_encoder_layers)
         self.decoder = Decoder(c, c.num_decoder_layers)

@@ -14,7 +14,7 @@ from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import segment_mask
-from transformer_jax.nn.residual import layer_norm
+from transformer_jax.nn.residual import make_norm
 from transformer_jax.tokenization import EOS
 
 
@@ -30,7 +30,7 @@ class EncoderOnly(nn.Module):
     def setup(self):
         c = self.config
         self.embedding = Embedding(c, c.vocab_size)
-        self.input = InputEmbedding(c)
+        self.input = InputEmbedding(c, causal=False)
         self.encoder = Encoder(c, c.num_layers)
         self.prediction_head = PredictionHead(c)
         tied = c.tie_embeddings != "none"
@@ -75,7 +75,7 @@ class PredictionHead(nn.Module):
         c = self.config
         dtype = precision.product_dtype(c.dtype)
         self.transform = Linear((c.d_model,), (c.d_model,), True, dtype, c.kernel_std)
-        self.norm = layer_norm()
+        self.norm = make_norm(c)
         self.bias = self.param("bias", nn.initializers.zeros, c.vocab_size)
 
     def __call__(self, x: jax.Array, projection: Embedding) -> jax.Array:

@@ -1,9 +1,11 @@
 """Attention (section 3.2): the pure function, the multi-head module and its cache.
 
-B batch, T queries, S keys, H heads, D model, K key size of a head, V value size of a head.
+B batch, T queries, S keys, H heads, G heads of keys and values, D model, K key size of a head, V
+value size of a head.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import flax.linen as nn
@@ -14,8 +16,10 @@ from flax import struct
 from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.heads import head_products, head_sums
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.positions import Positions
+from transformer_jax.nn.masks import window_mask
+from transformer_jax.nn.positions import Positions, encoding_class
 
 
 def scaled_dot_product_attention(
@@ -25,34 +29,36 @@ def scaled_dot_product_attention(
     mask: jax.Array | None = None,
     bias: jax.Array | None = None,
     dtype: jnp.dtype = jnp.float32,
+    logit_cap: float | None = None,
 ) -> jax.Array:
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V (equation 1).
 
     Args:
       query: [B, T, H, K].
-      key: [B, S, H, K].
-      value: [B, S, H, V].
+      key: [B, S, G, K]; G divides H, and a key's head serves H / G neighbouring heads of queries.
+      value: [B, S, G, V].
       mask: broadcasts to [B, H, T, S]; False removes a key. A query without any key gets zeros.
       bias: broadcasts to [B, H, T, S]; added to the scaled products.
       dtype: of the two products.
+      logit_cap: c; logits x become c tanh(x / c), and so stay below it (Gemma 2, 2024).
 
     Returns:
       [B, T, H, V].
     """
-    return weighted_values(attention_weights(query, key, mask, bias, dtype), value, dtype)
+    weights = attention_weights(query, key, mask, bias, dtype, logit_cap)
+    return head_sums(weights, value, dtype)
 
 
-def attention_weights(query, key, mask=None, bias=None, dtype=jnp.float32) -> jax.Array:
+def attention_weights(
+    query, key, mask=None, bias=None, dtype=jnp.float32, logit_cap=None
+) -> jax.Array:
     """softmax(Q K^T / sqrt(d_k)), arguments as above -> [B, H, T, S]; rows sum to 1 (or 0)."""
-    logits = precision.einsum("bthk,bshk->bhts", query / math.sqrt(query.shape[-1]), key, dtype)
+    logits = head_products(query / math.sqrt(query.shape[-1]), key, dtype)
     if bias is not None:
         logits += bias
+    if logit_cap is not None:
+        logits = logit_cap * jnp.tanh(logits / logit_cap)
     return jax.nn.softmax(logits, where=mask, axis=-1)
-
-
-def weighted_values(weights, value, dtype=jnp.float32) -> jax.Array:
-    """The values' weighted sums: [B, H, T, S], [B, S, H, V] -> [B, T, H, V]."""
-    return precision.einsum("bhts,bshv->bthv", weights, value, dtype)
 
 
 class MultiHeadAttention(nn.Module):
@@ -70,21 +76,31 @@ class MultiHeadAttention(nn.Module):
         self.dtype = precision.product_dtype(c.dtype)
         bias = c.attention_bias == "all"
         self.query = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype, c.kernel_std)
-        self.key = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype, c.kernel_std)
-        self.value = Linear((c.d_model,), (c.num_heads, c.d_v), bias, self.dtype, c.kernel_std)
+        shared = c.key_value_heads
+        self.key = Linear((c.d_model,), (shared, c.d_k), bias, self.dtype, c.kernel_std)
+        self.value = Linear((c.d_model,), (shared, c.d_v), bias, self.dtype, c.kernel_std)
         output_bias = c.attention_bias in ("output", "all")
         self.output = Linear(
             (c.num_heads, c.d_v), (c.d_model,), output_bias, self.dtype, c.residual_std
         )
         self.dropout = Dropout(c.attention_dropout_rate)
+        if c.qk_norm:
+            self.norm_query, self.norm_key = nn.RMSNorm(), nn.RMSNorm()
+        part = encoding_class(c).layer_part
+        self.relation = part(c) if part else None
+
+    def queries(self, x: jax.Array) -> jax.Array:
+        """[B, T, D] -> [B, T, H, K]."""
+        return self.norm_query(self.query(x)) if self.config.qk_norm else self.query(x)
 
     def keys_values(self, memory: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The memory's projections: [B, S, D] -> keys [B, S, H, K], values [B, S, H, V]."""
-        return self.key(memory), self.value(memory)
+        """The memory's projections: [B, S, D] -> keys [B, S, G, K], values [B, S, G, V]."""
+        key, value = self.key(memory), self.value(memory)
+        return self.norm_key(key) if self.config.qk_norm else key, value
 
     def __call__(self, x, key, value, mask, deterministic: bool) -> jax.Array:
         """Attention of x [B, T, D] to the keys and values of a memory -> [B, T, D]."""
-        return self.attend(self.query(x), key, value, mask, None, deterministic)
+        return self.attend(self.queries(x), key, value, mask, None, deterministic)
 
     def to_itself(
         self,
@@ -100,31 +116,50 @@ class MultiHeadAttention(nn.Module):
         Returns:
           [B, T, D], and the cache grown by T.
         """
-        query, (key, value) = self.query(x), self.keys_values(x)
+        query, (key, value) = self.queries(x), self.keys_values(x)
         query, key = encoding.rotate(query, key, positions)
         key_positions = positions
         if cache is not None:
             mask = cache.mask(x.shape[1])
             cache = cache.append(key, value)
             key, value, key_positions = cache.key, cache.value, cache.positions
-        bias = encoding.bias(positions, key_positions)
-        return self.attend(query, key, value, mask, bias, deterministic), cache
+        if self.config.attention_window is not None:
+            mask &= window_mask(positions, key_positions, self.config.attention_window)
+        bias = encoding.logits(self.relation, query, key, positions, key_positions)
 
-    def attend(self, query, key, value, mask, bias, deterministic: bool) -> jax.Array:
-        """Weighs, combines and projects: [B, T, H, K] and the keys' side -> [B, T, D]."""
+        def further(weights):
+            return encoding.values(self.relation, weights, positions, key_positions)
+
+        return self.attend(query, key, value, mask, bias, deterministic, further), cache
+
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: jax.Array,
+        bias: jax.Array | None,
+        deterministic: bool,
+        further: Callable[[jax.Array], jax.Array | None] = lambda weights: None,
+    ) -> jax.Array:
+        """Weighs, combines and projects: [B, T, H, K] and the keys' side -> [B, T, D].
+
+        `further` says what heads find under the weights besides the values: [B, T, H, V].
+        """
         weights = self.weigh(query, key, mask, bias)
         self.sow("intermediates", "weights", weights)
-        heads = self.combine(self.dropout(weights, deterministic), value)
+        heads = self.combine(self.dropout(weights, deterministic), value, further)
         self.sow("intermediates", "heads", heads)
         return self.output(heads)
 
     def weigh(self, query, key, mask, bias) -> jax.Array:
         """`attention_weights` in the configured precision: [B, H, T, S]."""
-        return attention_weights(query, key, mask, bias, self.dtype)
+        return attention_weights(query, key, mask, bias, self.dtype, self.config.logit_cap)
 
-    def combine(self, weights, value) -> jax.Array:
-        """`weighted_values` in the configured precision: [B, T, H, V]."""
-        return weighted_values(weights, value, self.dtype)
+    def combine(self, weights, value, further) -> jax.Array:
+        """The values' weighted sums and what comes to them: [B, T, H, V]."""
+        heads, added = head_sums(weights, value, self.dtype), further(weights)
+        return heads if added is None else heads + added
 
 
 @struct.dataclass
@@ -132,8 +167,8 @@ class KVCache:
     """Keys and values of the positions decoded so far, each row at its own length.
 
     Attributes:
-      key: [N, L, H, K].
-      value: [N, L, H, V].
+      key: [N, L, G, K].
+      value: [N, L, G, V].
       length: int32 [N], the positions filled; what lies beyond is never looked at.
     """
 
@@ -144,7 +179,7 @@ class KVCache:
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
         """A cache of `rows` rows with room for `max_length` positions."""
-        slots = (rows, max_length, config.num_heads)
+        slots = (rows, max_length, config.key_value_heads)
         return cls(
             key=jnp.zeros((*slots, config.d_k)),
             value=jnp.zeros((*slots, config.d_v)),
@@ -162,7 +197,7 @@ class KVCache:
         return (self.positions[:, None] <= reach[:, :, None])[:, None]
 
     def append(self, key: jax.Array, value: jax.Array) -> "KVCache":
-        """Writes the keys and values of T new positions, [N, T, H, K] and [N, T, H, V]."""
+        """Writes the keys and values of T new positions, [N, T, G, K] and [N, T, G, V]."""
         return KVCache(
             key=_write_rows(self.key, key, self.length),
             value=_write_rows(self.value, value, self.length),

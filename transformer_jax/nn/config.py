@@ -13,10 +13,26 @@ NORMAL_STD = 0.02
 MOST_LAYERS = 1000
 """Each layer is traced by itself: a damaged or mistyped number must not take for ever."""
 
+_SIZES = (
+    "d_model",
+    "d_ff",
+    "num_heads",
+    "key_size",
+    "value_size",
+    "num_key_value_heads",
+    "attention_window",
+    "num_encoder_layers",
+    "num_decoder_layers",
+    "num_layers",
+    "max_length",
+    "max_distance",
+)
+
 _CHOICES = {
     "attention_bias": ("none", "output", "all"),
     "norm_placement": ("post", "pre", "sandwich"),
-    "activation": ("relu", "gelu"),
+    "norm": ("layer", "rms"),
+    "activation": ("relu", "gelu", "silu"),
     "tie_embeddings": ("all", "target", "none"),
     "initialization": ("xavier", "bert", "gpt2"),
 }
@@ -36,6 +52,14 @@ class TransformerConfig:
       num_encoder_layers: N of the encoder.
       num_decoder_layers: N of the decoder.
       num_layers: of a model that is one stack, decoder-only or encoder-only.
+      num_key_value_heads: heads G of keys and values, which groups of heads share: 1 in multi-query
+        (Shazeer 2019), more in grouped-query attention (Ainslie et al. 2023); None: num_heads.
+      attention_window: r; a token attends to those of its sequence less than r positions away
+        (section 4): in a decoder the last r, its own among them, in an encoder r - 1 on either
+        side. A mask: what is outside is computed all the same. None: no window.
+      logit_cap: c; attention logits x become c tanh(x / c) (Gemma 2, 2024); None: they stay.
+      qk_norm: RMSNorm of each query and key, with a learned scale that the heads share (Henry et
+        al. 2020, Dehghani et al. 2023).
       dropout_rate: P_drop on sublayer outputs and on embeddings plus positions (section 5.4).
       attention_dropout_rate: dropout on attention weights (not in the paper's text).
       feed_forward_dropout_rate: dropout on the inner feed-forward activations, likewise.
@@ -43,9 +67,15 @@ class TransformerConfig:
         "output" (W^O alone) or "all".
       positions: entry of `nn.positions.POSITIONS` (section 3.5).
       max_length: rows of the table of learned positions.
+      max_distance: between tokens, beyond which positions "relative", "t5" and "deberta" tell none
+        apart; None: 16, 128 and 512, as in their papers.
+      norm: "layer" (LayerNorm) or "rms" (RMSNorm), wherever a norm stands.
       norm_placement: "post" LayerNorm(x + Sublayer(x)) as in the paper, "pre" x +
         Sublayer(LayerNorm(x)), or "sandwich" x + LayerNorm(Sublayer(LayerNorm(x))).
-      activation: "relu" (section 3.3) or "gelu".
+      activation: "relu" (section 3.3), "gelu" or "silu".
+      gated_feed_forward: the feed-forward layers multiply activations by a second projection: with
+        "gelu" GEGLU, with "silu" SwiGLU (Shazeer 2020). They have three matrices; take 2/3 of d_ff
+        for as many parameters.
       tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4; asks for a
         joint vocabulary), "target" the last two, "none" none. Where there is one vocabulary, the
         first two are the same.
@@ -61,8 +91,9 @@ class TransformerConfig:
       vocab_size: likewise, where there is one.
 
     Raises:
-      ValueError: a size that is not positive, a rate outside [0, 1), an unknown choice, or heads
-        that do not divide d_model where key_size or value_size relies on it.
+      ValueError: a size that is not positive, a rate outside [0, 1), an unknown choice, heads that
+        do not divide d_model where key_size or value_size relies on it, or heads of keys and values
+        that do not divide the heads.
     """
 
     architecture: str = "encoder_decoder"
@@ -71,6 +102,10 @@ class TransformerConfig:
     num_heads: int = 8
     key_size: int | None = None
     value_size: int | None = None
+    num_key_value_heads: int | None = None
+    attention_window: int | None = None
+    logit_cap: float | None = None
+    qk_norm: bool = False
     num_encoder_layers: int = 6
     num_decoder_layers: int = 6
     num_layers: int = 6
@@ -80,8 +115,11 @@ class TransformerConfig:
     attention_bias: str = "none"
     positions: str = "sinusoidal"
     max_length: int = 512
+    max_distance: int | None = None
+    norm: str = "layer"
     norm_placement: str = "post"
     activation: str = "relu"
+    gated_feed_forward: bool = False
     tie_embeddings: str = "all"
     scale_embeddings: bool = True
     embedding_norm: bool = False
@@ -93,21 +131,12 @@ class TransformerConfig:
     vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
 
     def __post_init__(self):
-        for name in (
-            "d_model",
-            "d_ff",
-            "num_heads",
-            "num_encoder_layers",
-            "num_decoder_layers",
-            "num_layers",
-            "max_length",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-            if name.endswith("layers") and getattr(self, name) > MOST_LAYERS:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}; at most {MOST_LAYERS} are built"
-                )
+        for name in _SIZES:
+            size = getattr(self, name)
+            if size is not None and size < 1:
+                raise ValueError(f"{name} is {size}; it must be at least 1")
+            if name.endswith("layers") and size > MOST_LAYERS:
+                raise ValueError(f"{name} is {size}; at most {MOST_LAYERS} are built")
         for name in ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")
@@ -118,18 +147,22 @@ class TransformerConfig:
                 )
         if self.num_token_types < 0:
             raise ValueError(f"num_token_types is {self.num_token_types}; it must be at least 0")
-        for name in ("key_size", "value_size"):
-            self._check_head_size(name)
+        if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
+            raise ValueError(f"logit_cap is {self.logit_cap}; it must be positive, or None")
+        self._check_heads()
         precision.product_dtype(self.dtype)
 
-    def _check_head_size(self, name):
-        size = getattr(self, name)
-        if size is not None and size < 1:
-            raise ValueError(f"{name} is {size}; it must be at least 1")
-        if size is None and self.d_model % self.num_heads:
+    def _check_heads(self):
+        for name in ("key_size", "value_size"):
+            if getattr(self, name) is None and self.d_model % self.num_heads:
+                raise ValueError(
+                    f"num_heads {self.num_heads} does not divide d_model {self.d_model}; "
+                    f"choose sizes that divide or set {name}"
+                )
+        if self.num_heads % self.key_value_heads:
             raise ValueError(
-                f"num_heads {self.num_heads} does not divide d_model {self.d_model}; "
-                f"choose sizes that divide or set {name}"
+                f"num_key_value_heads {self.num_key_value_heads} does not divide num_heads "
+                f"{self.num_heads}"
             )
 
     @property
@@ -141,6 +174,11 @@ class TransformerConfig:
     def d_v(self) -> int:
         """Size of a head's values."""
         return self.value_size or self.d_model // self.num_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_key_value_heads or self.num_heads
 
     @property
     def embedding_std(self) -> float:

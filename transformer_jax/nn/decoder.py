@@ -16,7 +16,7 @@ class Memory:
     """What the decoder keeps of the encoder's output: once a sentence, however many its beams.
 
     Attributes:
-      keys_values: a layer's keys [B, S, H, K] and values [B, S, H, V], for each layer.
+      keys_values: a layer's keys [B, S, G, K] and values [B, S, G, V] of G heads, for each layer.
       mask: bool, broadcasts to [B, 1, T, S]; which source positions a target position looks at.
     """
 
@@ -53,7 +53,7 @@ class DecoderLayer(nn.Module):
         deterministic,
         cache,
     ) -> tuple[jax.Array, KVCache | None]:
-        """x [N, T, D], keys_values [B, S, H, K] -> [N, T, D] and the cache grown by T.
+        """x [N, T, D], keys_values [B, S, G, K] -> [N, T, D] and the cache grown by T.
 
         Without an encoder, keys_values and memory_mask are None. N may be a multiple of B: rows of
         one sentence (its beams) share keys and values, as if they were further queries of that

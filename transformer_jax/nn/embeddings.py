@@ -8,7 +8,7 @@ from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.positions import encoding_class
-from transformer_jax.nn.residual import layer_norm
+from transformer_jax.nn.residual import make_norm
 
 
 class Embedding(nn.Module):
@@ -35,18 +35,22 @@ class Embedding(nn.Module):
 
 
 class InputEmbedding(nn.Module):
-    """What a stack reads: embedded tokens with positions, and BERT's token types and norm."""
+    """What a stack reads: embedded tokens with positions, and BERT's token types and norm.
+
+    `causal` is that of the positions.
+    """
 
     config: TransformerConfig
+    causal: bool
 
     def setup(self):
         c = self.config
-        self.positions = encoding_class(c)(c)
+        self.positions = encoding_class(c)(c, self.causal)
         if c.num_token_types:
             init = nn.initializers.normal(c.embedding_std)
             self.token_types = self.param("token_types", init, (c.num_token_types, c.d_model))
         if c.embedding_norm:
-            self.norm = layer_norm()
+            self.norm = make_norm(c)
         self.dropout = Dropout(c.dropout_rate)
 
     def __call__(

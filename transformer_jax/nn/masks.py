@@ -23,3 +23,9 @@ def segment_mask(query_segment_ids: jax.Array, key_segment_ids: jax.Array) -> ja
 def look_ahead_mask(length: int) -> jax.Array:
     """[1, 1, T, T]: position i looks at positions up to i (section 3.2.3)."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
+
+
+def window_mask(query_positions: jax.Array, key_positions: jax.Array, size: int) -> jax.Array:
+    """[B, T], [B, S] -> [B, 1, T, S]: a query looks at keys less than `size` positions away."""
+    distance = key_positions[:, None, :] - query_positions[:, :, None]
+    return (jnp.abs(distance) < size)[:, None]

@@ -16,6 +16,8 @@ class Residual(nn.Module):
     pre:       x + Dropout(Sublayer(LayerNorm(x)))              Xiong et al. 2020
     sandwich:  x + LayerNorm(Dropout(Sublayer(LayerNorm(x))))   Ding et al. 2021
 
+    LayerNorm stands for the config's `norm`.
+
     Use: `y = residual.before(x)`, the sublayer, then `x = residual.after(x, y, deterministic)`.
     """
 
@@ -24,9 +26,9 @@ class Residual(nn.Module):
     def setup(self):
         placement = self.config.norm_placement
         if placement in ("pre", "sandwich"):
-            self.norm_before = layer_norm()
+            self.norm_before = make_norm(self.config)
         if placement in ("post", "sandwich"):
-            self.norm_after = layer_norm()
+            self.norm_after = make_norm(self.config)
         self.dropout = Dropout(self.config.dropout_rate)
 
     def before(self, x: jax.Array) -> jax.Array:
@@ -57,11 +59,12 @@ def each_stream(change: Callable[[jax.Array], jax.Array]):
     return nn.intercept_methods(intercept)
 
 
-def layer_norm() -> nn.LayerNorm:
-    """Layer normalization over the last axis, in float32 (Ba et al. 2016)."""
-    return nn.LayerNorm(epsilon=1e-6)
+def make_norm(config: TransformerConfig) -> nn.Module:
+    """Normalization over the last axis, in float32: LayerNorm (Ba et al. 2016), or RMSNorm, which
+    neither centers nor shifts (Zhang and Sennrich 2019)."""
+    return nn.RMSNorm(epsilon=1e-6) if config.norm == "rms" else nn.LayerNorm(epsilon=1e-6)
 
 
 def final_norm(config: TransformerConfig) -> nn.Module | None:
     """The norm at the end of a stack whose layers leave the stream unnormed; None for post-norm."""
-    return None if config.norm_placement == "post" else layer_norm()
+    return None if config.norm_placement == "post" else make_norm(config)

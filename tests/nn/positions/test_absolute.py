@@ -1,6 +1,5 @@
-"""How order enters: literal sinusoids, trained vectors, hooks that do nothing."""
+"""What is added to embeddings: literal sinusoids, trained vectors, nothing."""
 
-import dataclasses
 import math
 
 import jax.numpy as jnp
@@ -8,7 +7,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions import POSITIONS, check_reach, encoding_class, sinusoids
+from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.nn.positions.absolute import sinusoids
 
 CONFIG = TransformerConfig(d_model=16, num_heads=4, max_length=9)
 PACKED = np.array([[0, 1, 2, 0, 1, 0]])
@@ -70,20 +70,3 @@ def test_attention_is_left_alone_by_what_enters_with_the_embeddings(name):
     query, key = np.ones((1, 6, 4, 4)), np.zeros((1, 6, 4, 4))
     assert encoding.rotate(query, key, PACKED) == (query, key)
     assert encoding.bias(PACKED, PACKED) is None
-
-
-def test_the_registry():
-    assert list(POSITIONS) == ["none", "sinusoidal", "learned"]
-
-
-def test_sequences_beyond_a_table_are_refused():
-    check_reach(CONFIG, 10_000)
-    learned = dataclasses.replace(CONFIG, positions="learned")
-    check_reach(learned, learned.max_length)
-    with pytest.raises(ValueError, match=f"max_length {learned.max_length}, sequences to"):
-        check_reach(learned, learned.max_length + 1)
-
-
-def test_an_unknown_encoding_is_refused():
-    with pytest.raises(ValueError, match="not one of none, sinusoidal, learned"):
-        encoding_class(dataclasses.replace(CONFIG, positions="relative"))

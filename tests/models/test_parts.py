@@ -1,0 +1,151 @@
+"""What holds of every part in every architecture: decoded token by token, packed, causal."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.remat import rematerialized_layers
+
+CONFIG = TransformerConfig(
+    d_model=16,
+    d_ff=24,
+    num_heads=4,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    num_layers=1,
+    max_length=8,
+    norm_placement="pre",
+    tie_embeddings="none",
+    dtype="float32",
+    source_vocab_size=11,
+    target_vocab_size=11,
+    vocab_size=11,
+)
+PARTS = {
+    "relative": {"positions": "relative", "max_distance": 2, "num_key_value_heads": 2},
+    "t5": {"positions": "t5", "norm": "rms", "activation": "silu", "gated_feed_forward": True},
+    "deberta": {"positions": "deberta", "max_distance": 3, "num_key_value_heads": 2},
+    "rotary": {"positions": "rotary", "qk_norm": True, "attention_window": 3},
+    "alibi": {"positions": "alibi", "num_key_value_heads": 1, "logit_cap": 2.0},
+}
+"""Each encoding, and with it one or the other choice of what else attention and layers hold."""
+
+EACH_PART = pytest.mark.parametrize("part", PARTS)
+
+PADDED = (
+    np.array([[3, 4, 5, 6, 9], [7, 8, 10, 0, 0]]),
+    np.tile(np.arange(5), (2, 1)),
+    np.array([[1] * 5, [1, 1, 1, 0, 0]]),
+)
+PACKED = (
+    np.array([[3, 4, 5, 6, 9, 7, 8, 10, 0]]),
+    np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
+    np.array([[1] * 5 + [2] * 3 + [0]]),
+)
+PROMPT, LENGTHS, THEN = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1]), np.array([6, 8])
+close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+
+
+def built(model_class, part, random_params, *args):
+    model = model_class(dataclasses.replace(CONFIG, **PARTS[part]))
+    return model, random_params(model, *args)
+
+
+def decoded(model, variables, *inputs):
+    """Logits behind prompts of unequal length, prefilled together, and behind a token more."""
+    prefilled, memory, state = model.apply(variables, *inputs, PROMPT, LENGTHS, 6, method="prefill")
+    return prefilled, model.apply(variables, THEN, memory, state, method="decode_step")[0]
+
+
+def assert_packed_is_padded(packed, padded):
+    close(packed[0, :5], padded[0])
+    close(packed[0, 5:8], padded[1, :3])
+
+
+def assert_cached_is_full(found, full):
+    for step, logits in enumerate(found):
+        close(logits, full[[0, 1], LENGTHS + step - 1])
+
+
+@EACH_PART
+def test_encoder_decoder(random_params, part):
+    model, variables = built(EncoderDecoder, part, random_params, *PADDED, *PADDED)
+
+    @jax.jit
+    def run(variables):
+        return (
+            model.apply(variables, *PADDED, *PADDED),
+            model.apply(variables, *PACKED, *PACKED),
+            decoded(model, variables, jnp.array(PADDED[0])),
+        )
+
+    padded, packed, found = run(variables)
+    assert_packed_is_padded(packed, padded)
+    assert_cached_is_full(found, padded)
+
+
+@EACH_PART
+def test_decoder_only(random_params, part):
+    model, variables = built(DecoderOnly, part, random_params, *PADDED)
+    direction = np.random.default_rng(1).normal(size=11)
+
+    def fourth(table):
+        # Each place has a token of its own, so that its row of the table is its alone.
+        params = variables["params"] | {"embedding": {"table": table}}
+        return model.apply({"params": params}, *PADDED)[0, 3] @ direction
+
+    @jax.jit
+    def run(variables):
+        return (
+            model.apply(variables, *PADDED),
+            model.apply(variables, *PACKED),
+            decoded(model, variables),
+            jax.grad(fourth)(variables["params"]["embedding"]["table"]),
+        )
+
+    padded, packed, found, gradient = run(variables)
+    assert_packed_is_padded(packed, padded)
+    assert_cached_is_full(found, padded)
+    seen = np.abs(gradient[PADDED[0][0]]).max(axis=-1) > 0
+    window = model.config.attention_window or 4
+    assert seen.tolist() == [*(place > 3 - window for place in range(4)), False]
+
+
+@EACH_PART
+def test_encoder_only(random_params, part):
+    model, variables = built(EncoderOnly, part, random_params, *PADDED, PADDED[1])
+
+    @jax.jit
+    def run(variables):
+        return [model.apply(variables, *rows, method="features") for rows in (PADDED, PACKED)]
+
+    padded, packed = run(variables)
+    assert_packed_is_padded(packed, padded)
+
+
+def test_layers_that_share_a_table_may_be_computed_twice(random_params):
+    """The table's gradient is that without: it lies outside the layers."""
+    changes = {"positions": "deberta", "max_distance": 3, "num_layers": 2}
+    model = DecoderOnly(dataclasses.replace(CONFIG, **changes))
+    variables = random_params(model, *PADDED)
+
+    @jax.jit
+    def gradients(variables):
+        def loss(variables):
+            return (model.apply(variables, *PADDED) ** 2).mean()
+
+        plain = jax.grad(loss)(variables)
+        with rematerialized_layers():
+            return plain, jax.grad(loss)(variables)
+
+    plain, again = gradients(variables)
+    jax.tree.map(close, plain, again)
+    assert np.abs(plain["params"]["input"]["positions"]["table"]).max() > 0

@@ -1,0 +1,75 @@
+"""ALiBi's slopes and T5's buckets, as the papers' own programs give them."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets, buckets, slopes
+
+QUERIES, KEYS = np.array([[0, 1, 3], [5, 6, 7]]), np.array([[0, 1, 2, 3], [4, 0, 1, 7]])
+CONFIG = TransformerConfig(d_model=24, num_heads=3, positions="t5")
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "expected"),
+    [
+        (1, [2**-8]),
+        (8, [2**-i for i in range(1, 9)]),
+        (16, [2 ** (-i / 2) for i in range(1, 17)]),
+        (3, [2**-4, 2**-8, 2**-2]),
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
+        (12, [2**-i for i in range(1, 9)] + [2 ** -(i + 0.5) for i in range(4)]),
+    ],
+)
+def test_slopes(num_heads, expected):
+    np.testing.assert_allclose(slopes(num_heads), expected)
+
+
+def test_a_slope_for_each_position_between():
+    found = LinearBiases(CONFIG).apply({}, QUERIES, KEYS, method="bias")
+    assert found.shape == (2, 3, 3, 4)
+    for b, h, t, s in np.ndindex(found.shape):
+        distance = abs(int(QUERIES[b, t]) - int(KEYS[b, s]))
+        assert found[b, h, t, s] == pytest.approx(-[2**-4, 2**-8, 2**-2][h] * distance)
+
+
+def test_buckets_of_a_decoder():
+    """32 buckets up to 128: sixteen of one distance each, then ever wider."""
+    starts = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+    expected = np.searchsorted(starts, np.arange(300), side="right") - 1
+    np.testing.assert_array_equal(buckets(-np.arange(300), causal=True), expected)
+    assert expected.max() == 31
+    np.testing.assert_array_equal(buckets(np.arange(300), causal=True), 0)
+
+
+def test_buckets_of_an_encoder():
+    starts = [*range(9), 12, 16, 23, 32, 46, 64, 91]
+    expected = np.searchsorted(starts, np.arange(300), side="right") - 1
+    assert expected.max() == 15
+    np.testing.assert_array_equal(buckets(-np.arange(300), causal=False), expected)
+    ahead = np.where(np.arange(300) > 0, expected + 16, 0)
+    np.testing.assert_array_equal(buckets(np.arange(300), causal=False), ahead)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_each_bucket_has_a_bias_of_each_head(random_params, causal):
+    encoding = T5Buckets(CONFIG, causal)
+    variables = random_params(encoding, QUERIES, KEYS, method="bias")
+    table = variables["params"]["bucket_biases"]
+    assert table.shape == (32, 3)
+    found = encoding.apply(variables, QUERIES, KEYS, method="bias")
+    for b, h, t, s in np.ndindex(2, 3, 3, 4):
+        distance = int(KEYS[b, s]) - int(QUERIES[b, t])  # at most 7, each its own bucket
+        bucket = max(-distance, 0) if causal else abs(distance) + 16 * (distance > 0)
+        assert found[b, h, t, s] == table[bucket, h]
+
+
+@pytest.mark.parametrize(("causal", "least"), [(False, 9), (True, 17)])
+def test_distances_must_go_beyond_the_buckets_of_one(random_params, causal, least):
+    def encoding(max_distance):
+        config = TransformerConfig(positions="t5", max_distance=max_distance)
+        return random_params(T5Buckets(config, causal), QUERIES, KEYS, method="bias")
+
+    encoding(least)
+    with pytest.raises(ValueError, match=f"max_distance is {least - 1}; .* ask for {least} at"):
+        encoding(least - 1)

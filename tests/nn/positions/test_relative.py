@@ -1,0 +1,148 @@
+"""Vectors for distances, inside a layer's attention, against loops over pairs of tokens."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import encoding_class
+
+B, T, H, G, D, K, V, CLIP = 2, 6, 4, 2, 12, 5, 3, 2
+X = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
+# A sentence longer than the distances that are told apart, and two sentences in a row.
+POSITIONS = np.array([[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1]])
+SENTENCES = np.array([[1] * 6, [1, 1, 1, 1, 2, 2]])
+MASK = (SENTENCES[:, :, None] == SENTENCES[:, None])[:, None]
+
+
+def attention(positions, **changes):
+    return MultiHeadAttention(
+        TransformerConfig(
+            d_model=D,
+            num_heads=H,
+            num_key_value_heads=G,
+            key_size=K,
+            value_size=V,
+            positions=positions,
+            max_distance=CLIP,
+            dtype="float32",
+            **changes,
+        )
+    )
+
+
+class Layer(MultiHeadAttention):
+    """Attention with the encoding that a stack would hand it, as one module."""
+
+    def setup(self):
+        super().setup()
+        self.encoding = encoding_class(self.config)(self.config)
+
+    def __call__(self, x):
+        return self.to_itself(x, POSITIONS, self.encoding, MASK, True)[0]
+
+
+def slow(params, logit, value):
+    """Attention of X to itself, its logits and values given for each pair (head, query, key)."""
+    result = np.zeros((B, T, D))
+    for b, h, t in np.ndindex(B, H, T):
+        seen = [s for s in range(T) if MASK[b, 0, t, s]]
+        exponentials = [math.exp(logit(b, h, t, s)) for s in seen]
+        for s, exponential in zip(seen, exponentials, strict=True):
+            head = exponential / sum(exponentials) * value(b, h, t, s)
+            result[b, t] += head @ params["output"]["kernel"][h]
+    return result
+
+
+def of_heads(params):
+    """q(b, h, t), k(b, h, s) and v(b, h, s); two heads of queries share one of keys."""
+    return (
+        lambda b, h, t: X[b, t] @ params["query"]["kernel"][:, h],
+        lambda b, h, s: X[b, s] @ params["key"]["kernel"][:, h // 2],
+        lambda b, h, s: X[b, s] @ params["value"]["kernel"][:, h // 2],
+    )
+
+
+def test_shaws_keys_and_values(random_params):
+    """Shaw et al. (2018), equations 3 and 4, w_clip(j - i, k) for query i and key j."""
+    module = Layer(attention("relative").config)
+    variables = random_params(module, X)
+    params = variables["params"]
+    tables = params["relation"]
+    assert tables["keys"].shape == (2 * CLIP + 1, K)
+    assert tables["values"].shape == (2 * CLIP + 1, V)
+    q, k, v = of_heads(params)
+
+    def row(b, t, s):
+        return max(-CLIP, min(CLIP, int(POSITIONS[b, s] - POSITIONS[b, t]))) + CLIP
+
+    def logit(b, h, t, s):
+        return q(b, h, t) @ (k(b, h, s) + tables["keys"][row(b, t, s)]) / math.sqrt(K)
+
+    def value(b, h, t, s):
+        return v(b, h, s) + tables["values"][row(b, t, s)]
+
+    expected = slow(params, logit, value)
+    np.testing.assert_allclose(module.apply(variables, X), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("clip", [CLIP, 50])
+def test_debertas_three_terms(random_params, clip):
+    """He et al. (2021), equations 2 to 4; 50 is more than there are tokens."""
+    config = attention("deberta").config
+    module = Layer(TransformerConfig(**{**vars(config), "max_distance": clip}))
+    variables = random_params(module, X)
+    params = variables["params"]
+    table, relation = params["encoding"]["table"], params["relation"]
+    assert table.shape == (2 * clip, D)
+    q, k, v = of_heads(params)
+
+    def delta(b, i, j):
+        distance = int(POSITIONS[b, i] - POSITIONS[b, j])
+        if distance <= -clip:
+            return 0
+        return 2 * clip - 1 if distance >= clip else distance + clip
+
+    def logit(b, h, t, s):
+        query_of_distance = table[delta(b, s, t)] @ relation["query"]["kernel"][:, h]
+        key_of_distance = table[delta(b, t, s)] @ relation["key"]["kernel"][:, h // 2]
+        content = q(b, h, t) @ k(b, h, s)
+        content_to_position = q(b, h, t) @ key_of_distance
+        position_to_content = k(b, h, s) @ query_of_distance
+        return (content + content_to_position + position_to_content) / math.sqrt(3 * K)
+
+    expected = slow(params, logit, lambda b, h, t, s: v(b, h, s))
+    np.testing.assert_allclose(module.apply(variables, X), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["relative", "deberta"])
+def test_attention_to_another_sequence_has_no_distances(positions):
+    def attend(module, x):
+        key, value = module.keys_values(x)
+        return module(x, key, value, MASK, True)
+
+    module = attention(positions)
+    params = jax.eval_shape(lambda: module.init(jax.random.key(0), X, method=attend))["params"]
+    assert set(params) == {"query", "key", "value", "output"}
+
+
+@pytest.mark.parametrize(("positions", "distances"), [("relative", 33), ("deberta", 1024)])
+def test_distances_of_the_papers(positions, distances):
+    module = Layer(TransformerConfig(d_model=D, num_heads=H, positions=positions))
+    shapes = jax.eval_shape(module.init, jax.random.key(0), X)["params"]
+    table = shapes["relation"]["keys"] if positions == "relative" else shapes["encoding"]["table"]
+    assert table.shape[0] == distances
+
+
+def test_no_vector_is_laid_out_for_each_pair():
+    """Nothing in the step is larger than the weights or the products with distances."""
+    module = Layer(attention("relative").config)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), X)
+    jaxpr = jax.make_jaxpr(module.apply)(shapes, X)
+    sizes = [v.aval.size for equation in jaxpr.eqns for v in equation.outvars]
+    assert max(sizes) < B * T * T * min(K, V) * H
+    assert jnp.prod(jnp.array(X.shape)) <= max(sizes)

@@ -1,0 +1,32 @@
+"""Products of heads: of queries with keys, and of weights with values.
+
+Queries have H heads, keys and values G, which divides H: one each (Vaswani et al. 2017), one for a
+group of H / G neighbours (Ainslie et al. 2023) or one for all (Shazeer 2019). Heads that share a
+key are treated as further queries of that key's head, so that no key is repeated in memory.
+
+B batch, T queries, S keys, K key size of a head, V value size of a head.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax import precision
+
+
+def head_products(query: jax.Array, key: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """Q K^T of each head: [B, T, H, K], [B, S, G, K] -> [B, H, T, S]."""
+    b, t, h, k = query.shape
+    groups = key.shape[2]
+    query = query.reshape(b, t, groups, h // groups, k).transpose(0, 3, 1, 2, 4)
+    query = query.reshape(b, h // groups * t, groups, k)
+    return precision.einsum("bthk,bshk->bhts", query, key, dtype).reshape(b, h, t, -1)
+
+
+def head_sums(weights: jax.Array, value: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The values' weighted sums: [B, H, T, S], [B, S, G, V] -> [B, T, H, V]."""
+    b, h, t, s = weights.shape
+    groups, v = value.shape[2:]
+    weights = weights.reshape(b, groups, h // groups * t, s)
+    sums = precision.einsum("bhts,bshv->bthv", weights, value, dtype)
+    sums = sums.reshape(b, h // groups, t, groups, v).transpose(0, 2, 3, 1, 4)
+    return sums.reshape(b, t, h, v)
