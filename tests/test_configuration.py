@@ -203,7 +203,7 @@ def test_a_value_of_the_wrong_type(path, name, value, shown, type_):
         ("tokenizer.kind", "bytes", "config.tokenizer: kind 'bytes' is unknown: use one of bpe"),
         ("tokenizer.vocab_size", 4, "config.tokenizer: vocab_size 4 is too small"),
         ("data.max_source_length", 1, "config.data: max_source_length must be at least 2"),
-        ("optimizer.name", "sgd", "config.optimizer: name is 'sgd', not one of adam, adamw"),
+        ("optimizer.name", "sdg", "config.optimizer: name is 'sdg', not one of adam, adamw"),
         ("train.num_steps", 0, "config.train: num_steps is 0"),
         ("eval.every_steps", 0, "config.eval: every_steps"),
         ("decode.beam_size", 0, "config.decode: beam_size is 0"),

@@ -1,12 +1,20 @@
-"""Adam and its schedules, against their formulas written out."""
+"""Optimizers and schedules, against their formulas written out or optax's own."""
 
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from transformer_jax.training.optimizer import OptimizerConfig, make_optimizer, make_schedule
+from transformer_jax.training.checkpoints import CheckpointConfig, Checkpoints
+from transformer_jax.training.optimizer import (
+    SCALINGS,
+    OptimizerConfig,
+    make_optimizer,
+    make_schedule,
+)
+from transformer_jax.training.state import TrainState
 
 D_MODEL = 64
 
@@ -132,10 +140,148 @@ def test_adafactor_keeps_less_than_a_matrix_for_a_matrix():
     assert kept("adafactor") < 0.05 * 256 * 4 * 64
 
 
+# --- All optimizers.
+
+BETAS = {"b1": 0.9, "b2": 0.98, "eps": 1e-9}
+OF_OPTAX = {
+    "adam": lambda rate, decay: optax.adam(rate, **BETAS),
+    "adamw": lambda rate, decay: optax.adamw(rate, **BETAS, **decay),
+    "nadam": lambda rate, decay: optax.nadamw(rate, **BETAS, **decay),
+    "lamb": lambda rate, decay: optax.lamb(rate, **BETAS, **decay),
+    "lion": lambda rate, decay: optax.lion(rate, b1=0.9, b2=0.98, **decay),
+    "sgd": lambda *rest: with_decay(optax.sgd(-1.0, momentum=0.9), *rest),
+    "adagrad": lambda *rest: with_decay(optax.adagrad(-1.0, eps=1e-9), *rest),
+    "rmsprop": lambda *rest: with_decay(optax.rmsprop(-1.0, decay=0.98, eps=1e-9), *rest),
+}
+
+
+def with_decay(scaling, rate, decay):
+    """An optimizer at rate -1 is its scaling alone."""
+    parts = scaling, optax.add_decayed_weights(**decay)
+    return optax.chain(*parts, optax.scale_by_learning_rate(rate))
+
+
+def layer(rng):
+    """Parameters of every kind, by the names that models have for them."""
+    shapes = {
+        "embedding/table": (7, 12),
+        "query/kernel": (12, 2, 3),
+        "output/kernel": (2, 3, 12),
+        "inner/kernel": (12, 20),
+        "classifier/kernel": (12, 5),
+        "inner/bias": (20,),
+    }
+    return flax.traverse_util.unflatten_dict(
+        {name: jnp.asarray(rng.normal(size=shape), jnp.float32) for name, shape in shapes.items()},
+        sep="/",
+    )
+
+
+def is_matrix(params):
+    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+
+
+@pytest.mark.parametrize("name", OF_OPTAX)
+def test_updates_are_those_of_optax(name):
+    rng = np.random.default_rng(0)
+    params, gradients = layer(rng), [layer(rng), layer(rng)]
+    decay = 0.0 if name == "adam" else 0.1
+    config = OptimizerConfig(name=name, weight_decay=decay, warmup_steps=1)
+    theirs = OF_OPTAX[name](
+        make_schedule(config, D_MODEL), {"weight_decay": decay, "mask": is_matrix}
+    )
+    expected, state = params, theirs.init(params)
+    for grads in gradients:
+        updates, state = theirs.update(grads, state, expected)
+        expected = optax.apply_updates(expected, updates)
+    found = train(config, params, gradients)[-1]
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected
+    )
+
+
+def test_muon_orthogonalizes_the_matrices_of_layers_alone():
+    """Liu et al. (2025), section 2.2: a first update is 0.2 sqrt(max(A, B)) U V^T of the gradient,
+    all heads of a kernel together; Newton's iteration leaves singular values between 0.7 and 1.2.
+    """
+    rng = np.random.default_rng(0)
+    params, grads = layer(rng), layer(rng)
+    after = train(OptimizerConfig(name="muon", warmup_steps=1), params, [grads])[0]
+    change = jax.tree.map(lambda a, b: np.asarray(b - a) / -paper_rate(1, 1), params, after)
+    for name, shape in {"query": (12, 6), "output": (6, 12), "inner": (12, 20)}.items():
+        found = change[name]["kernel"].reshape(shape) / (0.2 * max(shape) ** 0.5)
+        u, _, v = np.linalg.svd(grads[name]["kernel"].reshape(shape), full_matrices=False)
+        inside = u.T @ found @ v.T  # diagonal where found has the gradient's singular vectors
+        diagonal = np.diagonal(inside)
+        assert diagonal.min() > 0.6 and diagonal.max() < 1.3
+        np.testing.assert_allclose(inside - np.diag(diagonal), 0, atol=1e-3)
+        np.testing.assert_allclose(found, u @ inside @ v, atol=1e-3)
+    nadam = train(OptimizerConfig(name="nadam", warmup_steps=1), params, [grads])[0]
+    for module, leaf in [("embedding", "table"), ("classifier", "kernel"), ("inner", "bias")]:
+        np.testing.assert_allclose(after[module][leaf], nadam[module][leaf], rtol=1e-5)
+
+
+def test_muon_leaves_frozen_parameters():
+    rng = np.random.default_rng(0)
+    params, grads = layer(rng), layer(rng)
+    config = OptimizerConfig(name="muon", warmup_steps=1, frozen="^(embedding|query)/")
+    (after,) = train(config, params, [grads])
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), params, after)
+    assert not changed["embedding"]["table"] and not changed["query"]["kernel"]
+    assert changed["output"]["kernel"] and changed["inner"]["bias"]
+
+
+def test_all_but_adam_decay_matrices():
+    params = layer(np.random.default_rng(0))
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    for name in SCALINGS:
+        if name in ("adam", "lamb"):  # lamb's update is of the parameter's size, whatever the decay
+            continue
+        config = OptimizerConfig(name=name, weight_decay=0.1, warmup_steps=1)
+        (decayed,) = train(config, params, [zeros])
+        for module, leaf, kept in [
+            ("query", "kernel", 1 - 0.1 * paper_rate(1, 1)),
+            ("inner", "bias", 1),
+        ]:
+            expected = kept * params[module][leaf]
+            np.testing.assert_allclose(decayed[module][leaf], expected, rtol=1e-5, err_msg=name)
+
+
+def test_every_optimizers_state_is_restored(tmp_path):
+    rng = np.random.default_rng(0)
+    params, grads = layer(rng), layer(rng)
+    states = {}
+    for name in SCALINGS:
+        config = OptimizerConfig(name=name)
+        optimizer = make_optimizer(config, make_schedule(config, D_MODEL))
+        states[name] = optimizer.update(grads, optimizer.init(params), params)[1]
+    saved = TrainState(jnp.int32(1), params, states, jax.random.key_data(jax.random.key(0)))
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, saved, [1])
+    target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
+    restored = checkpoints.restore(None, target)[1]
+    jax.tree.map(np.testing.assert_array_equal, restored, saved)
+
+
+def test_the_states_of_saved_runs_have_kept_their_layout():
+    """Checkpoints of earlier runs name these places."""
+    params = {"inner": {"bias": jnp.zeros(3)}}
+    places = {}
+    for name, decay in [("adam", 0.0), ("adamw", 0.0), ("adamw", 0.1), ("adafactor", 0.0)]:
+        config = OptimizerConfig(name=name, weight_decay=decay, clip_norm=1.0)
+        state = make_optimizer(config, make_schedule(config, D_MODEL)).init(params)
+        places[name, decay] = [type(part).__name__ for part in state]
+    adam = ["EmptyState", "ScaleByAdamState", "ScaleByScheduleState"]
+    adamw = ["EmptyState", "ScaleByAdamState", "MaskedState", "ScaleByScheduleState"]
+    factored = ["EmptyState", "FactoredState", "EmptyState", "EmptyState", "ScaleByScheduleState"]
+    expected = {("adam", 0.0): adam, ("adamw", 0.0): adamw, ("adamw", 0.1): adamw}
+    assert places == expected | {("adafactor", 0.0): factored}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"name": "sgd"}, "name is 'sgd', not one of adam, adamw, adafactor"),
+        ({"name": "sdg"}, "name is 'sdg', not one of adam, adamw, nadam, adafactor, sgd"),
         ({"schedule": "step"}, "schedule is 'step', not one of transformer"),
         ({"learning_rate": 0.0}, "learning_rate and warmup_steps must be positive"),
         ({"warmup_steps": 0}, "learning_rate and warmup_steps must be positive"),

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 
 import jax
 import optax
@@ -10,9 +11,96 @@ import optax
 from transformer_jax import schedules
 from transformer_jax.errors import UserError
 
-_NAMES = ("adam", "adamw", "adafactor")
 _SCHEDULES = ("transformer", "inverse_sqrt", "constant", "linear", "cosine")
 _DECAYING = ("linear", "cosine")
+
+
+def _adam(config):
+    """Means of gradients over the roots of means of their squares (Kingma and Ba 2015)."""
+    return [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)]
+
+
+def _nadam(config):
+    """Adam that looks a step ahead (Dozat 2016)."""
+    return [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon, nesterov=True)]
+
+
+def _adafactor(config):
+    """Keeps of a matrix's squares their sums by row and column, and scales an update by the size of
+    its parameter (Shazeer and Stern 2018)."""
+    # Heads are narrow: with optax's 128 the kernels of attention would not be factored.
+    factored = optax.scale_by_factored_rms(min_dim_size_to_factor=32)
+    return [factored, optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()]
+
+
+def _sgd(config):
+    """Sums of gradients, older ones less (Polyak 1964)."""
+    return [optax.trace(config.beta1)]
+
+
+def _adagrad(config):
+    """Gradients over the root of the sum of their squares so far (Duchi et al. 2011)."""
+    return [optax.scale_by_rss(eps=config.epsilon)]
+
+
+def _rmsprop(config):
+    """Gradients over the root of the mean of their squares (Tieleman and Hinton 2012)."""
+    return [optax.scale_by_rms(config.beta2, config.epsilon)]
+
+
+def _lion(config):
+    """Signs of a mean of gradients (Chen et al. 2023); a tenth of Adam's rate suits it."""
+    return [optax.scale_by_lion(config.beta1, config.beta2)]
+
+
+def _muon(config):
+    """Orthogonalized momentum of the matrices between embeddings and output, of the size that
+    Adam's updates have (Jordan et al. 2024, Liu et al. 2025); the rest goes by Nadam."""
+    return [
+        optax.contrib.muon(
+            learning_rate=-1.0,  # the rate and its sign come last
+            beta=config.beta1,
+            eps=config.epsilon,
+            adam_b1=config.beta1,
+            adam_b2=config.beta2,
+            muon_weight_dimension_numbers=_matrices,
+            consistent_rms=0.2,
+        )
+    ]
+
+
+def _matrices(params):
+    """How each kernel is one matrix, all heads together: [D, H, K] is D x HK, [H, V, D] is HV x D;
+    None for parameters that are none."""
+
+    def axes(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if not name.endswith("kernel") or name.endswith("classifier/kernel"):
+            return None
+        inputs = leaf.ndim - 1 if name.endswith("output/kernel") else 1
+        every = tuple(range(leaf.ndim))
+        return optax.contrib.MuonDimensionNumbers(every[:inputs], every[inputs:])
+
+    return jax.tree_util.tree_map_with_path(axes, params)
+
+
+SCALINGS: dict[str, Callable] = {
+    "adam": _adam,
+    "adamw": _adam,
+    "nadam": _nadam,
+    "adafactor": _adafactor,
+    "sgd": _sgd,
+    "adagrad": _adagrad,
+    "rmsprop": _rmsprop,
+    "lamb": _adam,
+    "lion": _lion,
+    "muon": _muon,
+}
+"""Optimizers by name: what each makes of the gradients, as a list of transformations.
+
+The rest is common to all: clipping before, decoupled weight decay and the learning rate behind.
+"lamb" scales an update last by the size of its parameter (You et al. 2020).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,21 +108,22 @@ class OptimizerConfig:
     """The optimizer and its learning rate; the defaults are the paper's.
 
     Attributes:
-      name: "adam" (Kingma and Ba 2015); "adamw", with decoupled weight decay on matrices
-        (Loshchilov and Hutter 2019); or "adafactor", which keeps of a matrix's second moments their
-        sums by row and column, and scales its update by its size (Shazeer and Stern 2018).
+      name: entry of `SCALINGS`.
       schedule: "transformer" (equation 3), "inverse_sqrt", "constant", "linear" or "cosine" (see
         `schedules`).
       learning_rate: the peak; for "transformer" a factor of equation 3, 1 in the paper.
       warmup_steps: updates until the peak.
       decay_steps: updates until "linear" and "cosine" reach 0.
-      weight_decay: of "adamw".
+      weight_decay: decoupled, on matrices (Loshchilov and Hutter 2019); "adam" has none, with it
+        its name is "adamw".
       clip_norm: largest global norm of the gradient; None: no clipping.
       ema_decay: of an exponential moving average of the parameters, which then is what is
         evaluated and used; None: the parameters themselves.
       frozen: a regular expression; parameters whose path it is found in keep their values, as
         "^(embedding|input|encoder)/" those of a pre-trained body.
-      beta1, beta2, epsilon: of Adam.
+      beta1: of the momentum; "adafactor", "adagrad" and "rmsprop" have none.
+      beta2: of the squares' average; in "lion" of the momentum itself.
+      epsilon: keeps from dividing by a root of 0.
 
     Raises:
       ValueError: an unknown choice or a value out of range.
@@ -54,7 +143,7 @@ class OptimizerConfig:
     epsilon: float = 1e-9
 
     def __post_init__(self):
-        for name, choices in (("name", _NAMES), ("schedule", _SCHEDULES)):
+        for name, choices in (("name", tuple(SCALINGS)), ("schedule", _SCHEDULES)):
             if getattr(self, name) not in choices:
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}, not one of {', '.join(choices)}"
@@ -73,7 +162,7 @@ class OptimizerConfig:
             raise ValueError(
                 f"frozen is {self.frozen!r}, no regular expression: {error}"
             ) from error
-        if self.weight_decay and self.name != "adamw":
+        if self.weight_decay and self.name == "adam":
             raise ValueError("weight_decay asks for name 'adamw'")
 
 
@@ -100,15 +189,11 @@ def make_optimizer(
     parts = []
     if config.clip_norm is not None:
         parts.append(optax.clip_by_global_norm(config.clip_norm))
-    match config.name:
-        case "adafactor":
-            # Heads are narrow: with optax's 128 the kernels of attention would not be factored.
-            parts.append(optax.scale_by_factored_rms(min_dim_size_to_factor=32))
-            parts += [optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()]
-        case _:
-            parts.append(optax.scale_by_adam(config.beta1, config.beta2, config.epsilon))
-    if config.name == "adamw":
+    parts += SCALINGS[config.name](config)
+    if config.weight_decay or config.name == "adamw":
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=_is_matrix))
+    if config.name == "lamb":
+        parts.append(optax.scale_by_trust_ratio())
     optimizer = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
     if config.frozen is None:
         return optimizer
