@@ -8,7 +8,7 @@ import pytest
 import transformer_jax as tj
 from transformer_jax import pictures
 from transformer_jax.configuration import read_settings
-from transformer_jax.nn.positions import sinusoids
+from transformer_jax.nn.positions.absolute import sinusoids
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
