@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 VENV := .venv
 WORKDIR := runs/quickstart
-PYTEST_FLAGS := -n 2
+PYTEST_FLAGS := -n 2 --dist worksteal
 RUN := $(VENV)/bin/python -m transformer_jax
 INSTALLED := $(VENV)/.installed$(addprefix -,$(EXTRAS))
 INSTALL := install -r requirements.txt -e '.$(if $(EXTRAS),[$(EXTRAS)])'

@@ -239,7 +239,7 @@ def test_a_start_that_failed_does_not_claim_its_workdir(tmp_path, tiny_config, m
     with pytest.raises(tj.UserError, match="tokens_per_batch 40 has no room"):
         changes = {"train.tokens_per_batch": 40, "tokenizer.vocab_size": 200}
         tj.train(tiny_config(changes), tmp_path / "run")
-    monkeypatch.setattr(api, "_train", lambda *args: FakeState)
+    monkeypatch.setattr(api, "train_plan", lambda *args: FakeState)
     run = tj.train(tiny_config(), tmp_path / "run")
     assert run.tokenizer["source"].vocab_size == 800
 

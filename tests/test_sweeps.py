@@ -20,7 +20,7 @@ def sweep(tiny):
         "logging.every_steps": 2,
         "optimizer.learning_rate": 0.04,
     }
-    rows = {"as it is": {}, "one head": {"model.num_heads": 1}}
+    rows = {"as it is": {}, "few pairs": {"data.num_train_examples": 100}}
     longer = {"twice as long": {"data.max_source_length": 64, "data.max_target_length": 64}}
     return Sweep(config=str(QUICKSTART), rows=rows, base=base, seeds=2, also=longer)
 
@@ -33,7 +33,7 @@ def swept(sweep, tmp_path_factory):
 
 def test_a_row_has_its_figures_for_each_seed(swept):
     workdir, rows = swept
-    assert [row.name for row in rows] == ["as it is", "one head"]
+    assert [row.name for row in rows] == ["as it is", "few pairs"]
     assert list(rows[0].figures) == ["loss", "bleu", "twice as long"]
     for row in rows:
         assert row.seeds == 2 and row.parameters > 1000 and row.tokens_per_s > 0 < row.seconds
@@ -47,7 +47,7 @@ def test_a_row_has_its_figures_for_each_seed(swept):
 def test_tables_and_a_picture_are_kept(swept):
     workdir, rows = swept
     text = (workdir / "table.txt").read_text()
-    assert "one head" in text and f"{rows[0].mean('loss'):.3f}" in text
+    assert "few pairs" in text and f"{rows[0].mean('loss'):.3f}" in text
     assert (workdir / "table.md").read_text().count("\n") == 4
     assert (workdir / "table.csv").read_text().startswith("row,loss_mean,loss_deviation")
     assert (workdir / "table.png").read_bytes().startswith(b"\x89PNG")

@@ -107,24 +107,24 @@ def apart(run, reference):
     return {"loss": loss, "gradient": float(max(jax.tree.leaves(gradient)))}
 
 
-def compare(layouts, **options):
-    reference = divided_run("one", **options)
+def compare(layouts, reference=None, **options):
+    reference = reference or divided_run("one", **options)
     return {layout: apart(divided_run(layout, **options), reference) for layout in layouts}
 
 
 def main():
     runs = {layout: divided_run(layout, steps=20) for layout in LAYOUTS}
     meshes = ["data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
+    language = {"name": "language_modeling"}
+    whole = divided_run("one", **language)
     found = {
         "losses": {layout: run["losses"] for layout, run in runs.items()},
         "share": {layout: run["share"] for layout, run in runs.items()},
         "without dropout": {layout: apart(run, runs["one"]) for layout, run in runs.items()},
-        "with dropout": compare(meshes, name="language_modeling", dropout_rate=0.2),
-        "language_modeling": compare(["pmap 8"], name="language_modeling"),
+        "with dropout": compare(meshes, **language, dropout_rate=0.2),
+        "language_modeling": compare(["pmap 8"], whole, **language),
         "classification": compare(["2 x 2 x 2"], name="classification"),
-        "accumulated": compare(
-            ["pmap 8", "2 x 2 x 2"], name="language_modeling", accumulation_steps=2
-        ),
+        "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
     }
     json.dump(found, sys.stdout)
 
