@@ -105,6 +105,26 @@ def _write_text(directory):
 
 
 @pytest.fixture(scope="session")
+def tiny_language_model(tiny):
+    """Likewise, of a language model of characters on one side of the text: smaller programs, as
+    nothing is searched for."""
+    return tiny | {
+        "task.name": "language_modeling",
+        "model.architecture": "decoder_only",
+        "model.num_layers": 1,
+        "tokenizer.kind": "char",
+        "tokenizer.vocab_size": 100,
+        "data.name": "text",
+        "data.train_text": tiny["data.train_source"],
+        "data.valid_text": tiny["data.valid_source"],
+        "data.documents": "line",
+        "data.packing": "apart",
+        "data.max_length": 96,
+        "decode.beam_size": 1,
+    }
+
+
+@pytest.fixture(scope="session")
 def tiny_config(tiny):
     """`tiny_config({"section.field": value})`: the quick start's config, shrunk and changed."""
     return lambda changes=None: tj.config(QUICKSTART, tiny | (changes or {}))

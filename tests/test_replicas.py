@@ -16,20 +16,16 @@ from ml_collections import ConfigDict
 import transformer_jax as tj
 from transformer_jax.replicas import seeded, train_together
 
+QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
 STEPS = 20
 
 
 @pytest.fixture(scope="module")
-def config(tiny_config):
-    return tiny_config(
-        {
-            "train.num_steps": STEPS,
-            "optimizer.learning_rate": 0.04,  # a stable one: chaos would magnify rounding
-            "logging.every_steps": 1,
-            "eval.every_steps": STEPS,
-            "checkpoint.every_steps": 10,
-        }
-    )
+def config(tiny_language_model):
+    steps = {"train.num_steps": STEPS, "eval.every_steps": STEPS, "checkpoint.every_steps": 10}
+    # A stable rate: chaos would magnify rounding.
+    others = {"logging.every_steps": 1, "optimizer.learning_rate": 0.04}
+    return tj.config(QUICKSTART, tiny_language_model | steps | others)
 
 
 def changed(config, **values) -> ConfigDict:
@@ -95,8 +91,7 @@ def test_each_replica_leaves_a_whole_workdir(together):
     loaded = tj.load(workdir / "fast")
     assert loaded.step == runs["fast"].step == STEPS
     assert_same_arrays(loaded.params, runs["fast"].params)
-    assert len(loaded.predict(["The dog sees a cat."])) == 1
-    assert len(list((workdir / "fast" / "predictions").iterdir())) == 1
+    assert len(loaded.predict(["The dog "])) == 1
 
 
 def test_the_folder_of_all_names_them(together):

@@ -1,6 +1,7 @@
 """Sweeps: rows of a small experiment are trained, tabled, drawn, and not trained twice."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,17 @@ QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
 
 
 @pytest.fixture(scope="module")
-def sweep(tiny):
-    base = tiny | {
+def sweep(tiny_language_model):
+    base = tiny_language_model | {
         "train.num_steps": 4,
         "eval.every_steps": 4,
         "logging.every_steps": 2,
         "optimizer.learning_rate": 0.04,
     }
     rows = {"as it is": {}, "few pairs": {"data.num_train_examples": 100}}
-    longer = {"twice as long": {"data.max_source_length": 64, "data.max_target_length": 64}}
-    return Sweep(config=str(QUICKSTART), rows=rows, base=base, seeds=2, also=longer)
+    longer = {"twice as long": {"data.max_length": 192}}
+    figures = ["loss", "perplexity"]
+    return Sweep(str(QUICKSTART), rows, base, seeds=2, figures=figures, also=longer)
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +36,13 @@ def swept(sweep, tmp_path_factory):
 def test_a_row_has_its_figures_for_each_seed(swept):
     workdir, rows = swept
     assert [row.name for row in rows] == ["as it is", "few pairs"]
-    assert list(rows[0].figures) == ["loss", "bleu", "twice as long"]
+    assert list(rows[0].figures) == ["loss", "perplexity", "twice as long"]
     for row in rows:
         assert row.seeds == 2 and row.parameters > 1000 and row.tokens_per_s > 0 < row.seconds
     lines = (workdir / "as_it_is" / "seed_1" / "metrics.jsonl").read_text().splitlines()
     last = [r for r in map(json.loads, lines) if r["split"] == "valid"][-1]
     assert rows[0].figures["loss"][1] == last["loss"]
-    # The same sentences in longer rows have the same loss: sinusoids know no end.
+    # The same lines in longer rows have the same loss: sinusoids know no end.
     assert rows[0].figures["twice as long"][1] == pytest.approx(last["loss"], rel=1e-4)
 
 
@@ -77,7 +79,7 @@ def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
     assert (tmp_path / "seeds" / "table.txt").exists()
 
 
-def test_a_stopped_sweep_goes_on(sweep, tmp_path, monkeypatch):
+def test_a_stopped_sweep_goes_on(sweep, swept, tmp_path, monkeypatch):
     """As after a SIGTERM, which leaves a run before its last step."""
     import transformer_jax.sweeps as module
 
@@ -87,12 +89,14 @@ def test_a_stopped_sweep_goes_on(sweep, tmp_path, monkeypatch):
 
     trained = module._train_group
     one = Sweep(sweep.config, {"as it is": {}}, sweep.base, seeds=2)
+    shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
+    (tmp_path / "as_it_is" / "result.json").unlink()
     with monkeypatch.context() as patch:
         patch.setattr(module, "_train_group", stopped)
         assert run_sweep(one, tmp_path) == []
         assert not (tmp_path / "table.txt").exists()
     (row,) = run_sweep(one, tmp_path)
-    assert row.seeds == 2
+    assert row.figures == {"loss": swept[1][0].figures["loss"]}  # what the task is judged by
 
 
 def test_a_sweep_file_is_read(tmp_path):
