@@ -24,13 +24,13 @@ def sweep(tiny_language_model):
     rows = {"as it is": {}, "few pairs": {"data.num_train_examples": 100}}
     longer = {"twice as long": {"data.max_length": 192}}
     figures = ["loss", "perplexity"]
-    return Sweep(str(QUICKSTART), rows, base, seeds=2, figures=figures, also=longer)
+    return tj.Sweep(str(QUICKSTART), rows, base, seeds=2, figures=figures, also=longer)
 
 
 @pytest.fixture(scope="module")
 def swept(sweep, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("sweep")
-    return workdir, run_sweep(sweep, workdir)
+    return workdir, tj.sweep(sweep, workdir)
 
 
 def test_a_row_has_its_figures_for_each_seed(swept):

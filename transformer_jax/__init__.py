@@ -3,6 +3,7 @@
     import transformer_jax as tj
     config = tj.config("configs/quickstart.py", {"train.num_steps": 500})
     run = tj.train(config, workdir)                  # or tj.load(workdir)
+    rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
 
 Nothing heavy is imported until one of these names is used, so that the shell answers at once.
 """
@@ -12,11 +13,13 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 
-__all__ = ["UserError", "config", "load", "train"]
+__all__ = ["Sweep", "UserError", "config", "load", "sweep", "train"]
 
 _LAZY = {
+    "Sweep": ("transformer_jax.sweep_files", "Sweep"),
     "config": ("transformer_jax.configuration", "load_config"),
     "load": ("transformer_jax.api", "load"),
+    "sweep": ("transformer_jax.sweeps", "run_sweep"),
     "train": ("transformer_jax.api", "train"),
 }
 
