@@ -1,0 +1,63 @@
+"""The notebooks run as they are committed, and are committed as they run."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+ERROR = None  # has neither a name nor data
+NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.ipynb"))
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def kinds(notebook):
+    """What each code cell puts out: streams by name, and the types of what it shows."""
+    return [
+        {kind for output in cell.outputs for kind in output.get("data", [output.get("name")])}
+        for cell in code_cells(notebook)
+    ]
+
+
+def test_there_are_notebooks():
+    names = {"quick_start", "ablation", "train_a_gpt", "paper_to_code"}
+    assert {path.stem for path in NOTEBOOKS} >= names
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_the_top(path, tmp_path, monkeypatch):
+    """In a fresh kernel of this interpreter, without what the user has set for IPython. What it
+    claims it asserts itself."""
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+    notebook = read(path)
+    where = {"metadata": {"path": ROOT}}
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where).execute()
+    shown = [{"image/png"} & kind for kind in kinds(notebook)]
+    assert shown == [{"image/png"} & kind for kind in kinds(read(path))]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_committed_with_its_outputs(path):
+    """Of one run from top to bottom, without what goes to stderr or names this machine's folders;
+    small, as every change of it stays in the history."""
+    notebook = read(path)
+    counts = [cell.execution_count for cell in code_cells(notebook)]
+    assert counts == list(range(1, len(counts) + 1))
+    found = set().union(*kinds(notebook))
+    assert "image/png" in found and not found & {"stderr", ERROR}
+    outputs = str([cell.outputs for cell in code_cells(notebook)])
+    folders = map(str, (ROOT, Path.home(), tempfile.gettempdir()))
+    assert not [folder for folder in folders if folder in outputs]
+    assert path.stat().st_size < 150_000
