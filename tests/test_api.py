@@ -117,6 +117,30 @@ def test_decode_settings_may_be_given(trained):
         trained.predict(LINES, beam_size=801)
 
 
+def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
+    line = LINES[0]
+    short = trained.under({"data.max_source_length": 4})
+    assert short.predict([line]) != trained.predict([line])
+    assert "line 1" in caplog.messages[0] and "max_source_length is 4" in caplog.messages[0]
+    longer = short.under({"data.max_source_length": 200})
+    assert longer.predict([line]) == trained.predict([line])
+    assert trained.config.data.max_source_length == 48  # as it was
+    assert longer.score([line * 12], ["Der Hund."])[0] < 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.d_model": 32}, "model.d_model: the run's parameters are of another model"),
+        ({"data.max_lenght": 32}, "did you mean config.data.max_length"),
+        ({"model.positions": "learned", "model.max_length": 9}, "'learned' reach to max_length 9"),
+    ],
+)
+def test_what_a_run_cannot_be_read_as(trained, changes, message):
+    with pytest.raises(tj.UserError, match=message):
+        trained.under(changes)
+
+
 def test_scores_are_log_probabilities(trained):
     one, other = trained.score(LINES[:1] * 2, ["Der Hund.", ""])
     assert one < 0 and other < 0 and one != other

@@ -1,14 +1,15 @@
 """A trained run and what can be done with it."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from transformer_jax import build
-from transformer_jax.configuration import read_settings
+from transformer_jax.configuration import override, read_settings
 from transformer_jax.data.pair_files import read_aligned
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
@@ -45,6 +46,24 @@ class Run:
     def tokenizer(self) -> Tokenizers:
         """The tokenizers: `run.tokenizer["source"].encode("...")`."""
         return self.task.tokenizers
+
+    def under(self, changes: Mapping[str, Any]) -> "Run":
+        """The same parameters under another config, such as `{"data.max_length": 512}`.
+
+        Raises:
+          UserError: the model's positions do not reach so far, a field is unknown, or it belongs to
+            the parameters.
+        """
+        config = override(self.config, changes)
+        settings = read_settings(config)
+        task = build.build_task(settings, build.vocab_sizes(self.tokenizer), self.tokenizer)
+        shapes = [
+            jax.tree.map(lambda leaf: leaf.shape, params)
+            for params in (self.params, jax.eval_shape(task.init, jax.random.key(0)))
+        ]
+        if shapes[0] != shapes[1]:
+            raise UserError(f"{', '.join(changes)}: the run's parameters are of another model")
+        return dataclasses.replace(self, config=config, task=task)
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any

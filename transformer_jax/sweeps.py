@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from transformer_jax import api, build
 from transformer_jax.analysis import plots, tables
 from transformer_jax.analysis.tables import Row
-from transformer_jax.configuration import override, read_settings
+from transformer_jax.configuration import read_settings
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, UserError
 from transformer_jax.pictures import read_records, save_figure
@@ -167,14 +167,13 @@ def _number(record: Mapping[str, Any], name: str) -> float | None:
 def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
     """The run's loss of the validation split under another config."""
     try:
-        settings = read_settings(override(run.config, changes))
-        tokenizers = run.tokenizer
-        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+        run = run.under(changes)
     except UserError as error:
         logger.info("%s: %s", ", ".join(f"{k}={v}" for k, v in changes.items()), error)
         return None
+    settings = read_settings(run.config)
     examples, mesh = open_split(settings.data, "valid"), build.mesh_for_use(settings)
-    evaluator = build.build_evaluator(settings, task, examples, settings.decode, mesh)
+    evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
     return float(evaluator.loss_figures(run.params)["loss"])
 
 

@@ -189,6 +189,17 @@ def test_evaluate_prints_one_json_object(api, capsys):
     ]
 
 
+def test_a_run_may_be_asked_to_read_further(api, capsys):
+    asked = []
+    longer = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
+    run = SimpleNamespace(under=lambda changes: asked.append(changes) or longer)
+    api.load = lambda workdir, checkpoint, average: run
+    assert main(["evaluate", "--workdir=w", "--max_length=96"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"loss": 1.0}
+    fields = ("data.max_length", "data.max_source_length", "data.max_target_length")
+    assert asked == [dict.fromkeys(fields, 96)]
+
+
 @pytest.mark.parametrize("flags", [["--source=s"], ["--source=s", "--target=t", "--split=test"]])
 def test_evaluate_asks_for_one_thing_to_score(api, flags, capsys):
     assert main(["evaluate", "--workdir=w", *flags]) == 2

@@ -197,6 +197,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--average", type=_positive, metavar="K", help="average the last K parameter snapshots"
     )
+    parser.add_argument(
+        "--max_length",
+        type=_positive,
+        metavar="N",
+        help="sequences of up to N tokens, instead of what the run was trained on",
+    )
 
 
 def _add_distributed(parser: argparse.ArgumentParser) -> None:

@@ -13,6 +13,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.training.records import to_json
 
 LINES_AT_ONCE = 512
+LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 
 
 def train(args: argparse.Namespace) -> None:
@@ -133,7 +134,8 @@ def _load(args: argparse.Namespace) -> Any:
         from transformer_jax.configuration import load_json
 
         _connect(args, load_json(Path(args.workdir) / "config.json"))
-    return api.load(args.workdir, checkpoint=args.checkpoint, average=args.average)
+    run = api.load(args.workdir, checkpoint=args.checkpoint, average=args.average)
+    return run.under(dict.fromkeys(LENGTHS, args.max_length)) if args.max_length else run
 
 
 def _connect(args: argparse.Namespace, config: Any) -> None:
