@@ -23,8 +23,9 @@ import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from transformer_jax.nn.attention import MultiHeadAttention, scaled_dot_product_attention
+from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import Positions
 
 WINDOW, KERNEL, HEADS = 64, 3, 4
 ORDERS = {
@@ -40,41 +41,24 @@ class SelfAttention(nn.Module):
     """Multi-head attention of x [B, T, D] to itself, to all of it or to what is near."""
 
     d_model: int
-    restricted: bool = False
+    window: int | None = None
 
     @nn.compact
     def __call__(self, x):
-        config = TransformerConfig(d_model=self.d_model, num_heads=HEADS)
+        config = TransformerConfig(
+            d_model=self.d_model, num_heads=HEADS, attention_window=self.window
+        )
+        positions = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
+        everything = jnp.ones((x.shape[0], 1, x.shape[1], x.shape[1]), bool)
         attention = MultiHeadAttention(config)
-        key, value = attention.keys_values(x)
-        if not self.restricted:
-            return attention(x, key, value, jnp.ones((1, 1, 1, 1), bool), True)
-        return attention.output(near(attention.query(x), key, value))
-
-
-def near(query, key, value):
-    """Attention in blocks of r: each looks at itself and at the block before."""
-    rows, length, heads, size = query.shape
-    blocks = (rows * length // WINDOW, WINDOW, heads, size)
-
-    def with_block_before(x):
-        x = x.reshape(rows, -1, WINDOW, heads, size)
-        before = jnp.pad(x, ((0, 0), (1, 0), (0, 0), (0, 0), (0, 0)))[:, :-1]
-        return jnp.concatenate([before, x], axis=2).reshape(blocks[0], 2 * WINDOW, heads, size)
-
-    keys, values = with_block_before(key), with_block_before(value)
-    is_first = jnp.arange(blocks[0]) % (length // WINDOW) == 0
-    is_before = jnp.arange(2 * WINDOW) < WINDOW
-    mask = ~(is_first[:, None] & is_before)[:, None, None]  # nothing stands before the first block
-    found = scaled_dot_product_attention(query.reshape(blocks), keys, values, mask)
-    return found.reshape(query.shape)
+        return attention.to_itself(x, positions, Positions(config), everything, True)[0]
 
 
 def layers(d_model: int) -> dict[str, nn.Module]:
     """By the names of ORDERS."""
     made = (
         SelfAttention(d_model),
-        SelfAttention(d_model, restricted=True),
+        SelfAttention(d_model, WINDOW),
         nn.Conv(d_model, kernel_size=(KERNEL,)),
         nn.RNN(nn.OptimizedLSTMCell(d_model)),
     )

@@ -55,9 +55,7 @@ def run(command: str) -> dict[str, Any]:
         found = json.loads(output.splitlines()[-1])
         return {**found, "tokens_per_s": float(found["tokens_per_s"])} | memory(usage.ru_maxrss)
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise CommandError(
-            f"no JSON object with tokens_per_s at the end of: {command}"
-        ) from error
+        raise CommandError(f"no JSON object with tokens_per_s at the end of: {command}") from error
 
 
 def memory(maxrss: int) -> dict[str, int]:

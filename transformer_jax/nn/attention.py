@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from transformer_jax import precision
+from transformer_jax.nn import blocks
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.heads import head_products, head_sums
@@ -123,6 +124,24 @@ class MultiHeadAttention(nn.Module):
             mask = cache.mask(x.shape[1])
             cache = cache.append(key, value)
             key, value, key_positions = cache.key, cache.value, cache.positions
+        length = x.shape[1]
+        in_blocks = cache is None and self._is_cheaper_in_blocks(length, encoding.causal)
+        arrays = (query, key, value, mask, positions, key_positions)
+        if in_blocks:
+            arrays = blocks.split(*arrays, self.config.attention_window, encoding.causal)
+        x = self._attend_by_positions(*arrays, encoding, deterministic)
+        return (blocks.join(x, length) if in_blocks else x), cache
+
+    def _is_cheaper_in_blocks(self, length: int, causal: bool) -> bool:
+        """Under a window smaller than the row; but who asks for weights gets those of rows."""
+        window = self.config.attention_window
+        if window is None or self.is_mutable_collection("intermediates"):
+            return False
+        return blocks.num_keys(window, causal) < length
+
+    def _attend_by_positions(
+        self, query, key, value, mask, positions, key_positions, encoding, deterministic
+    ) -> jax.Array:
         if self.config.attention_window is not None:
             mask &= window_mask(positions, key_positions, self.config.attention_window)
         bias = encoding.logits(self.relation, query, key, positions, key_positions)
@@ -130,7 +149,7 @@ class MultiHeadAttention(nn.Module):
         def further(weights):
             return encoding.values(self.relation, weights, positions, key_positions)
 
-        return self.attend(query, key, value, mask, bias, deterministic, further), cache
+        return self.attend(query, key, value, mask, bias, deterministic, further)
 
     def attend(
         self,

@@ -56,7 +56,7 @@ class TransformerConfig:
         (Shazeer 2019), more in grouped-query attention (Ainslie et al. 2023); None: num_heads.
       attention_window: r; a token attends to those of its sequence less than r positions away
         (section 4): in a decoder the last r, its own among them, in an encoder r - 1 on either
-        side. A mask: what is outside is computed all the same. None: no window.
+        side. Long rows are worked in blocks, at a cost of r n. None: no window.
       logit_cap: c; attention logits x become c tanh(x / c) (Gemma 2, 2024); None: they stay.
       qk_norm: RMSNorm of each query and key, with a learned scale that the heads share (Henry et
         al. 2020, Dehghani et al. 2023).
