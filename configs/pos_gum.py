@@ -4,8 +4,9 @@
         --config.data.dir=FOLDER
     python -m transformer_jax evaluate --workdir=runs/pos_gum --split=valid
 
-`FOLDER` holds train.trees, dev.trees and test.trees, one bracketed tree a line. Not trained to its
-end yet.
+`FOLDER` holds train.trees, dev.trees and test.trees, one bracketed tree a line. Seen: 92.6% of the
+28,119 words of dev (each word's most frequent tag: 86.4%), in 26 minutes on one of two threads of a
+core whose other one was busy; 90% after some 7 minutes.
 """
 
 from ml_collections import ConfigDict
@@ -29,7 +30,7 @@ def get_config() -> ConfigDict:
         activation="gelu",
         embedding_norm=True,
         num_token_types=0,
-        initialization="bert",
+        initialization="xavier",
         scale_embeddings=False,
     )
     config.tokenizer = dict(kind="wordpiece", vocab_size=8000)

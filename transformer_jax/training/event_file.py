@@ -1,12 +1,20 @@
 """TensorBoard events of a run."""
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog
-from tensorboardX.proto.summary_pb2 import Summary
+# tensorboardX looks for Google's client of buckets, and where it is installed that costs each start
+# a second. Workdirs are directories: as long as nobody else uses it, it may as well not be there.
+is_hidden = sys.modules.setdefault("google.cloud.storage", None) is None
+
+from tensorboardX.event_file_writer import EventsWriter  # noqa: E402
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # noqa: E402
+from tensorboardX.proto.summary_pb2 import Summary  # noqa: E402
+
+if is_hidden:
+    del sys.modules["google.cloud.storage"]
 
 FLUSH_SECONDS = 10  # each takes milliseconds of waiting for the disk
 
