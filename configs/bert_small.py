@@ -4,7 +4,8 @@
         --config.data.dir=WIKITEXT2,GUTENBERG
 
 Folders of the two sets, in this order. One thread of a Xeon without AMX, float32: 50 minutes beside
-other work; loss of the hidden tokens of WikiText-2's validation split 4.565, 33.2% of them found.
+other work; loss of the hidden tokens of WikiText-2's validation split 4.565, 33.2% of them found;
+3.974 and 37.4% after 1,600 steps more (`train.init_from`), 24 minutes.
 """
 
 from ml_collections import ConfigDict
