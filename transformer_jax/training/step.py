@@ -85,9 +85,8 @@ def _summed_gradients(loss_fn, params, batch, rng, accumulation_steps):
         grads = gradients(micro_batch, jax.random.fold_in(rng, index))
         return jax.tree.map(jnp.add, total, grads), None
 
-    def divided(
-        x,
-    ):  # [B, ...] -> [A, B / A, ...]; neighbours part, so that no row leaves its device
+    def divided(x):
+        """[B, ...] -> [A, B / A, ...]; neighbours part, so that no row leaves its device."""
         return jnp.moveaxis(x.reshape(-1, accumulation_steps, *x.shape[1:]), 1, 0)
 
     micro_batches = jax.tree.map(divided, batch)
