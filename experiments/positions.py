@@ -16,8 +16,8 @@ def get_sweep():
         "data.max_length": TRAINED,
         "model.max_length": TRAINED,
         "model.num_layers": 2,
-        "train.num_steps": 1500,
-        "optimizer.decay_steps": 1500,
+        "train.num_steps": 1000,
+        "optimizer.decay_steps": 1000,
         "eval.every_steps": 500,
         "checkpoint.every_steps": 500,
     }
