@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from sacrebleu.metrics import BLEU, CHRF
-
 
 def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> dict:
     """Corpus scores, 0 to 100, of detokenized translations with one reference each.
@@ -15,6 +13,8 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
 
     Raises ValueError when there is nothing to score or the numbers of lines differ.
     """
+    from sacrebleu.metrics import BLEU, CHRF  # what predicts, and scores nothing, starts without it
+
     if len(hypotheses) != len(references):
         raise ValueError(
             f"{len(hypotheses)} translations cannot be scored against {len(references)} references"

@@ -15,7 +15,6 @@ from typing import Any, Self
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.training.event_file import EventFile
 from transformer_jax.training.progress import NoProgress, start_progress
 from transformer_jax.training.records import RecordFile, plain_value
 
@@ -66,6 +65,8 @@ class RunLog:
         wandb: str | None = None,
         shown: bool = True,
     ):
+        from transformer_jax.training.event_file import EventFile  # only what trains writes events
+
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
         self._events = EventFile(workdir / "tensorboard", start_step=start_step)
