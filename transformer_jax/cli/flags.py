@@ -198,10 +198,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--average", type=_positive, metavar="K", help="average the last K parameter snapshots"
     )
     parser.add_argument(
-        "--max_length",
-        type=_positive,
-        metavar="N",
-        help="sequences of up to N tokens, instead of what the run was trained on",
+        "--max_length", type=_positive, metavar="N", help="of sequences, instead of the trained one"
     )
 
 
