@@ -178,6 +178,15 @@ def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
     assert_one_line(shell("plot", "--workdir=absent", f"--output={output}"), told)
 
 
+def test_train_takes_several_seeds(shell, tiny, tmp_path):
+    fields = [f"--config.{name}={value}" for name, value in (tiny | MOMENTS).items()]
+    words = ("train", f"--config={QUICKSTART}", f"--workdir={tmp_path / 'w'}", "--seeds=2", *fields)
+    answer = shell(*words)
+    assert answer.status == 0, answer.err
+    assert "±" in answer.out
+    assert {path.name for path in (tmp_path / "w").glob("seed_*")} == {"seed_0", "seed_1"}
+
+
 def test_sweep_prints_its_table(shell, tiny, tmp_path):
     file = tmp_path / "sweep.py"
     rows = {"few": {"data.num_train_examples": 100}, "all": {}}
