@@ -171,6 +171,17 @@ def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
     )
 
 
+def test_a_run_may_be_used_with_rounded_weights(workdir):
+    run = tj.load(workdir)
+    exact = run.evaluate(split="valid", beam_size=1)
+    rounded = run.evaluate(split="valid", beam_size=1, weights="int8")
+    assert 0 < abs(rounded["loss"] / exact["loss"] - 1) < 0.01
+    assert len(run.predict(LINES, beam_size=1, weights="int8")) == len(LINES)
+    assert {leaf.dtype for leaf in jax.tree.leaves(run.params)} == {np.dtype("float32")}
+    with pytest.raises(tj.UserError, match="decode: weights is 'int4', not one of float32, int8"):
+        run.predict(LINES, weights="int4")
+
+
 def test_files_can_be_evaluated(workdir, tmp_path):
     run = tj.load(workdir)
     (tmp_path / "a.en").write_text("The dog sees a cat.\n\nA man.\n")

@@ -41,10 +41,11 @@ def test_the_training_step(tiny_config):
 
 
 def test_the_search(tiny_config):
+    config = tiny_config({"decode.weights": "int8"})
     report = benchmark.decode(
-        tiny_config(), batch_size=2, source_length=6, beam_size=3, output_length=4, steps=1
+        config, batch_size=2, source_length=6, beam_size=3, output_length=4, steps=1
     )
-    assert report.keys() == KEYS | {"beam_size"}
-    assert report["beam_size"] == 3
+    assert report.keys() == KEYS | {"beam_size", "weights"}
+    assert (report["beam_size"], report["weights"]) == (3, "int8")
     assert report["tokens_per_s"] == pytest.approx(1e3 * 2 * 4 / report["step_ms"], rel=0.02)
     assert report["flops_per_s"] is None

@@ -55,6 +55,37 @@ def test_bfloat16_rounds_both_operands_and_the_cotangent(subscripts, a_shape, b_
         np.testing.assert_array_equal(x, rounded)
 
 
+# --- 8-bit whole numbers.
+
+
+def test_the_largest_of_each_output_is_127_steps():
+    matrix = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    matrix[3] = 0
+    rounded = precision.Int8Matrix.of(matrix)
+    assert rounded.values.dtype == jnp.int8
+    np.testing.assert_array_equal(np.abs(rounded.values).max(axis=1), [127, 127, 127, 0, 127])
+    apart = np.abs(rounded.values * rounded.scales[:, None] - matrix)
+    assert (apart <= rounded.scales[:, None] * 0.5001).all()
+    np.testing.assert_allclose(rounded.rows(np.array([[2], [3]]))[:, 0], matrix[2:4], atol=0.02)
+
+
+def test_products_of_whole_numbers_are_exact():
+    rng = np.random.default_rng(0)
+    x, matrix = rng.integers(-126, 127, (6, 300)), rng.integers(-126, 127, (5, 300))
+    x[:, 0] = matrix[:, 0] = 127
+    found = precision.Int8Matrix.of(matrix.astype(np.float32)).product(x.astype(np.float32))
+    np.testing.assert_allclose(found, x @ matrix.T, rtol=1e-6)
+
+
+def test_rows_have_scales_of_their_own():
+    rng = np.random.default_rng(0)
+    x, matrix = rng.normal(size=(4, 64)), rng.normal(size=(5, 64))
+    x *= np.array([[1e-6], [1], [1e6], [0]])
+    found = precision.Int8Matrix.of(matrix.astype(np.float32)).product(x.astype(np.float32))
+    apart = np.abs(found - x @ matrix.T).max(axis=1)
+    assert (apart <= 0.15 * np.abs(x).max(axis=1)).all()
+
+
 # --- What the hardware has.
 
 

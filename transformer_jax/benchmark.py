@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from transformer_jax import build, precision
 from transformer_jax.configuration import Settings, read_settings
 from transformer_jax.errors import UserError
+from transformer_jax.nn.int8 import weights_as
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.mesh import row_shards
 from transformer_jax.tasks.interface import Task
@@ -88,6 +89,7 @@ def decode(
         beam_size=beam_size or settings.decode.beam_size,
         batch_size=batch_size,
     )
+    params = weights_as(options.weights, params)
     size = {"source": settings.tokenizer.vocab_size}
     arrays = {
         "source": _random_batch({"source": source_length}, batch_size, size)["source"],
@@ -104,7 +106,8 @@ def decode(
     tokens = batch_size * output_length
     report = _report(settings, params, seconds, tokens, search, compile_s)
     # XLA counts the body of a loop once, whatever its number of turns.
-    return {"beam_size": options.beam_size} | report | {"flops_per_s": None}
+    search_settings = {"beam_size": options.beam_size, "weights": options.weights}
+    return search_settings | report | {"flops_per_s": None}
 
 
 def _task(config: ConfigDict):

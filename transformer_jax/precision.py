@@ -1,11 +1,14 @@
-"""Which products run in bfloat16, and how.
+"""Which products run in bfloat16 or in 8-bit whole numbers, and how.
 
 Parameters, activations, softmax, norms, losses and the optimizer stay in float32; only matrix
 products change. Where the hardware has bfloat16 units (GPU, TPU, CPUs with AMX) `einsum` rounds
 both operands, and in the backward pass the cotangent, to bfloat16, so that all three products of a
 layer use them.
+
+A model that is used and no longer trained may have its weights as `Int8Matrix`.
 """
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 DTYPES = ("auto", "float32", "bfloat16")
+WEIGHTS = ("float32", "int8")
 
 
 def product_dtype(name: str) -> jnp.dtype:
@@ -60,6 +64,47 @@ def _einsum_backward(subscripts, dtype, operands, cotangent):
 
 
 einsum.defvjp(_einsum_forward, _einsum_backward)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Int8Matrix:
+    """W^T of a linear map, in 8-bit whole numbers: O outputs of I inputs.
+
+    Each output has a scale of its own, and so has each row that meets the matrix, as it comes: the
+    largest element becomes 127 (Dettmers et al. 2022, section 2). Products of whole numbers are
+    exact; what is lost is lost in rounding.
+
+    Attributes:
+      values: int8 [O, I].
+      scales: float32 [O]; the matrix is nearly `values * scales[:, None]`.
+    """
+
+    values: jax.Array
+    scales: jax.Array
+
+    @classmethod
+    def of(cls, matrix: jax.Array) -> "Int8Matrix":
+        """The nearest one to float32 [O, I]."""
+        return cls(*_to_int8(matrix))
+
+    def rows(self, index: jax.Array) -> jax.Array:
+        """Rows of the matrix: int32 [...] -> float32 [..., I]."""
+        scales = jnp.take(self.scales, index)[..., None]
+        return jnp.take(self.values, index, axis=0) * scales
+
+    def product(self, x: jax.Array) -> jax.Array:
+        """x W: float32 [N, I] -> float32 [N, O]."""
+        x, scales = _to_int8(x)
+        contracted = (((1,), (1,)), ((), ()))
+        sums = jax.lax.dot_general(x, self.values, contracted, preferred_element_type=jnp.int32)
+        return sums * (scales[:, None] * self.scales)
+
+
+def _to_int8(x):
+    """Rows [N, I] as int8, and the scale of each."""
+    scales = jnp.maximum(jnp.abs(x).max(axis=1), jnp.finfo(x.dtype).tiny) / 127
+    return jnp.round(x / scales[:, None]).astype(jnp.int8), scales
 
 
 def compiler_options() -> dict[str, bool]:

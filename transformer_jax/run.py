@@ -13,6 +13,7 @@ from transformer_jax.configuration import override, read_settings
 from transformer_jax.data.pair_files import read_aligned
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
+from transformer_jax.nn.int8 import weights_as
 from transformer_jax.parallel import hosts
 from transformer_jax.tasks.interface import Prediction, Task
 from transformer_jax.tokenization import Tokenizers
@@ -89,7 +90,8 @@ class Run:
         if prefixes is not None and len(prefixes) != len(lines):
             raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
         decode = self._decode(decode)
-        return list(self.task.predict(self.params, lines, decode, first_line, prefixes))
+        params = weights_as(decode.weights, self.params)
+        return list(self.task.predict(params, lines, decode, first_line, prefixes))
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log P(target | source) of each pair, in nats; UserError where the task has no pairs."""
@@ -133,7 +135,8 @@ class Run:
         """
         if not hasattr(self.task, "stream"):
             raise UserError("stream: this run's task does not continue text; use predict")
-        return self.task.stream(self.params, line, self._decode(decode))
+        decode = self._decode(decode)
+        return self.task.stream(weights_as(decode.weights, self.params), line, decode)
 
     def _require_pairs(self, what: str) -> None:
         if "source" not in self.task.lengths:

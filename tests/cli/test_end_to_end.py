@@ -404,6 +404,7 @@ def test_a_workdir_of_another_run(shell, workdir, train_words):
         ("--average=3", "cannot average 3 checkpoints"),
         ("--beam_size=0", "decode: beam_size is 0; it must be at least 1"),
         ("--beam_size=1000", "decode: beam_size is 1000; the target vocabulary has 800 pieces"),
+        ("--weights=int4", "decode: weights is 'int4', not one of float32, int8"),
     ],
 )
 def test_what_a_run_does_not_have(shell, trained_workdir, verb, flag, told):

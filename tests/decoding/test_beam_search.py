@@ -1,6 +1,7 @@
 """Beam search against slow searches that are plainly right, on toy models with known answers."""
 
 import itertools
+from copy import copy
 from functools import partial
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.decoding import beam_search
+from transformer_jax.decoding.beam_search import SMALLEST_BATCH
 
 PAD, UNK, BOS, EOS = range(4)
 BANNED = (PAD, UNK, BOS)
@@ -251,6 +253,33 @@ def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
     jax.effects_barrier()
     assert (found.tokens == EOS).any(axis=2).all()
     assert len(steps) <= most_steps
+
+
+@pytest.mark.parametrize(("beam_size", "bonus"), [(1, (-3, 10)), (4, (-1, 9))])
+def test_when_half_of_a_large_batch_is_done_the_rest_goes_on_alone(beam_size, bonus):
+    batch_size, limit, sizes = 4 * SMALLEST_BATCH, 20, []
+    bonus = np.random.default_rng(0).permutation(np.linspace(*bonus, batch_size))
+    model = Historian(11, batch_size, vocab_size=17, eos_bonus=bonus)
+    settings = {"max_length": limit, "beam_size": beam_size, "alpha": 0.6, "banned_ids": BANNED}
+
+    def counted_step(tokens, memory, state):
+        jax.debug.callback(lambda: sizes.append(len(tokens) // beam_size))
+        return model.decode_step(tokens, memory, state)
+
+    counted = copy(model)
+    counted.decode_step = counted_step
+    together = search(counted, [limit] * batch_size, **settings)
+    jax.effects_barrier()
+    assert sizes == sorted(sizes, reverse=True)
+    assert set(sizes) == {batch_size, batch_size // 2, batch_size // 4}
+
+    apart = compiled_search(model, **settings)
+    for start in range(0, batch_size, SMALLEST_BATCH):
+        rows = slice(start, start + SMALLEST_BATCH)
+        limits = jnp.full(SMALLEST_BATCH, limit)
+        found = apart(*model.prefill(rows), max_lengths=limits)
+        np.testing.assert_array_equal(found.tokens, together.tokens[rows])
+        np.testing.assert_allclose(found.scores, together.scores[rows], rtol=1e-6)
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2])

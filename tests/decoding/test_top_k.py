@@ -32,3 +32,16 @@ def test_minus_infinity_is_a_value_as_any_other():
     x = np.full((3, 30 * BLOCK + 5), -np.inf, np.float32)
     x[0, 1000] = x[1, -1] = 1.0
     assert_equals_lax(x, 3)
+
+
+@pytest.mark.parametrize("num_columns", [7, 20 * BLOCK + 9])
+def test_forbidden_columns_count_as_minus_infinity(num_columns):
+    x = np.random.default_rng(0).normal(size=(6, num_columns)).astype(np.float32)
+    best = np.argsort(-x, axis=1)
+    forbidden = (0, num_columns - 1, *best[:2, 0].tolist())
+    masked = x.copy()
+    masked[:, list(forbidden)] = -np.inf
+    values, columns = jax.jit(top_k, static_argnums=(1, 2))(x, 3, forbidden)
+    expected_values, expected_columns = jax.lax.top_k(masked, 3)
+    np.testing.assert_array_equal(columns, expected_columns)
+    np.testing.assert_array_equal(values, expected_values)

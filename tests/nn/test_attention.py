@@ -1,4 +1,4 @@
-"""Attention against slow loops, the cache against literal slots, and what may be replaced."""
+"""Attention against slow loops, with a cache and without, and what may be replaced."""
 
 import math
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.attention import (
-    KVCache,
     MultiHeadAttention,
     attention_weights,
     scaled_dot_product_attention,
 )
+from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import POSITIONS, Positions
 
@@ -250,7 +250,7 @@ def test_heads_that_share_keys_are_heads_with_copies_of_them(random_params, grou
     found = shared.apply(variables, X, MEMORY, MASK, method=attend_to)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     cache = KVCache.empty(shared.config, rows=2, max_length=7)
-    assert cache.key.shape == cache.value.shape == (2, 7, groups, 4)
+    assert cache.keys.shape == (2, groups, 4, 7, 1) and cache.values.shape == (2, groups, 7, 1, 4)
 
 
 # --- Looking at weights and replacing them.
@@ -332,25 +332,6 @@ def test_dropout_falls_on_the_weights_after_they_are_kept(random_params):
 
 
 # --- The cache.
-
-
-def test_rows_of_a_cache_grow_from_their_own_length():
-    config = TransformerConfig(d_model=D, num_heads=H, key_size=K, value_size=V)
-    cache = KVCache.empty(config, rows=2, max_length=4).replace(length=jnp.array([0, 2]))
-    assert cache.key.shape == (2, 4, H, K) and cache.value.shape == (2, 4, H, V)
-    np.testing.assert_array_equal(cache.positions, [[0, 1, 2, 3]] * 2)
-    np.testing.assert_array_equal(
-        cache.mask(2)[:, 0].astype(int),
-        [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]],
-    )
-
-    key, value = RNG.normal(size=(2, 2, H, K)), RNG.normal(size=(2, 2, H, V))
-    grown = cache.append(key.astype(np.float32), value.astype(np.float32))
-    np.testing.assert_array_equal(grown.length, [2, 4])
-    for slots, new in ((grown.key, key), (grown.value, value)):
-        np.testing.assert_allclose(slots[0, :2], new[0], rtol=1e-6)
-        np.testing.assert_allclose(slots[1, 2:], new[1], rtol=1e-6)
-        assert not slots[0, 2:].any() and not slots[1, :2].any()
 
 
 def test_self_attention_in_two_goes_is_self_attention_in_one(random_params):

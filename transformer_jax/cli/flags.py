@@ -27,6 +27,7 @@ DECODE_OPTIONS = {
     "stop": str,
     "max_extra_length": int,
     "batch_size": int,
+    "weights": str,
 }
 BENCHMARK_SIZES = {
     "train": ("batch_size", "source_length", "target_length", "steps"),

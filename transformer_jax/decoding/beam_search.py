@@ -5,7 +5,7 @@ other than EOS are the next alive ones. An extension by EOS that is among the K 
 hypothesis, and the K best ended ones by score are kept. With K = 1 this is greedy search.
 
 Axes: B batch, J beams before a step (1 at the first, then K), K beams after it, N = B * K,
-V vocabulary, L output length, F tokens fetched a beam.
+V vocabulary, L output length.
 """
 
 import dataclasses
@@ -15,7 +15,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Memory, State
+from transformer_jax.decoding.state import of_parents, of_rows, of_sentences
 from transformer_jax.decoding.top_k import top_k
+
+SMALLEST_BATCH = 32
+"""Sentences. A step for fewer takes nearly as long, and each size of batch is compiled anew."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +79,8 @@ def beam_search(
     one beam, at its first EOS.
 
     Args:
-        decode_step: the model's step, closed over its parameters; called L - 1 times at most.
+        decode_step: the model's step, closed over its parameters; called L - 1 times at most, for
+            ever fewer sentences.
         logits: [B, V] for the first token; this, `memory` and `state` are what `prefill` returned.
         memory: leaves led by B.
         state: leaves led by B; `decode_step` meets them led by N.
@@ -100,21 +105,39 @@ def beam_search(
         raise ValueError(f"alpha is {alpha}; it must be at least 0")
     limits = jnp.clip(max_lengths, 1, max_length)
     rules = _Rules(beam_size, num_outputs, alpha, eos_id, (eos_id, *banned_ids), limits)
+    start = _Search(jnp.int32(0), _start(batch_size, beam_size, max_length, pad_id), state)
+    beams = _to_the_end(decode_step, rules, memory, _advance(rules, start, logits))
+    return _n_best(rules, beams, pad_id)
+
+
+def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
+    """((5 + length) / 6)^alpha: what divides log P in Wu et al. (2016), equation 14."""
+    return ((5.0 + length) / 6.0) ** alpha
+
+
+def _to_the_end(decode_step: DecodeStep, rules: _Rules, memory: Memory, search: _Search) -> _Beams:
+    """Extends hypotheses until all sentences are done, and spends little on those that are: once
+    half of a large batch is, the other half goes on alone."""
+    batch_size = len(rules.limits)
+    kept = batch_size // 2 if batch_size // 2 >= SMALLEST_BATCH else 0
 
     def step(search: _Search) -> _Search:
         last = jnp.take(search.beams.alive_tokens, search.length - 1, axis=2)  # [B, K]
         logits, state = decode_step(last.reshape(-1), memory, search.state)
         return _advance(rules, dataclasses.replace(search, state=state), logits)
 
-    start = _Search(jnp.int32(0), _start(batch_size, beam_size, max_length, pad_id), state)
-    first = _advance(rules, start, logits)
-    last = lax.while_loop(lambda search: ~search.beams.done.all(), step, first)
-    return _n_best(rules, last.beams, pad_id)
-
-
-def length_penalty(length: jax.Array, alpha: float) -> jax.Array:
-    """((5 + length) / 6)^alpha: what divides log P in Wu et al. (2016), equation 14."""
-    return ((5.0 + length) / 6.0) ** alpha
+    search = lax.while_loop(lambda search: (~search.beams.done).sum() > kept, step, search)
+    if not kept:
+        return search.beams
+    chosen = jnp.argsort(search.beams.done)[:kept]  # all that are not done, and some that are
+    rules = dataclasses.replace(rules, limits=rules.limits[chosen])
+    rest = _Search(
+        search.length,
+        of_rows(search.beams, chosen),
+        of_sentences(search.state, chosen, rules.beam_size),
+    )
+    beams = _to_the_end(decode_step, rules, of_rows(memory, chosen), rest)
+    return jax.tree.map(lambda x, y: x.at[chosen].set(y), search.beams, beams)
 
 
 def _start(batch_size: int, beam_size: int, max_length: int, pad_id: int) -> _Beams:
@@ -150,7 +173,7 @@ def _advance(rules: _Rules, search: _Search, logits: jax.Array) -> _Search:
     return _Search(
         length=length + 1,
         beams=_where_rows(beams.done, beams, extended),
-        state=_reorder(search.state, parents, num_parents),
+        state=of_parents(search.state, parents, num_parents),
     )
 
 
@@ -162,12 +185,11 @@ def _extend(rules: _Rules, log_probs: jax.Array, logits: jax.Array) -> tuple[jax
         and the log-probabilities [B, J] with EOS, -inf where that is not among the K best of all.
     """
     batch_size, num_beams = log_probs.shape
-    # The normalizer is added to the few tokens chosen. Fetching as many more as are forbidden and
-    # dropping those spares a masked copy of the logits.
-    normalizer = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1, keepdims=True)  # [B * J, 1]
-    num_fetched = min(rules.beam_size + len(rules.forbidden_ids), logits.shape[-1])
-    values, tokens = top_k(logits, num_fetched)  # [B * J, F]
-    values = jnp.where(jnp.isin(tokens, jnp.array(rules.forbidden_ids)), -jnp.inf, values)
+    values, tokens = top_k(logits, rules.beam_size, rules.forbidden_ids)  # [B * J, K]
+    # The normalizer is subtracted from the few tokens chosen: no copy of the logits is made.
+    forbidden = logits[:, jnp.array(rules.forbidden_ids)]
+    highest = jnp.concatenate([values[:, :1], forbidden], axis=1).max(axis=1, keepdims=True)
+    normalizer = highest + jnp.log(jnp.exp(logits - highest).sum(axis=1, keepdims=True))
     values = log_probs[:, :, None] + (values - normalizer).reshape(batch_size, num_beams, -1)
     best, chosen = lax.top_k(values.reshape(batch_size, -1), rules.beam_size)  # [B, K]
     tokens = jnp.take_along_axis(tokens.reshape(batch_size, -1), chosen, axis=1)
@@ -175,7 +197,7 @@ def _extend(rules: _Rules, log_probs: jax.Array, logits: jax.Array) -> tuple[jax
     eos = logits[:, rules.eos_id, None] - normalizer
     eos = log_probs + eos.reshape(batch_size, num_beams)
     kth_best = lax.top_k(jnp.concatenate([best, eos], axis=1), rules.beam_size)[0][:, -1:]
-    return best, chosen // num_fetched, tokens, jnp.where(eos >= kth_best, eos, -jnp.inf)
+    return best, chosen // rules.beam_size, tokens, jnp.where(eos >= kth_best, eos, -jnp.inf)
 
 
 def _is_done(
@@ -203,15 +225,6 @@ def _n_best(rules: _Rules, beams: _Beams, pad_id: int) -> Hypotheses:
     tokens = _take(jnp.concatenate([beams.ended_tokens, beams.alive_tokens], axis=1), order)
     scores = _take(jnp.concatenate([beams.ended_scores, cut_scores], axis=1), order)
     return Hypotheses(jnp.where(scores[:, :, None] > -jnp.inf, tokens, pad_id), scores)
-
-
-def _reorder(state: State, parents: jax.Array, num_parents: int) -> State:
-    """The state of each new hypothesis: that of its parent, parents [B, K] of `num_parents`."""
-    batch_size, beam_size = parents.shape
-    if beam_size == num_parents == 1:
-        return state
-    rows = parents + num_parents * jnp.arange(batch_size)[:, None]
-    return jax.tree.map(lambda leaf: jnp.take(leaf, rows.reshape(-1), axis=0, mode="clip"), state)
 
 
 def _keep_best(tokens: jax.Array, scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:

@@ -11,13 +11,17 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from transformer_jax.precision import WEIGHTS
+
 Memory = Any
 """A pytree led by B, such as the encoder's output. Once a sentence; a search never reorders it."""
 
 State = Any
 """A pytree whose every leaf is led by B after `prefill` and by N in the search, such as a KV cache.
 
-The N rows of a sentence are neighbours: row b * K + k is beam k of sentence b.
+The N rows of a sentence are neighbours: row b * K + k is beam k of sentence b. A part that has a
+method `follow(parents)` is led by B and keeps order among its beams itself: the method returns the
+part for new beams, parents int32 [B, K] naming the old one that each goes on from.
 """
 
 
@@ -29,7 +33,8 @@ class Prefill(Protocol):
 
 
 class DecodeStep(Protocol):
-    """Takes the last token of every hypothesis and predicts the next. Closed over parameters."""
+    """Takes the last token of every hypothesis and predicts the next. Closed over parameters, it
+    takes any number of sentences; their memory and state follow as rows of what `prefill` gave."""
 
     def __call__(self, tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
         """Maps tokens int32 [N] to logits [N, V] and the next state, of unchanged shapes."""
@@ -65,6 +70,8 @@ class DecodeConfig:
         max_extra_length: tokens by which an output may be longer than its source; all the tokens of
             one that continues its input.
         batch_size: sentences decoded together.
+        weights: kind of weights that outputs are found with: "float32", as trained, or "int8",
+            rounded (`precision.Int8Matrix`).
 
     Raises:
         ValueError: a setting is out of its range.
@@ -81,8 +88,11 @@ class DecodeConfig:
     stop: str | None = None
     max_extra_length: int = 50
     batch_size: int = 64
+    weights: str = "float32"
 
     def __post_init__(self):
+        if self.weights not in WEIGHTS:
+            raise ValueError(f"weights is {self.weights!r}, not one of {', '.join(WEIGHTS)}")
         for name, least in (
             ("beam_size", 1),
             ("num_outputs", 1),

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.nn.attention import KVCache
+from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding
@@ -86,6 +86,6 @@ class DecoderOnly(nn.Module):
         return self.projection.logits(x)[:, 0], state
 
     def _decode(self, tokens, caches):
-        positions = caches[0].length[:, None] + jnp.arange(tokens.shape[1])  # [N, T]
+        positions = caches[0].next_positions(tokens.shape[1])  # [N, T]
         x = self.input(self.embedding.embed(tokens), positions, True)
         return self.decoder(x, positions, self.input.positions, None, None, True, caches)

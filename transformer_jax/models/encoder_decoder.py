@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.nn.attention import KVCache
+from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.decoder import Decoder, Memory
 from transformer_jax.nn.dropout import Dropout
@@ -119,7 +119,7 @@ class EncoderDecoder(nn.Module):
         return self.projection.logits(x)[:, 0], state
 
     def _decode(self, tokens, memory, caches):
-        positions = caches[0].length[:, None] + jnp.arange(tokens.shape[1])  # [N, T]
+        positions = caches[0].next_positions(tokens.shape[1])  # [N, T]
         x = self._embed_target(tokens, positions, deterministic=True)
         return self.decoder(x, positions, self.target_positions, None, memory, True, caches)
 

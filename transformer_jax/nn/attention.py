@@ -1,4 +1,4 @@
-"""Attention (section 3.2): the pure function, the multi-head module and its cache.
+"""Attention (section 3.2): the pure function and the multi-head module.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, D model, K key size of a head, V
 value size of a head.
@@ -6,15 +6,14 @@ value size of a head.
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from transformer_jax import precision
 from transformer_jax.nn import blocks
+from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.heads import head_products, head_sums
@@ -108,29 +107,32 @@ class MultiHeadAttention(nn.Module):
         x: jax.Array,
         positions: jax.Array,
         encoding: Positions,
-        mask: jax.Array,
+        mask: jax.Array | None,
         deterministic: bool,
-        cache: "KVCache | None" = None,
-    ) -> tuple[jax.Array, "KVCache | None"]:
+        cache: KVCache | None = None,
+    ) -> tuple[jax.Array, KVCache | None]:
         """Self-attention of x [B, T, D] at positions [B, T], behind those that a cache holds.
 
         Returns:
-          [B, T, D], and the cache grown by T.
+          [B, T, D], and the cache grown by T; where it has several beams, x is [N, T, D].
         """
         query, (key, value) = self.queries(x), self.keys_values(x)
         query, key = encoding.rotate(query, key, positions)
-        key_positions = positions
-        if cache is not None:
-            mask = cache.mask(x.shape[1])
-            cache = cache.append(key, value)
-            key, value, key_positions = cache.key, cache.value, cache.positions
-        length = x.shape[1]
-        in_blocks = cache is None and self._is_cheaper_in_blocks(length, encoding.causal)
-        arrays = (query, key, value, mask, positions, key_positions)
-        if in_blocks:
-            arrays = blocks.split(*arrays, self.config.attention_window, encoding.causal)
-        x = self._attend_by_positions(*arrays, encoding, deterministic)
-        return (blocks.join(x, length) if in_blocks else x), cache
+        if cache is None:
+            arrays = (query, key, value, mask, positions)
+            return self._attend_within(*arrays, encoding, deterministic), None
+        cache, length = cache.append(key, value), x.shape[1]
+        query, positions = cache.of_sentences(query), cache.of_sentences(positions)
+        sides = (query, *cache.by_position(), cache.mask(length), positions, cache.positions)
+        y = self._attend_by_positions(*sides, encoding, deterministic)
+        return y.reshape(x.shape), cache
+
+    def _attend_within(self, query, key, value, mask, positions, encoding, deterministic):
+        length, arrays = query.shape[1], (query, key, value, mask, positions, positions)
+        if not self._is_cheaper_in_blocks(length, encoding.causal):
+            return self._attend_by_positions(*arrays, encoding, deterministic)
+        arrays = blocks.split(*arrays, self.config.attention_window, encoding.causal)
+        return blocks.join(self._attend_by_positions(*arrays, encoding, deterministic), length)
 
     def _is_cheaper_in_blocks(self, length: int, causal: bool) -> bool:
         """Under a window smaller than the row; but who asks for weights gets those of rows."""
@@ -179,52 +181,3 @@ class MultiHeadAttention(nn.Module):
         """The values' weighted sums and what comes to them: [B, T, H, V]."""
         heads, added = head_sums(weights, value, self.dtype), further(weights)
         return heads if added is None else heads + added
-
-
-@struct.dataclass
-class KVCache:
-    """Keys and values of the positions decoded so far, each row at its own length.
-
-    Attributes:
-      key: [N, L, G, K].
-      value: [N, L, G, V].
-      length: int32 [N], the positions filled; what lies beyond is never looked at.
-    """
-
-    key: jax.Array
-    value: jax.Array
-    length: jax.Array
-
-    @classmethod
-    def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
-        """A cache of `rows` rows with room for `max_length` positions."""
-        slots = (rows, max_length, config.key_value_heads)
-        return cls(
-            key=jnp.zeros((*slots, config.d_k)),
-            value=jnp.zeros((*slots, config.d_v)),
-            length=jnp.zeros(rows, jnp.int32),
-        )
-
-    @property
-    def positions(self) -> jax.Array:
-        """Positions of the slots: [N, L]."""
-        return jnp.broadcast_to(jnp.arange(self.key.shape[1]), self.key.shape[:2])
-
-    def mask(self, num_new: int) -> jax.Array:
-        """[N, 1, T, L]: each of the next T positions looks at those up to itself."""
-        reach = self.length[:, None] + jnp.arange(num_new)  # [N, T]
-        return (self.positions[:, None] <= reach[:, :, None])[:, None]
-
-    def append(self, key: jax.Array, value: jax.Array) -> "KVCache":
-        """Writes the keys and values of T new positions, [N, T, G, K] and [N, T, G, V]."""
-        return KVCache(
-            key=_write_rows(self.key, key, self.length),
-            value=_write_rows(self.value, value, self.length),
-            length=self.length + key.shape[1],
-        )
-
-
-def _write_rows(slots, new, starts):
-    """Overwrites slots [N, L, ...] with new [N, T, ...] from each row's start on."""
-    write = partial(jax.lax.dynamic_update_slice_in_dim, axis=0)
-    return jax.vmap(write)(slots, new, starts)

@@ -4,7 +4,8 @@ import flax.linen as nn
 import jax
 from flax import struct
 
-from transformer_jax.nn.attention import KVCache, MultiHeadAttention
+from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.cache import KeysValues, KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.positions import Positions
@@ -16,11 +17,11 @@ class Memory:
     """What the decoder keeps of the encoder's output: once a sentence, however many its beams.
 
     Attributes:
-      keys_values: a layer's keys [B, S, G, K] and values [B, S, G, V] of G heads, for each layer.
+      keys_values: for each layer, of S positions.
       mask: bool, broadcasts to [B, 1, T, S]; which source positions a target position looks at.
     """
 
-    keys_values: tuple[tuple[jax.Array, jax.Array], ...]
+    keys_values: tuple[KeysValues, ...]
     mask: jax.Array
 
 
@@ -48,12 +49,12 @@ class DecoderLayer(nn.Module):
         positions,
         encoding: Positions,
         mask,
-        keys_values,
+        keys_values: KeysValues | None,
         memory_mask,
         deterministic,
         cache,
     ) -> tuple[jax.Array, KVCache | None]:
-        """x [N, T, D], keys_values [B, S, G, K] -> [N, T, D] and the cache grown by T.
+        """x [N, T, D] and B sentences' keys and values -> [N, T, D] and the cache grown by T.
 
         Without an encoder, keys_values and memory_mask are None. N may be a multiple of B: rows of
         one sentence (its beams) share keys and values, as if they were further queries of that
@@ -70,7 +71,7 @@ class DecoderLayer(nn.Module):
         return self.feed_forward_residual.after(x, y, deterministic), cache
 
     def _attend_to_encoder(self, x, keys_values, memory_mask, deterministic):
-        key, value = keys_values
+        key, value = keys_values.by_position()
         y = self.cross_attention_residual.before(x)
         y = y.reshape(key.shape[0], -1, y.shape[-1])  # [B, N / B * T, D]
         y = self.cross_attention(y, key, value, memory_mask, deterministic).reshape(x.shape)
@@ -93,8 +94,8 @@ class Decoder(nn.Module):
 
     def remember(self, encoded: jax.Array, mask: jax.Array) -> Memory:
         """Projects the encoder's output [B, S, D] to each layer's keys and values."""
-        keys_values = tuple(layer.cross_attention.keys_values(encoded) for layer in self.layers)
-        return Memory(keys_values=keys_values, mask=mask)
+        projected = (layer.cross_attention.keys_values(encoded) for layer in self.layers)
+        return Memory(tuple(KeysValues.of(key, value) for key, value in projected), mask)
 
     def __call__(
         self,

@@ -9,6 +9,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.residual import make_norm
+from transformer_jax.precision import Int8Matrix
 
 
 class Embedding(nn.Module):
@@ -18,20 +19,28 @@ class Embedding(nn.Module):
     vocab_size: int
 
     def setup(self):
-        d_model = self.config.d_model
-        init = nn.initializers.normal(self.config.embedding_std)
-        self.table = self.param("table", init, (self.vocab_size, d_model))
+        table = self.get_variable("params", "table")
+        if not isinstance(table, Int8Matrix):
+            init = nn.initializers.normal(self.config.embedding_std)
+            table = self.param("table", init, (self.vocab_size, self.config.d_model))
+        self.table = table
 
     def embed(self, tokens: jax.Array) -> jax.Array:
         """The tokens' rows, multiplied by sqrt(d_model) if so configured: [B, T] -> [B, T, D]."""
         scale = self.config.d_model**0.5 if self.config.scale_embeddings else 1.0
+        if isinstance(self.table, Int8Matrix):
+            return self.table.rows(tokens) * scale
         return jnp.take(self.table, tokens, axis=0) * scale
 
     def logits(self, x: jax.Array) -> jax.Array:
         """x E^T: [B, T, D] -> [B, T, V]."""
-        dtype = precision.product_dtype(self.config.dtype)
-        flat = precision.einsum("nd,vd->nv", x.reshape(-1, x.shape[-1]), self.table, dtype)
-        return flat.reshape(*x.shape[:-1], self.vocab_size)
+        flat = x.reshape(-1, x.shape[-1])
+        if isinstance(self.table, Int8Matrix):
+            logits = self.table.product(flat)
+        else:
+            dtype = precision.product_dtype(self.config.dtype)
+            logits = precision.einsum("nd,vd->nv", flat, self.table, dtype)
+        return logits.reshape(*x.shape[:-1], self.vocab_size)
 
 
 class InputEmbedding(nn.Module):

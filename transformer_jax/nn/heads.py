@@ -4,6 +4,9 @@ Queries have H heads, keys and values G, which divides H: one each (Vaswani et a
 group of H / G neighbours (Ainslie et al. 2023) or one for all (Shazeer 2019). Heads that share a
 key are treated as further queries of that key's head, so that no key is repeated in memory.
 
+Arguments are moved here into the order in which the products read them, so that the compiler sees
+that what `nn.cache` keeps in that order need not be moved.
+
 B batch, T queries, S keys, K key size of a head, V value size of a head.
 """
 
@@ -19,7 +22,8 @@ def head_products(query: jax.Array, key: jax.Array, dtype: jnp.dtype) -> jax.Arr
     groups = key.shape[2]
     query = query.reshape(b, t, groups, h // groups, k).transpose(0, 3, 1, 2, 4)
     query = query.reshape(b, h // groups * t, groups, k)
-    return precision.einsum("bthk,bshk->bhts", query, key, dtype).reshape(b, h, t, -1)
+    key = jnp.moveaxis(key, 1, 3)  # [B, G, K, S]
+    return precision.einsum("bthk,bhks->bhts", query, key, dtype).reshape(b, h, t, -1)
 
 
 def head_sums(weights: jax.Array, value: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -27,6 +31,7 @@ def head_sums(weights: jax.Array, value: jax.Array, dtype: jnp.dtype) -> jax.Arr
     b, h, t, s = weights.shape
     groups, v = value.shape[2:]
     weights = weights.reshape(b, groups, h // groups * t, s)
-    sums = precision.einsum("bhts,bshv->bthv", weights, value, dtype)
-    sums = sums.reshape(b, h // groups, t, groups, v).transpose(0, 2, 3, 1, 4)
+    value = jnp.moveaxis(value, 1, 2)  # [B, G, S, V]
+    sums = precision.einsum("bhts,bhsv->bhtv", weights, value, dtype)
+    sums = sums.reshape(b, groups, h // groups, t, v).transpose(0, 3, 1, 2, 4)
     return sums.reshape(b, t, h, v)

@@ -29,15 +29,34 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., *inputs] -> [..., *outputs]."""
-        init = _initializer(self.inputs, self.outputs, self.std)
-        kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
-        size = math.prod(self.inputs)
-        # Matrices, not stacks of them: the gradient of a kernel then needs no transposed copy of x.
-        y = precision.einsum("nd,df->nf", x.reshape(-1, size), kernel.reshape(size, -1), self.dtype)
+        y = self._product(x.reshape(-1, math.prod(self.inputs)))
         y = y.reshape(*x.shape[: x.ndim - len(self.inputs)], *self.outputs)
         if self.use_bias:
             y += self.param("bias", nn.initializers.zeros, self.outputs)
         return y
+
+    def _product(self, x: jax.Array) -> jax.Array:
+        """[N, all inputs] -> [N, all outputs]. Matrices, not stacks of them: the gradient of a
+        kernel then needs no transposed copy of x."""
+        kernel = self.get_variable("params", "kernel")
+        if isinstance(kernel, precision.Int8Matrix):
+            return kernel.product(x)
+        init = _initializer(self.inputs, self.outputs, self.std)
+        kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
+        return precision.einsum("nd,df->nf", x, kernel.reshape(x.shape[1], -1), self.dtype)
+
+
+def num_input_axes(path: str, num_axes: int) -> int | None:
+    """How many axes of a parameter are a linear map's inputs, the rest being its outputs.
+
+    Args:
+      path: of the parameter, as "encoder/layer_0/self_attention/query/kernel"; None is returned for
+        those that are no kernel.
+      num_axes: all of them. [D, H, K] has one of inputs, the heads' output [H, V, D] has two.
+    """
+    if not path.endswith("kernel"):
+        return None
+    return num_axes - 1 if path.endswith("output/kernel") else 1
 
 
 def _initializer(inputs, outputs, std):

@@ -119,7 +119,7 @@ class SourceSearch:
           may_end: False: no output ends before its limit, as a benchmark wants it.
         """
         variables = {"params": params}
-        forbid = (lambda logits: logits) if may_end else (lambda x: x.at[:, EOS].set(-jnp.inf))
+        forbid = (lambda logits: logits) if may_end else _without_eos
         prompt = arrays["prompt"]
         logits, memory, state = self.model.apply(
             variables,
@@ -148,3 +148,7 @@ class SourceSearch:
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
         return sample(decode_step, logits, memory, state, sampler, keys=keys, **common)
+
+
+def _without_eos(logits):
+    return jnp.where(jnp.arange(logits.shape[1]) == EOS, -jnp.inf, logits)

@@ -10,6 +10,7 @@ import optax
 
 from transformer_jax import schedules
 from transformer_jax.errors import UserError
+from transformer_jax.nn.linear import num_input_axes
 
 _SCHEDULES = ("transformer", "inverse_sqrt", "constant", "linear", "cosine")
 _DECAYING = ("linear", "cosine")
@@ -75,9 +76,9 @@ def _matrices(params):
 
     def axes(path, leaf):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if not name.endswith("kernel") or name.endswith("classifier/kernel"):
+        inputs = num_input_axes(name, leaf.ndim)
+        if inputs is None or name.endswith("classifier/kernel"):
             return None
-        inputs = leaf.ndim - 1 if name.endswith("output/kernel") else 1
         every = tuple(range(leaf.ndim))
         return optax.contrib.MuonDimensionNumbers(every[:inputs], every[inputs:])
 

@@ -1,0 +1,65 @@
+"""The programs that measure, on runs of moments."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
+
+
+def program(name):
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def words(tiny):
+    """Flags of the shrunk quick start."""
+    quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
+    return [f"--config={quickstart}", *(f"--config.{name}={value}" for name, value in tiny.items())]
+
+
+def test_the_input_pipeline_delivers_tokens(words, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["input_pipeline.py", *words, "--batches=5"])
+    assert program("input_pipeline").main() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 5 * 192 < found["tokens"] <= 5 * 2 * 192  # of both sides, less the padding
+    assert found["tokens_per_s"] > 0
+
+
+def test_time_goes_to_the_parts_of_the_model(words, monkeypatch, capsys):
+    sizes = ["--batch_size=2", "--source_length=6", "--output_length=4", "--beam_size=2"]
+    words = ["where_time_goes.py", "decode", *words, *sizes, "--steps=1", "--rows=200"]
+    monkeypatch.setattr(sys, "argv", words)
+    assert program("where_time_goes").main() == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
+    names = [row[0] for row in rows]
+    times = [float(row[1]) for row in rows]
+    assert times == sorted(times, reverse=True) and times[0] > 0
+    assert any(name.endswith("self_attention query nd,df->nf dot_general") for name in names)
+    assert any("feed_forward outer" in name for name in names)
+    assert sum(float(row[2].rstrip("%")) for row in rows) == pytest.approx(100, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("op_name", "expected"),
+    [
+        (
+            "jit(run)/while/body/EncoderDecoder.decode_step/EncoderDecoder._decode/decoder/layer_0/"
+            "self_attention.to_itself/self_attention.queries/query/nd,df->nf/dot_general",
+            "self_attention query nd,df->nf dot_general",
+        ),
+        (
+            "jit(step)/transpose(jvp(EncoderDecoder))/encoder/layer_3/feed_forward/inner/nd,df->nf",
+            "backward layer feed_forward inner nd,df->nf",
+        ),
+    ],
+)
+def test_names_are_readable(op_name, expected):
+    assert program("where_time_goes").readable(op_name) == expected

@@ -1,0 +1,76 @@
+"""The cache against literal slots, and against histories kept in plain lists."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.nn.cache import KeysValues, KVCache
+from transformer_jax.nn.config import TransformerConfig
+
+H, K, V = 2, 5, 3
+CONFIG = TransformerConfig(d_model=16, num_heads=H, key_size=K, value_size=V)
+RNG = np.random.default_rng(0)
+
+
+def random(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def test_rows_grow_from_their_own_length():
+    cache = KVCache.empty(CONFIG, rows=2, max_length=4).replace(length=jnp.array([0, 2]))
+    assert cache.keys.shape == (2, H, K, 4, 1) and cache.values.shape == (2, H, 4, 1, V)
+    np.testing.assert_array_equal(cache.positions, [[0, 1, 2, 3]] * 2)
+    np.testing.assert_array_equal(cache.next_positions(2), [[0, 1], [2, 3]])
+
+    key, value = random(2, 2, H, K), random(2, 2, H, V)
+    grown = cache.append(key, value)
+    np.testing.assert_array_equal(grown.length, [2, 4])
+    np.testing.assert_array_equal(
+        grown.mask(2)[:, 0].astype(int),
+        [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]],
+    )
+    for slots, new in zip(grown.by_position(), (key, value), strict=True):
+        np.testing.assert_array_equal(slots[0, :2], new[0])
+        np.testing.assert_array_equal(slots[1, 2:], new[1])
+        assert not slots[0, 2:].any() and not slots[1, :2].any()
+
+
+def test_a_beam_sees_the_past_of_the_one_that_it_follows():
+    sentences, beams, prompts = 2, 3, [1, 2]
+    key, value = random(sentences, 2, H, K), random(sentences, 2, H, V)
+    cache = KVCache.empty(CONFIG, sentences, max_length=7).append(key, value)
+    cache = cache.replace(length=jnp.array(prompts))
+    pasts = [[list(zip(key[b, :n], value[b, :n], strict=True))] for b, n in enumerate(prompts)]
+
+    for step in range(4):
+        parents = RNG.integers(beams if step else 1, size=(sentences, beams))
+        cache = cache.follow(jnp.array(parents))
+        key, value = random(sentences * beams, 1, H, K), random(sentences * beams, 1, H, V)
+        positions = cache.next_positions(1).reshape(sentences, beams)
+        cache = cache.append(key, value)
+        new = [list(zip(key[:, 0], value[:, 0], strict=True))[b * beams :] for b in range(2)]
+        pasts = [
+            [[*past[parent], new[b][k]] for k, parent in enumerate(parents[b])]
+            for b, past in enumerate(pasts)
+        ]
+        keys, values = cache.by_position()
+        for b, k in np.ndindex(sentences, beams):
+            seen = np.flatnonzero(cache.mask(1)[b, 0, k])
+            np.testing.assert_array_equal(cache.positions[b][seen], np.arange(len(pasts[b][k])))
+            np.testing.assert_array_equal(keys[b][seen], [one for one, _ in pasts[b][k]])
+            np.testing.assert_array_equal(values[b][seen], [one for _, one in pasts[b][k]])
+            assert positions[b, k] == len(pasts[b][k]) - 1
+    assert cache.num_beams == beams
+
+
+def test_further_queries_of_a_sentence_are_its_beams_in_order():
+    cache = KVCache.empty(CONFIG, 2, 4).follow(jnp.zeros((2, 3), int))
+    x = random(6, 1, H, K)
+    np.testing.assert_array_equal(cache.of_sentences(x), x.reshape(2, 3, H, K))
+
+
+def test_keys_and_values_come_back_by_position():
+    key, value = random(2, 4, H, K), random(2, 4, H, V)
+    kept = KeysValues.of(key, value)
+    assert kept.keys.shape == (2, H, K, 4) and kept.values.shape == (2, H, 4, V)
+    for found, given in zip(kept.by_position(), (key, value), strict=True):
+        np.testing.assert_array_equal(found, given)

@@ -1,0 +1,80 @@
+"""Which parameters are rounded, and what a model makes of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.int8 import weights_as
+from transformer_jax.nn.linear import Linear
+from transformer_jax.precision import Int8Matrix
+
+RNG = np.random.default_rng(0)
+
+
+def paths(params):
+    def is_rounded(leaf):
+        return isinstance(leaf, Int8Matrix)
+
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=is_rounded)
+    rounded, kept = set(), set()
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        (rounded if is_rounded(leaf) else kept).add(name)
+    return rounded, kept
+
+
+@pytest.mark.parametrize("positions", ["learned", "deberta", "rotary"])
+def test_a_model_of_rounded_matrices_says_nearly_the_same(random_params, positions):
+    config = TransformerConfig(
+        d_model=32,
+        d_ff=64,
+        num_heads=4,
+        num_key_value_heads=2,
+        num_layers=2,
+        vocab_size=48,
+        max_length=16,
+        positions=positions,
+        attention_bias="all",
+        dtype="float32",
+        dropout_rate=0.0,
+    )
+    model = DecoderOnly(config)
+    tokens = RNG.integers(4, 48, (2, 12))
+    arguments = (tokens, np.tile(np.arange(12), (2, 1)), np.ones((2, 12), int))
+    params = random_params(model, *arguments)["params"]
+    rounded = weights_as("int8", params)
+
+    of_rounded, of_kept = paths(rounded)
+    assert all(name.endswith("kernel") or name == "embedding/table" for name in of_rounded)
+    assert not any(name.endswith("kernel") for name in of_kept)
+    assert {name.rsplit("/", 1)[1] for name in of_kept} >= {"bias", "scale"}
+    assert positions == "rotary" or any(name.endswith("table") for name in of_kept)
+
+    exact = model.apply({"params": params}, *arguments)
+    found = model.apply({"params": rounded}, *arguments)
+    assert 0 < np.abs(found - exact).max() < 0.06 * exact.std()
+
+
+def test_float32_leaves_all_as_it_is():
+    params = {"inner": {"kernel": jnp.ones((2, 3))}}
+    assert weights_as("float32", params) is params
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs"), [("query", (6,), (2, 4)), ("output", (2, 4), (6,))]
+)
+def test_a_scale_belongs_to_an_output(random_params, name, inputs, outputs):
+    """Each output has a size of its own: only scales of their own keep the small ones."""
+    module = Linear(inputs, outputs, True, jnp.dtype("float32"))
+    x = RNG.normal(size=(5, *inputs)).astype(np.float32)
+    params = random_params(module, x)["params"]
+    sizes = np.logspace(-6, 3, int(np.prod(outputs))).reshape(outputs).astype(np.float32)
+    params = {"kernel": params["kernel"] * sizes, "bias": params["bias"] * sizes}
+    rounded = weights_as("int8", {name: params})[name]
+    assert rounded["kernel"].scales.shape == (sizes.size,)
+    exact = module.apply({"params": params}, x)
+    found = module.apply({"params": rounded}, x)
+    np.testing.assert_allclose(found / sizes, exact / sizes, atol=0.05)
