@@ -119,10 +119,9 @@ class Run:
             examples, name = open_split(settings.data, split), split
         else:
             examples, name = read_aligned(source, target), Path(source).name
-        evaluator = build.build_evaluator(
-            settings, self.task, examples, self._decode(decode), build.mesh_for_use(settings)
-        )
-        figures, outputs = evaluator(self.params)
+        options, mesh = self._decode(decode), build.mesh_for_use(settings)
+        evaluator = build.build_evaluator(settings, self.task, examples, options, mesh)
+        figures, outputs = evaluator(weights_as(options.weights, self.params))
         path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
         hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
         return {**figures, "step": self.step, "split": name}

@@ -70,8 +70,8 @@ class DecodeConfig:
         max_extra_length: tokens by which an output may be longer than its source; all the tokens of
             one that continues its input.
         batch_size: sentences decoded together.
-        weights: kind of weights that outputs are found with: "float32", as trained, or "int8",
-            rounded (`precision.Int8Matrix`).
+        weights: kind of weights that a trained run is used with: "float32", as they are, or "int8",
+            rounded (`precision.Int8Matrix`). While it trains they are as they are.
 
     Raises:
         ValueError: a setting is out of its range.

@@ -12,7 +12,6 @@ import numpy as np
 
 from transformer_jax import metrics, precision
 from transformer_jax.data.pipeline import EvalBatches, eval_batches
-from transformer_jax.nn.int8 import weights_as
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like
 from transformer_jax.tasks.interface import Prediction, Task
@@ -59,7 +58,6 @@ class Evaluator:
 
     def __call__(self, params: Any) -> tuple[dict[str, Any], list[Prediction]]:
         """Figures of the task and of its loss, and the outputs for `decoded`."""
-        params = weights_as(self.decode.weights, params)
         scores, outputs = self.task.evaluate(params, self.decoded, self.decode)
         count = len(outputs or self.examples)
         return {**scores, **self.loss_figures(params), "num_examples": count}, outputs
