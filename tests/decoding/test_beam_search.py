@@ -257,10 +257,11 @@ def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
 
 @pytest.mark.parametrize(("beam_size", "bonus"), [(1, (-3, 10)), (4, (-1, 9))])
 def test_when_half_of_a_large_batch_is_done_the_rest_goes_on_alone(beam_size, bonus):
-    batch_size, limit, sizes = 4 * SMALLEST_BATCH, 20, []
-    bonus = np.random.default_rng(0).permutation(np.linspace(*bonus, batch_size))
+    batch_size, sizes, rng = 4 * SMALLEST_BATCH, [], np.random.default_rng(0)
+    bonus = rng.permutation(np.linspace(*bonus, batch_size))
+    limits = rng.integers(15, 21, batch_size)
     model = Historian(11, batch_size, vocab_size=17, eos_bonus=bonus)
-    settings = {"max_length": limit, "beam_size": beam_size, "alpha": 0.6, "banned_ids": BANNED}
+    settings = {"max_length": 20, "beam_size": beam_size, "alpha": 0.6, "banned_ids": BANNED}
 
     def counted_step(tokens, memory, state):
         jax.debug.callback(lambda: sizes.append(len(tokens) // beam_size))
@@ -268,7 +269,7 @@ def test_when_half_of_a_large_batch_is_done_the_rest_goes_on_alone(beam_size, bo
 
     counted = copy(model)
     counted.decode_step = counted_step
-    together = search(counted, [limit] * batch_size, **settings)
+    together = search(counted, limits, **settings)
     jax.effects_barrier()
     assert sizes == sorted(sizes, reverse=True)
     assert set(sizes) == {batch_size, batch_size // 2, batch_size // 4}
@@ -276,8 +277,7 @@ def test_when_half_of_a_large_batch_is_done_the_rest_goes_on_alone(beam_size, bo
     apart = compiled_search(model, **settings)
     for start in range(0, batch_size, SMALLEST_BATCH):
         rows = slice(start, start + SMALLEST_BATCH)
-        limits = jnp.full(SMALLEST_BATCH, limit)
-        found = apart(*model.prefill(rows), max_lengths=limits)
+        found = apart(*model.prefill(rows), max_lengths=jnp.array(limits[rows]))
         np.testing.assert_array_equal(found.tokens, together.tokens[rows])
         np.testing.assert_allclose(found.scores, together.scores[rows], rtol=1e-6)
 
