@@ -21,6 +21,7 @@ import jax
 
 import transformer_jax as tj
 from transformer_jax.cli.messages import log_to_stderr
+from transformer_jax.cli.parser import take_overrides
 
 WARM_UP = 20
 
@@ -29,9 +30,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--config", required=True)
     parser.add_argument("--steps", type=int, default=300)
-    args, overrides = parser.parse_known_args()
+    words, fields = take_overrides(sys.argv[1:])
+    args = parser.parse_args(words)
     log_to_stderr()
-    fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
     never = args.steps + 1
     fields |= {"train.num_steps": args.steps, "eval.every_steps": never}
     config = tj.config(args.config, fields | {"checkpoint.every_steps": never})

@@ -8,9 +8,11 @@ among words met once. Prints one JSON object. Fields of the config are set as fo
 
 import argparse
 import json
+import sys
 from collections import Counter, defaultdict
 
 import transformer_jax as tj
+from transformer_jax.cli.parser import take_overrides
 from transformer_jax.configuration import read_settings
 from transformer_jax.data.sources import open_split
 
@@ -19,8 +21,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--config", required=True)
     parser.add_argument("--split", default="valid")
-    args, overrides = parser.parse_known_args()
-    fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
+    words, fields = take_overrides(sys.argv[1:])
+    args = parser.parse_args(words)
     data = read_settings(tj.config(args.config, fields)).data
     counts: dict[str, Counter] = defaultdict(Counter)
     for word, tag in tagged_words(data, "train"):

@@ -103,7 +103,7 @@ class Int8Matrix:
 
 def _to_int8(x):
     """Rows [N, I] as int8, and the scale of each."""
-    scales = jnp.maximum(jnp.abs(x).max(axis=1), jnp.finfo(x.dtype).tiny) / 127
+    scales = jnp.maximum(jnp.abs(x).max(axis=1) / 127, jnp.finfo(x.dtype).tiny)
     return jnp.round(x / scales[:, None]).astype(jnp.int8), scales
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import transformer_jax as tj
 from transformer_jax import build
 from transformer_jax.cli.messages import log_to_stderr
+from transformer_jax.cli.parser import take_overrides
 from transformer_jax.configuration import read_settings
 from transformer_jax.data.sources import open_split
 from transformer_jax.launch import batches_of
@@ -29,9 +30,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--config", required=True)
     parser.add_argument("--batches", type=int, default=200)
-    args, overrides = parser.parse_known_args()
+    words, fields = take_overrides(sys.argv[1:])
+    args = parser.parse_args(words)
     log_to_stderr()
-    fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
     settings = read_settings(tj.config(args.config, fields))
     examples = open_split(settings.data, "train")
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
       UserError: an unknown verb or flag (the nearest is named), a missing or malformed one.
     """
-    words, overrides = _take_overrides(argv)
+    words, overrides = take_overrides(argv)
     _check_verbs(words)
     args, unknown = build_parser().parse_known_args(words)
     _check_unknown(args, unknown)
@@ -25,8 +25,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Separates `--config.a.b=value` and `--config.a.b value` from the other words."""
+def take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Separates `--config.a.b=value` and `--config.a.b value` from the other words.
+
+    Returns:
+      the other words, and {"a.b": "value"}.
+
+    Raises:
+      UserError: a field has no value.
+    """
     words, overrides = [], {}
     rest = iter(argv)
     for word in rest:
