@@ -29,7 +29,8 @@ def turned(x: jax.Array, positions: jax.Array) -> jax.Array:
     size = x.shape[-1]
     pairs = jnp.arange(0, size - 1, 2)
     angles = positions[:, :, None, None] * 10_000.0 ** (-pairs / size)  # [B, T, 1, K / 2]
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    # Behind the barrier, for XLA would otherwise compute both anew for every head.
+    cos, sin = jax.lax.optimization_barrier((jnp.cos(angles), jnp.sin(angles)))
     a, b = x[..., : 2 * len(pairs) : 2], x[..., 1::2]
     turns = jnp.stack([a * cos - b * sin, a * sin + b * cos], axis=-1)  # [B, T, H, K / 2, 2]
     turns = turns.reshape(*x.shape[:-1], -1)
