@@ -158,6 +158,7 @@ def build_training(settings: Settings, task: Task, engine: Engine):
         loss, optimizer, settings.train.accumulation_steps, engine.axis_name, ema_decay
     )
 
+    @jax.jit  # traced once, whoever asks for its shapes
     def init_state(seed: int) -> TrainState:
         init_key, step_key = jax.random.split(jax.random.key(seed))
         params = task.init(init_key)
@@ -187,15 +188,29 @@ def batch_shapes(lengths: dict[str, int], rows: int) -> dict[str, jax.ShapeDtype
     }
 
 
-def utilization(
-    settings: Settings, task: Task, rows: int, step: CompiledStep, num_replicas: int = 1
-):
+def step_flops(task: Task, params: Any, rows: int) -> int:
+    """What the model asks of a training step: each product of the forward pass has two of its size
+    in the backward pass, one for each operand.
+
+    Args:
+      task: with its model.
+      params: their shapes.
+      rows: of a batch.
+    """
+    loss = lambda params, batch: task.loss(params, batch, None)  # noqa: E731
+    return 3 * product_flops(loss, params, batch_shapes(task.lengths, rows))
+
+
+def utilization(flops: int, dtype: str, step: CompiledStep):
     """Seconds of a step -> "mfu" (products over the devices' peak) and "xla_flops_per_s" (all that
-    the compiled step does, as XLA counts it); without what is not known."""
-    gradient = jax.grad(lambda params, batch: task.loss(params, batch, None)[0])
-    params = jax.eval_shape(task.init, jax.random.key(0))
-    flops = num_replicas * product_flops(gradient, params, batch_shapes(task.lengths, rows))
-    peak = peak_of_job(precision.product_dtype(settings.model.dtype))
+    the compiled step does, as XLA counts it); without what is not known.
+
+    Args:
+      flops: of the model's products, all replicas together.
+      dtype: the config's `model.dtype`.
+      step: compiled.
+    """
+    peak = peak_of_job(precision.product_dtype(dtype))
     of_device = (step.executable.cost_analysis() or {}).get("flops")
 
     def figures(seconds: float) -> dict[str, float]:

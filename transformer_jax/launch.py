@@ -83,7 +83,10 @@ def train_plan(plan: Plan, checkpoints: Checkpoints) -> TrainState:
             "%s has finished its %d steps; raise train.num_steps for more", plan.workdir, start
         )
         return state
+    batches.start()
     step = engine.compile(train_step, abstract, build.batch_shapes(task.lengths, rows))
+    params = jax.eval_shape(init_state, settings.seed).params
+    flops = engine.num_replicas * build.step_flops(task, params, rows)
     with plan.log(start) as log:
         loop = Loop(
             train_step=step,
@@ -92,8 +95,8 @@ def train_plan(plan: Plan, checkpoints: Checkpoints) -> TrainState:
             log=log,
             checkpoints=checkpoints,
             evaluate=plan.validation(),
-            learning_rate=plan.learning_rate(schedule),
-            utilization=build.utilization(settings, task, rows, step, engine.num_replicas),
+            learning_rate=plan.learning_rate(jax.jit(schedule)),
+            utilization=build.utilization(flops, settings.model.dtype, step),
             profiler=Profiler(plan.workdir / "profile", start + 1, settings.logging.profile_steps),
             log_every=settings.logging.every_steps,
             evaluate_every=settings.eval.every_steps,

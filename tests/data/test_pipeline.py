@@ -234,6 +234,16 @@ def test_resumes_exactly_anywhere(cut):
     assert resumed.get_state() == batches.get_state()
 
 
+def test_an_early_start_changes_nothing():
+    started, resumed, plain = train(Pairs(50)), train(Pairs(50)), train(Pairs(50))
+    started.start()
+    assert started.seen == 0
+    assert_equal(next(started), next(plain))
+    resumed.set_state(plain.get_state())
+    resumed.start()
+    assert_equal(next(resumed), next(plain))
+
+
 def test_overlong_examples_are_left_out_whole_and_counted():
     size, overlong = 40, [0, 7, 39]
     batches = train(Pairs(size, overlong))

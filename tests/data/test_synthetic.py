@@ -26,7 +26,7 @@ from transformer_jax.data.synthetic.meaning import (
     Sentence,
 )
 from transformer_jax.data.synthetic.sampling import MeaningSampler
-from transformer_jax.data.synthetic.splits import held_out_combinations
+from transformer_jax.data.synthetic.splits import _Stream, held_out_combinations
 
 NOUN = {noun.english: noun for noun in nouns.NOUNS}
 ADJECTIVE = {adjective.english: adjective for adjective in nouns.ADJECTIVES}
@@ -413,6 +413,15 @@ def test_held_out_words_are_frequent_in_training(splits):
 
 def test_the_seed_chooses_the_held_out_combinations():
     assert held_out_combinations(3) != held_out_combinations(4)
+
+
+def test_a_split_does_not_depend_on_what_was_drawn_before():
+    fresh, drawn = _Stream(3), _Stream(3)
+    drawn.first("train", 200)
+    drawn.first("test", 7)
+    assert drawn.first("valid", 5) == fresh.first("valid", 5)
+    assert drawn.first("train", 50) == fresh.first("train", 50)
+    assert len(drawn.first("test", 3)) == 3
 
 
 def test_an_unknown_split_is_refused():

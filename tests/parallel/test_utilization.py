@@ -29,6 +29,7 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     batch = build.batch_shapes(task.lengths, rows)
     loss = lambda params, batch: task.loss(params, batch, None)[0]  # noqa: E731
     found = product_flops(jax.grad(loss), params, batch)
+    assert build.step_flops(task, params, rows) == found
 
     attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff
     matrices = 3 * attention + 2 * feed_forward + vocab * d_model

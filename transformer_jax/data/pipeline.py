@@ -46,6 +46,10 @@ class TrainBatches(Iterator[Batch]):
     def __next__(self) -> Batch:
         return next(self._batches)
 
+    def start(self) -> None:
+        """Begins to pack in the background, before the first batch is asked for."""
+        self._batches.start_prefetch()
+
     def get_state(self) -> dict[str, dict[str, int]]:
         """Where each stream stands, by its number: integers, safe to keep as JSON.
 
@@ -90,6 +94,11 @@ class StackedBatches(Iterator[Batch]):
     def __next__(self) -> Batch:
         batches = [next(replica) for replica in self._replicas]
         return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
+
+    def start(self) -> None:
+        """As `TrainBatches.start`."""
+        for replica in self._replicas:
+            replica.start()
 
     def get_state(self) -> dict[str, dict[str, int]]:
         """As `TrainBatches.get_state`."""

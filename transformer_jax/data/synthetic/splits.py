@@ -6,6 +6,7 @@ Hence splits of any size share nothing, and a larger split begins with the small
 
 from functools import lru_cache
 from hashlib import sha256
+from itertools import islice
 from zlib import crc32
 
 from transformer_jax.data.synthetic.english import english
@@ -39,15 +40,33 @@ def synthetic_split(split: str, *, num_examples: int, seed: int) -> list[dict[st
     """
     if split not in SPLITS:
         raise ValueError(f"no split {split!r}: choose one of {', '.join(SPLITS)}")
-    sampler = MeaningSampler(seed)
-    held_out = held_out_combinations(seed)
-    pairs: dict[str, str] = {}  # target -> source
-    while len(pairs) < num_examples:
-        sentence = sampler.sentence()
+    pairs = _stream(seed).first(split, num_examples)
+    return [{"source": source, "target": target} for target, source in pairs]
+
+
+class _Stream:
+    """The stream of a seed, drawn as far as any split has asked for."""
+
+    def __init__(self, seed: int):
+        self._sampler = MeaningSampler(seed)
+        self._held_out = held_out_combinations(seed)
+        self._pairs = {split: {} for split in SPLITS}  # target -> source
+
+    def first(self, split: str, count: int) -> list[tuple[str, str]]:
+        """(target, source) of the first pairs of a split."""
+        pairs = self._pairs[split]
+        while len(pairs) < count:
+            self._draw()
+        return list(islice(pairs.items(), count))
+
+    def _draw(self) -> None:
+        sentence = self._sampler.sentence()
         target = german(sentence)
-        if split_of(sentence, target, held_out) == split:
-            pairs.setdefault(target, english(sentence))
-    return [{"source": source, "target": target} for target, source in pairs.items()]
+        if split := split_of(sentence, target, self._held_out):
+            self._pairs[split].setdefault(target, english(sentence))
+
+
+_stream = lru_cache(_Stream)
 
 
 def split_of(sentence: Sentence, target: str, held_out: frozenset[tuple[str, str]]) -> str | None:
