@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import os
 from pathlib import Path
 
@@ -18,6 +19,9 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.data.synthetic import synthetic_split
+
+# Tracing makes objects by the million, few of them in cycles.
+gc.set_threshold(100_000, 20, 20)
 
 QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
 PAIRS = {"train": 300, "valid": 12, "test": 12}

@@ -1,12 +1,13 @@
-"""Two programs in turn on one machine: which of them does more tokens a second?
+"""Programs in turn on one machine: which of them does more tokens a second?
 
     python experiments/benchmarks/side_by_side.py --rounds=3 \\
         --ours="python -m transformer_jax benchmark train --config=configs/wmt14_en_de_base.py" \\
         --peer="PEER/bin/python train_step.py --model marian --size base"
 
 Each command's last line on stdout is a JSON object with `tokens_per_s`. They run ours, peer, ours,
-peer and so on, so that what else the machine does strikes both. Prints one JSON object: the medians
-and their ratio, each run's figure, and the highest memory of each program in MB.
+peer and so on, so that what else the machine does strikes both; there may be several peers. Prints
+one JSON object: of each program the median, each run's figure and the highest memory in MB; of a
+peer also the ratio of our median to its own.
 """
 
 import argparse
@@ -26,20 +27,20 @@ class CommandError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--ours", required=True, metavar="COMMAND")
-    parser.add_argument("--peer", required=True, metavar="COMMAND")
+    parser.add_argument("--peer", required=True, metavar="COMMAND", action="append", dest="peers")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs of each")
     args = parser.parse_args()
-    commands = {"ours": args.ours, "peer": args.peer}
-    runs = {name: [] for name in commands}
+    commands = [args.ours, *args.peers]
+    runs = [[] for _ in commands]
     try:
         for _ in range(args.rounds):
-            for name, command in commands.items():
-                runs[name].append(run(command))
-                print(f"{name}: {runs[name][-1]['tokens_per_s']} tokens/s", file=sys.stderr)
+            for command, found in zip(commands, runs, strict=True):
+                found.append(run(command))
+                print(f"{found[-1]['tokens_per_s']:.0f} tokens/s: {command}", file=sys.stderr)
     except CommandError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(compare(runs) | commands))
+    print(json.dumps(compare(commands, runs)))
     return 0
 
 
@@ -63,15 +64,19 @@ def memory(maxrss: int) -> dict[str, int]:
     return {"memory_mb": round(maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)}
 
 
-def compare(runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    speeds = {name: [one["tokens_per_s"] for one in of_name] for name, of_name in runs.items()}
-    medians = {name: statistics.median(found) for name, found in speeds.items()}
-    return {
-        "ratio": round(medians["ours"] / medians["peer"], 2),
-        "tokens_per_s": medians,
-        "each": speeds,
-        "memory_mb": {name: max(one["memory_mb"] for one in runs[name]) for name in runs},
-    }
+def compare(commands: list[str], runs: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """The first command is ours."""
+    ours, *peers = map(summary, commands, runs)
+    for peer in peers:
+        peer["ratio"] = round(ours["tokens_per_s"] / peer["tokens_per_s"], 2)
+    return {"ours": ours, "peers": peers}
+
+
+def summary(command: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    each = [one["tokens_per_s"] for one in runs]
+    memory = max(one["memory_mb"] for one in runs)
+    found = {"tokens_per_s": statistics.median(each), "each": each, "memory_mb": memory}
+    return {"command": command} | found
 
 
 if __name__ == "__main__":

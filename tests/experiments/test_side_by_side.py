@@ -1,4 +1,4 @@
-"""Two programs in turn."""
+"""Programs in turn."""
 
 import json
 import subprocess
@@ -10,9 +10,9 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "experiments" / "benchmarks" / "side_by_side.py"
 
 
-def side_by_side(ours, peer, folder):
+def side_by_side(folder, *programs):
     """Commands that run Python; those here count their runs in a file of the folder."""
-    options = [f"--{name}={sys.executable} -c '{code}'" for name, code in (ours, peer)]
+    options = [f"--{name}={sys.executable} -c '{code}'" for name, code in programs]
     command = [sys.executable, str(SCRIPT), "--rounds=3", *options]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder)
 
@@ -28,13 +28,16 @@ def printing(speeds, name):
 
 def test_medians_of_runs_in_turn(tmp_path):
     ours, peer = printing([300, 9000, 310], "o"), printing([200, 1, 150], "p")
-    answer = side_by_side(("ours", ours), ("peer", peer), tmp_path)
+    other = printing([620, 620, 620], "q")
+    answer = side_by_side(tmp_path, ("ours", ours), ("peer", peer), ("peer", other))
     found = json.loads(answer.stdout)
-    assert (tmp_path / "order").read_text() == "opopop"
-    assert found["tokens_per_s"] == {"ours": 310, "peer": 150}
-    assert found["ratio"] == round(310 / 150, 2)
-    assert found["each"]["ours"] == [300, 9000, 310]
-    assert all(1 < mb < 1000 for mb in found["memory_mb"].values())
+    assert (tmp_path / "order").read_text() == "opqopqopq"
+    assert found["ours"]["tokens_per_s"] == 310
+    assert found["ours"]["each"] == [300, 9000, 310]
+    assert [peer["tokens_per_s"] for peer in found["peers"]] == [150, 620]
+    assert [peer["ratio"] for peer in found["peers"]] == [round(310 / 150, 2), 0.5]
+    assert found["peers"][1]["command"].endswith(f"'{other}'")
+    assert all(1 < one["memory_mb"] < 1000 for one in (found["ours"], *found["peers"]))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +50,7 @@ def test_medians_of_runs_in_turn(tmp_path):
     ],
 )
 def test_a_program_without_a_figure(tmp_path, code, message):
-    answer = side_by_side(("ours", code), ("peer", printing([1] * 3, "p")), tmp_path)
+    answer = side_by_side(tmp_path, ("ours", code), ("peer", printing([1] * 3, "p")))
     assert answer.returncode == 2 and answer.stdout == ""
     assert message in answer.stderr and answer.stderr.count("\n") == 1
     assert not (tmp_path / "order").exists()
