@@ -279,7 +279,8 @@ def test_when_half_of_a_large_batch_is_done_the_rest_goes_on_alone(beam_size, bo
         rows = slice(start, start + SMALLEST_BATCH)
         found = apart(*model.prefill(rows), max_lengths=jnp.array(limits[rows]))
         np.testing.assert_array_equal(found.tokens, together.tokens[rows])
-        np.testing.assert_allclose(found.scores, together.scores[rows], rtol=1e-6)
+        # A score is a difference of logits near 10, summed up in an order that the size decides.
+        np.testing.assert_allclose(found.scores, together.scores[rows], rtol=1e-6, atol=3e-6)
 
 
 @pytest.mark.parametrize("num_outputs", [1, 2])
