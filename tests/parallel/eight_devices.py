@@ -26,7 +26,6 @@ LAYOUTS = {
     "tensor 4": ({"tensor": 4}, 4),
     "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
 }
-MESHES = ["data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
 CONFIG = {
     "model.d_model": 32,
     "model.d_ff": 64,
@@ -113,24 +112,16 @@ def compare(layouts, reference=None, **options):
     return {layout: apart(divided_run(layout, **options), reference) for layout in layouts}
 
 
-def twenty_steps(layouts, dropout_rate):
-    """Of layouts, and of the one device that they are measured by."""
-    options = {"dropout_rate": dropout_rate, "steps": 20}
-    one = divided_run("one", **options)
-    return {
-        layout: {"one": one["losses"], "losses": run["losses"], "share": run["share"]}
-        | {"apart": apart(run, one)}
-        for layout in layouts
-        for run in [divided_run(layout, **options)]
-    }
-
-
 def main():
+    runs = {layout: divided_run(layout, steps=20) for layout in LAYOUTS}
+    meshes = ["data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
     language = {"name": "language_modeling"}
     whole = divided_run("one", **language)
     found = {
-        # Under pmap each device draws a dropout of its own; a mesh draws that of one device.
-        "translation": twenty_steps(["pmap 8"], 0.0) | twenty_steps(MESHES, 0.2),
+        "losses": {layout: run["losses"] for layout, run in runs.items()},
+        "share": {layout: run["share"] for layout, run in runs.items()},
+        "without dropout": {layout: apart(run, runs["one"]) for layout, run in runs.items()},
+        "with dropout": compare(meshes, **language, dropout_rate=0.2),
         "language_modeling": compare(["pmap 8"], whole, **language),
         "classification": compare(["2 x 2 x 2"], name="classification"),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
