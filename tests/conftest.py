@@ -6,11 +6,12 @@ import gc
 import os
 from pathlib import Path
 
-# Programs here run for moments: compiling them is what takes the time. Read when jax starts, here
-# and in the processes that tests start.
+# Programs here run for moments: compiling them is what takes the time, and those with products of
+# oneDNN's cannot be cached. Read when jax starts, here and in the processes that tests start.
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+    " --xla_disable_hlo_passes=onednn-contraction-rewriter",
 )
 
 import jax

@@ -93,6 +93,22 @@ def test_encoder_decoder(random_params, part):
 
 
 @EACH_PART
+def test_what_is_kept_in_bfloat16_serves_as_what_is_rounded_anew(random_params, part):
+    model = EncoderDecoder(dataclasses.replace(CONFIG, **PARTS[part], dtype="bfloat16"))
+    variables = random_params(model, *PADDED, *PADDED)
+
+    @jax.jit
+    def run(variables):
+        full = model.apply(variables, *PADDED, *PADDED)
+        return full, decoded(model, variables, jnp.array(PADDED[0]))
+
+    full, found = run(variables)
+    for step, logits in enumerate(found):
+        expected = full[[0, 1], LENGTHS + step - 1]
+        np.testing.assert_allclose(logits, expected, atol=0.02 * np.abs(full).max())
+
+
+@EACH_PART
 def test_decoder_only(random_params, part):
     model, variables = built(DecoderOnly, part, random_params, *PADDED)
     direction = np.random.default_rng(1).normal(size=11)

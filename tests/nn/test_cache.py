@@ -1,5 +1,7 @@
 """The cache against literal slots, and against histories kept in plain lists."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -7,7 +9,7 @@ from transformer_jax.nn.cache import KeysValues, KVCache
 from transformer_jax.nn.config import TransformerConfig
 
 H, K, V = 2, 5, 3
-CONFIG = TransformerConfig(d_model=16, num_heads=H, key_size=K, value_size=V)
+CONFIG = TransformerConfig(d_model=16, num_heads=H, key_size=K, value_size=V, dtype="float32")
 RNG = np.random.default_rng(0)
 
 
@@ -32,6 +34,16 @@ def test_rows_grow_from_their_own_length():
         np.testing.assert_array_equal(slots[0, :2], new[0])
         np.testing.assert_array_equal(slots[1, 2:], new[1])
         assert not slots[0, 2:].any() and not slots[1, :2].any()
+
+
+def test_what_is_kept_has_the_type_of_the_products():
+    config = dataclasses.replace(CONFIG, dtype="bfloat16")
+    key, value = random(2, 3, H, K), random(2, 3, H, V)
+    written = KVCache.empty(config, rows=2, max_length=3).append(key, value)
+    for kept in (written, KeysValues.of(key, value).rounded(config)):
+        for found, new in zip(kept.by_position(), (key, value), strict=True):
+            assert found.dtype == jnp.bfloat16
+            np.testing.assert_array_equal(found, new.astype(jnp.bfloat16))
 
 
 def test_a_beam_sees_the_past_of_the_one_that_it_follows():

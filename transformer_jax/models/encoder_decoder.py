@@ -104,7 +104,7 @@ class EncoderDecoder(nn.Module):
         segment_ids = (source > 0).astype(jnp.int32)
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
         encoded = self.encode(source, positions, segment_ids)
-        memory = self.decoder.remember(encoded, padding_mask(segment_ids))
+        memory = self.decoder.remember(encoded, padding_mask(segment_ids)).rounded(self.config)
         empty = KVCache.empty(self.config, source.shape[0], max_length)
         x, state = self._decode(prompt, memory, (empty,) * self.config.num_decoder_layers)
         last = jnp.take_along_axis(x, prompt_lengths[:, None, None] - 1, axis=1)

@@ -1,6 +1,7 @@
 """What a decoder keeps of the tokens behind it, laid out as its products read it.
 
-Put down as layers put them out, a loop would transpose all keys and values at every turn.
+Put down as layers put them out, a loop would transpose all keys and values at every turn; in
+float32 for products in bfloat16, it would round them all at every turn.
 
 B sentences, J beams of a sentence, N = B J rows, T new positions, L slots, S keys, G heads of keys
 and values, K key size of a head, V value size of a head.
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
 
 
@@ -32,6 +34,11 @@ class KeysValues:
         """From [B, S, G, K] and [B, S, G, V]."""
         return cls(jnp.moveaxis(key, 1, 3), jnp.moveaxis(value, 1, 2))
 
+    def rounded(self, config: TransformerConfig) -> "KeysValues":
+        """In the type of the products that they are kept for."""
+        dtype = precision.product_dtype(config.dtype)
+        return KeysValues(self.keys.astype(dtype), self.values.astype(dtype))
+
     def by_position(self) -> tuple[jax.Array, jax.Array]:
         """[B, S, G, K] and [B, S, G, V]; for the compiler views, as `nn.heads` turns them back."""
         return jnp.moveaxis(self.keys, 3, 1), jnp.moveaxis(self.values, 2, 1)
@@ -46,8 +53,8 @@ class KVCache:
     leaves each its own past.
 
     Attributes:
-      keys: [B, G, K, L, J].
-      values: [B, G, L, J, V].
+      keys: [B, G, K, L, J], in the type of the products.
+      values: [B, G, L, J, V], likewise.
       origins: int32 [B, J, L], the place in which a beam's past lies, slot by slot.
       length: int32 [B], the slots filled; what lies beyond is never looked at.
     """
@@ -60,10 +67,10 @@ class KVCache:
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
         """A cache for one beam of each of `rows` sentences, with `max_length` slots."""
-        heads = config.key_value_heads
+        heads, dtype = config.key_value_heads, precision.product_dtype(config.dtype)
         return cls(
-            keys=jnp.zeros((rows, heads, config.d_k, max_length, 1)),
-            values=jnp.zeros((rows, heads, max_length, 1, config.d_v)),
+            keys=jnp.zeros((rows, heads, config.d_k, max_length, 1), dtype),
+            values=jnp.zeros((rows, heads, max_length, 1, config.d_v), dtype),
             origins=jnp.zeros((rows, 1, max_length), jnp.int32),
             length=jnp.zeros(rows, jnp.int32),
         )
@@ -134,4 +141,4 @@ def _widened(x: jax.Array, more: int, axis: int) -> jax.Array:
 def _written(slots: jax.Array, new: jax.Array, starts: jax.Array, axis: int) -> jax.Array:
     """Overwrites the slots of each sentence, along an axis of theirs, from its start on."""
     write = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
-    return jax.vmap(write)(slots, new, starts)
+    return jax.vmap(write)(slots, new.astype(slots.dtype), starts)

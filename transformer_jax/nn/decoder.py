@@ -24,6 +24,10 @@ class Memory:
     keys_values: tuple[KeysValues, ...]
     mask: jax.Array
 
+    def rounded(self, config: TransformerConfig) -> "Memory":
+        """To be kept for many steps."""
+        return self.replace(keys_values=tuple(x.rounded(config) for x in self.keys_values))
+
 
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the encoder, feed-forward, each in its residual connection.

@@ -1,6 +1,7 @@
 """Compiled programs kept for the next start."""
 
 import os
+import warnings
 from pathlib import Path
 
 import jax
@@ -10,7 +11,10 @@ def use_compilation_cache() -> None:
     """Keeps compiled programs in the user's cache, private to the user.
 
     A directory that the user has set for JAX, or a cache that cannot be written, is left as it is.
+    Programs with products of oneDNN's (`precision.compiler_options`) cannot be kept: jaxlib fails
+    to write them down, and JAX would warn of each.
     """
+    warnings.filterwarnings("ignore", "Error writing persistent compilation cache.*bad_alloc")
     if jax.config.jax_compilation_cache_dir:
         return
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
