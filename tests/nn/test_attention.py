@@ -12,6 +12,7 @@ from transformer_jax.nn.attention import (
     MultiHeadAttention,
     attention_weights,
     scaled_dot_product_attention,
+    softmax,
 )
 from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
@@ -30,7 +31,7 @@ MASK[0, 0] = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]  # one key, no key, ever
 # --- The pure function.
 
 
-def softmax(logits):
+def slow_softmax(logits):
     exponentials = [math.exp(x) for x in logits]
     return [x / sum(exponentials) for x in exponentials]
 
@@ -41,7 +42,7 @@ def slow_attention(query, key, value, mask, bias):
     for b, t, h in np.ndindex(B, T, H):
         seen = [s for s in range(S) if mask[b, 0, t, s]]
         products = [query[b, t, h] @ key[b, s, h] / math.sqrt(K) + bias[b, h, t, s] for s in seen]
-        for s, weight in zip(seen, softmax(products), strict=True):
+        for s, weight in zip(seen, slow_softmax(products), strict=True):
             result[b, t, h] += weight * value[b, s, h]
     return result
 
@@ -78,6 +79,17 @@ def test_a_query_without_a_key_has_a_gradient_of_0():
 
     for grad in jax.grad(total, argnums=(0, 1, 2))(QUERY, KEY, VALUE):
         np.testing.assert_array_equal(grad, 0)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_softmax_and_its_gradient_are_those_of_jax(masked):
+    keys = jax.random.split(jax.random.key(0), 3)
+    logits, cotangent = (10 * jax.random.normal(key, (4, 5, 6)) for key in keys[:2])
+    mask = jax.random.bernoulli(keys[2], 0.6, logits.shape).at[0, 0].set(False) if masked else None
+    weights, backward = jax.vjp(lambda x: softmax(x, mask), logits)
+    expected, of_jax = jax.vjp(lambda x: jax.nn.softmax(x, where=mask), logits)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    np.testing.assert_allclose(*backward(cotangent), *of_jax(cotangent), atol=1e-5)
 
 
 def test_large_products_do_not_overflow():

@@ -58,7 +58,31 @@ def attention_weights(
         logits += bias
     if logit_cap is not None:
         logits = logit_cap * jnp.tanh(logits / logit_cap)
-    return jax.nn.softmax(logits, where=mask, axis=-1)
+    return softmax(logits, mask)
+
+
+@jax.custom_vjp
+def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    """The softmax over the last axis, of the elements where `mask` is True alone: the others, and
+    rows without any, become zeros. The gradient needs nothing but the result."""
+    if mask is not None:
+        logits = jnp.where(mask, logits, -jnp.inf)
+    limits = jnp.finfo(logits.dtype)
+    exponentials = jnp.exp(logits - jnp.maximum(logits.max(-1, keepdims=True), limits.min))
+    return exponentials / jnp.maximum(exponentials.sum(-1, keepdims=True), limits.tiny)
+
+
+def _softmax_forward(logits, mask):
+    weights = softmax(logits, mask)
+    return weights, weights
+
+
+def _softmax_backward(weights, cotangent):
+    mean = (weights * cotangent).sum(-1, keepdims=True)
+    return weights * (cotangent - mean), None
+
+
+softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
 class MultiHeadAttention(nn.Module):

@@ -1,33 +1,77 @@
-"""Dropout with cheap random bits (section 5.4)."""
+"""Dropout (section 5.4), with random bits that are made where they are used."""
 
-import math
+from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+_ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+
 
 class Dropout(nn.Module):
     """Zeroes each element with probability `rate` and scales the rest so that the mean stays.
 
-    Random bits are the costly part, so each element takes 8 of them: the rate is rounded to a
-    multiple of 1/256 below 1 (0.1 becomes 26/256), and the scale is that of the rounded rate. Draws
-    from the rng stream "dropout".
+    Draws from the rng stream "dropout".
     """
 
     rate: float
 
     @nn.compact
     def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        threshold = min(round(self.rate * 256), 255)
-        if deterministic or threshold == 0:
+        if deterministic or self.rate == 0:
             return x
-        keep = random_bytes(self.make_rng("dropout"), x.shape) >= threshold
-        return jnp.where(keep, x * (256 / (256 - threshold)), 0.0)
+        return dropped(x, jax.random.key_data(self.make_rng("dropout")), self.rate)
 
 
-def random_bytes(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Uniform uint8 of `shape`, four from each 32-bit word."""
-    *rows, columns = shape
-    words = jax.random.bits(key, (*rows, math.ceil(columns / 4)), jnp.uint32)
-    return jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(*rows, -1)[..., :columns]
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
+def dropped(x: jax.Array, key: jax.Array, rate: float) -> jax.Array:
+    """x with each element zero or 1 / (1 - rate) times itself. The gradient drops the same ones, by
+    the same words of the key, so no mask is kept for it."""
+    keep = random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
+
+
+def _dropped_forward(x, key, rate):
+    return dropped(x, key, rate), key
+
+
+def _dropped_backward(rate, key, cotangent):
+    return dropped(cotangent, key, rate), None
+
+
+dropped.defvjp(_dropped_forward, _dropped_backward)
+
+
+def random_bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Uniform uint32 of `shape`, each a function of the key's first two words (`key_data`), of its
+    row and of its place in the row.
+
+    Of one row they are those of `jax.random.bits`, and so is the generator: Threefry-2x32 with 20
+    rounds (Salmon et al. 2011). But that is a loop over whole arrays on a CPU, and a kernel of its
+    own on a GPU. These are plain operations, which the compiler moves into the loop that drops: no
+    array of bits comes into memory.
+    """
+    row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
+    place = jnp.zeros(shape, jnp.uint32)
+    for axis in range(1, len(shape)):
+        place = place * shape[axis] + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+    first, second = _threefry(key, row, place)
+    return first ^ second
+
+
+def _threefry(key, x, y):
+    """Two words of 32 bits from two, under the first two words of a key."""
+    keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
+    x, y = x + keys[0], y + keys[1]
+    for i in range(20):
+        x += y
+        y = _rotated(y, _ROTATIONS[i % 8]) ^ x
+        if i % 4 == 3:
+            turn = i // 4 + 1
+            x, y = x + keys[turn % 3], y + keys[(turn + 1) % 3] + jnp.uint32(turn)
+    return x, y
+
+
+def _rotated(word, by):
+    return (word << by) | (word >> (32 - by))

@@ -22,8 +22,8 @@ def head_products(query: jax.Array, key: jax.Array, dtype: jnp.dtype) -> jax.Arr
     groups = key.shape[2]
     query = query.reshape(b, t, groups, h // groups, k).transpose(0, 3, 1, 2, 4)
     query = query.reshape(b, h // groups * t, groups, k)
-    key = jnp.moveaxis(key, 1, 3)  # [B, G, K, S]
-    return precision.einsum("bthk,bhks->bhts", query, key, dtype).reshape(b, h, t, -1)
+    key = jnp.moveaxis(key, 1, 2)  # [B, G, S, K]
+    return precision.einsum("bthk,bhsk->bhts", query, key, dtype).reshape(b, h, t, -1)
 
 
 def head_sums(weights: jax.Array, value: jax.Array, dtype: jnp.dtype) -> jax.Array:
