@@ -6,7 +6,8 @@
 
 `FOLDER` holds train.trees, dev.trees and test.trees, one bracketed tree a line. Seen: 92.6% of the
 28,119 words of dev (each word's most frequent tag: 86.4%), in 26 minutes on one of two threads of a
-core whose other one was busy; 92.0% of its first 300 sentences after half of them.
+core whose other one was busy; 92.0% of its first 300 sentences after half of them. On two cores
+with AMX, in bfloat16: 92.6% in 7 minutes.
 """
 
 from ml_collections import ConfigDict
