@@ -103,7 +103,9 @@ def test_keys_of_other_generators_serve_too(kind):
 
 def test_the_bits_of_each_place_in_a_word_are_uniform():
     values = np.asarray(random_bits(jax.random.key(0), SHAPE))
+    assert values.shape == SHAPE and values.dtype == np.uint32
     counts = np.array([np.bincount(values.ravel() >> by & 255, minlength=256) for by in (0, 24)])
+    np.testing.assert_allclose(counts, values.size / 256, rtol=0.7)
     # Chi-squared with 255 degrees of freedom: mean 255, deviation 22.6.
     expected = values.size / 256
     squares = ((counts - expected) ** 2 / expected).sum(axis=1)
