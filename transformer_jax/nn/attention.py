@@ -66,7 +66,7 @@ def softmax(logits: jax.Array, mask: jax.Array | None = None) -> jax.Array:
     """The softmax over the last axis, of the elements where `mask` is True alone: the others, and
     rows without any, become zeros. The gradient needs nothing but the result.
 
-    With a mask `jax.nn.softmax` takes three times as long on a CPU (experiments/results/speed.md).
+    With a mask `jax.nn.softmax` takes twice as long on a CPU (experiments/results/speed.md).
     """
     if mask is not None:
         logits = jnp.where(mask, logits, -jnp.inf)
