@@ -5,8 +5,8 @@ group of H / G neighbours (Ainslie et al. 2023) or one for all (Shazeer 2019). H
 key are treated as further queries of that key's head, so that no key is repeated in memory.
 
 Arguments are moved here into the order in which the products of training read them: no gradient is
-turned. Keys that `nn.cache` keeps the other way round, [K, S], are not moved either, as the compiler
-takes the two moves together into the product.
+turned. Keys that `nn.cache` keeps the other way round, [K, S], are not moved either: the compiler
+takes the two moves into the product.
 
 B batch, T queries, S keys, K key size of a head, V value size of a head.
 """
