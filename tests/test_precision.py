@@ -86,6 +86,18 @@ def test_rows_have_scales_of_their_own():
     assert (apart <= 0.15 * np.abs(x).max(axis=1)).all()
 
 
+# --- Few rows.
+
+
+@pytest.mark.parametrize(
+    ("device", "rows", "dtype"),
+    [("cpu", 1, jnp.float32), ("cpu", 16, jnp.bfloat16), ("gpu", 1, jnp.bfloat16)],
+)
+def test_few_rows_stay_in_float32_on_a_cpu(device, rows, dtype, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: device)
+    assert precision.dtype_for_rows(rows, jnp.bfloat16) == dtype
+
+
 # --- What the hardware has.
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 DTYPES = ("auto", "float32", "bfloat16")
 WEIGHTS = ("float32", "int8")
+TILE_ROWS = 16  # what AMX multiplies at once
 
 
 def product_dtype(name: str) -> jnp.dtype:
@@ -30,6 +31,14 @@ def product_dtype(name: str) -> jnp.dtype:
     if name == "auto":
         name = "bfloat16" if _has_bfloat16_units() else "float32"
     return jnp.dtype(name)
+
+
+def dtype_for_rows(rows: int, dtype: jnp.dtype) -> jnp.dtype:
+    """The type of stacked products in which so many rows meet each matrix: `dtype`, but on a CPU
+    float32 if they are few, as a new token is that meets the keys of those behind it. Such a
+    product takes as long there as the matrix takes to be read or, in bfloat16, converted first."""
+    few = rows < TILE_ROWS and jax.default_backend() == "cpu"
+    return jnp.dtype(jnp.float32) if few else dtype
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
@@ -112,7 +121,8 @@ def compiler_options() -> dict[str, bool]:
 
     On a CPU with AMX, oneDNN's kernels serve the transposed bfloat16 products of the backward pass
     4x faster than XLA's own. On a CPU without AMX they would fall to a reference loop, a thousand
-    times slower, so the option stays off there.
+    times slower, so the option stays off there. Searches do without: their products are small, for
+    which oneDNN's take longer, and it norms in its own way, several times slower.
     """
     option = {"xla_cpu_experimental_onednn_custom_call": True}
     return option if _is_cpu_with_amx() and _compiler_knows(tuple(option.items())) else {}

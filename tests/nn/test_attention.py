@@ -262,7 +262,7 @@ def test_heads_that_share_keys_are_heads_with_copies_of_them(random_params, grou
     found = shared.apply(variables, X, MEMORY, MASK, method=attend_to)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     cache = KVCache.empty(shared.config, rows=2, max_length=7)
-    assert cache.keys.shape == (2, groups, 4, 7, 1) and cache.values.shape == (2, groups, 7, 1, 4)
+    assert cache.keys.shape == cache.values.shape == (2, groups, 7, 1, 4)
 
 
 # --- Looking at weights and replacing them.

@@ -20,7 +20,7 @@ BATCH = (RNG.integers(4, 20, size=(2, LENGTH)), PLACES, SEGMENTS)
 
 
 def model_of(kind, **changes):
-    sizes = dict(d_model=8, d_ff=16, num_heads=2, num_layers=1, max_length=32)
+    sizes = dict(d_model=8, d_ff=16, num_heads=2, num_layers=1, max_length=32, dtype="float32")
     return kind(TransformerConfig(vocab_size=20, attention_window=WINDOW, **sizes, **changes))
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from transformer_jax.nn.cache import KeysValues, KVCache
 from transformer_jax.nn.config import TransformerConfig
@@ -19,7 +21,7 @@ def random(*shape):
 
 def test_rows_grow_from_their_own_length():
     cache = KVCache.empty(CONFIG, rows=2, max_length=4).replace(length=jnp.array([0, 2]))
-    assert cache.keys.shape == (2, H, K, 4, 1) and cache.values.shape == (2, H, 4, 1, V)
+    assert cache.keys.shape == (2, H, 4, 1, K) and cache.values.shape == (2, H, 4, 1, V)
     np.testing.assert_array_equal(cache.positions, [[0, 1, 2, 3]] * 2)
     np.testing.assert_array_equal(cache.next_positions(2), [[0, 1], [2, 3]])
 
@@ -36,14 +38,16 @@ def test_rows_grow_from_their_own_length():
         assert not slots[0, 2:].any() and not slots[1, :2].any()
 
 
-def test_what_is_kept_has_the_type_of_the_products():
+@pytest.mark.parametrize(("device", "dtype"), [("cpu", jnp.float32), ("gpu", jnp.bfloat16)])
+def test_what_is_kept_has_the_type_of_the_products(device, dtype, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: device)
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     key, value = random(2, 3, H, K), random(2, 3, H, V)
     written = KVCache.empty(config, rows=2, max_length=3).append(key, value)
     for kept in (written, KeysValues.of(key, value).rounded(config)):
         for found, new in zip(kept.by_position(), (key, value), strict=True):
-            assert found.dtype == jnp.bfloat16
-            np.testing.assert_array_equal(found, new.astype(jnp.bfloat16))
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(found, new.astype(dtype))
 
 
 def test_a_beam_sees_the_past_of_the_one_that_it_follows():
@@ -74,6 +78,15 @@ def test_a_beam_sees_the_past_of_the_one_that_it_follows():
     assert cache.num_beams == beams
 
 
+def test_one_beam_goes_on_from_itself():
+    key, value = random(2, 2, H, K), random(2, 2, H, V)
+    cache = KVCache.empty(CONFIG, rows=2, max_length=4).append(key, value)
+    followed = cache.follow(jnp.zeros((2, 1), int))
+    for found, kept in zip(jax.tree.leaves(followed), jax.tree.leaves(cache), strict=True):
+        np.testing.assert_array_equal(found, kept)
+    assert cache.follow(jnp.zeros((2, 3), int)).origins.shape == (2, 3, 4)
+
+
 def test_further_queries_of_a_sentence_are_its_beams_in_order():
     cache = KVCache.empty(CONFIG, 2, 4).follow(jnp.zeros((2, 3), int))
     x = random(6, 1, H, K)
@@ -83,6 +96,6 @@ def test_further_queries_of_a_sentence_are_its_beams_in_order():
 def test_keys_and_values_come_back_by_position():
     key, value = random(2, 4, H, K), random(2, 4, H, V)
     kept = KeysValues.of(key, value)
-    assert kept.keys.shape == (2, H, K, 4) and kept.values.shape == (2, H, 4, V)
+    assert kept.keys.shape == (2, H, 4, K) and kept.values.shape == (2, H, 4, V)
     for found, given in zip(kept.by_position(), (key, value), strict=True):
         np.testing.assert_array_equal(found, given)

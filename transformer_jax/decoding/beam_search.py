@@ -30,7 +30,7 @@ class _Rules:
     num_outputs: int
     alpha: float
     eos_id: int
-    forbidden_ids: tuple[int, ...]  # what no alive hypothesis holds
+    forbidden_ids: tuple[int, ...]  # what no alive hypothesis holds; EOS is the first
     limits: jax.Array  # int32 [B]: longest output, EOS included
 
 
@@ -104,7 +104,8 @@ def beam_search(
     if not alpha >= 0:
         raise ValueError(f"alpha is {alpha}; it must be at least 0")
     limits = jnp.clip(max_lengths, 1, max_length)
-    rules = _Rules(beam_size, num_outputs, alpha, eos_id, (eos_id, *banned_ids), limits)
+    forbidden = tuple(dict.fromkeys((eos_id, *banned_ids)))
+    rules = _Rules(beam_size, num_outputs, alpha, eos_id, forbidden, limits)
     start = _Search(jnp.int32(0), _start(batch_size, beam_size, max_length, pad_id), state)
     beams = _to_the_end(decode_step, rules, memory, _advance(rules, start, logits))
     return _n_best(rules, beams, pad_id)
@@ -185,17 +186,16 @@ def _extend(rules: _Rules, log_probs: jax.Array, logits: jax.Array) -> tuple[jax
         and the log-probabilities [B, J] with EOS, -inf where that is not among the K best of all.
     """
     batch_size, num_beams = log_probs.shape
-    values, tokens = top_k(logits, rules.beam_size, rules.forbidden_ids)  # [B * J, K]
-    # The normalizer is subtracted from the few tokens chosen: no copy of the logits is made.
-    forbidden = logits[:, jnp.array(rules.forbidden_ids)]
+    ids = jnp.array(rules.forbidden_ids)
+    forbidden, logits = logits[:, ids], logits.at[:, ids].set(-jnp.inf)
+    values, tokens = top_k(logits, rules.beam_size)  # [B * J, K]
     highest = jnp.concatenate([values[:, :1], forbidden], axis=1).max(axis=1, keepdims=True)
-    normalizer = highest + jnp.log(jnp.exp(logits - highest).sum(axis=1, keepdims=True))
+    sums = (jnp.exp(x - highest).sum(axis=1, keepdims=True) for x in (logits, forbidden))
+    normalizer = highest + jnp.log(sum(sums))  # subtracted from what is chosen alone
     values = log_probs[:, :, None] + (values - normalizer).reshape(batch_size, num_beams, -1)
     best, chosen = lax.top_k(values.reshape(batch_size, -1), rules.beam_size)  # [B, K]
     tokens = jnp.take_along_axis(tokens.reshape(batch_size, -1), chosen, axis=1)
-
-    eos = logits[:, rules.eos_id, None] - normalizer
-    eos = log_probs + eos.reshape(batch_size, num_beams)
+    eos = log_probs + (forbidden[:, :1] - normalizer).reshape(batch_size, num_beams)
     kth_best = lax.top_k(jnp.concatenate([best, eos], axis=1), rules.beam_size)[0][:, -1:]
     return best, chosen // rules.beam_size, tokens, jnp.where(eos >= kth_best, eos, -jnp.inf)
 

@@ -1,7 +1,7 @@
 """What a decoder keeps of the tokens behind it, laid out as its products read it.
 
-Put down as layers put them out, a loop would transpose all keys and values at every turn; in
-float32 for products in bfloat16, it would round them all at every turn.
+Put down as layers put them out, or in another type, a loop would transpose or round all keys and
+values at every turn.
 
 B sentences, J beams of a sentence, N = B J rows, T new positions, L slots, S keys, G heads of keys
 and values, K key size of a head, V value size of a head.
@@ -22,7 +22,7 @@ class KeysValues:
     """Keys and values that stay as they are, such as those of an encoder's output.
 
     Attributes:
-      keys: [B, G, K, S].
+      keys: [B, G, S, K].
       values: [B, G, S, V].
     """
 
@@ -32,16 +32,16 @@ class KeysValues:
     @classmethod
     def of(cls, key: jax.Array, value: jax.Array) -> "KeysValues":
         """From [B, S, G, K] and [B, S, G, V]."""
-        return cls(jnp.moveaxis(key, 1, 3), jnp.moveaxis(value, 1, 2))
+        return cls(jnp.moveaxis(key, 1, 2), jnp.moveaxis(value, 1, 2))
 
     def rounded(self, config: TransformerConfig) -> "KeysValues":
         """In the type of the products that they are kept for."""
-        dtype = precision.product_dtype(config.dtype)
+        dtype = kept_dtype(config)
         return KeysValues(self.keys.astype(dtype), self.values.astype(dtype))
 
     def by_position(self) -> tuple[jax.Array, jax.Array]:
         """[B, S, G, K] and [B, S, G, V]; for the compiler views, as `nn.heads` turns them back."""
-        return jnp.moveaxis(self.keys, 3, 1), jnp.moveaxis(self.values, 2, 1)
+        return jnp.moveaxis(self.keys, 2, 1), jnp.moveaxis(self.values, 2, 1)
 
 
 @struct.dataclass
@@ -53,7 +53,7 @@ class KVCache:
     leaves each its own past.
 
     Attributes:
-      keys: [B, G, K, L, J], in the type of the products.
+      keys: [B, G, L, J, K], in the type of the products.
       values: [B, G, L, J, V], likewise.
       origins: int32 [B, J, L], the place in which a beam's past lies, slot by slot.
       length: int32 [B], the slots filled; what lies beyond is never looked at.
@@ -67,10 +67,10 @@ class KVCache:
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
         """A cache for one beam of each of `rows` sentences, with `max_length` slots."""
-        heads, dtype = config.key_value_heads, precision.product_dtype(config.dtype)
+        slots, dtype = (rows, config.key_value_heads, max_length, 1), kept_dtype(config)
         return cls(
-            keys=jnp.zeros((rows, heads, config.d_k, max_length, 1), dtype),
-            values=jnp.zeros((rows, heads, max_length, 1, config.d_v), dtype),
+            keys=jnp.zeros((*slots, config.d_k), dtype),
+            values=jnp.zeros((*slots, config.d_v), dtype),
             origins=jnp.zeros((rows, 1, max_length), jnp.int32),
             length=jnp.zeros(rows, jnp.int32),
         )
@@ -84,8 +84,10 @@ class KVCache:
         """The cache of new beams, each of which goes on from one of the old: parents [B, K] of J,
         K at least J."""
         more = parents.shape[1] - self.num_beams
+        if self.num_beams == 1 and not more:
+            return self
         return self.replace(
-            keys=_widened(self.keys, more, axis=4),
+            keys=_widened(self.keys, more, axis=3),
             values=_widened(self.values, more, axis=3),
             origins=jnp.take_along_axis(self.origins, parents[:, :, None], axis=1),
         )
@@ -93,22 +95,22 @@ class KVCache:
     def append(self, key: jax.Array, value: jax.Array) -> "KVCache":
         """Writes the keys and values of T new positions, [N, T, G, K] and [N, T, G, V]."""
         beams, num_new = self.num_beams, key.shape[1]
-        key, value = (x.reshape(-1, beams, *x.shape[1:]) for x in (key, value))
+        key, value = (  # [B, G, T, J, K] and [B, G, T, J, V]
+            x.reshape(-1, beams, *x.shape[1:]).transpose(0, 3, 2, 1, 4) for x in (key, value)
+        )
         own = jnp.broadcast_to(jnp.arange(beams)[:, None], (len(key), beams, num_new))
         return KVCache(
-            keys=_written(self.keys, jnp.transpose(key, (0, 3, 4, 2, 1)), self.length, axis=2),
-            values=_written(
-                self.values, jnp.transpose(value, (0, 3, 2, 1, 4)), self.length, axis=1
-            ),
-            origins=_written(self.origins, own, self.length, axis=1),
+            keys=_written(self.keys, key, self.length, axis=1),
+            values=_written(self.values, value, self.length, axis=1),
+            # One beam's past lies where it always did.
+            origins=_written(self.origins, own, self.length, axis=1) if beams > 1 else self.origins,
             length=self.length + num_new,
         )
 
     def by_position(self) -> tuple[jax.Array, jax.Array]:
         """All places as those of the sentence, S = L J: [B, S, G, K] and [B, S, G, V]."""
-        keys = self.keys.reshape(*self.keys.shape[:3], -1)
-        values = self.values.reshape(*self.values.shape[:2], -1, self.values.shape[4])
-        return KeysValues(keys, values).by_position()
+        places = (x.reshape(*x.shape[:2], -1, x.shape[4]) for x in (self.keys, self.values))
+        return KeysValues(*places).by_position()
 
     def of_sentences(self, x: jax.Array) -> jax.Array:
         """Beams as further queries of their sentence: [N, T, ...] -> [B, J T, ...]."""
@@ -131,6 +133,11 @@ class KVCache:
         reach = self.length[:, None] - num_new + jnp.arange(num_new)  # [B, T]
         past = jnp.arange(slots) <= reach[:, :, None]  # [B, T, L]
         return (own & past[:, None, :, :, None]).reshape(-1, 1, beams * num_new, slots * beams)
+
+
+def kept_dtype(config: TransformerConfig) -> jnp.dtype:
+    """In which keys and values are kept: that of a new token's products with them."""
+    return precision.dtype_for_rows(1, precision.product_dtype(config.dtype))
 
 
 def _widened(x: jax.Array, more: int, axis: int) -> jax.Array:

@@ -4,9 +4,8 @@ Queries have H heads, keys and values G, which divides H: one each (Vaswani et a
 group of H / G neighbours (Ainslie et al. 2023) or one for all (Shazeer 2019). Heads that share a
 key are treated as further queries of that key's head, so that no key is repeated in memory.
 
-Arguments are moved here into the order in which the products of training read them: no gradient is
-turned. Keys that `nn.cache` keeps the other way round, [K, S], are not moved either: the compiler
-takes the two moves into the product.
+Arguments are moved here into the order in which the products of training read them, and in which
+`nn.cache` keeps them: no gradient is turned, and no cache.
 
 B batch, T queries, S keys, K key size of a head, V value size of a head.
 """
@@ -24,6 +23,7 @@ def head_products(query: jax.Array, key: jax.Array, dtype: jnp.dtype) -> jax.Arr
     query = query.reshape(b, t, groups, h // groups, k).transpose(0, 3, 1, 2, 4)
     query = query.reshape(b, h // groups * t, groups, k)
     key = jnp.moveaxis(key, 1, 2)  # [B, G, S, K]
+    dtype = precision.dtype_for_rows(query.shape[1], dtype)
     return precision.einsum("bthk,bhsk->bhts", query, key, dtype).reshape(b, h, t, -1)
 
 
@@ -33,6 +33,7 @@ def head_sums(weights: jax.Array, value: jax.Array, dtype: jnp.dtype) -> jax.Arr
     groups, v = value.shape[2:]
     weights = weights.reshape(b, groups, h // groups * t, s)
     value = jnp.moveaxis(value, 1, 2)  # [B, G, S, V]
+    dtype = precision.dtype_for_rows(weights.shape[2], dtype)
     sums = precision.einsum("bhts,bhsv->bhtv", weights, value, dtype)
     sums = sums.reshape(b, groups, h // groups, t, v).transpose(0, 3, 1, 2, 4)
     return sums.reshape(b, t, h, v)

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import precision
 from transformer_jax.data.padding import LENGTH_STEP, pad_rows
 from transformer_jax.decoding import DecodeConfig, Sampler, Samples
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -148,22 +147,13 @@ class Continuation:
     @functools.cached_property
     def begin(self):
         """`(params, arrays, sampler, seed, drawn) -> Samples`: prefills, draws the first token."""
-        return jax.jit(
-            self._begin,
-            static_argnames="sampler",
-            compiler_options=precision.compiler_options(),
-        )
+        return jax.jit(self._begin, static_argnames="sampler")
 
     @functools.cached_property
     def extend(self):
         """`(params, samples, sampler, length) -> Samples` of that length; takes over the memory of
         those given."""
-        return jax.jit(
-            self._extend,
-            static_argnames="sampler",
-            donate_argnums=1,
-            compiler_options=precision.compiler_options(),
-        )
+        return jax.jit(self._extend, static_argnames="sampler", donate_argnums=1)
 
     def _begin(self, params, arrays: Mapping[str, jax.Array], sampler, seed, drawn) -> Samples:
         logits, _, state = self._prefill(params, arrays["prompt"], arrays["lengths"])

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import precision
 from transformer_jax.data.padding import pad_rows, rounded_length
 from transformer_jax.decoding import DecodeConfig, Hypotheses, Sampler, beam_search, sample
 from transformer_jax.errors import UserError
@@ -94,11 +93,7 @@ class SourceSearch:
     @functools.cached_property
     def compiled(self):
         """`run`, compiled once for each shape and setting."""
-        return jax.jit(
-            self.run,
-            static_argnames=("decode", "max_length", "may_end"),
-            compiler_options=precision.compiler_options(),
-        )
+        return jax.jit(self.run, static_argnames=("decode", "max_length", "may_end"))
 
     def run(
         self,
