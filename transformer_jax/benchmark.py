@@ -56,6 +56,7 @@ def train(
     batch = _random_batch(lengths, batch_size, highest)
     start = time.perf_counter()
     step = engine.compile(train_step, abstract, build.batch_shapes(lengths, batch_size))
+    executable = step.executable
     compile_s = time.perf_counter() - start
 
     def run() -> None:
@@ -65,7 +66,7 @@ def train(
 
     seconds = _median_seconds(run, steps)
     tokens = batch_size * sum(lengths[side] for side in task.read)
-    return _report(settings, abstract.params, seconds, tokens, step.executable, compile_s)
+    return _report(settings, abstract.params, seconds, tokens, executable, compile_s)
 
 
 def decode(

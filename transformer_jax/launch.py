@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,20 +71,24 @@ def train_plan(plan: Plan, checkpoints: Checkpoints) -> TrainState:
     rows = build.batch_rows(settings, task, engine.row_shards)
     batches = plan.batches(rows)
     abstract = plan.abstract_state(init_state)
-    start, num_steps = 0, settings.train.num_steps
+    compile_step = partial(
+        engine.compile, train_step, abstract, build.batch_shapes(task.lengths, rows)
+    )
+    num_steps = settings.train.num_steps
     if checkpoints.latest_step() is None:
+        start, step = 0, compile_step()  # which goes on beside what follows
         state = plan.first_state(init_state, abstract)
     else:
         start, state, data_state = checkpoints.restore("latest", abstract)
         batches.set_state(data_state)
         logger.info("%s goes on from step %d", plan.workdir, start)
-    if start >= num_steps:
-        logger.info(
-            "%s has finished its %d steps; raise train.num_steps for more", plan.workdir, start
-        )
-        return state
+        if start >= num_steps:
+            logger.info(
+                "%s has finished its %d steps; raise train.num_steps for more", plan.workdir, start
+            )
+            return state
+        step = compile_step()
     batches.start()
-    step = engine.compile(train_step, abstract, build.batch_shapes(task.lengths, rows))
     params = jax.eval_shape(init_state, settings.seed).params
     flops = engine.num_replicas * build.step_flops(task, params, rows)
     with plan.log(start) as log:

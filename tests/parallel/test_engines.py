@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
-from transformer_jax.parallel.engines import JitEngine, make_engine
+from transformer_jax.parallel import rules
+from transformer_jax.parallel.engines import CompiledStep, JitEngine, create_state, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig
 
 LAYOUTS = ["pmap 8", "data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
@@ -81,3 +84,39 @@ def test_pmap_divides_nothing_but_rows():
 
     with pytest.raises(ValueError, match="set engine to 'jit'"):
         make_engine(ParallelConfig("pmap"), Mesh())
+
+
+class Lowered:
+    """Compiles once it may, to the options that it was given."""
+
+    def __init__(self):
+        self.may = threading.Event()
+
+    def compile(self, options):
+        assert self.may.wait(timeout=30)
+        if options is None:
+            raise MemoryError("too large")
+        return options
+
+
+def test_a_step_is_compiled_beside_what_its_owner_does():
+    lowered = Lowered()
+    step = CompiledStep.of(lowered, dict, {"an": "option"})
+    assert not step.compiling.done()
+    lowered.may.set()
+    assert step.executable == {"an": "option"}
+
+
+def test_what_fails_to_compile_says_so_where_it_is_needed():
+    lowered = Lowered()
+    step = CompiledStep.of(lowered, dict)
+    lowered.may.set()
+    with pytest.raises(MemoryError, match="too large"):
+        step({}, {})
+
+
+def test_a_state_is_the_same_however_fast_it_was_compiled():
+    init = lambda seed: {"kernel": jax.random.normal(jax.random.key(seed), (64, 32))}  # noqa: E731
+    abstract = rules.shard(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)
+    made, expected = create_state(init, 7, abstract), jax.jit(init)(7)
+    np.testing.assert_allclose(made["kernel"], expected["kernel"], rtol=0, atol=1e-6)

@@ -10,6 +10,7 @@ know, and the engine's own, which the step carries. They differ under pmap alone
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -36,12 +37,25 @@ class CompiledStep:
     """A training step compiled for one shape of batch; the state given to it is donated.
 
     Attributes:
-      executable: XLA's, for its analyses.
+      compiling: XLA at work on it, beside whatever its owner does before the first step.
       place: makes of this process's rows what the executable takes.
     """
 
-    executable: jax.stages.Compiled
+    compiling: Future[jax.stages.Compiled]
     place: Callable[[Mapping[str, Any]], Any]
+
+    @classmethod
+    def of(cls, lowered: jax.stages.Lowered, place, options=None) -> "CompiledStep":
+        """Starts to compile, under further options of XLA's."""
+        with_one_thread = ThreadPoolExecutor(max_workers=1)
+        compiling = with_one_thread.submit(lowered.compile, options)
+        with_one_thread.shutdown(wait=False)
+        return cls(compiling, place)
+
+    @property
+    def executable(self) -> jax.stages.Compiled:
+        """XLA's, waited for."""
+        return self.compiling.result()
 
     def __call__(self, state: Any, batch: Mapping[str, Any]) -> tuple[Any, dict[str, jax.Array]]:
         """(state in the engine's form, this process's rows) -> (state, sums of the whole batch)."""
@@ -62,7 +76,8 @@ class JitEngine:
         return row_shards(self.mesh)
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        """Compiles for a portable abstract state and the abstract arrays of a whole batch."""
+        """For a portable abstract state and the abstract arrays of a whole batch: traced before
+        this returns, compiled in the background."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
         step = jax.jit(
             train_step,
@@ -72,7 +87,7 @@ class JitEngine:
         )
         rows = NamedSharding(self.mesh, ROWS)
         batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
-        return CompiledStep(step.lower(state, batch).compile(), self._place)
+        return CompiledStep.of(step.lower(state, batch), self._place)
 
     def _place(self, batch):
         # Of one process, the compiled step takes NumPy's arrays itself, at a tenth of the cost.
@@ -124,7 +139,7 @@ class PmapEngine:
             lambda leaf: shape_struct(_divided(leaf.shape, count), leaf.dtype), batch
         )
         lowered = step.lower(state, batch)
-        return CompiledStep(lowered.compile(precision.compiler_options()), self._place)
+        return CompiledStep.of(lowered, self._place, precision.compiler_options())
 
     def _place(self, batch):
         return {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in batch.items()}
@@ -185,7 +200,9 @@ def create_state(init_state: Callable, seed: Any, abstract: Any) -> Any:
       abstract: the state's shapes with their shardings (`rules.shard`).
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    return jax.jit(init_state, out_shardings=shardings)(seed)
+    # What runs once is not worth the time that LLVM would spend on it: the numbers are the same.
+    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
+    return jax.jit(init_state, out_shardings=shardings, compiler_options=options)(seed)
 
 
 def _divided(shape: tuple[int, ...], count: int) -> tuple[int, ...]:

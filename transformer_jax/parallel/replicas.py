@@ -67,7 +67,7 @@ class ReplicaEngine:
         batch = jax.tree.map(
             lambda leaf: shape_struct((*lead, *leaf.shape), leaf.dtype, sharding), batch
         )
-        return CompiledStep(step.lower(state, batch).compile(), dict)
+        return CompiledStep.of(step.lower(state, batch), dict)
 
     def adopt(self, state: Any) -> Any:
         """As `JitEngine.adopt`."""
