@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
       value: [B, S, G, V].
       mask: broadcasts to [B, H, T, S]; False removes a key. A query without any key gets zeros.
       bias: broadcasts to [B, H, T, S]; added to the scaled products.
-      dtype: of the two products.
+      dtype: of the two products, unless queries are few (`precision.dtype_for_rows`).
       logit_cap: c; logits x become c tanh(x / c), and so stay below it (Gemma 2, 2024).
 
     Returns:

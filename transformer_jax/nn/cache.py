@@ -36,7 +36,7 @@ class KeysValues:
 
     def rounded(self, config: TransformerConfig) -> "KeysValues":
         """In the type of the products that they are kept for."""
-        dtype = kept_dtype(config)
+        dtype = _kept_dtype(config)
         return KeysValues(self.keys.astype(dtype), self.values.astype(dtype))
 
     def by_position(self) -> tuple[jax.Array, jax.Array]:
@@ -67,7 +67,7 @@ class KVCache:
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
         """A cache for one beam of each of `rows` sentences, with `max_length` slots."""
-        slots, dtype = (rows, config.key_value_heads, max_length, 1), kept_dtype(config)
+        slots, dtype = (rows, config.key_value_heads, max_length, 1), _kept_dtype(config)
         return cls(
             keys=jnp.zeros((*slots, config.d_k), dtype),
             values=jnp.zeros((*slots, config.d_v), dtype),
@@ -135,7 +135,7 @@ class KVCache:
         return (own & past[:, None, :, :, None]).reshape(-1, 1, beams * num_new, slots * beams)
 
 
-def kept_dtype(config: TransformerConfig) -> jnp.dtype:
+def _kept_dtype(config: TransformerConfig) -> jnp.dtype:
     """In which keys and values are kept: that of a new token's products with them."""
     return precision.dtype_for_rows(1, precision.product_dtype(config.dtype))
 
