@@ -35,8 +35,11 @@ def product_dtype(name: str) -> jnp.dtype:
 
 def dtype_for_rows(rows: int, dtype: jnp.dtype) -> jnp.dtype:
     """The type of stacked products in which so many rows meet each matrix: `dtype`, but on a CPU
-    float32 if they are few, as a new token is that meets the keys of those behind it. Such a
-    product takes as long there as the matrix takes to be read or, in bfloat16, converted first."""
+    float32 if they are few, as a new token is that meets the keys of those behind it.
+
+    With one row the product takes as long as reading the matrix, which XLA would first convert if
+    it were bfloat16; with the four of a beam search both types take about as long.
+    """
     few = rows < TILE_ROWS and jax.default_backend() == "cpu"
     return jnp.dtype(jnp.float32) if few else dtype
 

@@ -209,6 +209,15 @@ def test_equals_a_slow_search_that_never_stops_early(beam_size, alpha, vocab_siz
         assert_found(found, sentence, expected)
 
 
+def test_eos_named_among_the_banned_counts_once():
+    model = Historian(3, batch_size=4, vocab_size=17, eos_bonus=1.0)
+    options = {"beam_size": 2, "alpha": 0.6}
+    once = search(model, [8] * 4, banned_ids=BANNED, **options)
+    twice = search(model, [8] * 4, banned_ids=(*BANNED, EOS), **options)
+    np.testing.assert_array_equal(once.tokens, twice.tokens)
+    np.testing.assert_allclose(once.scores, twice.scores, rtol=1e-6)
+
+
 def test_no_output_is_longer_than_its_limit():
     model = Historian(6, batch_size=4, vocab_size=17, eos_bonus=-2.0)
     limits = [1, 3, 7, 5]

@@ -87,8 +87,8 @@ class KVCache:
         if self.num_beams == 1 and not more:
             return self
         return self.replace(
-            keys=_widened(self.keys, more, axis=3),
-            values=_widened(self.values, more, axis=3),
+            keys=_widened(self.keys, more),
+            values=_widened(self.values, more),
             origins=jnp.take_along_axis(self.origins, parents[:, :, None], axis=1),
         )
 
@@ -100,10 +100,10 @@ class KVCache:
         )
         own = jnp.broadcast_to(jnp.arange(beams)[:, None], (len(key), beams, num_new))
         return KVCache(
-            keys=_written(self.keys, key, self.length, axis=1),
-            values=_written(self.values, value, self.length, axis=1),
+            keys=_written(self.keys, key, self.length),
+            values=_written(self.values, value, self.length),
             # One beam's past lies where it always did.
-            origins=_written(self.origins, own, self.length, axis=1) if beams > 1 else self.origins,
+            origins=_written(self.origins, own, self.length) if beams > 1 else self.origins,
             length=self.length + num_new,
         )
 
@@ -140,12 +140,12 @@ def _kept_dtype(config: TransformerConfig) -> jnp.dtype:
     return precision.dtype_for_rows(1, precision.product_dtype(config.dtype))
 
 
-def _widened(x: jax.Array, more: int, axis: int) -> jax.Array:
-    """With empty places for more beams."""
-    return jnp.pad(x, [(0, more if i == axis else 0) for i in range(x.ndim)])
+def _widened(x: jax.Array, more: int) -> jax.Array:
+    """[B, G, L, J, ...] with empty places for more beams."""
+    return jnp.pad(x, [(0, more if axis == 3 else 0) for axis in range(x.ndim)])
 
 
-def _written(slots: jax.Array, new: jax.Array, starts: jax.Array, axis: int) -> jax.Array:
-    """Overwrites the slots of each sentence, along an axis of theirs, from its start on."""
-    write = partial(jax.lax.dynamic_update_slice_in_dim, axis=axis)
+def _written(slots: jax.Array, new: jax.Array, starts: jax.Array) -> jax.Array:
+    """Overwrites slots [B, ?, L, ...] of each sentence from its start on."""
+    write = partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
     return jax.vmap(write)(slots, new.astype(slots.dtype), starts)
