@@ -214,4 +214,10 @@ def _trained_or_frozen(frozen: str, params):
 
 
 def _is_matrix(params):
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
+    """Biases are none, though those of heads are [heads, size]."""
+
+    def is_matrix(path, leaf):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return leaf.ndim > 1 and not name.endswith(("bias", "biases"))
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)
