@@ -19,9 +19,9 @@ from pathlib import Path
 
 from kill_resume import finish
 
-from transformer_jax.training import manifest
-from transformer_jax.training.selection import find_checkpoint
-from transformer_jax.training.step_folder import step_folders
+from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.selection import find_checkpoint
+from transformer_jax.checkpoints.step_folder import step_folders
 
 DISK = "2m"
 ON_SMALL_DISK = """

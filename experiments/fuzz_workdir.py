@@ -93,7 +93,7 @@ def damage(workdir: Path, draw: random.Random) -> str:
     path = draw.choice(sorted(draw.choice(kinds)))
     path.write_bytes(mutated(path.read_bytes(), draw))
     if steps[-1] in path.parents and path.name != "manifest.json" and draw.random() < 0.5:
-        from transformer_jax.training import manifest
+        from transformer_jax.checkpoints import manifest
 
         manifest.write(steps[-1])
     return str(path.relative_to(workdir))

@@ -13,8 +13,8 @@ import sys
 import time
 
 import transformer_jax as tj
-from transformer_jax.configuration import read_settings
-from transformer_jax.tasks.continuation import Continuation, Output
+from transformer_jax.inference.continuation import Continuation, Output
+from transformer_jax.runs.config import read_settings
 from transformer_jax.tokenization import EOS
 
 

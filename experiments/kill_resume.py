@@ -23,8 +23,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 import transformer_jax as tj
-from transformer_jax.training import manifest
-from transformer_jax.training.step_folder import (
+from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.step_folder import (
     PARAMS,
     TRAINING,
     read_arrays,

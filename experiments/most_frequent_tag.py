@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 
 import transformer_jax as tj
 from transformer_jax.cli.parser import take_overrides
-from transformer_jax.configuration import read_settings
 from transformer_jax.data.sources import open_split
+from transformer_jax.runs.config import read_settings
 
 
 def main() -> None:

@@ -49,6 +49,10 @@ TINY = {
 """What makes the quick start's config a run of seconds; all else in it stays as it is."""
 
 
+def pytest_addoption(parser):
+    parser.addoption("--record", action="store_true", help="record tests/recorded/numbers.json")
+
+
 @pytest.fixture(scope="session")
 def random_params():
     """`draw(module, *args, **kwargs)`: variables of the shapes that `module.init` gives them.

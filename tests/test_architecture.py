@@ -9,29 +9,23 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "transformer_jax"
 
 FLOORS = [
-    {"errors", "host_memory", "precision"},
-    {"nn", "losses", "schedules", "metrics", "scoring", "parallel", "tokenization", "decoding"},
-    {"models", "data"},
+    {"errors"},
+    {"runtime"},
+    {"nn", "losses", "metrics", "scoring", "tokenization", "decoding"},
+    {"models", "data", "parallel"},
+    {"inference"},
     {"tasks"},
-    {"training", "analysis"},
-    {"configuration", "build"},
-    {
-        "run",
-        "launch",
-        "api",
-        "replicas",
-        "sweep_files",
-        "sweeps",
-        "benchmark",
-        "dry_run",
-        "pictures",
-    },
+    {"checkpoints", "logs"},
+    {"training"},
+    {"runs"},
+    {"tools"},
+    {"sweeps"},
     {"cli"},
     {"__main__", PACKAGE},  # the doors: the shell's and, lazily, the notebook's
 ]
-"""Folders and modules of the package, from the ground up.
+"""Rooms and modules of the package, from the ground up.
 
-A module imports from lower floors and from its own folder; one that stands in no folder, also from
+A module imports from lower floors and from its own room; one that stands in no room, also from
 those beside it on its floor.
 """
 
@@ -41,19 +35,18 @@ HOMES = {
     "tokenizers": {"tokenization"},
     "sacrebleu": {"scoring"},
     "sklearn": {"scoring"},
-    "grain": {"data", "training"},
+    "grain": {"data"},
     "tensorflow_datasets": {"data"},
-    "wandb": {"training"},
-    "matplotlib": {"analysis", "pictures"},
-    "orbax": {"training"},
-    "tensorboardX": {"training"},
-    "ml_collections": {"configuration", "run", "api", "replicas", "sweep_files", "sweeps"}
-    | {"benchmark", "dry_run", "pictures"},
+    "wandb": {"logs"},
+    "matplotlib": {"tools", "sweeps"},
+    "orbax": {"checkpoints"},
+    "tensorboardX": {"logs"},
+    "ml_collections": {"runs", "sweeps", "tools"},
     "tensorflow": set(),
     "torch": set(),
     "clu": set(),  # its metric writers import TensorFlow
 }
-"""Libraries that nobody but these folders and modules imports."""
+"""Libraries that nobody but these rooms imports."""
 
 
 def module_name(path):
@@ -147,8 +140,8 @@ def test_libraries_stay_at_home():
 
 def test_nn_knows_nothing_but_jax_and_linen():
     """No mesh, no config library, no file."""
-    known = ["jax", "flax.linen", "flax.struct", f"{PACKAGE}.nn", f"{PACKAGE}.precision"]
-    known += ["collections", "dataclasses", "functools", "math", "typing"]
+    known = ["jax", "flax.linen", "flax.struct", f"{PACKAGE}.nn", f"{PACKAGE}.runtime"]
+    known += ["collections", "dataclasses", "functools", "math", "re", "typing"]
     names = {name for module in modules_of("nn") for name in imports(module)}
     assert [name for name in names if not is_part_of(name, *known)] == []
     assert [name for name in names if is_part_of(name, "jax.sharding", "jax.experimental")] == []
@@ -159,7 +152,7 @@ def test_nn_knows_nothing_but_jax_and_linen():
 
 def test_decoding_knows_no_model():
     names = {name for module in modules_of("decoding") for name in imports(module)}
-    known = ["jax", f"{PACKAGE}.decoding", f"{PACKAGE}.precision", *sys.stdlib_module_names]
+    known = ["jax", f"{PACKAGE}.decoding", *sys.stdlib_module_names]
     assert [name for name in names if not is_part_of(name, *known)] == []
 
 

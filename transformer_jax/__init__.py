@@ -16,11 +16,11 @@ from transformer_jax.errors import UserError
 __all__ = ["Sweep", "UserError", "config", "load", "sweep", "train"]
 
 _LAZY = {
-    "Sweep": ("transformer_jax.sweep_files", "Sweep"),
-    "config": ("transformer_jax.configuration", "load_config"),
-    "load": ("transformer_jax.api", "load"),
-    "sweep": ("transformer_jax.sweeps", "run_sweep"),
-    "train": ("transformer_jax.api", "train"),
+    "Sweep": ("transformer_jax.sweeps.files", "Sweep"),
+    "config": ("transformer_jax.runs.config", "load_config"),
+    "load": ("transformer_jax.runs.train", "load"),
+    "sweep": ("transformer_jax.sweeps.sweep", "run_sweep"),
+    "train": ("transformer_jax.runs.train", "train"),
 }
 
 

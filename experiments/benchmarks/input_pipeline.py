@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 import transformer_jax as tj
-from transformer_jax import build
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import take_overrides
-from transformer_jax.configuration import read_settings
 from transformer_jax.data.sources import open_split
-from transformer_jax.launch import batches_of
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.launch import batches_of
 from transformer_jax.tokenization import load_tokenizers
 
 WARM_UP = 20  # batches; more than wait packed

@@ -23,11 +23,11 @@ from transformer_jax.errors import UserError
 CAPITALS = """
 import sys, types
 from types import SimpleNamespace as N
-api = types.ModuleType("transformer_jax.api")
+api = types.ModuleType("transformer_jax.runs.train")
 outputs_of = lambda lines, first_line, num_outputs: [[N(text=t.upper(), score=-1.5)] for t in lines]
 run = N(n_best=outputs_of)
 api.load = lambda workdir, checkpoint, average: run
-sys.modules["transformer_jax.api"] = api
+sys.modules["transformer_jax.runs.train"] = api
 from transformer_jax.cli.main import main
 sys.exit(main(["predict", "--workdir=w", *sys.argv[1:]]))
 """
@@ -48,7 +48,7 @@ def predict(data, *flags):
 def api(monkeypatch):
     """Stands in for the API, which the verbs import when they run."""
     stand_in = SimpleNamespace()
-    monkeypatch.setitem(sys.modules, "transformer_jax.api", stand_in)
+    monkeypatch.setitem(sys.modules, "transformer_jax.runs.train", stand_in)
     monkeypatch.setattr(transformer_jax, "api", stand_in, raising=False)
     monkeypatch.setattr("transformer_jax.cli.main.log_to_stderr", lambda: None)
     return stand_in

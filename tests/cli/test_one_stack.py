@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.training.step_folder import PARAMS, read_arrays, saved_arrays, step_folders
+from transformer_jax.checkpoints.step_folder import PARAMS, read_arrays, saved_arrays, step_folders
 
 ROOT = Path(__file__).parents[2]
 SMALL = {

@@ -6,8 +6,9 @@ import jax
 import pytest
 
 import transformer_jax as tj
-from transformer_jax import build, dry_run
-from transformer_jax.configuration import read_settings
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+from transformer_jax.tools import dry_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PAPER = {

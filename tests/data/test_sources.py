@@ -3,8 +3,9 @@ import gzip
 
 import pytest
 
-from transformer_jax.data import multi30k, sources
+from transformer_jax.data import sources
 from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sets import multi30k
 from transformer_jax.data.sources import SOURCES, list_splits, open_split
 from transformer_jax.errors import UserError
 

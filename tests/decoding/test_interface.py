@@ -2,7 +2,7 @@
 
 import pytest
 
-from transformer_jax.decoding import DecodeConfig
+from transformer_jax.inference.config import DecodeConfig
 
 
 def test_defaults_are_the_papers():

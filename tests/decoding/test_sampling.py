@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import DecodeConfig, Sampler, sample, truncated_logits
+from transformer_jax.decoding import Sampler, sample, truncated_logits
+from transformer_jax.inference.config import DecodeConfig
 
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 8

@@ -7,9 +7,8 @@ import pytest
 
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.int8 import weights_as
+from transformer_jax.nn.int8 import Int8Matrix, weights_as
 from transformer_jax.nn.linear import Linear
-from transformer_jax.precision import Int8Matrix
 
 RNG = np.random.default_rng(0)
 
@@ -78,3 +77,34 @@ def test_a_scale_belongs_to_an_output(random_params, name, inputs, outputs):
     exact = module.apply({"params": params}, x)
     found = module.apply({"params": rounded}, x)
     np.testing.assert_allclose(found / sizes, exact / sizes, atol=0.05)
+
+
+# --- The matrix itself.
+
+
+def test_the_largest_of_each_output_is_127_steps():
+    matrix = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
+    matrix[3] = 0
+    rounded = Int8Matrix.of(matrix)
+    assert rounded.values.dtype == jnp.int8
+    np.testing.assert_array_equal(np.abs(rounded.values).max(axis=1), [127, 127, 127, 0, 127])
+    apart = np.abs(rounded.values * rounded.scales[:, None] - matrix)
+    assert (apart <= rounded.scales[:, None] * 0.5001).all()
+    np.testing.assert_allclose(rounded.rows(np.array([[2], [3]]))[:, 0], matrix[2:4], atol=0.02)
+
+
+def test_products_of_whole_numbers_are_exact():
+    rng = np.random.default_rng(0)
+    x, matrix = rng.integers(-126, 127, (6, 300)), rng.integers(-126, 127, (5, 300))
+    x[:, 0] = matrix[:, 0] = 127
+    found = Int8Matrix.of(matrix.astype(np.float32)).product(x.astype(np.float32))
+    np.testing.assert_allclose(found, x @ matrix.T, rtol=1e-6)
+
+
+def test_rows_have_scales_of_their_own():
+    rng = np.random.default_rng(0)
+    x, matrix = rng.normal(size=(4, 64)), rng.normal(size=(5, 64))
+    x *= np.array([[1e-6], [1], [1e6], [0]])
+    found = Int8Matrix.of(matrix.astype(np.float32)).product(x.astype(np.float32))
+    apart = np.abs(found - x @ matrix.T).max(axis=1)
+    assert (apart <= 0.15 * np.abs(x).max(axis=1)).all()

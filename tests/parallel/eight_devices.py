@@ -12,10 +12,10 @@ import numpy as np
 import optax
 
 import transformer_jax as tj
-from transformer_jax import build
-from transformer_jax.configuration import read_settings
 from transformer_jax.parallel.engines import create_state, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
 
 LENGTH, ROWS, VOCAB = 12, 16, 64
 LAYOUTS = {

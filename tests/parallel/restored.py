@@ -15,13 +15,13 @@ from pathlib import Path
 import jax
 
 import transformer_jax as tj
-from transformer_jax import build
-from transformer_jax.configuration import load_json, read_settings
+from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
+from transformer_jax.runs import build
+from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.tokenization import load_tokenizers
-from transformer_jax.training.checkpoints import Checkpoints
 
 LAYOUTS = {
     "1 x 1": ({"engine": "jit"}, 1),

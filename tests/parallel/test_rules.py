@@ -1,14 +1,15 @@
-"""Every parameter has its one rule, and the optimizer's state follows it."""
+"""Parameters are divided by the names of their axes, and the optimizer's state like them."""
 
 import jax
 import optax
 import pytest
 from jax.sharding import PartitionSpec
 
-from transformer_jax import build
-from transformer_jax.configuration import read_settings
+from transformer_jax.nn.parameters import parameters_at
 from transformer_jax.parallel import rules
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
 
 MODELS = [
     ("translation", "encoder_decoder"),
@@ -50,19 +51,18 @@ def params_of(tiny_config):
 
 @pytest.mark.parametrize("changes", VARIANTS)
 @pytest.mark.parametrize("kind", MODELS, ids="-".join)
-def test_every_parameter_of_every_model_matches_exactly_one_rule(params_of, kind, changes):
+def test_every_parameter_of_every_model_stands_once_in_the_table(params_of, kind, changes):
     for name, leaf in names(params_of(kind, changes)).items():
-        specs = rules.matching_specs(name)
-        assert len(specs) == 1, name
-        assert len(specs[0]) == leaf.ndim, name
+        found = parameters_at(name)
+        assert len(found) == 1, name
+        assert len(found[0].axes) == leaf.ndim, name
 
 
-def test_rules_match_whole_names_at_the_end_alone():
-    assert rules.matching_specs("layer_0/monkey/kernel") == []
-    assert rules.matching_specs("query/kernel/count") == []
-    assert rules.matching_specs("opt_state/0/mu/layer_0/key/kernel") == [
-        PartitionSpec("fsdp", "tensor", None)
-    ]
+def test_specs_are_those_of_whole_names_at_the_end():
+    assert rules.partition_spec("layer_0/monkey/kernel") is None
+    assert rules.partition_spec("query/kernel/count") is None
+    found = rules.partition_spec("opt_state/0/mu/layer_0/key/kernel")
+    assert found == PartitionSpec("fsdp", "tensor", None)
 
 
 def test_optimizer_state_is_divided_like_its_parameter(params_of):

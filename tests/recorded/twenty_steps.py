@@ -36,10 +36,39 @@ SMALL = {
     "decode.max_extra_length": 6,
 }
 LINES = ["the old dog sees a river", "a small bird finds the house", "green apples"]
-WORDS = (
-    "the a old small green red dog bird cat river house tree stone apple apples king sees finds "
-    "takes gives likes to from under over and but slowly never here there"
-).split()
+WORDS = [
+    "the",
+    "a",
+    "old",
+    "small",
+    "green",
+    "red",
+    "dog",
+    "bird",
+    "cat",
+    "river",
+    "house",
+    "tree",
+    "stone",
+    "apple",
+    "apples",
+    "king",
+    "sees",
+    "finds",
+    "takes",
+    "gives",
+    "likes",
+    "to",
+    "from",
+    "under",
+    "over",
+    "and",
+    "but",
+    "slowly",
+    "never",
+    "here",
+    "there",
+]
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -55,8 +84,7 @@ def write_text(folder: Path) -> None:
         drawn = sentences(count, seed)
         backwards = [" ".join(reversed(line.split())).upper() for line in drawn]
         trees = [
-            f"(TOP {' '.join(f'(L{len(word)} {word})' for word in line.split())})"
-            for line in drawn
+            f"(TOP {' '.join(f'(L{len(word)} {word})' for word in line.split())})" for line in drawn
         ]
         named = {f"{split}.en": drawn, f"{split}.de": backwards, f"{split}.trees": trees}
         for name, lines in named.items():

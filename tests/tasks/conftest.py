@@ -4,8 +4,8 @@ import functools
 
 import pytest
 
-from transformer_jax import build
-from transformer_jax.configuration import complete_config, read_settings
+from transformer_jax.runs import build
+from transformer_jax.runs.config import complete_config, read_settings
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 
 TEXT = (

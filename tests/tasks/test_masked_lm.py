@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.data.pipeline import eval_batches
-from transformer_jax.decoding import DecodeConfig
+from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import cross_entropy
 from transformer_jax.tokenization import BOS, EOS, MASK
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax import build
-from transformer_jax.configuration import TaskConfig, read_settings
-from transformer_jax.data.packing import PackedRows
-from transformer_jax.data.padding import padded_batch
+from transformer_jax.data.batches.packing import PackedRows
+from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.data.synthetic import synthetic_split
-from transformer_jax.decoding import DecodeConfig
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.runs import build
+from transformer_jax.runs.config import TaskConfig, read_settings
 from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.tasks.translation import shift_right
 from transformer_jax.tokenization import BOS, EOS, PAD, UNK, TokenizerConfig, train_tokenizers

@@ -7,7 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax.training.checkpoints import CheckpointConfig, Checkpoints
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 from transformer_jax.training.optimizer import (
     SCALINGS,
     OptimizerConfig,

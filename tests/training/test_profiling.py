@@ -1,6 +1,11 @@
+"""Traces of some steps, and FLOPs counted by hand."""
+
+import jax
 import jax.numpy as jnp
 
-from transformer_jax.training.profiling import Profiler
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+from transformer_jax.training.profiling import Profiler, product_flops, step_flops
 
 
 def traces(directory):
@@ -32,3 +37,31 @@ def test_no_steps_no_trace(tmp_path):
         profiler.before(step)
     profiler.close()
     assert not (tmp_path / "profile").exists()
+
+
+def test_products_are_counted_with_their_loops():
+    a, b = jnp.ones((3, 4)), jnp.ones((4, 5))
+    assert product_flops(jnp.dot, a, b) == 2 * 3 * 4 * 5
+
+    def repeated(a, b):
+        return jax.lax.scan(lambda total, _: (total + jnp.exp(a @ b).sum(), None), 0.0, length=7)
+
+    assert product_flops(jax.jit(lambda a, b: repeated(a, b)[0]), a, b) == 7 * 2 * 3 * 4 * 5
+    assert product_flops(jnp.add, a, a) == 0
+
+
+def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
+    """6 a parameter and token (Kaplan et al. 2020), and 12 T D a token for attention's products."""
+    settings = read_settings(tiny_config({"model.tie_embeddings": "all"}))
+    vocab, d_model, d_ff, rows, length = 48, 16, 32, 4, 48
+    task = build.build_task(settings, {"source": vocab, "target": vocab}, None)
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    batch = build.batch_shapes(task.lengths, rows)
+    loss = lambda params, batch: task.loss(params, batch, None)[0]  # noqa: E731
+    found = product_flops(jax.grad(loss), params, batch)
+    assert step_flops(task, params, batch) == found
+
+    attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff
+    matrices = 3 * attention + 2 * feed_forward + vocab * d_model
+    products = 3 * 2 * 2 * length * d_model  # weights and values of three attentions, forward
+    assert found == rows * length * (6 * matrices + 3 * products)

@@ -6,8 +6,8 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax import build
-from transformer_jax.configuration import read_settings
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import make_train_step
 

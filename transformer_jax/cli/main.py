@@ -11,7 +11,7 @@ from transformer_jax.cli import verbs
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import UserError
-from transformer_jax.host_memory import keep_freed_memory
+from transformer_jax.runtime.host_memory import keep_freed_memory
 
 USER_ERROR = 2
 LOST_PROCESS = 75  # sysexits' EX_TEMPFAIL: the same command may succeed

@@ -10,7 +10,7 @@ from typing import Any
 from transformer_jax.cli.flags import BENCHMARK_SIZES, DECODE_OPTIONS
 from transformer_jax.cli.lines import LineCount, escape, read_batches, unescape
 from transformer_jax.errors import UserError
-from transformer_jax.training.records import to_json
+from transformer_jax.logs.records import to_json
 
 LINES_AT_ONCE = 512
 LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
@@ -18,15 +18,16 @@ LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length"
 
 def train(args: argparse.Namespace) -> None:
     """Trains a config in a workdir, or prints what that would hold."""
-    from transformer_jax import api, dry_run
-    from transformer_jax.configuration import load_config
+    from transformer_jax.runs import train as api
+    from transformer_jax.runs.config import load_config
+    from transformer_jax.tools import dry_run
 
     config = load_config(args.config, args.overrides)
     _connect(args, config)
     if args.dry_run:
         _print_once(dry_run.describe(config))
     elif args.seeds:
-        from transformer_jax import sweeps
+        from transformer_jax.sweeps import sweep as sweeps
 
         _print_table(sweeps.run_seeds(config, args.workdir, args.seeds))
     else:
@@ -35,7 +36,8 @@ def train(args: argparse.Namespace) -> None:
 
 def sweep(args: argparse.Namespace) -> None:
     """Trains what a sweep asks for and is not there yet; prints the table."""
-    from transformer_jax import sweep_files, sweeps
+    from transformer_jax.sweeps import files as sweep_files
+    from transformer_jax.sweeps import sweep as sweeps
 
     changes = _given(args, ("config", "seeds"))
     plan = sweep_files.load_sweep(args.sweep, **changes)
@@ -43,7 +45,7 @@ def sweep(args: argparse.Namespace) -> None:
 
 
 def _print_table(rows: list[Any]) -> None:
-    from transformer_jax.analysis import tables
+    from transformer_jax.sweeps import tables
 
     if rows:
         print(tables.as_text(rows))
@@ -90,7 +92,7 @@ def _stream(run: Any, options: dict[str, Any]) -> None:
 
 def score(args: argparse.Namespace) -> None:
     """Prints log P(target | source) of each pair of two files, one a line."""
-    from transformer_jax.data.pair_files import read_aligned
+    from transformer_jax.data.files.pairs import read_aligned
 
     pairs, run = read_aligned(args.source, args.target), _load(args)
     with LineCount("scored", total=len(pairs)) as count:
@@ -105,8 +107,8 @@ def score(args: argparse.Namespace) -> None:
 
 def plot(args: argparse.Namespace) -> None:
     """Draws runs or a config; prints the picture's path."""
-    from transformer_jax import pictures
-    from transformer_jax.configuration import load_config
+    from transformer_jax.runs.config import load_config
+    from transformer_jax.tools import pictures
 
     if args.workdir is None:
         output = Path(args.output or f"{Path(args.config).stem}.png")
@@ -119,8 +121,8 @@ def plot(args: argparse.Namespace) -> None:
 
 def benchmark(args: argparse.Namespace) -> None:
     """Prints how fast a config's step or search is as one JSON object."""
-    from transformer_jax import benchmark
-    from transformer_jax.configuration import load_config
+    from transformer_jax.runs.config import load_config
+    from transformer_jax.tools import benchmark
 
     measure = {"train": benchmark.train, "decode": benchmark.decode}[args.what]
     config = load_config(args.config, args.overrides)
@@ -128,10 +130,10 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 def _load(args: argparse.Namespace) -> Any:
-    from transformer_jax import api
+    from transformer_jax.runs import train as api
 
     if args.distributed:
-        from transformer_jax.configuration import load_json
+        from transformer_jax.runs.config import load_json
 
         _connect(args, load_json(Path(args.workdir) / "config.json"))
     run = api.load(args.workdir, checkpoint=args.checkpoint, average=args.average)
@@ -171,7 +173,7 @@ def _open_prefixes(path: str | None) -> Callable[[int, list[str]], dict[str, lis
     """(number of the first, lines) -> the option that says what their outputs start with."""
     if path is None:
         return lambda number, lines: {}
-    from transformer_jax.data.text_files import TextLines
+    from transformer_jax.data.files.text import TextLines
 
     kept = TextLines(path)
 

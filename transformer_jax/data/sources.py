@@ -11,27 +11,27 @@ from functools import partial
 
 import numpy as np
 
-from transformer_jax.data import (
-    documents,
-    glue,
-    gum,
-    labeled_files,
-    multi30k,
-    scan,
-    synthetic,
-    tagged_files,
-    tatoeba,
-    text_sets,
-    tfds_text,
-    tfds_translation,
-)
+from transformer_jax.data import synthetic
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Example, Selection
-from transformer_jax.data.pair_files import (
+from transformer_jax.data.files import documents
+from transformer_jax.data.files import labeled as labeled_files
+from transformer_jax.data.files import tagged as tagged_files
+from transformer_jax.data.files.pairs import (
     open_pairs,
     open_parallel_text,
     read_json_lines,
     read_tsv,
+)
+from transformer_jax.data.sets import (
+    glue,
+    gum,
+    multi30k,
+    scan,
+    tatoeba,
+    text_sets,
+    tfds_text,
+    tfds_translation,
 )
 from transformer_jax.errors import UserError
 

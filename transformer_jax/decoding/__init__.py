@@ -2,7 +2,6 @@
 
 from transformer_jax.decoding.beam_search import beam_search, length_penalty
 from transformer_jax.decoding.interface import (
-    DecodeConfig,
     DecodeStep,
     Hypotheses,
     Memory,
@@ -26,8 +25,6 @@ __all__ = [
     "Memory",
     "State",
     "Hypotheses",
-    # Settings.
-    "DecodeConfig",
     # Searches.
     "beam_search",
     "length_penalty",

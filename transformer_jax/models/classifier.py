@@ -7,11 +7,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax import precision
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.products import product_dtype
 
 BODIES = (EncoderOnly, DecoderOnly)
 
@@ -29,7 +29,7 @@ class TokenClassifier(nn.Module):
     def setup(self):
         nn.share_scope(self, self.body)
         c = self.body.config
-        dtype = precision.product_dtype(c.dtype)
+        dtype = product_dtype(c.dtype)
         self.head_dropout = Dropout(c.dropout_rate)
         self.classifier = Linear((c.d_model,), (self.num_classes,), True, dtype, c.kernel_std)
 
@@ -52,7 +52,7 @@ class TextClassifier(nn.Module):
     def setup(self):
         nn.share_scope(self, self.body)
         c = self.body.config
-        dtype = precision.product_dtype(c.dtype)
+        dtype = product_dtype(c.dtype)
         self.pooler = Linear((c.d_model,), (c.d_model,), True, dtype, c.kernel_std)
         self.head_dropout = Dropout(c.dropout_rate)
         self.classifier = Linear((c.d_model,), (self.num_classes,), True, dtype, c.kernel_std)

@@ -7,13 +7,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import segment_mask
+from transformer_jax.nn.products import product_dtype
 from transformer_jax.nn.residual import make_norm
 from transformer_jax.tokenization import EOS
 
@@ -73,7 +73,7 @@ class PredictionHead(nn.Module):
 
     def setup(self):
         c = self.config
-        dtype = precision.product_dtype(c.dtype)
+        dtype = product_dtype(c.dtype)
         self.transform = Linear((c.d_model,), (c.d_model,), True, dtype, c.kernel_std)
         self.norm = make_norm(c)
         self.bias = self.param("bias", nn.initializers.zeros, c.vocab_size)

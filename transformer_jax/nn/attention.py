@@ -11,7 +11,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax import precision
 from transformer_jax.nn import blocks
 from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
@@ -20,6 +19,7 @@ from transformer_jax.nn.heads import head_products, head_sums
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import window_mask
 from transformer_jax.nn.positions import Positions, encoding_class
+from transformer_jax.nn.products import product_dtype
 
 
 def scaled_dot_product_attention(
@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
       value: [B, S, G, V].
       mask: broadcasts to [B, H, T, S]; False removes a key. A query without any key gets zeros.
       bias: broadcasts to [B, H, T, S]; added to the scaled products.
-      dtype: of the two products, unless queries are few (`precision.dtype_for_rows`).
+      dtype: of the two products, unless queries are few (`dtype_for_rows`).
       logit_cap: c; logits x become c tanh(x / c), and so stay below it (Gemma 2, 2024).
 
     Returns:
@@ -100,7 +100,7 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self):
         c = self.config
-        self.dtype = precision.product_dtype(c.dtype)
+        self.dtype = product_dtype(c.dtype)
         bias = c.attention_bias == "all"
         self.query = Linear((c.d_model,), (c.num_heads, c.d_k), bias, self.dtype, c.kernel_std)
         shared = c.key_value_heads

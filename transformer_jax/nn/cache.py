@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.products import dtype_for_rows, product_dtype
 
 
 @struct.dataclass
@@ -137,7 +137,7 @@ class KVCache:
 
 def _kept_dtype(config: TransformerConfig) -> jnp.dtype:
     """In which keys and values are kept: that of a new token's products with them."""
-    return precision.dtype_for_rows(1, precision.product_dtype(config.dtype))
+    return dtype_for_rows(1, product_dtype(config.dtype))
 
 
 def _widened(x: jax.Array, more: int) -> jax.Array:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from transformer_jax import precision
+from transformer_jax.nn.products import product_dtype
 
 GIVEN = {"given": True}
 """Field metadata: the value follows from another part (the tokenizer), never from a config file."""
@@ -150,7 +150,7 @@ class TransformerConfig:
         if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
             raise ValueError(f"logit_cap is {self.logit_cap}; it must be positive, or None")
         self._check_heads()
-        precision.product_dtype(self.dtype)
+        product_dtype(self.dtype)
 
     def _check_heads(self):
         for name in ("key_size", "value_size"):

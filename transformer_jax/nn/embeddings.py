@@ -4,12 +4,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.positions import encoding_class
+from transformer_jax.nn.products import einsum, product_dtype
 from transformer_jax.nn.residual import make_norm
-from transformer_jax.precision import Int8Matrix
 
 
 class Embedding(nn.Module):
@@ -38,8 +38,8 @@ class Embedding(nn.Module):
         if isinstance(self.table, Int8Matrix):
             logits = self.table.product(flat)
         else:
-            dtype = precision.product_dtype(self.config.dtype)
-            logits = precision.einsum("nd,vd->nv", flat, self.table, dtype)
+            dtype = product_dtype(self.config.dtype)
+            logits = einsum("nd,vd->nv", flat, self.table, dtype)
         return logits.reshape(*x.shape[:-1], self.vocab_size)
 
 

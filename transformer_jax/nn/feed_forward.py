@@ -3,10 +3,10 @@
 import flax.linen as nn
 import jax
 
-from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.products import product_dtype
 
 ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu}
 
@@ -22,7 +22,7 @@ class FeedForward(nn.Module):
 
     def setup(self):
         c = self.config
-        dtype = precision.product_dtype(c.dtype)
+        dtype = product_dtype(c.dtype)
         self.inner = Linear((c.d_model,), (c.d_ff,), True, dtype, c.kernel_std)
         if c.gated_feed_forward:
             self.gate = Linear((c.d_model,), (c.d_ff,), True, dtype, c.kernel_std)

@@ -13,7 +13,7 @@ B batch, T queries, S keys, K key size of a head, V value size of a head.
 import jax
 import jax.numpy as jnp
 
-from transformer_jax import precision
+from transformer_jax.nn.products import dtype_for_rows, einsum
 
 
 def head_products(query: jax.Array, key: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -23,8 +23,8 @@ def head_products(query: jax.Array, key: jax.Array, dtype: jnp.dtype) -> jax.Arr
     query = query.reshape(b, t, groups, h // groups, k).transpose(0, 3, 1, 2, 4)
     query = query.reshape(b, h // groups * t, groups, k)
     key = jnp.moveaxis(key, 1, 2)  # [B, G, S, K]
-    dtype = precision.dtype_for_rows(query.shape[1], dtype)
-    return precision.einsum("bthk,bhsk->bhts", query, key, dtype).reshape(b, h, t, -1)
+    dtype = dtype_for_rows(query.shape[1], dtype)
+    return einsum("bthk,bhsk->bhts", query, key, dtype).reshape(b, h, t, -1)
 
 
 def head_sums(weights: jax.Array, value: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -33,7 +33,7 @@ def head_sums(weights: jax.Array, value: jax.Array, dtype: jnp.dtype) -> jax.Arr
     groups, v = value.shape[2:]
     weights = weights.reshape(b, groups, h // groups * t, s)
     value = jnp.moveaxis(value, 1, 2)  # [B, G, S, V]
-    dtype = precision.dtype_for_rows(weights.shape[2], dtype)
-    sums = precision.einsum("bhts,bhsv->bhtv", weights, value, dtype)
+    dtype = dtype_for_rows(weights.shape[2], dtype)
+    sums = einsum("bhts,bhsv->bhtv", weights, value, dtype)
     sums = sums.reshape(b, groups, h // groups, t, v).transpose(0, 3, 1, 2, 4)
     return sums.reshape(b, t, h, v)

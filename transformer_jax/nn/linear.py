@@ -1,4 +1,4 @@
-"""A linear map whose product runs in the configured precision."""
+"""A linear map whose product runs in the configured dtype."""
 
 import math
 
@@ -6,7 +6,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax import precision
+from transformer_jax.nn.int8 import Int8Matrix
+from transformer_jax.nn.products import einsum
 
 
 class Linear(nn.Module):
@@ -16,7 +17,7 @@ class Linear(nn.Module):
       inputs: sizes of the last axes of x, as (d_model,) or (num_heads, d_v).
       outputs: sizes of the axes in their place; W has shape (*inputs, *outputs), b has `outputs`.
       use_bias: whether b is there.
-      dtype: of the product (`precision.einsum`).
+      dtype: of the product (`einsum`).
       std: standard deviation of a fresh W, which is normal; None: Xavier-uniform.
     """
 
@@ -39,24 +40,11 @@ class Linear(nn.Module):
         """[N, all inputs] -> [N, all outputs]. Matrices, not stacks of them: the gradient of a
         kernel then needs no transposed copy of x."""
         kernel = self.get_variable("params", "kernel")
-        if isinstance(kernel, precision.Int8Matrix):
+        if isinstance(kernel, Int8Matrix):
             return kernel.product(x)
         init = _initializer(self.inputs, self.outputs, self.std)
         kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
-        return precision.einsum("nd,df->nf", x, kernel.reshape(x.shape[1], -1), self.dtype)
-
-
-def num_input_axes(path: str, num_axes: int) -> int | None:
-    """How many axes of a parameter are a linear map's inputs, the rest being its outputs.
-
-    Args:
-      path: of the parameter, as "encoder/layer_0/self_attention/query/kernel"; None is returned for
-        those that are no kernel.
-      num_axes: all of them. [D, H, K] has one of inputs, the heads' output [H, V, D] has two.
-    """
-    if not path.endswith("kernel"):
-        return None
-    return num_axes - 1 if path.endswith("output/kernel") else 1
+        return einsum("nd,df->nf", x, kernel.reshape(x.shape[1], -1), self.dtype)
 
 
 def _initializer(inputs, outputs, std):

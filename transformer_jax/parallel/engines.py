@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax import precision
 from transformer_jax.parallel.mesh import (
     DATA,
     ROWS,
@@ -28,6 +27,7 @@ from transformer_jax.parallel.mesh import (
     replicated,
     row_shards,
 )
+from transformer_jax.runtime import platform
 
 TrainStep = Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
 
@@ -83,7 +83,7 @@ class JitEngine:
             train_step,
             donate_argnums=0,
             out_shardings=(shardings, replicated(self.mesh)),
-            compiler_options=precision.compiler_options(),
+            compiler_options=platform.compiler_options(),
         )
         rows = NamedSharding(self.mesh, ROWS)
         batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
@@ -139,7 +139,7 @@ class PmapEngine:
             lambda leaf: shape_struct(_divided(leaf.shape, count), leaf.dtype), batch
         )
         lowered = step.lower(state, batch)
-        return CompiledStep.of(lowered, self._place, precision.compiler_options())
+        return CompiledStep.of(lowered, self._place, platform.compiler_options())
 
     def _place(self, batch):
         return {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in batch.items()}

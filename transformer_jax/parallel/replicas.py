@@ -13,9 +13,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax import precision
 from transformer_jax.parallel.engines import CompiledStep, shape_struct
 from transformer_jax.parallel.mesh import DATA, ParallelConfig, make_mesh, replicated
+from transformer_jax.runtime import platform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ReplicaEngine:
             together,
             donate_argnums=0,
             out_shardings=(self.divided, replicated(self.mesh)),
-            compiler_options=precision.compiler_options(),
+            compiler_options=platform.compiler_options(),
         )
         lead = () if self.same_batch else (self.num_replicas,)
         sharding = replicated(self.mesh) if self.same_batch else self.divided

@@ -12,16 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics, precision
-from transformer_jax.decoding import DecodeConfig
+from transformer_jax import metrics
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.labeling import label_rows
 from transformer_jax.losses import cross_entropy
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.positions import check_reach
+from transformer_jax.runtime import platform
 from transformer_jax.scoring.classification import classification_scores
 from transformer_jax.tasks.interface import Batch, Prediction, require_model
-from transformer_jax.tasks.labeling import label_rows
 from transformer_jax.tokenization import BOS, EOS, Tokenizers
 
 _SLOTS_A_TEXT = 8  # a row has room for a label in each so many of its slots
@@ -158,4 +159,4 @@ class Classification:
             texts = jnp.ones((len(batch["text"]), 1), jnp.int32)
             return jax.nn.softmax(self._logits(params, batch, texts))[:, 0]
 
-        return jax.jit(probabilities, compiler_options=precision.compiler_options())
+        return jax.jit(probabilities, compiler_options=platform.compiler_options())

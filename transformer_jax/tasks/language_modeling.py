@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax import metrics
-from transformer_jax.data.windows import Pieces, TokenStream, Windows, token_stream
-from transformer_jax.decoding import DecodeConfig
+from transformer_jax.data.batches.windows import Pieces, TokenStream, Windows, token_stream
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.continuation import Continuation, Output
 from transformer_jax.losses import cross_entropy
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.positions import check_reach
-from transformer_jax.tasks.continuation import Continuation, Output
 from transformer_jax.tasks.interface import Batch, Prediction, require_model
 from transformer_jax.tokenization import EOS, Tokenizers
 

@@ -15,16 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics, precision
-from transformer_jax.data.padding import pad_rows, padded_batch
-from transformer_jax.data.windows import Pieces, Windows
-from transformer_jax.decoding import DecodeConfig
+from transformer_jax import metrics
+from transformer_jax.data.batches.padding import pad_rows, padded_batch
+from transformer_jax.data.batches.windows import Pieces, Windows
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import cross_entropy
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like, round_up_rows
+from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, Prediction, require_model
 from transformer_jax.tasks.language_modeling import text_stream, training_stride
 from transformer_jax.tokenization import BOS, EOS, MASK, Tokenizers
@@ -215,7 +216,7 @@ class MaskedLanguageModeling:
             return ids, probabilities
 
         return jax.jit(
-            likeliest, static_argnames="count", compiler_options=precision.compiler_options()
+            likeliest, static_argnames="count", compiler_options=platform.compiler_options()
         )
 
     def _filled(self, line, ids, probabilities) -> list[Prediction]:

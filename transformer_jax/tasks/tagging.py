@@ -13,15 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics, precision
-from transformer_jax.decoding import DecodeConfig
+from transformer_jax import metrics
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.labeling import label_rows
 from transformer_jax.losses import cross_entropy
 from transformer_jax.models.classifier import BODIES, TokenClassifier
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.positions import check_reach
+from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, Prediction, require_model
-from transformer_jax.tasks.labeling import label_rows
 from transformer_jax.tokenization import BOS, EOS, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -178,7 +179,7 @@ class Tagging:
         def probabilities(params, batch):
             return jax.nn.softmax(self._logits(params, batch))
 
-        return jax.jit(probabilities, compiler_options=precision.compiler_options())
+        return jax.jit(probabilities, compiler_options=platform.compiler_options())
 
 
 def _words(text: str) -> list[str]:

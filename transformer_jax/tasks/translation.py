@@ -14,17 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics, precision
-from transformer_jax.data.padding import padded_batch
-from transformer_jax.decoding import DecodeConfig
+from transformer_jax import metrics
+from transformer_jax.data.batches.padding import padded_batch
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.source_search import SourceSearch
 from transformer_jax.losses import cross_entropy
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like, round_up_rows
+from transformer_jax.runtime import platform
 from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.tasks.interface import Batch, Prediction, require_model
-from transformer_jax.tasks.source_search import SourceSearch
 from transformer_jax.tokenization import BOS, EOS, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -218,7 +219,7 @@ class Translation:
             nll = cross_entropy(logits, batch["target"])
             return -(nll * (batch["target_segment_ids"] > 0)).sum(axis=1)
 
-        return jax.jit(log_probs, compiler_options=precision.compiler_options())
+        return jax.jit(log_probs, compiler_options=platform.compiler_options())
 
 
 def shift_right(target: jax.Array, positions: jax.Array) -> jax.Array:

@@ -10,10 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax import metrics, precision
-from transformer_jax.data.pipeline import EvalBatches, eval_batches
+from transformer_jax import metrics
+from transformer_jax.data.batches.pipeline import EvalBatches, eval_batches
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like
+from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Prediction, Task
 
 
@@ -92,7 +93,7 @@ class Evaluator:
             loss, _, sums = self.task.loss(params, batch, None)
             return {"loss": loss, **sums}
 
-        return jax.jit(sums, compiler_options=precision.compiler_options())
+        return jax.jit(sums, compiler_options=platform.compiler_options())
 
 
 def write_predictions(

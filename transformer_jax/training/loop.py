@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from transformer_jax import metrics
-from transformer_jax.data.pipeline import TrainBatches
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.errors import DivergedError
+from transformer_jax.logs.run_log import RunLog
 from transformer_jax.parallel import hosts
-from transformer_jax.training.checkpoints import Checkpoints
-from transformer_jax.training.logs import RunLog
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import jax
 import optax
 
-from transformer_jax import schedules
 from transformer_jax.errors import UserError
-from transformer_jax.nn.linear import num_input_axes
+from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.training import schedules
 
 _SCHEDULES = ("transformer", "inverse_sqrt", "constant", "linear", "cosine")
 _DECAYING = ("linear", "cosine")
@@ -75,11 +75,11 @@ def _matrices(params):
     None for parameters that are none."""
 
     def axes(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        inputs = num_input_axes(name, leaf.ndim)
-        if inputs is None or name.endswith("classifier/kernel"):
+        parameter = parameter_at(jax.tree_util.keystr(path, simple=True, separator="/"))
+        if parameter is None or parameter.kind != "matrix":
             return None
         every = tuple(range(leaf.ndim))
+        inputs = parameter.input_axes
         return optax.contrib.MuonDimensionNumbers(every[:inputs], every[inputs:])
 
     return jax.tree_util.tree_map_with_path(axes, params)
@@ -192,7 +192,7 @@ def make_optimizer(
         parts.append(optax.clip_by_global_norm(config.clip_norm))
     parts += SCALINGS[config.name](config)
     if config.weight_decay or config.name == "adamw":
-        parts.append(optax.add_decayed_weights(config.weight_decay, mask=_is_matrix))
+        parts.append(optax.add_decayed_weights(config.weight_decay, mask=decayed))
     if config.name == "lamb":
         parts.append(optax.scale_by_trust_ratio())
     optimizer = optax.chain(*parts, optax.scale_by_learning_rate(schedule))
@@ -213,11 +213,11 @@ def _trained_or_frozen(frozen: str, params):
     return parts
 
 
-def _is_matrix(params):
-    """Biases are none, though those of heads are [heads, size]."""
+def decayed(params):
+    """Which parameters weight decay shrinks, by `nn.parameters`: a tree of bools."""
 
-    def is_matrix(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        return leaf.ndim > 1 and not name.endswith(("bias", "biases"))
+    def decays(path, leaf):
+        parameter = parameter_at(jax.tree_util.keystr(path, simple=True, separator="/"))
+        return parameter is not None and parameter.decays
 
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
+    return jax.tree_util.tree_map_with_path(decays, params)

@@ -12,11 +12,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from transformer_jax import precision
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.heads import head_products
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.positions.base import Positions
+from transformer_jax.nn.products import einsum, product_dtype
 
 
 class DistanceTables(nn.Module):
@@ -42,16 +42,16 @@ class RelativePositions(Positions):
     layer_part = DistanceTables
 
     def logits(self, layer, query, key, query_positions, key_positions) -> jax.Array:
-        dtype = precision.product_dtype(self.config.dtype)
+        dtype = product_dtype(self.config.dtype)
         query = query / math.sqrt(query.shape[-1])
-        by_distance = precision.einsum("bthk,rk->bhtr", query, layer.keys, dtype)
+        by_distance = einsum("bthk,rk->bhtr", query, layer.keys, dtype)
         return spread(by_distance, self._rows(layer, query_positions, key_positions))
 
     def values(self, layer, weights, query_positions, key_positions) -> jax.Array:
-        dtype = precision.product_dtype(self.config.dtype)
+        dtype = product_dtype(self.config.dtype)
         rows = self._rows(layer, query_positions, key_positions)
         by_distance = gathered(weights, rows, len(layer.values))
-        return precision.einsum("bhtr,rv->bthv", by_distance, layer.values, dtype)
+        return einsum("bhtr,rv->bthv", by_distance, layer.values, dtype)
 
     def _rows(self, layer, query_positions, key_positions):
         """The row of the tables for each query and key: [B, T, S]."""
@@ -66,7 +66,7 @@ class DistanceProjections(nn.Module):
 
     def setup(self):
         c = self.config
-        parts = (False, precision.product_dtype(c.dtype), c.kernel_std)
+        parts = (False, product_dtype(c.dtype), c.kernel_std)
         self.query = Linear((c.d_model,), (c.num_heads, c.d_k), *parts)
         self.key = Linear((c.d_model,), (c.key_value_heads, c.d_k), *parts)
 
@@ -102,7 +102,7 @@ class DisentangledPositions(Positions):
         distance = query_positions[:, :, None] - key_positions[:, None, :]
         rows = jnp.clip(distance, -reach, reach - 1) + reach
         backward_rows = jnp.clip(-distance, -reach, reach - 1) + reach
-        dtype, scale = precision.product_dtype(self.config.dtype), math.sqrt(query.shape[-1])
+        dtype, scale = product_dtype(self.config.dtype), math.sqrt(query.shape[-1])
         to_distance = _products(query / scale, distance_key, dtype)
         from_distance = _products_of_keys(key, distance_query / (math.sqrt(3) * scale), dtype)
         return spread(to_distance, rows) + jnp.swapaxes(

@@ -1,0 +1,92 @@
+"""A manifest finds whatever has changed in the files it lists, and says where."""
+
+import json
+
+import pytest
+
+from transformer_jax.checkpoints import manifest
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "params" / "d").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "params" / "d" / "array").write_bytes(bytes(range(256)))
+    (tmp_path / "params" / "empty").touch()
+    (tmp_path / "data" / "state").write_text('{"position": 7}')
+    (tmp_path / "note").write_text("rewritten later")
+    manifest.write(tmp_path)
+    return tmp_path
+
+
+def test_untouched_files_are_intact(folder):
+    assert manifest.damage(folder) is None
+
+
+def test_it_lists_the_files_of_subfolders_with_size_and_hash(folder):
+    entries = json.loads((folder / manifest.MANIFEST).read_text())
+    assert set(entries) == {"params/d/array", "params/empty", "data/state"}
+    assert entries["params/empty"] == {
+        "size": 0,
+        "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    }
+
+
+@pytest.mark.parametrize("bit", [0, 1000, 2047])
+def test_a_flipped_bit_is_found(folder, bit):
+    path = folder / "params" / "d" / "array"
+    contents = bytearray(path.read_bytes())
+    contents[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(contents)
+    assert "params/d/array" in manifest.damage(folder)
+
+
+def test_a_truncated_file_is_found(folder):
+    (folder / "data" / "state").write_text('{"posi')
+    assert "data/state" in manifest.damage(folder)
+
+
+def test_a_missing_file_is_found(folder):
+    (folder / "params" / "empty").unlink()
+    assert manifest.damage(folder) == "params/empty is missing"
+
+
+def test_a_folder_in_the_place_of_a_file_is_found(folder):
+    (folder / "params" / "empty").unlink()
+    (folder / "params" / "empty").mkdir()
+    assert manifest.damage(folder) == "params/empty cannot be read"
+
+
+def test_files_it_does_not_list_do_no_harm(folder):
+    (folder / "params" / ".nfs0001").touch()
+    (folder / "note").write_text("rewritten")
+    assert manifest.damage(folder) is None
+
+
+def test_only_the_subfolders_asked_for_are_checked(folder):
+    (folder / "data" / "state").unlink()
+    assert manifest.damage(folder, ("params",)) is None
+    assert manifest.damage(folder, ("params", "data")) == "data/state is missing"
+
+
+def test_no_manifest(folder):
+    (folder / manifest.MANIFEST).unlink()
+    assert manifest.damage(folder) == "manifest.json is missing"
+
+
+@pytest.mark.parametrize("contents", [b"", b'{"params/empty": {"si', b"[]", b"\xff\xfe"])
+def test_an_unreadable_manifest(folder, contents):
+    (folder / manifest.MANIFEST).write_bytes(contents)
+    assert manifest.damage(folder) == "manifest.json cannot be read"
+
+
+def test_a_flipped_bit_of_the_manifest_is_found_or_harmless(folder):
+    path = folder / manifest.MANIFEST
+    written = path.read_bytes()
+    entries = json.loads(written)
+    for bit in range(0, 8 * len(written), 11):
+        contents = bytearray(written)
+        contents[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(contents)
+        # What is found intact must have been read as the same list of files.
+        assert manifest.damage(folder) is not None or json.loads(contents) == entries

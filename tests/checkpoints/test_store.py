@@ -1,0 +1,443 @@
+"""Checkpoints restore bit for bit, survive what disks and users do, and keep what they promise."""
+
+import logging
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
+from transformer_jax.errors import UserError
+
+
+@flax.struct.dataclass
+class State:
+    params: dict
+    opt_state: tuple
+    step: jax.Array
+    rng: jax.Array
+
+
+def make_state(seed):
+    rng = np.random.default_rng(seed)
+    params = {
+        "encoder": {"kernel": jnp.asarray(rng.normal(size=(3, 5)), jnp.float32)},
+        "scale": jnp.asarray(rng.normal(size=4), jnp.bfloat16),
+    }
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
+    rng_data = jax.random.key_data(jax.random.key(seed))
+    return State(params, optimizer.init(params), jnp.int32(seed), rng_data)
+
+
+def abstract(tree):
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def assert_same(restored, saved):
+    assert jax.tree.structure(restored) == jax.tree.structure(saved)
+    for got, want in zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
+def save_steps(directory, steps, scores=None, **config):
+    """Saves `make_state(step)` for each step; the data iterator's state is [step]."""
+    with Checkpoints(directory, CheckpointConfig(**config)) as checkpoints:
+        for step in steps:
+            metrics = {"score": scores[step]} if scores else None
+            checkpoints.save(step, make_state(step), [step], metrics)
+    return checkpoints
+
+
+def steps_in(directory):
+    return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
+
+
+def flip_bit(path):
+    contents = bytearray(path.read_bytes())
+    contents[len(contents) // 2] ^= 4
+    path.write_bytes(contents)
+
+
+def item_files(folder, item="*"):
+    return sorted(path for path in folder.glob(f"{item}/**/*") if path.is_file())
+
+
+@pytest.fixture(scope="session")
+def saved_run(tmp_path_factory):
+    """A directory with the intact steps 1, 2 and 3, the best of them 1; tests use copies."""
+    directory = tmp_path_factory.mktemp("run") / "checkpoints"
+    save_steps(directory, [1, 2, 3], scores={1: 9.0, 2: 4.0, 3: 7.0})
+    return directory
+
+
+@pytest.fixture
+def run(saved_run, tmp_path):
+    return Checkpoints(shutil.copytree(saved_run, tmp_path / "run"), CheckpointConfig())
+
+
+TARGET = abstract(make_state(0))
+
+
+# --- Save and restore ---
+
+
+def test_a_checkpoint_restores_bit_for_bit(tmp_path):
+    state, data_state = make_state(7), {"epoch": 2, "workers": [{"next": 11}, None]}
+    with Checkpoints(tmp_path / "new" / "checkpoints", CheckpointConfig()) as checkpoints:
+        checkpoints.save(7, state, data_state)
+    step, restored, restored_data = checkpoints.restore(None, TARGET)
+    assert step == 7
+    assert_same(restored, state)
+    assert restored_data == data_state
+
+
+def test_the_iterator_and_the_donated_arrays_may_go_on_during_a_save(tmp_path):
+    saved, state, data_state = make_state(1), make_state(1), {"position": [1]}
+    advance = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf + 1, s), donate_argnums=0)
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, state, data_state)
+        data_state["position"][0] = 2
+        for _ in range(20):
+            state = advance(state)
+    _, restored, restored_data = checkpoints.restore(1, TARGET)
+    assert_same(restored, saved)
+    assert restored_data == {"position": [1]}
+
+
+def test_a_data_state_that_json_cannot_hold_is_refused_at_once(tmp_path):
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            checkpoints.save(1, make_state(1), {"position": object()})
+        assert checkpoints.latest_step() is None
+
+
+def test_parameters_restore_alone(run):
+    for item in ("training", "data"):
+        shutil.rmtree(run.directory / "3" / item)
+    step, params = run.restore_params("latest", TARGET.params)
+    assert step == 3
+    assert_same(params, make_state(3).params)
+
+
+def test_restores_onto_the_devices_asked_for(run):
+    program = f"""
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
+rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+target = {{
+    "encoder": {{"kernel": jax.ShapeDtypeStruct((3, 5), "float32", sharding=rows)}},
+    "scale": jax.ShapeDtypeStruct((4,), "bfloat16"),
+}}
+checkpoints = Checkpoints({str(run.directory)!r}, CheckpointConfig())
+step, params = checkpoints.restore_params(3, target)
+assert len(params["encoder"]["kernel"].sharding.device_set) == 3
+with Checkpoints({str(run.directory / "again")!r}, CheckpointConfig()) as again:
+    again.save(3, {{"params": params, "step": jax.numpy.int32(3)}}, None)
+"""
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=3",
+        "JAX_PLATFORMS": "cpu",
+    }
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    # And back: what was saved from three devices is read on one.
+    again = Checkpoints(run.directory / "again", CheckpointConfig())
+    assert_same(again.restore_params(3, TARGET.params)[1], make_state(3).params)
+
+
+def test_a_state_that_does_not_fit_is_refused_naming_what_differs(run):
+    params = dict(TARGET.params, scale=jax.ShapeDtypeStruct((9,), jnp.bfloat16))
+    with pytest.raises(UserError, match=r"scale is saved as bfloat16\[4\], expected bfloat16\[9\]"):
+        run.restore_params(3, params)
+    params = dict(TARGET.params, scale=jax.ShapeDtypeStruct((4,), jnp.float32))
+    with pytest.raises(UserError, match=r"bfloat16\[4\], expected float32\[4\]"):
+        run.restore(3, TARGET.replace(params=params))
+    params = {"encoder": TARGET.params["encoder"], "decoder": TARGET.params["scale"]}
+    with pytest.raises(UserError, match="decoder is not saved; scale is saved but not expected"):
+        run.restore_params(3, params)
+
+
+def test_a_step_that_is_there_is_not_saved_again(run):
+    with run:
+        run.save(3, make_state(100), [100])
+    assert_same(run.restore(3, TARGET)[1], make_state(3))
+
+
+# --- What is kept ---
+
+
+def test_the_latest_and_the_best_are_kept(tmp_path):
+    scores = {1: 1.0, 2: 5.0, 3: 2.0, 4: float("nan"), 5: 3.0, 6: 3.0}
+    checkpoints = save_steps(tmp_path, scores, scores, keep=2)
+    assert steps_in(tmp_path) == [2, 5, 6]
+    assert checkpoints.resolve("best") == 2
+    # Also by a process that comes later.
+    save_steps(tmp_path, [7, 8], {7: 0.0, 8: 6.0}, keep=1)
+    assert steps_in(tmp_path) == [8]
+
+
+def test_without_scores_only_the_latest_are_kept(tmp_path):
+    save_steps(tmp_path, range(1, 5), keep=2)
+    assert steps_in(tmp_path) == [3, 4]
+
+
+def test_the_newer_of_equally_good_checkpoints_is_the_best(tmp_path):
+    checkpoints = save_steps(tmp_path, [1, 2, 3], {1: 5.0, 2: 5.0, 3: 1.0})
+    assert checkpoints.resolve("best") == 2
+
+
+def test_an_unfinished_save_is_not_the_latest_step(tmp_path, monkeypatch):
+    write = manifest.write
+    monkeypatch.setattr(manifest, "write", lambda folder: (time.sleep(0.5), write(folder)))
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.latest_step() is None
+        checkpoints.save(1, make_state(1), None)
+        assert checkpoints.latest_step() is None
+        checkpoints.wait()
+        assert checkpoints.latest_step() == 1
+        checkpoints.save(2, make_state(2), None)
+        assert checkpoints.latest_step() == 1
+    assert checkpoints.latest_step() == 2
+
+
+def test_reading_writes_nothing(tmp_path):
+    with Checkpoints(tmp_path / "run", CheckpointConfig(keep_params=2)) as checkpoints:
+        assert checkpoints.latest_step() is None
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("field", [{"every_steps": 0}, {"keep": 0}, {"keep_params": -1}])
+def test_a_config_without_sense_is_refused(field):
+    with pytest.raises(ValueError, match=next(iter(field))):
+        CheckpointConfig(**field)
+
+
+# --- Which one is read ---
+
+
+def test_a_checkpoint_is_named_by_step_latest_or_best(run):
+    names = {None: 3, "latest": 3, "best": 1, 2: 2, "2": 2}
+    assert {which: run.resolve(which) for which in names} == names
+
+
+def test_no_checkpoint(tmp_path):
+    with pytest.raises(UserError, match=f"no checkpoint in {tmp_path}"):
+        Checkpoints(tmp_path, CheckpointConfig()).restore(None, TARGET)
+
+
+@pytest.mark.parametrize("which", [4, "4", "newest", "-1"])
+def test_a_checkpoint_that_is_not_there(run, which):
+    with pytest.raises(UserError, match=f"no checkpoint {which} in .* 1, 2, 3"):
+        run.resolve(which)
+
+
+def test_no_best_without_scores(tmp_path):
+    checkpoints = save_steps(tmp_path, [1])
+    with pytest.raises(UserError, match="has a score"):
+        checkpoints.resolve("best")
+
+
+# --- Damage ---
+
+
+def test_a_flipped_bit_in_any_file_is_found(run):
+    folder = run.directory / "3"
+    files = item_files(folder)
+    assert {path.relative_to(folder).parts[0] for path in files} == {
+        "params",
+        "training",
+        "data",
+        "metrics",
+    }
+    for path in files:
+        written = path.read_bytes()
+        flip_bit(path)
+        with pytest.raises(UserError, match="damaged: " + str(path.relative_to(folder))):
+            run.resolve(3)
+        path.write_bytes(written)
+    assert run.resolve(3) == 3
+
+
+def test_of_damaged_checkpoints_the_next_newest_is_read_with_one_warning_each(run, caplog):
+    flip_bit(item_files(run.directory / "3", "training")[0])
+    (run.directory / "2" / manifest.MANIFEST).unlink()
+    step, state, data_state = run.restore("latest", TARGET)
+    assert (step, data_state) == (1, [1])
+    assert_same(state, make_state(1))
+    newest, older = [record.getMessage() for record in caplog.records]
+    assert str(run.directory / "3") in newest and "training/" in newest
+    assert str(run.directory / "2") in older and manifest.MANIFEST in older
+
+
+def test_of_a_damaged_best_the_next_best_is_read(run, caplog):
+    flip_bit(run.directory / "1" / "metrics" / "metrics")
+    assert run.resolve("best") == 3
+    assert len(caplog.records) == 1
+
+
+def test_damaged_training_state_does_not_keep_parameters_from_being_read(run, caplog):
+    flip_bit(item_files(run.directory / "3", "training")[0])
+    assert run.restore_params("latest", TARGET.params)[0] == 3
+    assert not caplog.records
+
+
+def test_a_damaged_step_asked_for_is_refused(run):
+    item_files(run.directory / "2", "params")[0].unlink()
+    with pytest.raises(UserError, match="2 is damaged: params/.* is missing"):
+        run.restore(2, TARGET)
+
+
+def test_all_damaged(run):
+    for step in (1, 2, 3):
+        shutil.rmtree(run.directory / str(step) / "params")
+    with pytest.raises(UserError, match=f"no intact checkpoint in {run.directory}"):
+        run.restore_params("latest", TARGET.params)
+
+
+def test_a_run_that_goes_on_replaces_damaged_steps(run, caplog):
+    flip_bit(item_files(run.directory / "3", "params")[0])
+    flip_bit(run.directory / "2" / "metrics" / "metrics")
+    with run:
+        run.save(3, make_state(33), [33])
+    assert steps_in(run.directory) == [1, 3]
+    assert_same(run.restore("latest", TARGET)[1], make_state(33))
+
+
+def test_a_run_that_goes_on_clears_what_a_killed_one_left(run):
+    unfinished = run.directory / "99.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    assert run.latest_step() == 3
+    with run:
+        run.save(4, make_state(4), [4])
+    assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("delay", [0.15, 0.4])
+def test_a_killed_run_can_be_resumed(tmp_path, delay):
+    program = f"""
+import jax.numpy as jnp
+from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
+checkpoints = Checkpoints({str(tmp_path)!r}, CheckpointConfig(keep=2, keep_params=3))
+for step in range(1, 100000):
+    params = {{"kernel": jnp.full((300, 100), step)}}
+    checkpoints.save(step, {{"params": params, "step": jnp.int32(step)}}, step)
+    if step == 3:
+        print(flush=True)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+    kernel = jax.ShapeDtypeStruct((300, 100), jnp.int32)
+    target = {"params": {"kernel": kernel}, "step": jax.ShapeDtypeStruct((), jnp.int32)}
+    with Checkpoints(tmp_path, CheckpointConfig(keep=2, keep_params=3)) as checkpoints:
+        step, state, data_state = checkpoints.restore(None, target)
+        assert step == checkpoints.latest_step() == data_state == int(state["step"])
+        assert (np.asarray(state["params"]["kernel"]) == step).all()
+        checkpoints.save(step + 1, state, step + 1)
+    assert steps_in(tmp_path) == [step, step + 1]
+    assert {path.name for path in tmp_path.iterdir()} == {str(step), str(step + 1), "snapshots"}
+
+
+# --- A save that fails ---
+
+
+@pytest.fixture
+def small_files_only():
+    """Any write beyond 10 kB into a file fails, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_failed_save_is_one_line_and_leaves_earlier_checkpoints(
+    tmp_path, small_files_only, capfd
+):
+    def state(size):
+        noise = jax.random.normal(jax.random.key(0), (size,))
+        return {"params": {"kernel": noise}, "step": jnp.int32(size)}
+
+    checkpoints = Checkpoints(tmp_path, CheckpointConfig(keep=1))
+    checkpoints.save(1, state(10), None)
+    checkpoints.save(2, state(10_000), None)
+    with pytest.raises(UserError, match="cannot save the checkpoint of step 2") as error:
+        checkpoints.save(3, state(10), None)
+    assert "\n" not in str(error.value) and "File too large" in str(error.value)
+    checkpoints.close()
+    assert capfd.readouterr().err == ""
+    assert checkpoints.resolve(None) == 1
+
+
+def test_a_directory_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    checkpoints = Checkpoints(tmp_path / "file" / "checkpoints", CheckpointConfig())
+    with pytest.raises(UserError, match="cannot write checkpoints in"):
+        checkpoints.save(1, make_state(1), None)
+
+
+def test_orbax_is_quiet(tmp_path, capfd):
+    logging.getLogger("absl").setLevel(logging.INFO)
+    checkpoints = save_steps(tmp_path, [1, 2], keep=1)
+    checkpoints.restore(None, TARGET)
+    assert capfd.readouterr() == ("", "")
+
+
+# --- Averages ---
+
+
+def mean_of(steps):
+    kernels = [np.asarray(make_state(step).params["encoder"]["kernel"]) for step in steps]
+    return np.mean(kernels, axis=0)
+
+
+def test_an_average_is_the_mean_of_the_last_parameters(run):
+    steps, params = run.average(3, "latest", TARGET.params)
+    assert steps == [3, 2, 1]
+    np.testing.assert_allclose(params["encoder"]["kernel"], mean_of([1, 2, 3]), rtol=1e-5)
+    assert params["scale"].dtype == jnp.bfloat16
+    scales = [np.asarray(make_state(step).params["scale"], np.float32) for step in (1, 2, 3)]
+    assert_same(params["scale"], jnp.asarray(np.mean(scales, axis=0), jnp.bfloat16))
+
+
+def test_an_average_ends_at_the_step_asked_for(run):
+    assert run.average(2, 2, TARGET.params)[0] == [2, 1]
+    assert run.average(1, "best", TARGET.params)[0] == [1]
+
+
+def test_snapshots_reach_further_back_than_full_checkpoints(tmp_path):
+    checkpoints = save_steps(tmp_path, range(1, 7), keep=1, keep_params=4)
+    assert steps_in(tmp_path) == [6]
+    assert steps_in(tmp_path / "snapshots") == [3, 4, 5, 6]
+    assert not (tmp_path / "snapshots" / "6" / "training").exists()
+    steps, params = checkpoints.average(4, None, TARGET.params)
+    assert steps == [6, 5, 4, 3]
+    np.testing.assert_allclose(params["encoder"]["kernel"], mean_of([3, 4, 5, 6]), rtol=1e-5)
+
+
+def test_an_average_passes_over_damaged_snapshots(tmp_path, caplog):
+    checkpoints = save_steps(tmp_path, range(1, 5), keep=1, keep_params=4)
+    flip_bit(item_files(tmp_path / "snapshots" / "3", "params")[0])
+    assert checkpoints.average(3, None, TARGET.params)[0] == [4, 2, 1]
+    with pytest.raises(UserError, match="cannot average 4 checkpoints"):
+        checkpoints.average(4, None, TARGET.params)
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_an_average_of_more_than_there_are_is_refused(run, count):
+    with pytest.raises(UserError, match=f"cannot average {count} checkpoints: .* parameters of 3"):
+        run.average(count, None, TARGET.params)

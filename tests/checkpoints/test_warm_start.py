@@ -1,0 +1,60 @@
+"""A run that starts from another one's parameters says which they are."""
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.checkpoints.warm_start import warm_start
+
+
+@pytest.fixture
+def fresh(trained):
+    """Parameters like those of the trained run, all zero."""
+    return jax.tree.map(np.zeros_like, trained.params)
+
+
+def test_what_both_have_is_loaded(trained, trained_workdir, fresh, caplog):
+    caplog.set_level("INFO")
+    loaded = warm_start(fresh, trained_workdir)
+    jax.tree.map(np.testing.assert_array_equal, loaded, trained.params)
+    count = len(named_leaves(fresh))
+    assert f"{count} of {count} parameter arrays loaded from {trained_workdir}" in caplog.text
+    assert "new" not in caplog.text and "not in this model" not in caplog.text
+
+
+def test_what_is_new_or_left_out_is_named(trained, trained_workdir, fresh, caplog):
+    caplog.set_level("INFO")
+    decoder = fresh.pop("decoder")
+    fresh["head"] = {"kernel": np.full((3, 3), 7.0, np.float32)}
+    loaded = warm_start(fresh, trained_workdir)
+    np.testing.assert_array_equal(loaded["head"]["kernel"], fresh["head"]["kernel"])
+    jax.tree.map(np.testing.assert_array_equal, loaded["encoder"], trained.params["encoder"])
+    assert "new, with fresh values: head/kernel" in caplog.text
+    assert "there, but not in this model: decoder/" in caplog.text
+    more = len(named_leaves(decoder)) - 8
+    assert f" and {more} more" in caplog.text
+
+
+def test_shapes_that_do_not_fit_are_listed(trained_workdir, fresh):
+    first, second = list(named_leaves(fresh))[:2]
+    misshapen = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: (
+            np.zeros((5, 5), np.float32)
+            if jax.tree_util.keystr(path, simple=True, separator="/") in (first, second)
+            else leaf
+        ),
+        fresh,
+    )
+    with pytest.raises(
+        tj.UserError, match=rf"{first} is saved as .*{second} is saved as .*\[5, 5\]"
+    ):
+        warm_start(misshapen, trained_workdir)
+
+
+def test_a_run_with_nothing_in_common_is_refused(trained_workdir, tmp_path):
+    with pytest.raises(tj.UserError, match="has no parameter of this model"):
+        warm_start({"other": np.zeros(3, np.float32)}, trained_workdir)
+    with pytest.raises(tj.UserError, match="no checkpoint in"):
+        warm_start({"other": np.zeros(3, np.float32)}, tmp_path)

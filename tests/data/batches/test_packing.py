@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+
+from transformer_jax.data.batches.packing import PackedRows
+
+
+def pair(source, target):
+    return {"source": np.array(source, np.int32), "target": np.array(target, np.int32)}
+
+
+def test_rows_against_literal_arrays():
+    rows = PackedRows({"source": 5, "target": 4}, rows=2)
+    assert rows.add(pair([11, 12], [21, 22, 23]))
+    assert rows.add(pair([13, 14, 15], [24, 25]))  # its target finds no room in row 0
+    assert rows.add(pair([16], [26]))  # the first row with room, not the last used
+    assert len(rows) == 3
+    packed = rows.arrays()
+    expected = {
+        "source": [[11, 12, 16, 0, 0], [13, 14, 15, 0, 0]],
+        "source_segment_ids": [[1, 1, 2, 0, 0], [1, 1, 1, 0, 0]],
+        "source_positions": [[0, 1, 0, 0, 0], [0, 1, 2, 0, 0]],
+        "target": [[21, 22, 23, 26], [24, 25, 0, 0]],
+        "target_segment_ids": [[1, 1, 1, 2], [1, 1, 0, 0]],
+        "target_positions": [[0, 1, 2, 0], [0, 1, 0, 0]],
+    }
+    assert packed.keys() == expected.keys()
+    for key, literal in expected.items():
+        np.testing.assert_array_equal(packed[key], literal, err_msg=key)
+        assert packed[key].dtype == np.int32
+
+
+def test_an_example_without_room_leaves_the_rows_as_they_were():
+    rows = PackedRows({"source": 3, "target": 3}, rows=1)
+    rows.add(pair([1, 2], [3]))
+    before = rows.arrays()
+    assert not rows.add(pair([4, 5], [6]))
+    for key, array in rows.arrays().items():
+        np.testing.assert_array_equal(array, before[key])
+    assert rows.add(pair([4], [5, 6]))  # fills the row to the last slot
+    assert (rows.arrays()["target_segment_ids"] == [[1, 2, 2]]).all()
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "overlong"), [(3, 2, False), (4, 1, True), (1, 3, True), (4, 3, True)]
+)
+def test_overlong_is_longer_than_a_row_on_any_side(source, target, overlong):
+    rows = PackedRows({"source": 3, "target": 2}, rows=1)
+    assert rows.is_overlong(pair([1] * source, [1] * target)) == overlong
+
+
+def test_a_feature_without_tokens_is_refused():
+    with pytest.raises(ValueError, match="no token"):
+        PackedRows({"source": 3, "target": 3}, rows=1).add(pair([], [1]))
+
+
+def test_features_other_than_those_with_a_length_are_refused():
+    with pytest.raises(ValueError, match="got features .*source.*expected .*tokens"):
+        PackedRows({"tokens": 3}, rows=1).add({"source": np.array([1]), "tokens": np.array([1])})

@@ -1,0 +1,326 @@
+import functools
+import itertools
+import json
+import operator
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.batches.pipeline import eval_batches, train_batches
+from transformer_jax.data.examples import Corpora
+from transformer_jax.errors import UserError
+
+LENGTHS = {"source": 16, "target": 12}
+ROWS = 3
+
+
+class Pairs:
+    """Example i: up to 9 tokens on each side, the first of them i + 1."""
+
+    def __init__(self, count, overlong=()):
+        self.count, self.overlong = count, set(overlong)
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        source, target = 1 + i * 7 % 9, 1 + i * 5 % 8
+        return i + 1, source, LENGTHS["target"] + 1 if i in self.overlong else target
+
+
+def tokens(example, rng):
+    first, source, target = example
+    return {
+        "source": np.full(source, first, np.int32),
+        "target": np.arange(first, first + target, dtype=np.int32),
+    }
+
+
+def noisy(example, rng):
+    features = tokens(example, rng)
+    return {**features, "source": features["source"] + 1000 * rng.integers(1000)}
+
+
+def train(source, preprocess=tokens, **options):
+    options = {"lengths": LENGTHS, "rows": ROWS, "seed": 1, **options}
+    return train_batches(source, preprocess, **options)
+
+
+def pairs_in(batch):
+    """The examples of a batch, taken apart again by their segment ids."""
+    for row in range(len(batch["source"])):
+        segments = batch["source_segment_ids"][row]
+        assert set(segments) - {0} == set(batch["target_segment_ids"][row]) - {0}
+        for segment in range(1, segments.max() + 1):
+            example = {}
+            for feature in LENGTHS:
+                mine = batch[f"{feature}_segment_ids"][row] == segment
+                example[feature] = batch[feature][row][mine]
+                positions = batch[f"{feature}_positions"][row][mine]
+                np.testing.assert_array_equal(positions, np.arange(mine.sum()))
+            yield example
+
+
+def indices_in(batches):
+    return [int(pair["target"][0]) - 1 for batch in batches for pair in pairs_in(batch)]
+
+
+def take_group(batches):
+    """Batches until the counts are about to move: what they hold is then all that was seen."""
+    taken, seen = [next(batches)], batches.seen
+    while True:
+        before = batches.get_state()
+        batch = next(batches)
+        if batches.seen != seen:
+            batches.set_state(before)
+            return taken
+        taken.append(batch)
+
+
+def take_epochs(batches, size, epochs):
+    """Indices in whole groups of batches, enough of them for `epochs` epochs of `size`."""
+    indices = []
+    while len(indices) < size * epochs:
+        indices += indices_in(take_group(batches))
+    return indices
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for key in left:
+        np.testing.assert_array_equal(left[key], right[key], err_msg=key)
+
+
+def test_training_batches_hold_the_examples_untouched():
+    source = Pairs(50)
+    for batch in itertools.islice(train(source), 20):
+        for feature, length in LENGTHS.items():
+            for suffix in ("", "_segment_ids", "_positions"):
+                array = batch[feature + suffix]
+                assert array.shape == (ROWS, length) and array.dtype == np.int32
+        for pair in pairs_in(batch):
+            example = source[int(pair["target"][0]) - 1]
+            assert_equal(pair, tokens(example, None))
+
+
+def test_every_example_once_an_epoch_each_in_its_order():
+    size, epochs = 50, 6
+    batches = train(Pairs(size))
+    indices = take_epochs(batches, size, epochs)
+    assert batches.seen == len(indices)
+    counts = np.bincount(indices, minlength=size)
+    assert counts.max() - counts.min() <= 1 and counts.min() == len(indices) // size
+    first, second = indices[:size], indices[size : 2 * size]
+    assert first != second and first != sorted(first)
+
+
+def test_corpora_are_drawn_by_weight_each_in_epochs_of_its_own():
+    class Part:
+        def __init__(self, first, size):
+            self.places = range(first, first + size)
+
+        def __len__(self):
+            return len(self.places)
+
+        def __getitem__(self, i):
+            return self.places[i]
+
+    def short(example, rng):
+        return {"source": np.full(4, example, np.int32), "target": np.full(3, example, np.int32)}
+
+    def drawn(weights):
+        batches = train(Corpora((Part(0, 40), Part(100, 10)), weights), short)
+        # In the order of the sequence, for the streams are dealt its examples in turn.
+        return np.concatenate([next(batches)["target"][:, ::3] for _ in range(200)], None)
+
+    found = drawn((3.0, 1.0))
+    large, small = found[found < 100], found[found >= 100]
+    assert abs(len(large) / len(small) - 3) < 0.05
+    for part, size in ((large, 40), (small, 10)):
+        counts = np.bincount(part % 100, minlength=size)
+        # In epochs: independent draws would differ by their roots, 30 of 100 or so. Three streams
+        # that go at paces of their own leave some difference.
+        assert counts.max() - counts.min() <= 8 < counts.mean()
+    np.testing.assert_array_equal(found, drawn((3.0, 1.0)))
+    plain = drawn(None)
+    assert abs(np.mean(plain < 100) - 40 / 50) < 0.02
+
+
+@pytest.mark.parametrize("rows, streams", [(1, 1), (2, 2), (4, 4), (8, 8), (16, 8)])
+def test_streams_part_the_examples(rows, streams):
+    def quarter_row(example, rng):
+        return {"source": np.full(4, example, np.int32), "target": np.full(3, example, np.int32)}
+
+    # Alike in length, so that all streams go at one pace, and end their epochs together.
+    size, group = 64, 128 * streams // rows  # examples; batches of one group of every stream
+    batches = train(range(size), quarter_row, rows=rows)
+    assert len(batches.get_state()) == streams
+    taken = [next(batches)["target"][:, ::3] for _ in range(group)]  # [rows, 4] each
+    counts = np.bincount(np.concatenate(taken, None), minlength=size)
+    assert set(counts) == {group * rows * 4 // size}
+
+
+@pytest.mark.parametrize("rows, count", [(8, 2), (8, 4), (12, 3), (16, 16), (3, 3), (2, 2)])
+def test_processes_share_the_batches_of_one(rows, count):
+    whole = train(Pairs(90), noisy, rows=rows)
+    shares = [train(Pairs(90), noisy, rows=rows, shard=(i, count)) for i in range(count)]
+    for _ in range(25):
+        parts = [next(share) for share in shares]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        assert_equal(joined, next(whole))
+    states = functools.reduce(operator.or_, [share.get_state() for share in shares])
+    assert states == whole.get_state()
+
+
+def test_any_number_of_processes_goes_on_from_the_state_of_another():
+    whole = train(Pairs(90), noisy, rows=8)
+    for _ in range(13):
+        next(whole)
+    state = json.loads(json.dumps(whole.get_state()))
+    shares = [train(Pairs(90), noisy, rows=8, shard=(i, 4)) for i in range(4)]
+    for share in shares:
+        share.set_state(state)
+    for _ in range(20):
+        parts = [next(share) for share in shares]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        assert_equal(joined, next(whole))
+
+
+def test_rows_that_processes_cannot_share_are_refused():
+    with pytest.raises(ValueError, match="8 rows cannot be shared equally by 3 processes"):
+        train(Pairs(50), rows=8, shard=(0, 3))
+
+
+def test_the_seed_decides_order_and_noise():
+    def some(seed, size=50):
+        return list(itertools.islice(train(Pairs(size), noisy, seed=seed), 10))
+
+    def noise(seed):
+        pairs = [pair for batch in some(seed, size=1) for pair in pairs_in(batch)]
+        return {int(pair["source"][0]) for pair in pairs}
+
+    for left, right in zip(some(1), some(1), strict=True):
+        assert_equal(left, right)
+    assert indices_in(some(1)) != indices_in(some(2))
+    assert len(noise(1) & noise(2)) < len(noise(1)) / 2  # of 1000 values
+
+
+def test_noise_is_drawn_anew_in_each_epoch():
+    drawn = {}
+    for batch in itertools.islice(train(Pairs(20), noisy), 30):
+        for pair in pairs_in(batch):
+            drawn.setdefault(int(pair["target"][0]), set()).add(int(pair["source"][0]))
+    assert all(len(values) > 1 for values in drawn.values())
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 4, 5, 7, 8, 19])
+def test_resumes_exactly_anywhere(cut):
+    source = Pairs(30, overlong=[3, 4])  # 19 batches are several epochs
+    batches = train(source, noisy)
+    for _ in range(cut):
+        next(batches)
+    state, counts = json.dumps(batches.get_state()), (batches.seen, batches.overlong)
+    expected = list(itertools.islice(batches, 12))
+
+    resumed = train(source, noisy)
+    next(resumed)  # so that prefetched batches have to be dropped
+    resumed.set_state(json.loads(state))
+    assert (resumed.seen, resumed.overlong) == counts
+    assert json.dumps(resumed.get_state()) == state
+    for left, right in zip(expected, resumed, strict=False):
+        assert_equal(left, right)
+        if left is expected[-1]:
+            break
+    assert resumed.get_state() == batches.get_state()
+
+
+def test_an_early_start_changes_nothing():
+    started, resumed, plain = train(Pairs(50)), train(Pairs(50)), train(Pairs(50))
+    started.start()
+    assert started.seen == 0
+    assert_equal(next(started), next(plain))
+    resumed.set_state(plain.get_state())
+    resumed.start()
+    assert_equal(next(resumed), next(plain))
+
+
+def test_overlong_examples_are_left_out_whole_and_counted():
+    size, overlong = 40, [0, 7, 39]
+    batches = train(Pairs(size, overlong))
+    assert (batches.seen, batches.overlong) == (0, 0)
+    packed = take_epochs(batches, size, 4)
+    assert not set(packed) & set(overlong)
+    assert batches.seen == len(packed) + batches.overlong
+    epochs = batches.seen / size
+    assert len(overlong) * int(epochs) <= batches.overlong <= len(overlong) * (int(epochs) + 1)
+
+
+def test_one_example_that_fits_is_enough():
+    batch = next(train(Pairs(3, overlong=[0, 1])))
+    assert set(indices_in([batch])) == {2}
+
+
+def test_a_source_of_overlong_examples_alone_is_refused():
+    source = Pairs(20, overlong=range(20))
+    with pytest.raises(UserError, match="each of the 20 examples is longer .*target 12"):
+        next(train(source))
+    with pytest.raises(UserError, match="each of the 20 examples is longer .*target 12"):
+        eval_batches(source, tokens, lengths=LENGTHS, rows=ROWS)
+
+
+def test_an_empty_source_is_refused():
+    with pytest.raises(UserError, match="no training examples: the source is empty"):
+        train(Pairs(0))
+    with pytest.raises(UserError, match="empty"):
+        eval_batches(Pairs(0), tokens, lengths=LENGTHS, rows=ROWS)
+
+
+def test_an_error_of_preprocess_reaches_the_caller():
+    def broken(example, rng):
+        raise UserError("line 3 is not text")
+
+    with pytest.raises(UserError, match="line 3 is not text"):
+        next(train(Pairs(5), broken))
+
+
+def test_rows_are_filled_well_and_evenly():
+    rng = np.random.default_rng(0)
+    source = np.clip(rng.lognormal(2.6, 0.45, 3000), 2, 64).astype(int)
+
+    def ones(n, rng):
+        return {"tokens": np.ones(n, np.int32)}
+
+    batches = train_batches(source, ones, lengths={"tokens": 64}, rows=64, seed=0)
+    fills = [(batch["tokens_segment_ids"] > 0).mean() for batch in itertools.islice(batches, 8)]
+    assert min(fills) > 0.965 and max(fills) - min(fills) < 0.015
+
+
+def test_evaluation_takes_each_example_once_in_order_in_one_shape():
+    overlong = [2, 48, 49]
+    batches = eval_batches(Pairs(50, overlong), tokens, lengths=LENGTHS, rows=ROWS)
+    assert (batches.seen, batches.overlong) == (50, 3)
+    assert len(batches) > 3
+    kept = [i for i in range(50) if i not in overlong]
+    assert sorted(indices_in(batches)) == kept
+    by_batch = [sorted(indices_in([batch])) for batch in batches]
+    assert sum(by_batch, []) == kept
+    for batch in batches:
+        for key, array in batch.items():
+            assert array.shape == (ROWS, LENGTHS[key.split("_")[0]])
+
+
+def test_the_last_evaluation_batch_ends_in_empty_rows():
+    [batch] = eval_batches(Pairs(1), tokens, lengths=LENGTHS, rows=ROWS)
+    assert batch["source_segment_ids"][0].any()
+    for array in batch.values():
+        assert array.shape[0] == ROWS and not array[1:].any()
+
+
+def test_evaluations_draw_the_same_noise():
+    def batches():
+        return eval_batches(Pairs(30), noisy, lengths=LENGTHS, rows=ROWS)
+
+    for left, right in zip(batches(), batches(), strict=True):
+        assert_equal(left, right)
+    sources = [int(pair["source"][0]) // 1000 for pair in pairs_in(batches()[0])]
+    assert len(set(sources)) > 1

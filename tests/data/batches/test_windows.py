@@ -1,0 +1,146 @@
+import errno
+import subprocess
+import sys
+import tempfile
+from functools import partial
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.batches.windows import Pieces, TokenStream, Windows, token_stream
+from transformer_jax.errors import UserError
+
+SEP = 1
+DOCUMENTS = [[10, 11, 12, 13], [20], [], [30, 31, 32, 33, 34, 35, 36]]
+
+
+@pytest.fixture
+def stream() -> TokenStream:
+    return token_stream(DOCUMENTS, SEP)
+
+
+def test_documents_are_laid_out_with_a_separator_around_each(stream):
+    expected = [1, 10, 11, 12, 13, 1, 20, 1, 1, 30, 31, 32, 33, 34, 35, 36, 1]
+    assert stream.tokens.tolist() == expected and stream.tokens.dtype == np.int32
+    assert stream.starts.tolist() == [0, 5, 7, 8] and stream.starts.dtype == np.int64
+    from_arrays = token_stream((np.array(tokens, np.uint16) for tokens in DOCUMENTS), SEP)
+    assert from_arrays.tokens.tolist() == expected
+
+
+@pytest.mark.parametrize("documents", [[], [[]], [[], []]])
+def test_a_stream_without_a_token_is_an_error(documents):
+    with pytest.raises(UserError, match="the text is empty"):
+        token_stream(documents, SEP)
+
+
+def test_a_full_disk_is_one_line_and_other_failures_are_not_taken_for_it(monkeypatch):
+    monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb"))
+    with pytest.raises(UserError, match="No space left on device; set TMPDIR"):
+        token_stream([range(100_000)], SEP)
+
+    def broken():
+        yield [2]
+        raise OSError(errno.EIO, "of the documents' own")
+
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="of the documents' own"):
+        token_stream(broken(), SEP)
+
+
+def test_a_stream_may_be_larger_than_the_memory_allowed():
+    """200 MB of tokens in a process that may take 64 MB of memory besides."""
+    program = """
+import numpy as np
+from transformer_jax.data.batches.windows import Windows, token_stream
+
+def memory():  # not what is mapped from files
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
+
+peak, before, document = 0, memory(), np.arange(500_000, dtype=np.int32)
+
+def documents():
+    global peak
+    for _ in range(100):
+        peak = max(peak, memory())
+        yield document
+
+stream = token_stream(documents(), 0)
+windows = Windows(stream.tokens, 1000, 1000)
+assert len(stream.tokens) == 50_000_101 and windows[-1]["target"][-1] == 0
+print(max(peak, memory()) - before)
+"""
+    kilobytes = int(subprocess.check_output([sys.executable, "-c", program]))
+    assert kilobytes < 64_000
+
+
+def shifted(item) -> list[int]:
+    """The tokens of an item; its target must be its input, shifted by one."""
+    assert item["input"].dtype == item["target"].dtype == np.int32
+    assert item["input"][1:].tolist() == item["target"][:-1].tolist()
+    return [*item["input"].tolist(), int(item["target"][-1])]
+
+
+@pytest.mark.parametrize("size", range(2, 14))
+@pytest.mark.parametrize("length", [1, 4, 5])
+def test_windows_tile_the_stream(size, length):
+    tokens = np.arange(size, dtype=np.int32)
+    windows = [shifted(window) for window in Windows(tokens, length, length)]
+    assert [token for window in windows for token in window[1:]] == list(range(1, size))
+    assert all(len(window) == length + 1 for window in windows[:-1])
+    assert 2 <= len(windows[-1]) <= length + 1
+
+
+@pytest.mark.parametrize("size", range(2, 10))
+def test_windows_at_every_place_are_full(size):
+    windows = Windows(np.arange(size, dtype=np.int32), 4, 1)
+    assert len(windows) == max(1, size - 4)
+    expected = [list(range(i, i + 5)) for i in range(size - 4)] or [list(range(size))]
+    assert [shifted(window) for window in windows] == expected
+
+
+def test_windows_that_overlap_reach_the_last_token():
+    windows = Windows(np.arange(10, dtype=np.int32), 4, 3)
+    assert [shifted(w) for w in windows] == [[0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [6, 7, 8, 9]]
+    assert shifted(windows[-1]) == shifted(windows[2])
+    with pytest.raises(IndexError):
+        windows[3]
+
+
+@pytest.mark.parametrize("stride", [0, 5])
+def test_windows_leave_no_gap(stride):
+    with pytest.raises(ValueError, match=f"stride must be from 1 to 4, not {stride}"):
+        Windows(np.arange(10), 4, stride)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_windows_and_pieces_of_nothing_are_an_error(size):
+    tokens = np.zeros(size, np.int32)
+    with pytest.raises(UserError, match="the text is empty"):
+        Windows(tokens, 4, 4)
+    with pytest.raises(UserError, match="the text is empty"):
+        Pieces(TokenStream(tokens, np.zeros(size, np.int64)), 4)
+
+
+def test_pieces_are_cut_where_documents_are_too_long(stream):
+    assert [shifted(piece) for piece in Pieces(stream, 3)] == [
+        [1, 10, 11, 12],
+        [12, 13, 1],
+        [1, 20, 1],
+        [1, 1],
+        [1, 30, 31, 32],
+        [32, 33, 34, 35],
+        [35, 36, 1],
+    ]
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 100])
+def test_each_token_and_each_end_is_a_target_once(stream, length):
+    pieces = Pieces(stream, length)
+    targets = [token for piece in pieces for token in piece["target"].tolist()]
+    assert targets == [token for tokens in DOCUMENTS for token in [*tokens, SEP]]
+    assert all(1 <= len(piece["input"]) <= length for piece in pieces)
+    assert pieces.places.dtype == np.int64
+    # Behind a separator, if at all, stands its own document: none is within an input.
+    assert all(SEP not in piece["input"][1:] for piece in pieces)
+    assert shifted(pieces[-1]) == shifted(pieces[len(pieces) - 1])

@@ -1,0 +1,93 @@
+import gzip
+import os
+
+import pytest
+
+from transformer_jax.data.config import DOCUMENTS, DataConfig
+from transformer_jax.data.files.documents import WholeFiles, read_documents
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+
+TEXT = "\n One.\nTwo.\n\n \nThree é.\n\n"
+
+
+def write(path, data: bytes) -> str:
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+def texts(path, documents) -> list[str]:
+    return [example["text"] for example in read_documents(path, documents)]
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_document_is_a_file_a_line_or_a_paragraph(tmp_path, name, start, line_end):
+    path = write(tmp_path / name, start + TEXT.replace("\n", line_end).encode())
+    assert texts(path, "file") == [TEXT]
+    assert texts(path, "line") == [" One.", "Two.", "Three é."]
+    assert texts(path, "paragraph") == [" One.\nTwo.", "Three é."]
+
+
+@pytest.mark.parametrize("documents", DOCUMENTS)
+def test_the_last_line_needs_no_end(tmp_path, documents):
+    assert texts(write(tmp_path / "text", b"One."), documents) == ["One."]
+
+
+def test_documents_are_random_access(tmp_path):
+    path = write(tmp_path / "text", TEXT.encode())
+    for documents in DOCUMENTS:
+        examples = read_documents(path, documents)
+        assert examples[-1] == examples[len(examples) - 1]
+        with pytest.raises(IndexError):
+            examples[len(examples)]
+
+
+@pytest.mark.parametrize("documents", DOCUMENTS)
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"", "is empty"),
+        (b"\n \r\n\t\n", "has no text"),
+        (b"one\nt\xffwo\n", ", line 2: not UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path, documents, data, message):
+    path = write(tmp_path / "text", data)
+    with pytest.raises(UserError, match=f"^{path} ?{message}"):
+        read_documents(path, documents)
+    with pytest.raises(UserError, match=f"^cannot read {path}.none"):
+        read_documents(f"{path}.none", documents)
+
+
+def test_many_files_are_not_held_open(tmp_path):
+    for n in range(20):
+        write(tmp_path / f"{n}.txt", b"Some text.\n")
+    open_before = len(os.listdir("/proc/self/fd"))
+    files = WholeFiles(tuple(str(path) for path in sorted(tmp_path.iterdir())))
+    assert len(files) == 20 and files[-1] == {"text": "Some text.\n"}
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_each_file_that_is_named_is_a_corpus(tmp_path):
+    for n in range(3):
+        write(tmp_path / f"{n}.txt", f"{n}\n\n{n}{n}\n".encode())
+    config = DataConfig(name="text", train_text=f"{tmp_path}/*.txt", weights="1,2,3")
+    train = open_split(config, "train")
+    assert [example["text"] for example in train] == [f"{n}\n\n{n}{n}\n" for n in range(3)]
+    assert train.weights == (1, 2, 3)
+    config = DataConfig(name="text", documents="line", train_text=f"{tmp_path}/*.txt")
+    train = open_split(config, "train")
+    assert [example["text"] for example in train] == ["0", "00", "1", "11", "2", "22"]
+
+
+def test_the_field_that_is_not_set_is_named(tmp_path):
+    config = DataConfig(name="text", train_text=write(tmp_path / "text", b"One.\n"))
+    with pytest.raises(UserError, match="data.valid_text is not set: text needs the path of a"):
+        open_split(config, "valid")
+
+
+def test_another_kind_of_document_is_refused():
+    with pytest.raises(ValueError, match="documents is 'page'; choose one of file, line, paragr"):
+        DataConfig(documents="page")

@@ -1,0 +1,148 @@
+import hashlib
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from transformer_jax.data.sets.download import RemoteFile, download
+from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.errors import UserError
+
+CONTENT = bytes(range(256)) * 1000
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Serves the server's `body` under /file.gz; announces `announced` bytes."""
+
+    def do_GET(self):
+        self.server.requests += 1
+        if self.path != "/file.gz":
+            self.send_error(404)
+            return
+        self.send_response(200)
+        if self.server.announced is not None:
+            self.send_header("Content-Length", str(self.server.announced))
+        self.end_headers()
+        try:
+            self.wfile.write(self.server.body)
+        except ConnectionError:
+            self.server.cut_off.set()
+
+    def log_message(self, *args):
+        """Keeps the test's output quiet."""
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.body, server.announced, server.requests = CONTENT, None, 0
+    server.cut_off = threading.Event()
+    server.url = f"http://127.0.0.1:{server.server_port}/file.gz"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def remote_file(url: str) -> RemoteFile:
+    return RemoteFile(url, len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+
+
+def test_downloads_into_a_private_folder(server, tmp_path):
+    folder = tmp_path / "cache" / "set"
+    path = download(remote_file(server.url), folder)
+    assert path == folder / "file.gz"
+    assert path.read_bytes() == CONTENT
+    assert [p.name for p in folder.iterdir()] == ["file.gz"]
+    for made in (folder, folder.parent):
+        assert made.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    "body, announced, complaint",
+    [
+        (CONTENT[:-1] + b"!", None, "SHA-256"),
+        (CONTENT[:1000], None, "broke off after 1000 of 256000 bytes"),
+        (CONTENT[:1000], len(CONTENT), "broke off after 1000 of 256000 bytes"),
+        (b"", None, "broke off after 0 of"),
+        (CONTENT + b"!", None, "longer than the 256000 bytes"),
+    ],
+    ids=["wrong hash", "short", "truncated", "empty", "oversize"],
+)
+def test_wrong_content_leaves_nothing_behind(server, tmp_path, body, announced, complaint):
+    server.body, server.announced = body, announced
+    with pytest.raises(UserError, match=complaint) as error:
+        download(remote_file(server.url), tmp_path)
+    assert server.url in str(error.value)
+    assert "data.dir" in str(error.value) and "TRANSFORMER_JAX_DATA" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_endless_body_is_cut_off(server, tmp_path):
+    server.body = bytes(64 << 20)
+    with pytest.raises(UserError, match="longer than"):
+        download(remote_file(server.url), tmp_path)
+    assert server.cut_off.wait(10)
+
+
+def test_a_failed_download_keeps_the_file_of_before(server, tmp_path):
+    (tmp_path / "file.gz").write_bytes(b"before")
+    server.body = b"wrong"
+    with pytest.raises(UserError):
+        download(remote_file(server.url), tmp_path)
+    assert (tmp_path / "file.gz").read_bytes() == b"before"
+
+
+def test_no_such_page_and_no_server_are_user_errors(server, tmp_path):
+    with pytest.raises(UserError, match="404"):
+        download(remote_file(server.url.replace("file.gz", "other.gz")), tmp_path)
+    with pytest.raises(UserError, match="set data.dir"):
+        download(remote_file("http://127.0.0.1:9/file.gz"), tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_a_user_error(server, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(UserError, match="taken"):
+        download(remote_file(server.url), tmp_path / "taken" / "set")
+    assert server.requests == 0
+
+
+@pytest.fixture
+def public_set(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path / "data"))
+    return PublicSet("some_set", {"file": remote_file(server.url)})
+
+
+def test_an_absent_file_is_downloaded_once(public_set, server, tmp_path):
+    path = public_set.path("file")
+    assert path == str(tmp_path / "data" / "some_set" / "file.gz")
+    assert public_set.path("file") == path
+    assert server.requests == 1
+
+
+@pytest.mark.parametrize("cache_home", ["elsewhere", None])
+def test_user_cache_is_the_fallback(public_set, monkeypatch, tmp_path, cache_home):
+    monkeypatch.delenv("TRANSFORMER_JAX_DATA")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if cache_home:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache_home))
+    cache = tmp_path / (cache_home or ".cache")
+    assert public_set.path("file") == str(cache / "transformer_jax/data/some_set/file.gz")
+
+
+@pytest.mark.parametrize("name", ["file", "file.gz"])
+def test_a_file_in_the_users_folder_is_taken_as_it_is(public_set, server, tmp_path, name):
+    (tmp_path / name).write_bytes(b"the user's own")
+    assert public_set.path("file", str(tmp_path)) == str(tmp_path / name)
+    assert server.requests == 0
+
+
+def test_a_users_folder_without_the_file_is_an_error(public_set, server, tmp_path):
+    with pytest.raises(UserError, match=f"^{tmp_path} has neither file nor file.gz: set data.dir"):
+        public_set.path("file", str(tmp_path))
+    assert server.requests == 0

@@ -1,0 +1,63 @@
+import gzip
+
+import pytest
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sets.tatoeba import assign_parts
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+
+PAIRS = [(f"Sentence {n}.", f"Satz {n}.") for n in range(1000)]
+
+
+def test_pairs_that_share_a_side_stay_together():
+    # One sentence, three translations; one of them translates another sentence, too.
+    def parts_of(n):
+        chain = [("Hi, {}!", "Hallo {}!"), ("hi {}", "Tag {}."), ("Bye {}.", "TAG {}")]
+        chain += [("Bye {}!", "Servus {}")]
+        return assign_parts((english.format(n), german.format(n)) for english, german in chain)
+
+    together = [parts_of(n) for n in range(300)]
+    assert all(len(set(parts)) == 1 for parts in together)
+    assert {parts[0] for parts in together} == {"train", "valid", "test"}
+    assert together == [parts_of(n) for n in range(300)]
+
+
+def test_some_percent_are_held_out_but_no_large_group():
+    parts = assign_parts(PAIRS)
+    for part in ("valid", "test"):
+        assert 5 <= parts.count(part) <= 40
+    for n in range(200):
+        large = [(f"Go {n}!", f"Geh {n}, {m}") for m in range(21)]
+        assert set(assign_parts(large)) == {"train"}
+
+
+@pytest.mark.parametrize("more", ["", "\tCC-BY 2.0 (France) Attribution: tatoeba.org"])
+def test_the_export_is_split_in_either_direction(tmp_path, more):
+    lines = "".join(f"{english}\t{german}{more}\n" for english, german in PAIRS)
+    (tmp_path / "deu.txt").write_text(lines)
+    found = []
+    for split in ("train", "valid", "test"):
+        config = DataConfig(name="tatoeba_de_en", dir=str(tmp_path))
+        there = open_split(config, split)
+        back = open_split(DataConfig(name="tatoeba_en_de", dir=str(tmp_path)), split)
+        assert [(pair["target"], pair["source"]) for pair in back] == [
+            (pair["source"], pair["target"]) for pair in there
+        ]
+        found += [(pair["target"], pair["source"]) for pair in there]
+    assert sorted(found) == sorted(PAIRS)
+
+
+def test_aligned_files_are_taken_as_they_are(tmp_path):
+    for language, line in (("de", "Ja.\n"), ("en", "Yes.\n")):
+        (tmp_path / f"valid.{language}.gz").write_bytes(gzip.compress(line.encode()))
+    config = DataConfig(name="tatoeba_de_en", dir=str(tmp_path))
+    assert list(open_split(config, "valid")) == [{"source": "Ja.", "target": "Yes."}]
+    with pytest.raises(UserError, match=r"neither train.de nor train.de.gz.*manythings.org"):
+        open_split(config, "train")
+
+
+def test_a_line_of_the_export_with_other_columns_is_named(tmp_path):
+    (tmp_path / "deu.txt").write_text("Yes.\tJa.\nNo.\n")
+    with pytest.raises(UserError, match="deu.txt, line 2: not English<tab>German"):
+        open_split(DataConfig(name="tatoeba_de_en", dir=str(tmp_path)), "train")

@@ -1,0 +1,71 @@
+import gzip
+
+import pytest
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sets.text_sets import HELD_OUT_BOOKS, TINY_SHAKESPEARE, WIKITEXT2
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+
+
+def texts(name, folder, split) -> list[str]:
+    examples = open_split(DataConfig(name=name, dir=str(folder)), split)
+    return [example["text"] for example in examples]
+
+
+def test_nine_tenths_of_tiny_shakespeare_are_trained_on(tmp_path):
+    text = "".join(f"é{n}\n" for n in range(33))  # characters, not bytes, are counted
+    (tmp_path / "input.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (train,) = texts("tiny_shakespeare", tmp_path, "train")
+    (valid,) = texts("tiny_shakespeare", tmp_path, "valid")
+    assert len(train) == int(0.9 * len(text)) and train + valid == text
+    assert texts("tiny_shakespeare", tmp_path, "test") == [valid]
+
+
+def test_a_split_of_wikitext2_is_one_document(tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"wiki.{split}.tokens").write_text(f" \n = {split} = \n \n <unk> . \n")
+        assert texts("wikitext2", tmp_path, split) == [f" \n = {split} = \n \n <unk> . \n"]
+
+
+def test_all_that_may_be_downloaded_is_pinned_under_the_name_it_is_looked_for_by():
+    for public_set in (TINY_SHAKESPEARE, WIKITEXT2):
+        for name, remote in public_set.files.items():
+            assert remote.name == name and remote.url.startswith("https://raw.githubusercontent")
+            assert len(bytes.fromhex(remote.sha256)) == 32
+    assert len(WIKITEXT2.files) == 3
+
+
+@pytest.fixture
+def books(tmp_path):
+    for name in ("carroll-alice.txt", "unknown.txt", "README.md", *HELD_OUT_BOOKS.values()):
+        file = name if "." in name else f"{name}.txt"
+        (tmp_path / file).write_text(f"[{name}]\n\nText.\n")
+    packed = gzip.compress(b"Not read: it is there as plain text.\n")
+    (tmp_path / "unknown.txt.gz").write_bytes(packed)
+    (tmp_path / "blake-poems.txt.gz").write_bytes(gzip.compress(b"Poems.\n"))
+    return tmp_path
+
+
+def test_a_book_is_a_document_and_two_are_held_out(books):
+    assert texts("gutenberg", books, "train") == [
+        "Poems.\n",
+        "[carroll-alice.txt]\n\nText.\n",
+        "[unknown.txt]\n\nText.\n",
+    ]
+    assert texts("gutenberg", books, "valid") == ["[chesterton-thursday]\n\nText.\n"]
+    assert texts("gutenberg", books, "test") == ["[austen-persuasion]\n\nText.\n"]
+
+
+def test_a_missing_book_is_named(books):
+    (books / "austen-persuasion.txt").unlink()
+    for split in ("train", "test"):
+        with pytest.raises(UserError, match="neither austen-persuasion.txt nor .*gutenberg.org"):
+            texts("gutenberg", books, split)
+
+
+def test_with_no_book_to_train_on_there_is_a_line(books):
+    for name in ("carroll-alice.txt", "unknown.txt", "unknown.txt.gz", "blake-poems.txt.gz"):
+        (books / name).unlink()
+    with pytest.raises(UserError, match="no book to train on"):
+        texts("gutenberg", books, "train")

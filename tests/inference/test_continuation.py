@@ -1,0 +1,122 @@
+"""What is drawn behind prompts: the same with and without a cache, alone and in a batch."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.continuation import Continuation, Output
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.tokenization import BOS, EOS, PAD, UNK
+
+CONTEXT = 8
+CONFIG = TransformerConfig(
+    d_model=16,
+    d_ff=24,
+    num_heads=2,
+    num_layers=1,
+    positions="learned",
+    max_length=CONTEXT,
+    vocab_size=12,
+    dtype="float32",
+)
+PROMPTS = [[EOS, 5, 6, 7], [EOS], [EOS, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6]]  # the last is too long
+SAMPLED = DecodeConfig(temperature=1.0, max_extra_length=21, seed=3)
+GREEDY = DecodeConfig(beam_size=1, max_extra_length=21)
+PENALIZED = dataclasses.replace(SAMPLED, repetition_penalty=1.2, top_k=5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return DecoderOnly(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def params(model, random_params):
+    row = jnp.ones((1, 1), jnp.int32)
+    params = random_params(model, row, row, row)["params"]
+    # The end of text is made unlikely, so that outputs grow beyond the context.
+    table = np.array(params["embedding"]["table"])
+    return {**params, "embedding": {"table": table * (np.arange(12) != EOS)[:, None]}}
+
+
+@pytest.fixture(scope="module")
+def draw(model, params):
+    engines = {cached: Continuation(model, CONTEXT, use_cache=cached) for cached in (True, False)}
+
+    def draw(prompts, decode, cached=True, first=0):
+        outputs = [Output(prompt, first + i, 0) for i, prompt in enumerate(prompts)]
+        for _ in engines[cached].draw(params, outputs, decode):
+            pass
+        return outputs
+
+    return draw
+
+
+def oracle(model, params, prompt, number, decode):
+    """One token after another, each from the whole model on what it sees."""
+    apply = jax.jit(lambda *row: model.apply({"params": params}, *row))
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(decode.seed), number), 0)
+    tokens, context, log_prob = [], list(prompt), 0.0
+    for step in range(decode.max_extra_length):
+        if len(context) > CONTEXT:
+            context = context[-(CONTEXT // 2) :]
+        row = np.zeros((1, CONTEXT), np.int32)
+        row[0, : len(context)] = context
+        places = np.arange(CONTEXT)[None]
+        logits = apply(row, places, (places < len(context)).astype(np.int32))[0, len(context) - 1]
+        allowed = np.array(logits)
+        if decode.repetition_penalty != 1:
+            for token in {*prompt, *tokens}:
+                penalty = decode.repetition_penalty
+                allowed[token] *= 1 / penalty if allowed[token] > 0 else penalty
+        allowed[[PAD, UNK, BOS]] = -np.inf
+        if decode.top_k:
+            allowed[allowed < np.sort(allowed)[-decode.top_k]] = -np.inf
+        chosen = int(
+            jax.random.categorical(jax.random.fold_in(key, step), jnp.array(allowed))
+            if decode.samples
+            else allowed.argmax()
+        )
+        log_prob += float(jax.nn.log_softmax(logits)[chosen])
+        tokens.append(chosen)
+        context.append(chosen)
+        if chosen == EOS:
+            break
+    return tokens, log_prob
+
+
+@pytest.mark.parametrize("decode", [SAMPLED, GREEDY, PENALIZED], ids=["sampled", "greedy", "new"])
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
+def test_it_is_one_token_after_another(draw, model, params, decode, cached):
+    """Prompts of unequal length, one of them beyond the context, and outputs far beyond it."""
+    outputs = draw(PROMPTS, decode, cached)
+    for number, output in enumerate(outputs):
+        tokens, log_prob = oracle(model, params, PROMPTS[number], number, decode)
+        assert output.tokens == tokens
+        assert output.log_prob == pytest.approx(log_prob, abs=1e-3)
+    assert max(len(output.tokens) for output in outputs) > CONTEXT + CONTEXT // 2
+
+
+def test_an_output_does_not_hang_on_its_neighbours(draw):
+    together = draw(PROMPTS, SAMPLED)
+    for number, prompt in enumerate(PROMPTS):
+        (alone,) = draw([prompt], SAMPLED, first=number)
+        assert alone.tokens == together[number].tokens
+    others = draw(PROMPTS, dataclasses.replace(SAMPLED, seed=4))
+    assert [output.tokens for output in others] != [output.tokens for output in together]
+
+
+def test_an_output_that_is_complete_is_left_alone(model, params, draw):
+    outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS[:2])]
+    engine = Continuation(model, CONTEXT)
+    for _ in engine.draw(params, outputs, SAMPLED, lambda output: output.number == 1):
+        pass
+    first, second = draw(PROMPTS[:2], SAMPLED)
+    assert outputs[0].tokens == first.tokens
+    assert len(outputs[1].tokens) == 1 and outputs[1].tokens == second.tokens[:1]
+    assert all(output.ended for output in outputs)

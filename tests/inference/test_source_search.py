@@ -1,0 +1,76 @@
+"""Beam search with an encoder-decoder: how long its outputs are, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+from transformer_jax.tokenization import BOS, EOS, PAD
+
+SOURCES = [[7, 8, 9, EOS], [5, EOS]]
+
+
+@pytest.fixture(scope="module")
+def task_of(tiny_config):
+    def make(**model):
+        changes = {f"model.{name}": value for name, value in model.items()}
+        settings = read_settings(tiny_config(changes))
+        return build.build_task(settings, {"source": 20, "target": 20}, tokenizers=None)
+
+    return make
+
+
+def test_outputs_are_as_long_as_their_own_sources_allow(task_of, random_params):
+    task = task_of()
+    params = random_params(task)
+    decode = DecodeConfig(beam_size=2, max_extra_length=3, batch_size=4)
+    tokens, scores = task.search(params, SOURCES, decode)
+    assert tokens.shape == (2, 1, 16 + 3) and scores.shape == (2, 1)
+    assert ((tokens != PAD).sum(axis=-1)[:, 0] <= [4 + 3, 2 + 3]).all()
+
+    arrays = {
+        "source": np.array([[7, 8, 9, EOS], [5, EOS, PAD, PAD]]),
+        "prompt": np.full((2, 1), BOS),
+        "limits": np.array([6, 2]),
+        "numbers": np.arange(2),
+    }
+    found = task.search.compiled(params, arrays, decode, 6, may_end=False)
+    assert (found.tokens != PAD).sum(axis=-1)[:, 0].tolist() == [6, 2]
+    assert not (found.tokens == EOS).any()
+
+
+def test_a_prefix_goes_on_as_the_search_itself_would(task_of, random_params):
+    """Forced to start with what greedy search found, it finds the rest."""
+    task = task_of()
+    params = random_params(task)
+    decode = DecodeConfig(beam_size=1, max_extra_length=8, batch_size=2)
+    tokens, _ = task.search(params, SOURCES, decode)
+    whole = [row[row != PAD].tolist() for row in tokens[:, 0]]
+    prefixes = [whole[0][:2], []]
+    rest, _ = task.search(params, SOURCES, decode, prefixes)
+    for output, prefix, found in zip(whole, prefixes, rest[:, 0], strict=True):
+        left = output[len(prefix) :]
+        assert left and found[: len(left)].tolist() == left
+
+
+def test_samples_hang_on_the_number_of_their_source(task_of, random_params):
+    task = task_of()
+    params = random_params(task)
+    decode = DecodeConfig(temperature=1.0, num_outputs=2, max_extra_length=3, batch_size=2)
+    tokens, scores = task.search(params, SOURCES, decode, numbers=[3, 7])
+    swapped, _ = task.search(params, SOURCES[::-1], decode, numbers=[7, 3])
+    np.testing.assert_array_equal(tokens, swapped[::-1])
+    others, _ = task.search(params, SOURCES, decode, numbers=[4, 8])
+    assert (tokens != others).any() and np.isfinite(scores).all()
+
+
+def test_what_cannot_be_searched_is_told(task_of):
+    search = task_of(positions="learned", max_length=50).search
+    with pytest.raises(UserError, match="decode: beam_size is 21; the target vocabulary has 20 pi"):
+        search({}, SOURCES, DecodeConfig(beam_size=21))
+    with pytest.raises(
+        UserError, match="decode: positions 'learned' reach to max_length 50, seque"
+    ):
+        search({}, SOURCES, DecodeConfig(max_extra_length=47))

@@ -1,0 +1,207 @@
+"""metrics.jsonl, TensorBoard events and progress: what is written, and what a resume forgets."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from transformer_jax.errors import UserError
+from transformer_jax.logs import progress as progress_module
+from transformer_jax.logs.progress import ProgressLines, format_seconds, start_progress
+from transformer_jax.logs.run_log import LoggingConfig, RunLog
+
+
+def read_records(workdir):
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def read_events(workdir):
+    """All events: each is stored as length (8 bytes), checksum (4), itself, checksum (4)."""
+    events = []
+    for path in sorted((workdir / "tensorboard").iterdir()):
+        data = path.read_bytes()
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            events.append(Event.FromString(data[12 : 12 + length]))
+            data = data[16 + length :]
+    return events
+
+
+def write_run(workdir, *, start_step, steps):
+    with RunLog(workdir, start_step=start_step, num_steps=100) as log:
+        for step in steps:
+            log.advance(step)
+            log.record(step, "train", {"loss": 1.0 / step})
+
+
+def test_a_record_is_one_object_with_its_step_split_and_figures(tmp_path):
+    with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+        log.record(5, "train", {"loss": np.float32(2.5), "num_tokens": np.int32(7)})
+        log.record(5, "valid", {"bleu": 31.0, "signature": "nrefs:1|case:mixed"})
+    train, valid = read_records(tmp_path)
+    assert isinstance(train.pop("time"), float)
+    assert train == {"step": 5, "split": "train", "loss": 2.5, "num_tokens": 7}
+    assert valid["split"] == "valid"
+    assert valid["signature"] == "nrefs:1|case:mixed"
+
+
+def test_a_record_is_on_disk_before_the_run_ends(tmp_path):
+    with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+        log.record(1, "train", {"loss": 2.5})
+        assert read_records(tmp_path)[0]["loss"] == 2.5
+
+
+def test_figures_go_to_weights_and_biases_too(tmp_path, monkeypatch):
+    calls = []
+
+    class Run:
+        def log(self, figures, step):
+            calls.append((figures, step))
+
+        def finish(self):
+            calls.append("finished")
+
+    def init(**options):
+        calls.append(options)
+        return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    (tmp_path / "config.json").write_text('{"seed": 3}')
+    for start in (0, 5):
+        with RunLog(tmp_path, start_step=start, num_steps=10, wandb="project") as log:
+            log.record(start + 5, "train", {"loss": 2.5, "signature": "text"})
+    begun, logged, finished, again, *_ = calls
+    assert begun["project"] == "project" and begun["config"] == {"seed": 3}
+    assert begun["dir"] == tmp_path and begun["resume"] == "allow"
+    assert logged == ({"train/loss": 2.5}, 5) and finished == "finished"
+    assert again["id"] == begun["id"]  # a run that goes on stays one run
+
+
+def test_without_its_package_weights_and_biases_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="logging.wandb: the package wandb is not installed"):
+        RunLog(tmp_path, start_step=0, num_steps=10, wandb="project")
+
+
+def test_what_is_not_finite_is_null_so_that_the_line_stays_json(tmp_path):
+    with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+        log.record(1, "train", {"loss": float("nan"), "gradient_norm": np.float32("inf")})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    record = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert record["loss"] is None
+    assert record["gradient_norm"] is None
+
+
+def test_a_resume_drops_records_beyond_the_restored_step(tmp_path):
+    write_run(tmp_path, start_step=0, steps=[10, 20, 30])
+    write_run(tmp_path, start_step=20, steps=[30, 40])
+    assert [record["step"] for record in read_records(tmp_path)] == [10, 20, 30, 40]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_new_run_over_one_killed_before_its_first_checkpoint_starts_afresh(tmp_path):
+    write_run(tmp_path, start_step=0, steps=[10, 20])
+    write_run(tmp_path, start_step=0, steps=[10])
+    assert [record["step"] for record in read_records(tmp_path)] == [10]
+
+
+@pytest.mark.parametrize("torn", ['{"step": 2, "spl', '{"step": 2}', "\0\0\0\n"])
+def test_a_line_torn_by_a_kill_is_dropped(tmp_path, torn):
+    write_run(tmp_path, start_step=0, steps=[1])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(torn)
+    write_run(tmp_path, start_step=5, steps=[6])
+    assert [record["step"] for record in read_records(tmp_path)] == [1, 6]
+
+
+def test_a_kill_while_dropping_records_leaves_the_old_file(tmp_path, monkeypatch):
+    write_run(tmp_path, start_step=0, steps=[10, 20])
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+
+    def killed(_descriptor):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", killed)
+    with pytest.raises(KeyboardInterrupt):
+        RunLog(tmp_path, start_step=10, num_steps=100)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
+    write_run(tmp_path, start_step=0, steps=[10, 20])
+    write_run(tmp_path, start_step=10, steps=[20])
+    events = read_events(tmp_path)
+    scalars = [(e.step, v.tag, v.simple_value) for e in events for v in e.summary.value]
+    expected = [(10, 0.1), (20, 0.05), (20, 0.05)]
+    assert [scalar[0::2] for scalar in scalars] == [(s, np.float32(v)) for s, v in expected]
+    assert {scalar[1] for scalar in scalars} == {"train/loss"}
+    # TensorBoard hides all that an earlier file holds from this step on.
+    assert [event.step for event in events if event.HasField("session_log")] == [1, 11]
+
+
+def test_a_disk_without_room_does_not_hide_why_a_run_ended(tmp_path):
+    def record_without_room():
+        with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+            full = open("/dev/full", "wb")  # noqa: SIM115
+            log._events._writer._py_recordio_writer._writer = full
+            log.record(1, "train", {"loss": 1.0})
+            yield
+
+    with pytest.raises(OSError, match="No space left"):
+        list(record_without_room())
+    with pytest.raises(UserError, match="not finite"):
+        recorded = record_without_room()
+        next(recorded)
+        recorded.throw(UserError("the loss is not finite"))
+
+
+def test_without_a_terminal_progress_is_log_lines_with_the_time_left(monkeypatch, caplog):
+    now = iter([1000.0, 1300.0])
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))
+    lines = start_progress(100, 400)
+    assert isinstance(lines, ProgressLines)
+    with caplog.at_level(logging.INFO, logger="transformer_jax"):
+        lines.advance(100)
+        lines.report(200, "train", {"loss": 3.21004, "tokens_per_s": 10453.3, "note": "text"})
+        lines.report(400, "valid", {"bleu": 31.05})
+    assert caplog.messages == [
+        "step 200/400 train loss 3.21 tokens_per_s 10453 10m left",
+        "step 400/400 valid bleu 31.05",
+    ]
+
+
+def test_on_a_terminal_progress_is_a_bar_with_loss_and_speed(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    bar = start_progress(0, 4000)
+    bar.report(1000, "train", {"loss": 3.21004, "accuracy": 0.5, "tokens_per_s": 10453.3})
+    bar.advance(1000)
+    bar.close()
+    shown = capsys.readouterr().err
+    assert "1000/4000" in shown
+    assert "loss 3.21 tokens_per_s 10453" in shown
+    assert "accuracy" not in shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(45, "45s"), (720, "12m"), (3900, "1h05m"), (86400, "24h00m")]
+)
+def test_durations(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_every_steps_must_be_positive():
+    with pytest.raises(ValueError, match="every_steps"):
+        LoggingConfig(every_steps=0)
+
+
+def test_the_logs_import_neither_jax_nor_a_client_of_buckets():
+    heavy = {"jax", "google.cloud.storage"}
+    modules = "transformer_jax.training.logs, transformer_jax.logs.event_file"
+    code = f"import sys, {modules}; sys.exit(bool({heavy} & {{*sys.modules}}))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,169 @@
+"""The parts of a run, from its settings."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from transformer_jax.data.batches.pipeline import train_batches
+from transformer_jax.data.synthetic import synthetic_split
+from transformer_jax.errors import UserError
+from transformer_jax.parallel.engines import create_state
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+
+SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
+
+
+@pytest.fixture
+def task_of(tiny_config):
+    def make(vocab_sizes=SIZES, **changes):
+        changes = {name.replace("__", "."): value for name, value in changes.items()}
+        return build.build_task(read_settings(tiny_config(changes)), vocab_sizes, tokenizers=None)
+
+    return make
+
+
+def test_tokenizers_are_trained_once_and_then_those_of_the_workdir(tiny_config, tmp_path):
+    settings = read_settings(tiny_config({"tokenizer.vocab_size": 60, "tokenizer.joint": False}))
+    examples = [{"source": "the dog sees a cat", "target": "der Hund sieht eine Katze"}] * 3
+    trained = build.build_tokenizers(settings, tmp_path / "tokenizer", synthetic_split(
+        "train", num_examples=50, seed=0
+    ))  # fmt: skip
+    assert build.vocab_sizes(trained) == {"source": 60, "target": 60}
+    again = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    for side in ("source", "target"):
+        text = examples[0][side]
+        assert again[side].encode(text) == trained[side].encode(text)
+    assert trained["source"].encode("the dog") != trained["target"].encode("the dog")
+
+
+def test_a_run_that_starts_from_another_takes_over_its_tokenizers(
+    tiny_config, trained_workdir, tmp_path
+):
+    settings = read_settings(tiny_config({"train.init_from": str(trained_workdir)}))
+    examples = [{"source": "a", "target": "b"}]
+    taken = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    origin = build.build_tokenizers(settings, trained_workdir / "tokenizer", examples)
+    assert taken["source"].encode("the dog") == origin["source"].encode("the dog")
+    assert (tmp_path / "tokenizer").is_dir()
+
+
+def test_a_set_of_another_kind_is_refused(tiny_config, tmp_path):
+    settings = read_settings(tiny_config({"task.name": "tagging"}))
+    with pytest.raises(
+        UserError, match="task tagging reads tags and text, but the examples of para"
+    ):
+        build.build_tokenizers(settings, tmp_path / "new", [{"source": "a", "target": "b"}])
+
+
+def test_a_side_without_a_vocabulary_is_named(tiny_config):
+    settings = read_settings(tiny_config())
+    with pytest.raises(
+        UserError, match="vocabulary of side 'source', and there is none among targ"
+    ):
+        build.build_task(settings, {"target": 800}, tokenizers=None)
+
+
+def test_labels_come_from_the_examples(tiny_config, tmp_path):
+    changes = {"task.name": "tagging", "tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
+    settings = read_settings(tiny_config(changes))
+    examples = [{"text": "the dog", "tags": "D N"}, {"text": "sees", "tags": "V"}]
+    found = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    assert found["tags"].names == ("D", "N", "V") and build.vocab_sizes(found)["tags"] == 3
+
+
+def test_remat_keeps_the_gradient_and_saves_memory(task_of, tiny_config):
+    """Of four layers, deep enough for the saving to show."""
+    deep = {
+        "task.name": "language_modeling",
+        "model.architecture": "decoder_only",
+        "model.num_layers": 4,
+        "model.dropout_rate": 0.1,
+        "data.max_length": 64,
+    }
+    results, memory = [], []
+    for remat in (False, True):
+        settings = read_settings(tiny_config(deep | {"train.remat": remat}))
+        task = build.build_task(settings, {"text": 100}, tokenizers=None)
+        engine = build.build_engine(settings)
+        _, train_step, init_state = build.build_training(settings, task, engine)
+        abstract = build.abstract_state(settings, init_state, engine.mesh)
+        shapes = build.batch_shapes(task.lengths, rows=8)
+        step = engine.compile(train_step, abstract, shapes)
+        batch = {name: np.ones(x.shape, x.dtype) for name, x in shapes.items()}
+        state, sums = step(create_state(init_state, 0, abstract), batch)
+        results.append((optax.tree.get(state, "mu"), sums["loss"]))
+        memory.append(step.executable.memory_analysis().temp_size_in_bytes)
+    jax.tree.map(
+        lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6), *results
+    )
+    assert memory[1] < 0.6 * memory[0]
+
+
+def test_a_task_has_the_sizes_of_its_sections(task_of):
+    task = task_of(
+        vocab_sizes={"source": 30, "target": 20},
+        model__tie_embeddings="target",
+        data__max_source_length=24,
+        train__label_smoothing=0.3,
+    )
+    assert task.lengths == {"source": 24, "target": 48}
+    assert task.label_smoothing == 0.3
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+    assert shapes["source_embedding"]["table"].shape == (30, 16)
+    assert shapes["target_embedding"]["table"].shape == (20, 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task__name": "poetry"}, "config.task.name is 'poetry', not one of translation"),
+        ({"model__architecture": "cnn"}, "config.model.architecture is 'cnn', not one of encoder"),
+        (
+            {"model__positions": "lunar"},
+            "config.model: positions is 'lunar', not one of none, sinu",
+        ),
+        (
+            {"model__positions": "learned", "model__max_length": 40},
+            "config.model: positions 'learned' reach to max_length 40, sequences to 48",
+        ),
+        ({"vocab_sizes": {"source": 30, "target": 20}}, "config.model: tie_embeddings 'all' asks"),
+    ],
+)
+def test_an_unknown_choice_is_told(task_of, changes, message):
+    with pytest.raises(UserError) as caught:
+        task_of(**changes)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_batch_without_room_for_a_row_is_told(tiny_config, task_of):
+    settings = read_settings(tiny_config({"train.tokens_per_batch": 40}))
+    with pytest.raises(UserError, match="config.train: tokens_per_batch 40 has no room for 1 rows"):
+        build.batch_rows(settings, task_of())
+
+
+def test_batch_shapes_are_those_of_the_data(tiny_config, task_of):
+    task = task_of(data__max_source_length=24)
+    rows = build.batch_rows(read_settings(tiny_config()), task)
+    examples = [{"source": np.ones(5, np.int32), "target": np.ones(7, np.int32)}] * 3
+    batches = train_batches(
+        examples, lambda example, rng: example, lengths=task.lengths, rows=rows, seed=0
+    )
+    batch = next(batches)
+    shapes = {name: (array.shape, array.dtype) for name, array in batch.items()}
+    expected = build.batch_shapes(task.lengths, rows)
+    assert shapes == {name: (spec.shape, spec.dtype) for name, spec in expected.items()}
+
+
+def test_the_first_state_is_that_of_the_seed(tiny_config, task_of):
+    settings = read_settings(tiny_config())
+    _, _, init_state = build.build_training(settings, task_of(), build.build_engine(settings))
+    init = jax.jit(init_state)
+    first, again, other = init(0), init(0), init(1)
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert (first.rng != other.rng).any()
+    kernels = [leaf for leaf in jax.tree.leaves(first.params) if leaf.ndim > 1]
+    others = [leaf for leaf in jax.tree.leaves(other.params) if leaf.ndim > 1]
+    assert all((a != b).all() for a, b in zip(kernels, others, strict=True))
+    assert first.step == 0

@@ -1,0 +1,302 @@
+"""What a notebook holds: a run is trained, loaded, used, moved and gone on with."""
+
+import json
+import logging
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.data.sources import open_split
+from transformer_jax.runs import build
+from transformer_jax.runs import train as api
+from transformer_jax.runs.config import read_settings
+
+LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
+
+
+@pytest.fixture
+def workdir(trained_workdir, tmp_path):
+    """A copy of the finished run."""
+    return shutil.copytree(trained_workdir, tmp_path / "run")
+
+
+def records(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def assert_same_arrays(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+# --- Trained ---
+
+
+def test_a_workdir_holds_the_whole_run(trained_workdir, trained):
+    names = {path.name for path in trained_workdir.iterdir()}
+    assert names >= {"config.json", "tokenizer", "checkpoints", "metrics.jsonl", "tensorboard"}
+    kept = json.loads((trained_workdir / "config.json").read_text())
+    assert kept["model"]["d_model"] == trained.config.model.d_model == 16
+    found = records(trained_workdir)
+    assert [r["step"] for r in found if r["split"] == "train"] == [5, 10, 15, 20, 25, 30]
+    assert [r["step"] for r in found if r["split"] == "valid"] == [15, 30]
+    assert found[0].keys() >= {
+        *("loss", "perplexity", "accuracy", "grad_norm", "learning_rate", "padding"),
+        *("tokens_per_s", "step_ms", "time", "mfu", "xla_flops_per_s"),
+    }
+    valid = [r for r in found if r["split"] == "valid"]
+    assert valid[0].keys() >= {"bleu", "chrf", "signature", "loss", "perplexity", "accuracy"}
+    assert valid[0]["num_examples"] == 3
+    predictions = trained_workdir / "predictions" / "valid-30.jsonl"
+    assert len(predictions.read_text().splitlines()) == 3
+
+
+def test_a_run_starts_from_another_and_keeps_its_moving_average(
+    trained, trained_workdir, tiny_config, tmp_path, caplog
+):
+    caplog.set_level(logging.INFO)
+    changes = {"train.init_from": str(trained_workdir), "optimizer.ema_decay": 0.9}
+    changes |= {"train.num_steps": 2, "optimizer.learning_rate": 1e-6}
+    run = tj.train(tiny_config(changes), tmp_path / "run")
+    assert "parameter arrays loaded from" in caplog.text
+    assert "took over the tokenizers of" in caplog.text
+    # So small a learning rate leaves them where they started.
+    near = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3)  # noqa: E731
+    jax.tree.map(near, run.params, trained.params)
+    loaded = tj.load(tmp_path / "run")
+    assert_same_arrays(loaded.params, run.params)
+    assert loaded.predict(LINES) == trained.predict(LINES)
+
+
+def test_a_bucket_is_no_workdir(tiny_config):
+    for use in (tj.load, lambda workdir: tj.train(tiny_config(), workdir)):
+        with pytest.raises(tj.UserError, match="gs://bucket/run is no directory; mount the bucket"):
+            use("gs://bucket/run")
+
+
+def test_training_learns(trained_workdir):
+    train, valid = (
+        [r["loss"] for r in records(trained_workdir) if r["split"] == split]
+        for split in ("train", "valid")
+    )
+    assert train[0] - 0.2 > valid[0] > valid[1]
+
+
+def test_a_run_is_its_parts(trained):
+    assert trained.step == 30
+    assert trained.model.config.d_model == 16
+    sizes = {leaf.dtype.name for leaf in jax.tree.leaves(trained.params)}
+    assert sizes == {"float32"}
+    text = "The dog sees a cat."
+    assert trained.tokenizer["source"].decode(trained.tokenizer["source"].encode(text)) == text
+
+
+# --- Used ---
+
+
+def test_predictions_are_texts_in_order(trained):
+    texts = trained.predict(LINES)
+    assert [type(text) for text in texts] == [str] * 3
+    assert texts[1] == ""
+    assert trained.predict(LINES[::-1]) == texts[::-1]
+    assert trained.predict([]) == []
+
+
+def test_decode_settings_may_be_given(trained):
+    found = trained.n_best(LINES, num_outputs=3)
+    assert [len(outputs) for outputs in found] == [3, 1, 3]
+    assert found[0][0].score >= found[0][2].score
+    with pytest.raises(tj.UserError, match="decode: beam_size is 0; it must be at least 1"):
+        trained.predict(LINES, beam_size=0)
+    with pytest.raises(tj.UserError, match="decode: num_outputs is 5; it must be at most beam_siz"):
+        trained.n_best(LINES, num_outputs=5)
+    with pytest.raises(tj.UserError, match="decode: beam_size is 801; the target vocabulary has 8"):
+        trained.predict(LINES, beam_size=801)
+
+
+def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
+    line = LINES[0]
+    short = trained.under({"data.max_source_length": 4})
+    assert short.predict([line]) != trained.predict([line])
+    assert "line 1" in caplog.messages[0] and "max_source_length is 4" in caplog.messages[0]
+    longer = short.under({"data.max_source_length": 200})
+    assert longer.predict([line]) == trained.predict([line])
+    assert trained.config.data.max_source_length == 48  # as it was
+    assert longer.score([line * 12], ["Der Hund."])[0] < 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.d_model": 32}, "model.d_model: the run's parameters are of another model"),
+        ({"data.max_lenght": 32}, "did you mean config.data.max_length"),
+        ({"model.positions": "learned", "model.max_length": 9}, "'learned' reach to max_length 9"),
+    ],
+)
+def test_what_a_run_cannot_be_read_as(trained, changes, message):
+    with pytest.raises(tj.UserError, match=message):
+        trained.under(changes)
+
+
+def test_scores_are_log_probabilities(trained):
+    one, other = trained.score(LINES[:1] * 2, ["Der Hund.", ""])
+    assert one < 0 and other < 0 and one != other
+    with pytest.raises(tj.UserError, match="score: 1 sources but 2 targets; give pairs"):
+        trained.score(["a"], ["b", "c"])
+
+
+def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
+    run = tj.load(workdir)
+    figures = run.evaluate(split="valid", beam_size=1)
+    assert figures.keys() >= {
+        *("bleu", "chrf", "signature", "loss", "perplexity", "accuracy"),
+        *("step", "split", "num_examples"),
+    }
+    assert (figures["step"], figures["split"], figures["num_examples"]) == (30, "valid", 12)
+    last = [r for r in records(workdir) if r["split"] == "valid"][-1]
+    for name in ("loss", "perplexity", "accuracy"):
+        assert figures[name] == pytest.approx(last[name], rel=1e-5)
+    kept = [
+        json.loads(line)
+        for line in (workdir / "predictions" / "valid-30.jsonl").read_text().splitlines()
+    ]
+    examples = open_split(read_settings(run.config).data, "valid")
+    pairs = [{side: one[side] for side in ("source", "target")} for one in kept]
+    assert pairs == list(examples)
+    assert [one["output"] for one in kept] == run.predict(
+        [example["source"] for example in examples], beam_size=1
+    )
+
+
+def test_a_run_may_be_used_with_rounded_weights(workdir):
+    run = tj.load(workdir)
+    exact = run.evaluate(split="valid", beam_size=1)
+    rounded = run.evaluate(split="valid", beam_size=1, weights="int8")
+    assert 0 < abs(rounded["loss"] / exact["loss"] - 1) < 0.01
+    assert len(run.predict(LINES, beam_size=1, weights="int8")) == len(LINES)
+    assert {leaf.dtype for leaf in jax.tree.leaves(run.params)} == {np.dtype("float32")}
+    with pytest.raises(tj.UserError, match="decode: weights is 'int4', not one of float32, int8"):
+        run.predict(LINES, weights="int4")
+
+
+def test_files_can_be_evaluated(workdir, tmp_path):
+    run = tj.load(workdir)
+    (tmp_path / "a.en").write_text("The dog sees a cat.\n\nA man.\n")
+    (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nEin Mann.\n")
+    figures = run.evaluate(source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
+    assert (figures["split"], figures["num_examples"]) == ("a.en", 3)
+    assert (workdir / "predictions" / "a.en-30.jsonl").exists()
+    with pytest.raises(tj.UserError, match="has no split 'tset'"):
+        run.evaluate(split="tset")
+
+
+# --- Loaded ---
+
+
+def test_a_checkpoint_may_be_chosen(trained_workdir, trained):
+    earlier = tj.load(trained_workdir, checkpoint=15)
+    assert earlier.step == 15
+    best = tj.load(trained_workdir, checkpoint="best")
+    assert best.step in (15, 30)
+    average = tj.load(trained_workdir, average=2)
+    assert average.step == 30
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, earlier.params, trained.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), average.params, mean
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint": 7}, "no checkpoint 7 in .*; take latest, best, or of 15, 30"),
+        ({"average": 3}, "cannot average 3 checkpoints"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there(trained_workdir, options, message):
+    with pytest.raises(tj.UserError, match=message):
+        tj.load(trained_workdir, **options)
+
+
+def test_a_moved_run_predicts_the_same(workdir, trained):
+    moved = workdir.rename(workdir.with_name("elsewhere"))
+    assert tj.load(moved).predict(LINES) == trained.predict(LINES)
+
+
+def test_loading_changes_nothing(workdir):
+    def listing():
+        return {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+
+    before = listing()
+    tj.load(workdir).predict(LINES[:1])
+    assert listing() == before
+
+
+def test_no_run_and_no_checkpoint(workdir, tmp_path):
+    with pytest.raises(tj.UserError, match="absent holds no run: config.json is missing"):
+        tj.load(tmp_path / "absent")
+    shutil.rmtree(workdir / "checkpoints")
+    with pytest.raises(tj.UserError, match="no checkpoint in .*; train there first"):
+        tj.load(workdir)
+
+
+# --- Gone on with ---
+
+
+def test_a_finished_run_says_so(workdir, trained, tiny_config, caplog):
+    with caplog.at_level(logging.INFO, logger="transformer_jax"):
+        run = tj.train(tiny_config(), workdir)
+    assert f"{workdir} has finished its 30 steps; raise train.num_steps for more" in caplog.messages
+    assert run.step == 30
+    assert_same_arrays(run.params, trained.params)
+
+
+def test_a_run_may_grow(workdir, tiny_config):
+    changes = {"train.num_steps": 32, "eval.num_examples": 1, "logging.every_steps": 1}
+    run = tj.train(tiny_config(changes), workdir)
+    assert run.step == 32
+    assert [r["step"] for r in records(workdir)][-3:] == [31, 32, 32]
+    assert json.loads((workdir / "config.json").read_text())["train"]["num_steps"] == 32
+    assert_same_arrays(tj.load(workdir).params, run.params)
+
+
+def test_another_run_is_refused_and_kept(workdir, tiny_config):
+    before = (workdir / "config.json").read_bytes()
+    with pytest.raises(tj.UserError, match="holds another run: its model.d_ff is 32, .* is 48"):
+        tj.train(tiny_config({"model.d_ff": 48}), workdir)
+    assert (workdir / "config.json").read_bytes() == before
+
+
+def test_a_start_that_failed_does_not_claim_its_workdir(tmp_path, tiny_config, monkeypatch):
+    with pytest.raises(tj.UserError, match="tokens_per_batch 40 has no room"):
+        changes = {"train.tokens_per_batch": 40, "tokenizer.vocab_size": 200}
+        tj.train(tiny_config(changes), tmp_path / "run")
+    monkeypatch.setattr(api, "train_plan", lambda *args: FakeState)
+    run = tj.train(tiny_config(), tmp_path / "run")
+    assert run.tokenizer["source"].vocab_size == 800
+
+
+class FakeState:
+    """Of a training that is none."""
+
+    params, step = {}, 0
+
+
+def test_a_loss_that_is_not_finite_becomes_no_checkpoint(workdir, tiny_config):
+    changes = {"train.num_steps": 40, "checkpoint.every_steps": 1}
+    settings = read_settings(tiny_config(changes))
+    _, _, init_state = build.build_training(
+        settings, tj.load(workdir).task, build.build_engine(settings)
+    )
+    with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
+        _, state, data_state = checkpoints.restore(30, jax.eval_shape(init_state, 0))
+        huge = jax.tree.map(lambda leaf: leaf * 1e30, state.params)
+        checkpoints.save(31, state.replace(step=state.step + 1, params=huge), data_state)
+    with pytest.raises(tj.UserError, match="not finite at step 32; nothing of it was saved"):
+        tj.train(tiny_config(changes), workdir)
+    assert checkpoints.latest_step() == 31
+    assert max(record["step"] for record in records(workdir)) == 30

@@ -1,0 +1,85 @@
+"""What is asked of the device that programs are compiled for."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer_jax.nn.products import product_dtype
+from transformer_jax.runtime import platform
+from transformer_jax.runtime.platform import peak_flops
+
+
+@pytest.fixture
+def cpu_with_flags(monkeypatch, tmp_path):
+    """Pretends that the default device is a CPU with these flags."""
+
+    def pretend(flags):
+        cpuinfo = tmp_path / "cpuinfo"
+        cpuinfo.write_text(f"model name : a CPU\nflags : fpu {flags} sse\n")
+        monkeypatch.setattr(platform, "Path", lambda path: cpuinfo)
+        monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+        platform._is_cpu_with_amx.cache_clear()
+
+    yield pretend
+    platform._is_cpu_with_amx.cache_clear()
+
+
+def test_auto_is_float32_on_a_cpu_without_amx(cpu_with_flags):
+    cpu_with_flags("avx512f")
+    assert product_dtype("auto") == jnp.float32
+    assert platform.compiler_options() == {}
+
+
+def test_auto_is_bfloat16_on_a_cpu_with_amx(cpu_with_flags):
+    cpu_with_flags("avx512f amx_bf16 amx_tile")
+    assert product_dtype("auto") == jnp.bfloat16
+
+
+def test_auto_is_bfloat16_on_an_accelerator(cpu_with_flags, monkeypatch):
+    cpu_with_flags("avx512f")
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert product_dtype("auto") == jnp.bfloat16
+    assert platform.compiler_options() == {}
+
+
+def test_options_are_those_that_the_compiler_knows(cpu_with_flags, monkeypatch):
+    cpu_with_flags("amx_bf16")
+    monkeypatch.setattr(platform, "_compiler_knows", lambda options: True)
+    assert platform.compiler_options() == {"xla_cpu_experimental_onednn_custom_call": True}
+    monkeypatch.setattr(platform, "_compiler_knows", lambda options: False)
+    assert platform.compiler_options() == {}
+
+
+def test_an_unknown_option_is_noticed():
+    assert platform._compiler_knows(())
+    assert not platform._compiler_knows((("xla_cpu_option_of_no_release", True),))
+
+
+# --- Peaks.
+
+
+class Device:
+    platform = "gpu"
+
+    def __init__(self, kind):
+        self.device_kind = kind
+
+
+@pytest.mark.parametrize(
+    "kind, peak",
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5p", 459e12),
+        ("Abacus", None),
+    ],
+)
+def test_peaks_go_by_the_start_of_the_kind(kind, peak):
+    assert peak_flops(Device(kind), jnp.bfloat16) == peak
+
+
+def test_the_peak_of_a_cpu_is_measured():
+    assert 1e9 < peak_flops(jax.devices()[0], jnp.float32) < 1e14

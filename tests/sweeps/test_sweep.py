@@ -1,0 +1,151 @@
+"""Sweeps: rows of a small experiment are trained, tabled, drawn, and not trained twice."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.sweeps.files import Sweep, load_sweep
+from transformer_jax.sweeps.sweep import run_seeds, run_sweep
+
+QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
+
+
+@pytest.fixture(scope="module")
+def sweep(tiny_language_model):
+    base = tiny_language_model | {
+        "train.num_steps": 4,
+        "eval.every_steps": 4,
+        "logging.every_steps": 2,
+        "optimizer.learning_rate": 0.04,
+    }
+    rows = {"as it is": {}, "few pairs": {"data.num_train_examples": 100}}
+    longer = {"twice as long": {"data.max_length": 192}}
+    figures = ["loss", "perplexity"]
+    return tj.Sweep(str(QUICKSTART), rows, base, seeds=2, figures=figures, also=longer)
+
+
+@pytest.fixture(scope="module")
+def swept(sweep, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("sweep")
+    return workdir, tj.sweep(sweep, workdir)
+
+
+def test_a_row_has_its_figures_for_each_seed(swept):
+    workdir, rows = swept
+    assert [row.name for row in rows] == ["as it is", "few pairs"]
+    assert list(rows[0].figures) == ["loss", "perplexity", "twice as long"]
+    for row in rows:
+        assert row.seeds == 2 and row.parameters > 1000 and row.tokens_per_s > 0 < row.seconds
+    lines = (workdir / "as_it_is" / "seed_1" / "metrics.jsonl").read_text().splitlines()
+    last = [r for r in map(json.loads, lines) if r["split"] == "valid"][-1]
+    assert rows[0].figures["loss"][1] == last["loss"]
+    # The same lines in longer rows have the same loss: sinusoids know no end.
+    assert rows[0].figures["twice as long"][1] == pytest.approx(last["loss"], rel=1e-4)
+
+
+def test_tables_and_a_picture_are_kept(swept):
+    workdir, rows = swept
+    text = (workdir / "table.txt").read_text()
+    assert "few pairs" in text and f"{rows[0].mean('loss'):.3f}" in text
+    assert (workdir / "table.md").read_text().count("\n") == 4
+    assert (workdir / "table.csv").read_text().startswith("row,loss_mean,loss_deviation")
+    assert (workdir / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_finished_is_not_done_again(sweep, swept, monkeypatch):
+    workdir, rows = swept
+    monkeypatch.setattr("transformer_jax.sweeps.train_together", None)
+    assert run_sweep(sweep, workdir) == rows
+
+
+def test_seeds_one_by_one_have_the_figures_of_seeds_together(sweep, swept, tmp_path):
+    rows = {"as it is": {}}
+    (alone,) = run_sweep(
+        Sweep(sweep.config, rows, sweep.base, seeds=2, figures=["loss"]), tmp_path, at_once=1
+    )
+    _, (together, _) = swept
+    assert alone.figures["loss"] == pytest.approx(together.figures["loss"], rel=1e-4)
+
+
+def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
+    """Those that the sweep's first row has trained are not trained again."""
+    workdir = shutil.copytree(swept[0] / "as_it_is", tmp_path / "seeds")
+    (row,) = run_seeds(tj.config(QUICKSTART, sweep.base), workdir, 2)
+    assert row.name == "seeds" and row.figures == {"loss": swept[1][0].figures["loss"]}
+    assert tj.load(workdir / "seed_1").step == 4
+    assert "seeds" in (workdir / "table.txt").read_text()
+
+
+def test_a_stopped_sweep_goes_on(sweep, swept, tmp_path, monkeypatch):
+    """As after a SIGTERM, which leaves a run before its last step."""
+    import transformer_jax.sweeps as module
+
+    def stopped(configs, folder):
+        runs = trained(configs, folder)
+        return {name: run.__class__(**{**vars(run), "step": 1}) for name, run in runs.items()}
+
+    trained = module._train_group
+    one = Sweep(sweep.config, {"as it is": {}}, sweep.base, seeds=2)
+    shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
+    (tmp_path / "as_it_is" / "result.json").unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_train_group", stopped)
+        assert run_sweep(one, tmp_path) == []
+        assert not (tmp_path / "table.txt").exists()
+    (row,) = run_sweep(one, tmp_path)
+    assert row.figures == {"loss": swept[1][0].figures["loss"]}  # what the task is judged by
+
+
+def test_a_sweep_file_is_read(tmp_path):
+    path = tmp_path / "sweep.py"
+    path.write_text("def get_sweep():\n    return dict(config='c.py', rows={'a': {}}, seeds=4)\n")
+    assert load_sweep(path).seeds == 4
+    assert load_sweep(path, seeds=2).seeds == 2
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("x = 1", "defines no get_sweep()"),
+        ("def get_sweep():\n    return 1 / 0", "fails: ZeroDivisionError"),
+        ("def get_sweep():\n    return dict(config='c', row={})", "did you mean rows?"),
+        ("def get_sweep():\n    return dict(config='c', rows={})", "at least one row"),
+        ("def get_sweep():\n    return dict(rows={'a': {}})", "config"),
+    ],
+)
+def test_a_wrong_sweep_file_is_told(tmp_path, text, message):
+    path = tmp_path / "sweep.py"
+    path.write_text(text)
+    with pytest.raises(tj.UserError) as caught:
+        load_sweep(path)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_sweep_file_is_told(tmp_path):
+    with pytest.raises(tj.UserError, match="there is no sweep file"):
+        load_sweep(tmp_path / "none.py")
+
+
+def test_a_wrong_row_is_named(sweep, tmp_path):
+    wrong = Sweep(sweep.config, {"bad": {"model.num_head": 1}}, sweep.base)
+    with pytest.raises(tj.UserError, match=r"row 'bad'.*did you mean config\.model\.num_heads"):
+        run_sweep(wrong, tmp_path)
+
+
+def test_rows_may_hang_on_the_base_config_and_be_chosen(sweep):
+    def rows(base):
+        return {f"{n} heads": {"model.num_heads": n} for n in (1, 2 * base.model.num_heads)}
+
+    relative = Sweep(sweep.config, rows, sweep.base)
+    assert list(relative.configs({})) == ["1 heads", "4 heads"]
+    assert list(relative.configs({"model.num_heads": 4}, "^8")) == ["8 heads"]
+    with pytest.raises(tj.UserError, match="--rows=deep is found in no name of a row"):
+        relative.configs({}, "deep")
+
+
+def test_names_of_rows_that_share_a_folder_are_refused(sweep):
+    with pytest.raises(tj.UserError, match="differ in nothing but punctuation"):
+        Sweep(sweep.config, {"a b": {}, "a_b": {}}, sweep.base).configs({})

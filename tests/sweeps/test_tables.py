@@ -1,0 +1,53 @@
+"""Tables of experiments: means, deviations, and what is missing."""
+
+import csv
+import io
+import math
+
+import pytest
+
+from transformer_jax.sweeps.tables import Row, as_csv, as_markdown, as_text
+
+ROWS = [
+    Row("base", {"loss": [1.0, 2.0, 3.0], "bleu": [30.0, 31.0, 32.5]}, 1_234_567, 9876.5, 90.0),
+    Row("deep", {"loss": [2.5, math.nan, 2.5], "bleu": [None, None, None]}, 2_000_000, 100.0, 6.0),
+]
+
+
+def test_mean_and_deviation_are_those_of_the_sample():
+    assert ROWS[0].mean("loss") == 2.0
+    assert ROWS[0].deviation("loss") == 1.0  # over n - 1
+    assert ROWS[0].seeds == 3
+
+
+def test_a_seed_that_diverged_is_told_and_not_averaged():
+    assert ROWS[1].mean("loss") == 2.5
+    assert "2.500 ± 0.000 (1 of 3 diverged)" in as_text(ROWS)
+
+
+def test_text_has_columns_of_equal_width():
+    head, base, deep = as_text(ROWS).splitlines()
+    assert head.split() == ["loss", "bleu", "seeds", "parameters", "tokens/s", "time"]
+    assert base.split("  ")[0] == "base" and "2.000 ± 1.000" in base and "31.17 ± 1.26" in base
+    assert base.endswith("3   1,234,567     9,876  1.5 min")
+    assert head.index("seeds") + 5 == base.index(" 3 ") + 2
+    assert " - " in deep  # no such figure
+
+
+def test_one_seed_has_no_deviation():
+    row = Row("one", {"loss": [1.5]}, 10, 1.0, 1.0)
+    assert "±" not in as_text([row]) and "1.500" in as_text([row])
+    assert math.isnan(row.deviation("loss"))
+
+
+def test_markdown_is_a_table():
+    lines = as_markdown(ROWS).splitlines()
+    assert lines[1].startswith("| --- | ---: |")
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_csv_keeps_all_digits():
+    rows = list(csv.DictReader(io.StringIO(as_csv(ROWS))))
+    assert float(rows[0]["bleu_mean"]) == pytest.approx(93.5 / 3, rel=1e-12)
+    assert rows[1]["bleu_mean"] == "" and rows[1]["row"] == "deep"
+    assert rows[0]["parameters"] == "1234567"

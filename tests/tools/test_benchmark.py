@@ -1,0 +1,51 @@
+"""Benchmarks measure the real step and the real search."""
+
+import json
+
+import jax
+import pytest
+
+from transformer_jax.logs.records import to_json
+from transformer_jax.tools import benchmark
+
+KEYS = {
+    *("device", "jax", "dtype", "parameters", "step_ms", "tokens_per_s", "flops_per_s"),
+    *("compile_s", "peak_memory_mb"),
+}
+
+
+def num_parameters(config):
+    """Of the tiny model, counted by hand."""
+    m, t = config.model, config.tokenizer
+    attention, feed_forward = 4 * m.d_model**2, 2 * m.d_model * m.d_ff + m.d_model + m.d_ff
+    norm = 2 * m.d_model
+    encoder = attention + feed_forward + 2 * norm
+    decoder = 2 * attention + feed_forward + 3 * norm
+    return t.vocab_size * m.d_model + encoder + norm + decoder + norm
+
+
+def test_the_training_step(tiny_config):
+    config = tiny_config({"train.accumulation_steps": 4})
+    report = benchmark.train(config, batch_size=4, source_length=48, target_length=48, steps=2)
+    assert report.keys() == KEYS
+    assert report["parameters"] == num_parameters(config)
+    assert (report["dtype"], report["jax"]) == ("float32", jax.__version__)
+    tokens = 4 * (48 + 48)
+    assert report["tokens_per_s"] == pytest.approx(1e3 * tokens / report["step_ms"], rel=0.02)
+    # A multiply and an add for each parameter that a target token meets, and twice that backward;
+    # the rest is the source's and attention's.
+    at_least = 2 * 3 * (4 * 48) * (800 * 16 + 6000)
+    assert at_least < report["flops_per_s"] * report["step_ms"] / 1e3 < 2 * at_least
+    assert report["peak_memory_mb"] > 50
+    assert json.loads(to_json(report)) == report
+
+
+def test_the_search(tiny_config):
+    config = tiny_config({"decode.weights": "int8"})
+    report = benchmark.decode(
+        config, batch_size=2, source_length=6, beam_size=3, output_length=4, steps=1
+    )
+    assert report.keys() == KEYS | {"beam_size", "weights"}
+    assert (report["beam_size"], report["weights"]) == (3, "int8")
+    assert report["tokens_per_s"] == pytest.approx(1e3 * 2 * 4 / report["step_ms"], rel=0.02)
+    assert report["flops_per_s"] is None

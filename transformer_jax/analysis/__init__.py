@@ -1,1 +1,0 @@
-"""Looking at runs and models: figures from what they left or compute, never a run itself."""

@@ -1,0 +1,66 @@
+"""Which checkpoint is meant by "latest", "best" or a step, passing over the damaged ones."""
+
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.step_folder import ITEMS, METRICS, read_score, step_folders
+from transformer_jax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+Which = int | str | None  # a step or its digits, "best", "latest"; None is the latest
+
+
+def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEMS) -> Path:
+    """The folder of the checkpoint that `which` names, its `items` compared with their manifest.
+
+    "best" is the one of the highest score, the newer of equals. In search of the latest and the
+    best, damaged ones are passed over with a warning; a damaged step asked for by number is an
+    error.
+
+    Raises:
+        UserError: there is no such checkpoint, or it is damaged.
+    """
+    folders = step_folders(directory)
+    if not folders:
+        raise UserError(f"no checkpoint in {directory}; train there first")
+    newest_first = list(reversed(folders.values()))
+    match which:
+        case None | "latest":
+            candidates = newest_first
+        case "best":
+            candidates = _best_first(directory, newest_first)
+        case _:
+            return _named(directory, folders, str(which), items)
+    for folder in intact(candidates, items):
+        return folder
+    raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
+
+
+def intact(folders: Iterable[Path], items: Collection[str]) -> Iterator[Path]:
+    """Those of `folders` whose `items` are as they were written; warns about each other one."""
+    for folder in folders:
+        if problem := manifest.damage(folder, items):
+            logger.warning("skipping the damaged checkpoint %s: %s", folder, problem)
+        else:
+            yield folder
+
+
+def _named(directory: Path, folders: dict[int, Path], which: str, items: Collection[str]) -> Path:
+    if not which.isdecimal() or int(which) not in folders:
+        steps = ", ".join(map(str, folders))
+        raise UserError(f"no checkpoint {which} in {directory}; take latest, best, or of {steps}")
+    folder = folders[int(which)]
+    if problem := manifest.damage(folder, items):
+        raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
+    return folder
+
+
+def _best_first(directory: Path, newest_first: list[Path]) -> list[Path]:
+    scores = {folder: read_score(folder) for folder in intact(newest_first, (METRICS,))}
+    scored = [folder for folder, score in scores.items() if score is not None]
+    if not scored:
+        raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
+    return sorted(scored, key=lambda folder: scores[folder], reverse=True)

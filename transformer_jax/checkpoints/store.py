@@ -1,0 +1,204 @@
+"""Checkpoints of a run: what is saved, what is kept, and how it is read back.
+
+Layout of the directory: `STEP/` is one full checkpoint (see `step_folder`), `snapshots/STEP/` holds
+parameters alone, to average over more steps than full checkpoints are kept of.
+"""
+
+import itertools
+import json
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
+
+from transformer_jax.checkpoints.selection import Which, find_checkpoint, intact
+from transformer_jax.checkpoints.step_folder import (
+    DATA,
+    PARAMS,
+    TRAINING,
+    Leaves,
+    fill,
+    join_state,
+    named_leaves,
+    read_arrays,
+    read_data,
+    split_state,
+    step_folders,
+)
+from transformer_jax.checkpoints.writer import CheckpointWriter
+from transformer_jax.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save, and how much to keep."""
+
+    every_steps: int = 1000
+    keep: int = 3  # the latest full checkpoints; the best one is kept besides
+    keep_params: int = 0  # the latest parameters-only snapshots, to average over
+
+    def __post_init__(self):
+        if self.every_steps < 1 or self.keep < 1 or self.keep_params < 0:
+            raise ValueError(
+                "every_steps and keep must be at least 1 and keep_params at least 0: "
+                f"got {self.every_steps}, {self.keep} and {self.keep_params}"
+            )
+
+
+class Checkpoints:
+    """The checkpoints in `directory`.
+
+    Reading changes nothing on disk and may go on beside a training process. What is read has been
+    compared with its SHA-256 manifest; see `selection.find_checkpoint` for how `which` names a
+    checkpoint and what becomes of damaged ones.
+    """
+
+    def __init__(self, directory: Path | str, config: CheckpointConfig):
+        self.directory = Path(directory).absolute()
+        self._snapshots = self.directory / "snapshots"
+        self._config = config
+        self._opened: list[CheckpointWriter] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def save(self, step: int, state: Any, data_state: Any, metrics: dict | None = None) -> None:
+        """Saves in the background; the arrays may be donated as soon as this returns.
+
+        Nothing happens for a step that is there already.
+
+        Args:
+            state: a tree of jax arrays with the parameters at its `params`. Random keys go in as
+                their data (`jax.random.key_data`).
+            data_state: where the data iterator stands; anything that JSON can hold.
+            metrics: {"score": number, ...}, higher is better. Without it, or with a score of NaN,
+                the step is no candidate for the best.
+
+        Raises:
+            UserError: this save, or the one before, failed (disk full, no permission ...).
+            TypeError: JSON cannot hold `data_state`.
+        """
+        params, training = split_state(jax.tree.map(_detached, state))
+        items = {
+            PARAMS: ocp.args.PyTreeSave(params),
+            TRAINING: ocp.args.PyTreeSave(training),
+            # A copy: the iterator goes on while this is written.
+            DATA: ocp.args.JsonSave(json.loads(json.dumps(data_state))),
+        }
+        scored = metrics is not None and not math.isnan(metrics["score"])
+        full, *snapshots = self._writers()
+        full.save(step, items, metrics if scored else None)
+        for writer in snapshots:
+            writer.save(step, {PARAMS: items[PARAMS]}, None)
+
+    def wait(self) -> None:
+        """Blocks until what was saved is on disk; UserError if that failed."""
+        for writer in self._opened:
+            writer.wait()
+
+    def close(self) -> None:
+        """Waits and ends the background threads; UserError as from `wait`."""
+        while self._opened:
+            self._opened.pop().close()
+
+    def latest_step(self) -> int | None:
+        """The newest finished step, damaged or not; None if there is none."""
+        return max(step_folders(self.directory), default=None)
+
+    def resolve(self, which: Which) -> int:
+        """The step of the intact checkpoint that `which` names; UserError if there is none."""
+        return int(find_checkpoint(self.directory, which).name)
+
+    def restore(self, which: Which, abstract_state: Any) -> tuple[int, Any, Any]:
+        """Reads a whole checkpoint, bit for bit as it was saved.
+
+        Args:
+            which: a step, "best", "latest" or None (the latest).
+            abstract_state: the state's tree of `jax.ShapeDtypeStruct` (or of arrays). The arrays
+                come back with its shardings, whatever devices they were saved from; without a
+                sharding, on the first local device.
+
+        Returns:
+            (step, state, data_state)
+
+        Raises:
+            UserError: there is no such checkpoint, it is damaged, or it does not fit.
+        """
+        folder = find_checkpoint(self.directory, which)
+        params, training = split_state(abstract_state)
+        params = read_arrays(folder, PARAMS, params)
+        training = read_arrays(folder, TRAINING, training)
+        return int(folder.name), join_state(abstract_state, params, training), read_data(folder)
+
+    def data_state(self, which: Which) -> Any:
+        """Where the data iterator stood; else as `restore`."""
+        return read_data(find_checkpoint(self.directory, which))
+
+    def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
+        """Reads (and compares) the parameters alone: (step, params). Else as `restore`."""
+        folder = find_checkpoint(self.directory, which, (PARAMS,))
+        params = read_arrays(folder, PARAMS, named_leaves(abstract_params))
+        return int(folder.name), fill(abstract_params, params)
+
+    def average(self, count: int, which: Which, abstract_params: Any) -> tuple[list[int], Any]:
+        """The mean, taken in float32, of the last `count` saved parameters up to step `which`.
+
+        Returns:
+            (the steps, newest first; params)
+
+        Raises:
+            UserError: there are fewer, or as `restore`.
+        """
+        last = int(find_checkpoint(self.directory, which, (PARAMS,)).name)
+        kept = step_folders(self._snapshots) | step_folders(self.directory)
+        newest_first = [kept[step] for step in sorted(kept, reverse=True) if step <= last]
+        chosen = list(itertools.islice(intact(newest_first, (PARAMS,)), max(count, 0)))
+        if count < 1 or len(chosen) < count:
+            raise UserError(
+                f"cannot average {count} checkpoints: {self.directory} holds the parameters of "
+                f"{len(newest_first)} up to step {last}; ask for fewer, or train with a higher "
+                "checkpoint.keep_params"
+            )
+        steps = [int(folder.name) for folder in chosen]
+        logger.info("averaging the parameters of steps %s", ", ".join(map(str, steps)))
+        return steps, fill(abstract_params, _mean(chosen, named_leaves(abstract_params)))
+
+    def _writers(self) -> list[CheckpointWriter]:
+        # Opened by the first save: one who only reads must not touch the directory.
+        if not self._opened:
+            best = BestN(
+                get_metric_fn=lambda metrics: metrics["score"],
+                n=1,
+                keep_checkpoints_without_metrics=False,
+            )
+            policies = {self.directory: AnyPreservationPolicy([LatestN(self._config.keep), best])}
+            if self._config.keep_params:
+                policies[self._snapshots] = LatestN(self._config.keep_params)
+            self._opened = [CheckpointWriter(*item) for item in policies.items()]
+        return self._opened
+
+
+def _mean(folders: list[Path], abstract: Leaves) -> Leaves:
+    total: Leaves = {}
+    for folder in folders:
+        for name, leaf in read_arrays(folder, PARAMS, abstract).items():
+            total[name] = total.get(name, 0) + leaf.astype(jnp.float32)
+    return {name: (total[name] / len(folders)).astype(abstract[name].dtype) for name in abstract}
+
+
+def _detached(leaf: jax.Array) -> jax.Array:
+    # Orbax reads a CPU array in place while it writes, and a step that donates the array would wait
+    # for that. From other devices it copies to the host before it returns.
+    on_cpu = all(device.platform == "cpu" for device in leaf.devices())
+    return jnp.copy(leaf) if on_cpu else leaf

@@ -1,0 +1,111 @@
+"""Saving: steps are written in the background and committed together with their manifest."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import PreservationPolicy
+
+from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.step_folder import DATA, PARAMS, TRAINING, step_folders
+from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """Writes the steps of one directory and deletes those that `policy` does not keep.
+
+    All processes of a job write, each the parts of the arrays that it holds, and call each method
+    in the same order. The directory is one that they share.
+
+    Whoever writes a directory owns it: on opening, what a killed process left half written and
+    damaged steps (with a warning) are deleted, so that neither counts among those kept.
+
+    Raises:
+        UserError: the directory cannot be written; also from `save`, `wait` and `close`.
+    """
+
+    def __init__(self, directory: Path, policy: PreservationPolicy):
+        self._directory = directory
+        self._saving: int | None = None
+        try:
+            hosts.from_primary(lambda: _delete_damaged(directory))
+            self._manager = self._open(policy)
+        except Exception as error:
+            raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
+
+    def save(self, step: int, items: dict[str, Any], metrics: dict[str, Any] | None) -> None:
+        """Starts to save `items` (Orbax save arguments by name), once the save before has finished.
+
+        Nothing happens for a step that is there already.
+        """
+        self.wait()
+        if step in step_folders(self._directory):
+            return
+        self._saving = step
+        try:
+            arguments = ocp.args.Composite(**items)
+            self._manager.save(step, args=arguments, metrics=metrics, force=True)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def wait(self) -> None:
+        """Blocks until the step being saved is committed."""
+        try:
+            self._manager.wait_until_finished()
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Waits and ends the background threads."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+
+    def _open(self, policy: PreservationPolicy) -> ocp.CheckpointManager:
+        options = ocp.CheckpointManagerOptions(
+            best_fn=lambda metrics: metrics["score"],
+            preservation_policy=policy,
+            cleanup_tmp_directories=True,
+            # Two writers save at once: their processes must not take each other's barriers.
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                barrier_sync_key_prefix=self._directory.name
+            ),
+            async_options=ocp.AsyncOptions(
+                post_finalization_callback=self._write_manifest,
+                # Orbax numbers these operations globally: two writers would take each other's.
+                create_directories_asynchronously=False,
+            ),
+        )
+        # Compression would take twice the processor time of everything else from training, for 8%.
+        arrays = ocp.PyTreeCheckpointHandler(use_compression=False)
+        handlers = {PARAMS: arrays, TRAINING: arrays, DATA: ocp.JsonCheckpointHandler()}
+        return ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
+
+    def _write_manifest(self) -> None:
+        # Orbax calls this in a background thread of process 0 when all processes have written their
+        # items, just before it renames the folder: no step is ever seen without its manifest.
+        suffix = ocp.path.atomicity_types.TMP_DIR_SUFFIX
+        manifest.write(self._directory / f"{self._saving}{suffix}")
+
+    def _failure(self, error: Exception) -> UserError:
+        return UserError(
+            f"cannot save the checkpoint of step {self._saving} in {self._directory}: "
+            f"{_cause(error)}; earlier checkpoints are intact"
+        )
+
+
+def _delete_damaged(directory: Path) -> None:
+    for step, folder in step_folders(directory).items():
+        if problem := manifest.damage(folder):
+            logger.warning("deleting the damaged checkpoint of step %d: %s", step, problem)
+            shutil.rmtree(folder)
+
+
+def _cause(error: Exception) -> str:
+    return (str(error) or repr(error)).splitlines()[0]

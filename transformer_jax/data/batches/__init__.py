@@ -1,0 +1,1 @@
+"""From examples to batches: tokens in windows, rows packed, streams that resume."""

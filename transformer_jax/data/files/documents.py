@@ -1,0 +1,79 @@
+"""The user's own text: a document is a whole file, a line or a paragraph."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Example, Parsed, Selection
+from transformer_jax.data.files.text import TextLines, blocks, open_files
+from transformer_jax.errors import UserError
+
+
+@dataclass(frozen=True)
+class WholeFiles(Sequence):
+    """Each file is one document, line ends and blank lines kept.
+
+    A file is read when its document is asked for; only then does it take memory.
+
+    Attributes:
+      paths: UTF-8 text files, plain or gzip (by the ending .gz).
+
+    Raises:
+      UserError: a file cannot be read, or has no text.
+    """
+
+    paths: tuple[str, ...]
+
+    def __post_init__(self):
+        for path in self.paths:
+            lines = TextLines(path)  # looked at now and let go of: many files may be named
+            if not any(line.strip() for line in lines):
+                raise _no_text(path)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Example:
+        return {"text": TextLines(self.paths[index]).text()}
+
+
+def open_split(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+    """The corpora of a split of `text`: one for each file.
+
+    Raises:
+      UserError: no file is named, or one cannot be used.
+    """
+    return open_files(config, split, partial(read_documents, documents=config.documents))
+
+
+def read_documents(path: str, documents: str) -> Sequence[Example]:
+    """The documents {"text": str} of one file.
+
+    Args:
+      path: UTF-8 text, plain or gzip (by the ending .gz).
+      documents: one of `config.DOCUMENTS`.
+
+    Raises:
+      UserError: the file cannot be read, or has no text.
+    """
+    if documents == "file":
+        return WholeFiles((path,))
+    lines = TextLines(path)
+    places = blocks(lines)
+    if not len(places):
+        raise _no_text(path)
+    if documents == "line":
+        not_blank = np.concatenate([np.arange(*place) for place in places])
+        return Selection(Parsed(lines, _document), not_blank)
+    return Parsed(places, lambda place: _document(lines.text(*place).removesuffix("\n")))
+
+
+def _document(text: str) -> Example:
+    return {"text": text}
+
+
+def _no_text(path: str) -> UserError:
+    return UserError(f"{path} has no text: every line of it is blank")

@@ -1,0 +1,74 @@
+"""Files of words with a tag each: the user's own in columns, and trees in brackets.
+
+An example is {"text": words, "tags": tags}, with one space between two words and two tags: word i
+of `text.split(" ")` has tag i of `tags.split(" ")`.
+"""
+
+from collections.abc import Sequence
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Example, Parsed
+from transformer_jax.data.files.text import TextLines, blocks, open_files
+from transformer_jax.data.files.trees import leaves
+from transformer_jax.errors import UserError
+
+
+def open_tagged_words(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+    """The corpora of a split of `tagged_words`: one for each file.
+
+    Raises:
+      UserError: no file is named, or one cannot be used.
+    """
+    return open_files(config, split, read_tagged_words)
+
+
+def read_tagged_words(path: str) -> Sequence[Example]:
+    """The sentences of a file of lines WORD<tab>TAG, with blank lines between sentences.
+
+    Raises:
+      UserError: the file cannot be read or has no sentence, or a line is of another form (the first
+        one is named).
+    """
+    lines = TextLines(path)
+    places = blocks(lines)
+    if not len(places):
+        raise UserError(f"{path} has no sentence: every line of it is blank")
+    for start, stop in places:
+        for i in range(start, stop):
+            _check(lines, i)
+    return Parsed(places, lambda place: _example(lines[i].split("\t") for i in range(*place)))
+
+
+def read_trees(path: str) -> Sequence[Example]:
+    """The words and part-of-speech tags of a file of trees in brackets, one a line.
+
+    Raises:
+      UserError: the file cannot be read, or a line is not one tree (the first such line is named).
+    """
+    lines = TextLines(path)
+    for i, line in enumerate(lines):
+        try:
+            leaves(line)
+        except ValueError as error:
+            raise UserError(
+                f"{path}, line {i + 1}: {error}; expected one tree a line, as (TOP (NN word))"
+            ) from error
+    return Parsed(lines, lambda line: _example(leaves(line)))
+
+
+def _check(lines: TextLines, i: int) -> None:
+    columns = lines[i].split("\t")
+    if len(columns) != 2:
+        problem = f"{len(columns)} columns"
+    elif not all(columns):
+        problem = "no word" if not columns[0] else "no tag"
+    elif any(" " in column for column in columns):
+        problem = "a space within a word or tag"
+    else:
+        return
+    raise UserError(f"{lines.path}, line {i + 1}: {problem}; write word<tab>tag, two columns")
+
+
+def _example(tagged) -> Example:
+    words, tags = zip(*tagged, strict=True)
+    return {"text": " ".join(words), "tags": " ".join(tags)}

@@ -1,0 +1,1 @@
+"""Named sets: public ones, the embedded one, and those of TensorFlow Datasets."""

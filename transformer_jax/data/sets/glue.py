@@ -1,0 +1,88 @@
+"""Four tasks of GLUE, in the tab-separated files that its download script leaves.
+
+Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
+Understanding". SST-2 (Socher et al. 2013): is a sentence of a film review positive? CoLA (Warstadt
+et al. 2019): is a sentence acceptable English? MRPC (Dolan and Brockett 2005): do two sentences
+mean the same? RTE (Dagan et al. 2006 and later): does the second follow from the first? Labels are
+those of the files. All of it is for research.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Example
+from transformer_jax.data.files.labeled import Layout, read_labeled
+from transformer_jax.data.sets.public_sets import PublicSet
+
+GLUE = PublicSet(
+    name="glue",
+    files={},
+    source="or of one task; GLUE's script download_glue_data.py brings them",
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task's files.
+
+    Attributes:
+      folder: their folder below that of GLUE.
+      files: split -> file name. Splits whose labels GLUE keeps to itself are left out.
+      layout: what the columns hold.
+    """
+
+    folder: str
+    files: Mapping[str, str]
+    layout: Layout
+
+
+_TRAIN_AND_VALID = {"train": "train.tsv", "valid": "dev.tsv"}
+
+TASKS = {
+    "sst2": Task(
+        "SST-2",
+        _TRAIN_AND_VALID,
+        Layout(("sentence", "label"), {"text": "sentence", "label": "label"}),
+    ),
+    "cola": Task(
+        "CoLA",
+        _TRAIN_AND_VALID,
+        Layout(
+            ("source", "label", "star", "sentence"),
+            {"text": "sentence", "label": "label"},
+            has_header=False,
+        ),
+    ),
+    "mrpc": Task(
+        "MRPC",
+        _TRAIN_AND_VALID | {"test": "msr_paraphrase_test.txt"},
+        Layout(
+            ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"),
+            {"text": "#1 String", "pair": "#2 String", "label": "Quality"},
+        ),
+    ),
+    "rte": Task(
+        "RTE",
+        _TRAIN_AND_VALID,
+        Layout(
+            ("index", "sentence1", "sentence2", "label"),
+            {"text": "sentence1", "pair": "sentence2", "label": "label"},
+        ),
+    ),
+}
+"""Name of the set -> its files."""
+
+
+def open_split(config: DataConfig, split: str, name: str) -> Sequence[Sequence[Example]]:
+    """The one corpus of a split of `name`, one of `TASKS`.
+
+    `config.dir` is the folder of the task's files, or that of GLUE above it.
+
+    Raises:
+      UserError: the file is missing or of another form.
+    """
+    task = TASKS[name]
+    file = task.files[split]
+    path = GLUE.find(file, config.dir) or GLUE.path(f"{task.folder}/{file}", config.dir)
+    return [read_labeled(path, [task.layout])]

@@ -1,0 +1,31 @@
+"""GUM, the Georgetown University Multilayer corpus: English of many genres, as trees.
+
+Zeldes 2017, "The GUM corpus: creating multilayer resources in the classroom". The tags are of the
+Penn Treebank's extended set. Annotations CC BY 4.0; the texts have licences of their own, some of
+them for use that is not commercial.
+"""
+
+from collections.abc import Sequence
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Example
+from transformer_jax.data.files.tagged import read_trees
+from transformer_jax.data.sets.public_sets import PublicSet
+
+GUM = PublicSet(
+    name="gum",
+    files={},
+    source="github.com/amir-zeldes/gum has the trees of each document in const/, its splits.md "
+    "says which are of dev and test; write one tree a line",
+)
+
+_FILES = {"train": "train.trees", "valid": "dev.trees", "test": "test.trees"}
+
+
+def open_pos(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+    """The one corpus of a split of `pos_gum`: words and their part-of-speech tags.
+
+    Raises:
+      UserError: the file is missing, or a line of it is not a tree.
+    """
+    return [read_trees(GUM.path(_FILES[split], config.dir))]

@@ -1,0 +1,93 @@
+"""SCAN: navigation commands and the action sequences that they stand for.
+
+Lake and Baroni 2018, "Generalization without Systematicity". Three splits of one language:
+"simple" at random, "length" with longer outputs in the test, "addprim_jump" with a verb that
+training shows alone. The set has no validation split: every 20th training example is kept for that.
+"""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Example, Parsed, Selection
+from transformer_jax.data.files.text import TextLines
+from transformer_jax.data.sets.download import RemoteFile
+from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.errors import UserError
+
+_URL = (
+    "https://raw.githubusercontent.com/brendenlake/SCAN/c4b756cbc010d75c912f16c42c8f15dc6b7e6c8f/"
+)
+_EVERY = 20  # training examples, of which one is for validation
+
+SETS = {
+    "scan_simple": ("simple_split", "simple"),
+    "scan_length": ("length_split", "length"),
+    "scan_addprim_jump": ("add_prim_split", "addprim_jump"),
+}
+"""Name -> folder and file name's end in the public repository."""
+
+_PINS = {  # size in bytes and SHA-256
+    "tasks_test_addprim_jump.txt": (
+        1531555,
+        "8147ae2651422c701162e174d9d66158daa57858a26b30317ac61797118ac7a5",
+    ),
+    "tasks_test_length.txt": (
+        1356970,
+        "0760752ed34a75116ae11dcc1ee17526b7500060da1366540730fa24894d7db3",
+    ),
+    "tasks_test_simple.txt": (
+        812450,
+        "1fe1c8f5a19d0dc40e41bab94278f45f66f3dc415a978bd29855a23440610fc6",
+    ),
+    "tasks_train_addprim_jump.txt": (
+        2579619,
+        "e3c78485692e028eed4205e1b8b3fd0e785ef2c12d45b5b89204dadf5b239e23",
+    ),
+    "tasks_train_length.txt": (
+        2723418,
+        "b034212dc7cf87ce62f3a067dd6ad49c4d5cd18d51d615d13825516bcb1ebbc2",
+    ),
+    "tasks_train_simple.txt": (
+        3267938,
+        "941bb8a088c5f53ceff12fde902dc008933cf0c4203cc672c47b5f79d73262dd",
+    ),
+}
+
+SCAN = PublicSet(
+    name="scan",
+    files={
+        f"tasks_{part}_{end}.txt": RemoteFile(
+            f"{_URL}{folder}/tasks_{part}_{end}.txt", *_PINS[f"tasks_{part}_{end}.txt"]
+        )
+        for folder, end in SETS.values()
+        for part in ("train", "test")
+    },
+)
+
+_LINE = re.compile(r"IN: (.*?) OUT: (.*)")
+
+
+def open_split(config: DataConfig, split: str, name: str) -> Sequence[Sequence[Example]]:
+    """The one corpus of a split of `name`, one of `SETS`.
+
+    Raises:
+      UserError: its file is missing, or a line is no "IN: ... OUT: ...".
+    """
+    part = "test" if split == "test" else "train"
+    lines = TextLines(SCAN.path(f"tasks_{part}_{SETS[name][1]}.txt", config.dir))
+    for i, line in enumerate(lines):
+        if not _LINE.fullmatch(line.strip()):
+            raise UserError(f'{lines.path}, line {i + 1}: not "IN: command OUT: actions"')
+    examples = Parsed(lines, _parse)
+    if split == "test":
+        return [examples]
+    held_out = np.arange(len(lines)) % _EVERY == 0
+    return [Selection(examples, np.flatnonzero(held_out if split == "valid" else ~held_out))]
+
+
+def _parse(line: str) -> Example:
+    command, actions = _LINE.fullmatch(line.strip()).groups()
+    return {"source": command, "target": actions}

@@ -1,0 +1,1 @@
+"""Where metrics go: metrics.jsonl, TensorBoard, Weights & Biases, and the progress on stderr."""

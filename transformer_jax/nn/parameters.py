@@ -1,0 +1,82 @@
+"""The one table of parameters: what the array at a path is, and what its axes are.
+
+The optimizer reads here what decays and what Muon orthogonalizes, `nn.int8` what is rounded,
+`parallel.rules` how an array is divided. Paths are an interface: checkpoints and imported weights
+rely on them.
+"""
+
+import dataclasses
+import re
+
+KINDS = ("embedding", "vectors", "matrix", "head", "bias", "scale")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """The parameters whose path has one end.
+
+    Attributes:
+      end: regular expression of the end of the path.
+      kind: "embedding" (of tokens), "vectors" (of positions, distances, token types), "matrix" (a
+        linear map within the model), "head" (a linear map to classes), "bias" or "scale" (of a
+        norm).
+      axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
+        feed-forward network), or what it counts.
+      input_axes: of a linear map, how many of them are its inputs.
+    """
+
+    end: str
+    kind: str
+    axes: tuple[str, ...]
+    input_axes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind is {self.kind!r}, not one of {', '.join(KINDS)}")
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is the matrix of a linear map."""
+        return self.kind in ("matrix", "head")
+
+    @property
+    def decays(self) -> bool:
+        """Whether weight decay shrinks it: matrices and tables, no biases and no scales."""
+        return self.kind not in ("bias", "scale")
+
+
+PARAMETERS = [
+    Parameter(r"(embedding|projection)/table", "embedding", ("vocab", "model")),
+    Parameter(r"positions/table", "vectors", ("positions", "model")),
+    Parameter(r"positions/bucket_biases", "bias", ("buckets", "heads")),
+    Parameter(r"relation/(keys|values)", "vectors", ("distances", "size")),
+    Parameter(r"token_types", "vectors", ("types", "model")),
+    Parameter(r"(query|key|value)/kernel", "matrix", ("model", "heads", "size")),
+    Parameter(r"(query|key|value)/bias", "bias", ("heads", "size")),
+    Parameter(r"norm_(query|key)/scale", "scale", ("size",)),
+    Parameter(r"output/kernel", "matrix", ("heads", "size", "model"), input_axes=2),
+    Parameter(r"(inner|gate)/kernel", "matrix", ("model", "hidden")),
+    Parameter(r"(inner|gate)/bias", "bias", ("hidden",)),
+    Parameter(r"outer/kernel", "matrix", ("hidden", "model")),
+    Parameter(r"(output|outer)/bias", "bias", ("model",)),
+    Parameter(r"(transform|pooler)/kernel", "matrix", ("model", "features")),
+    Parameter(r"(transform|pooler)/bias", "bias", ("model",)),
+    Parameter(r"prediction_head/bias", "bias", ("vocab",)),
+    Parameter(r"classifier/kernel", "head", ("model", "classes")),
+    Parameter(r"classifier/bias", "bias", ("classes",)),
+    Parameter(r"norm(_before|_after)?/scale", "scale", ("model",)),
+    Parameter(r"norm(_before|_after)?/bias", "bias", ("model",)),
+]
+"""Every parameter of every model matches one entry. A part of one's own appends its entries; what
+matches none does not decay and is held whole by every device."""
+
+
+def parameters_at(path: str) -> list[Parameter]:
+    """All entries that the end of a path matches."""
+    return [each for each in PARAMETERS if re.search(rf"(^|_|/){each.end}$", path)]
+
+
+def parameter_at(path: str) -> Parameter | None:
+    """The entry of the parameter at a path, as "decoder/layer_0/feed_forward/inner/kernel"; None
+    where there is none."""
+    return next(iter(parameters_at(path)), None)

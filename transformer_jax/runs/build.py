@@ -1,0 +1,206 @@
+"""From settings to the parts of a run."""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from transformer_jax.errors import UserError
+from transformer_jax.models import MODELS
+from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.nn.residual import each_stream
+from transformer_jax.parallel import rules
+from transformer_jax.parallel.engines import Engine, make_engine
+from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
+from transformer_jax.runs.config import Settings
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.interface import Task, TaskKind
+from transformer_jax.tokenization import (
+    Tokenizers,
+    copy_tokenizers,
+    load_tokenizers,
+    train_tokenizers,
+)
+from transformer_jax.training.evaluation import Evaluator
+from transformer_jax.training.optimizer import make_optimizer, make_schedule
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import make_train_step
+
+
+def build_tokenizers(
+    settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
+) -> Tokenizers:
+    """Those in `directory`; where there are none, first trained on the examples, or taken over from
+    the run that this one starts from, and kept there."""
+    if directory.exists():
+        return load_tokenizers(directory)
+    kind = task_kind(settings)
+    _check_examples(settings, kind, examples[0])
+    labels = {
+        side: itertools.chain.from_iterable(split(example[side]) for example in examples)
+        for side, split in kind.labels.items()
+    }
+    if settings.train.init_from:
+        return copy_tokenizers(Path(settings.train.init_from) / "tokenizer", directory, labels)
+    texts = {side: _texts(examples, parts) for side, parts in kind.texts.items()}
+    return train_tokenizers(settings.tokenizer, texts, directory, labels)
+
+
+def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:
+    wanted = {parts[0] for parts in kind.texts.values()} | set(kind.labels)
+    if not wanted <= set(example):
+        raise UserError(
+            f"task {settings.task.name} reads {' and '.join(sorted(wanted))}, but the examples of "
+            f"{settings.data.name} have {' and '.join(sorted(example))}; choose another data.name"
+        )
+
+
+def _texts(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
+    """The lines of these parts of all examples, with their ends."""
+    for example in examples:
+        for part in parts:
+            yield from io.StringIO(example.get(part, ""), newline="\n")
+
+
+def task_kind(settings: Settings) -> TaskKind:
+    """The registry's entry; UserError where there is none."""
+    return _entry(TASKS, settings.task.name, "task.name")
+
+
+def build_task(
+    settings: Settings, vocab_sizes: dict[str, int], tokenizers: Tokenizers | None
+) -> Task:
+    """The task with its model; no tokenizers are needed where no text is met.
+
+    Args:
+      settings: of the run.
+      vocab_sizes: pieces of each side's vocabulary.
+      tokenizers: of the run.
+
+    Raises:
+      UserError: an unknown task, architecture or choice of the model, or a side is missing.
+    """
+    kind = task_kind(settings)
+    if missing := {*kind.texts, *kind.labels} - vocab_sizes.keys():
+        raise UserError(
+            f"task {settings.task.name} needs a vocabulary of side {min(missing)!r}, and there is "
+            f"none among {', '.join(sorted(vocab_sizes))}; restore the run's tokenizer folder"
+        )
+    model = _entry(MODELS, settings.model.architecture, "model.architecture")
+    try:
+        task = kind.build(model, settings, vocab_sizes, tokenizers)
+        jax.eval_shape(task.init, jax.random.key(0))  # a Flax module refuses its choices here
+    except ValueError as error:
+        raise UserError(f"config.model: {error}") from error
+    return task
+
+
+def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
+    """Pieces of each side's vocabulary."""
+    return {side: tokenizer.vocab_size for side, tokenizer in tokenizers.sides.items()}
+
+
+def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
+    """Likewise before any text is read: what the config asks for, and two labels."""
+    kind = task_kind(settings)
+    return dict.fromkeys(kind.texts, settings.tokenizer.vocab_size) | dict.fromkeys(kind.labels, 2)
+
+
+def build_engine(settings: Settings) -> Engine:
+    """The engine over this job's devices; UserError where they are not those that it asks for."""
+    try:
+        return make_engine(settings.parallel)
+    except ValueError as error:
+        raise UserError(f"config.parallel: {error}") from error
+
+
+def mesh_for_use(settings: Settings) -> Mesh:
+    """The mesh on which a trained run is used: its own, or plain data parallelism where the
+    devices here cannot be divided so."""
+    parallel = dataclasses.replace(settings.parallel, data=None)
+    try:
+        return make_mesh(parallel)
+    except ValueError:
+        return make_mesh(ParallelConfig())
+
+
+def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
+    """Shapes, types and shardings of the state; UserError where the mesh does not divide it."""
+    try:
+        return rules.shard(jax.eval_shape(init_state, settings.seed), mesh)
+    except ValueError as error:
+        raise UserError(f"config.parallel: {error}") from error
+
+
+def build_training(settings: Settings, task: Task, engine: Engine):
+    """The schedule, the pure training step, and a function from a seed to the first state."""
+    schedule = make_schedule(settings.optimizer, settings.model.d_model)
+    optimizer = make_optimizer(settings.optimizer, schedule)
+
+    layers = rematerialized_layers if settings.train.remat else contextlib.nullcontext
+
+    def loss(params, batch, rng):
+        with each_stream(engine.constrain), layers():
+            return task.loss(params, batch, rng)
+
+    ema_decay = settings.optimizer.ema_decay
+    train_step = make_train_step(
+        loss, optimizer, settings.train.accumulation_steps, engine.axis_name, ema_decay
+    )
+
+    @jax.jit  # traced once, whoever asks for its shapes
+    def init_state(seed: int) -> TrainState:
+        init_key, step_key = jax.random.split(jax.random.key(seed))
+        params = task.init(init_key)
+        return TrainState.create(params, optimizer, step_key, averaged=ema_decay is not None)
+
+    return schedule, train_step, init_state
+
+
+def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
+    """Rows of a training batch over all devices, which divide them into so many parts.
+
+    Raises:
+      UserError: `train.tokens_per_batch` has no room for one, or they do not divide among devices.
+    """
+    try:
+        return settings.train.rows(max(task.lengths.values()), shards)
+    except ValueError as error:
+        raise UserError(f"config.train: {error}") from error
+
+
+def batch_shapes(lengths: dict[str, int], rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The arrays of a packed batch."""
+    return {
+        name: jax.ShapeDtypeStruct((rows, length), jnp.int32)
+        for feature, length in lengths.items()
+        for name in (feature, f"{feature}_segment_ids", f"{feature}_positions")
+    }
+
+
+def build_evaluator(
+    settings: Settings,
+    task: Task,
+    examples: Sequence[Any],
+    decode: Any,
+    mesh: Mesh,
+    num_decoded: int | None = None,
+) -> Evaluator:
+    """Scores the task's parameters on examples, all of them decoded unless told how many."""
+    shards = row_shards(mesh)
+    rows = math.ceil(batch_rows(settings, task) / shards) * shards
+    return Evaluator(task, examples, decode, rows, num_decoded)
+
+
+def _entry(registry: dict[str, Any], name: str, field: str) -> Any:
+    if name not in registry:
+        raise UserError(f"config.{field} is {name!r}, not one of {', '.join(registry)}")
+    return registry[name]

@@ -1,0 +1,198 @@
+"""Sweeps: variants of one config, each with several seeds, trained and made a table of.
+
+A folder of a sweep's workdir holds each row; what is finished there is not done again.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import batched
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import DivergedError, UserError
+from transformer_jax.runs import build
+from transformer_jax.runs import train as api
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.replicas import seeded, train_together
+from transformer_jax.runs.run import Run
+from transformer_jax.sweeps import tables
+from transformer_jax.sweeps.files import Sweep, folder_name
+from transformer_jax.sweeps.plot import draw_rows
+from transformer_jax.sweeps.tables import Row
+from transformer_jax.tools.pictures import read_records, save_figure
+
+logger = logging.getLogger(__name__)
+
+
+def run_sweep(
+    sweep: Sweep,
+    workdir: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    at_once: int | None = None,
+    chosen: str = "",
+) -> list[Row]:
+    """Trains what is not trained yet, and writes table.txt, table.md, table.csv and table.png.
+
+    Args:
+      sweep: what to vary.
+      workdir: of the sweep; the same one goes on where it stopped.
+      overrides: of all rows.
+      at_once: how many seeds to train in one program; None: all of a row.
+      chosen: a regular expression; only rows in whose name it is found are trained.
+
+    Returns:
+      The rows, as far as they are finished: after a SIGTERM not all.
+
+    Raises:
+      UserError: a config or its data cannot be used, or the workdir holds another sweep.
+    """
+    workdir, rows = api.workdir_path(workdir), []
+    configs = sweep.configs(overrides or {}, chosen)
+    for number, (name, config) in enumerate(configs.items(), start=1):
+        logger.info("row %d of %d: %s", number, len(configs), name)
+        folder = workdir / folder_name(name)
+        try:
+            rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds))
+        except _Stopped:
+            logger.info("stopped at row %s; the same command goes on", name)
+            return rows
+        write_tables(rows, workdir)
+    return rows
+
+
+def run_seeds(config: ConfigDict, workdir: str | Path, count: int) -> list[Row]:
+    """Trains `count` seeds of a config together: `workdir/seed_0` and so on, and the table of one
+    row; else as `run_sweep`."""
+    workdir = api.workdir_path(workdir)
+    sweep = Sweep(config="", rows={workdir.name: {}}, seeds=count)
+    try:
+        rows = [_row(sweep, workdir.name, config, workdir, at_once=count)]
+    except _Stopped:
+        logger.info("stopped; the same command goes on")
+        return []
+    write_tables(rows, workdir)
+    return rows
+
+
+def write_tables(rows: Sequence[Row], workdir: Path) -> None:
+    """Writes table.txt, table.md, table.csv and table.png."""
+    ways = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
+    for ending, write in ways.items():
+        (workdir / f"table.{ending}").write_text(write(rows).rstrip() + "\n", encoding="utf-8")
+    save_figure(draw_rows(rows), workdir / "table.png")
+
+
+def _row(sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int) -> Row:
+    """A row, from its folder where it is finished; `_Stopped` where its training was."""
+    kept = folder / "result.json"
+    asked = {"config": config.to_dict(), "seeds": sweep.seeds}
+    asked |= {"also": {each: dict(changes) for each, changes in sweep.also.items()}}
+    if kept.exists():
+        result = json.loads(kept.read_text(encoding="utf-8"))
+        if result["asked"] == asked:
+            return Row(name, **result["row"])
+    folder.mkdir(parents=True, exist_ok=True)
+    with _stopwatch(folder / "seconds") as seconds:
+        runs = dict(_trained(seeded(config, sweep.seeds), folder, at_once))
+        result = _measured(sweep, runs, min(at_once, sweep.seeds)) | {"seconds": seconds()}
+    record = {"asked": asked, "row": result}
+    kept.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    return Row(name, **result)
+
+
+def _trained(
+    configs: Mapping[str, ConfigDict], folder: Path, at_once: int
+) -> Iterator[tuple[Path, Run | None]]:
+    """The workdir and the run of each config; None in place of one that diverged."""
+    groups = list(batched(configs.items(), at_once))
+    for number, group in enumerate(map(dict, groups)):
+        place = folder if len(groups) == 1 else folder / f"group_{number}"
+        try:
+            runs = _train_group(group, place)
+        except DivergedError as error:
+            logger.warning("%s", error)
+            runs = dict.fromkeys(group)
+        for name, run in runs.items():
+            if run is not None and run.step < run.config.train.num_steps:
+                raise _Stopped
+            yield place / name, run
+
+
+def _train_group(configs: Mapping[str, ConfigDict], folder: Path) -> dict[str, Run]:
+    if len(configs) > 1:
+        return train_together(configs, folder)
+    return {name: api.train(config, folder / name) for name, config in configs.items()}
+
+
+def _measured(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
+    """The fields of a `Row`, but name and seconds."""
+    trained = [run for run in runs.values() if run is not None]
+    names = list(sweep.figures or _default_figures(trained))
+    records = [read_records(path) for path in runs]
+    valid = [_last(of_run, "valid") for of_run in records]
+    figures = {name: [_number(record, name) for record in valid] for name in names}
+    for name, changes in sweep.also.items():
+        figures[name] = [run and _loss_under(run, changes) for run in runs.values()]
+    speeds = [r["tokens_per_s"] for of_run in records for r in of_run if r["split"] == "train"]
+    params = trained[0].params if trained else {}
+    return {
+        "figures": figures,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "tokens_per_s": statistics.median(speeds) * at_once if speeds else 0.0,
+    }
+
+
+def _default_figures(runs: Sequence[Run]) -> list[str]:
+    chooses = [run.task.best_by.removeprefix("-") for run in runs[:1]]
+    return list(dict.fromkeys(["loss", *chooses]))
+
+
+def _last(records: Sequence[Mapping[str, Any]], split: str) -> Mapping[str, Any]:
+    return next((record for record in reversed(records) if record["split"] == split), {})
+
+
+def _number(record: Mapping[str, Any], name: str) -> float | None:
+    """A figure; None where there is none of this name, NaN where it was not finite."""
+    value = record.get(name, None if record else math.nan)
+    return math.nan if value is None and name in record else value
+
+
+def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
+    """The run's loss of the validation split under another config."""
+    try:
+        run = run.under(changes)
+    except UserError as error:
+        logger.info("%s: %s", ", ".join(f"{k}={v}" for k, v in changes.items()), error)
+        return None
+    settings = read_settings(run.config)
+    examples, mesh = open_split(settings.data, "valid"), build.mesh_for_use(settings)
+    evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
+    return float(evaluator.loss_figures(run.params)["loss"])
+
+
+@contextlib.contextmanager
+def _stopwatch(path: Path) -> Iterator[Callable[[], float]]:
+    """Gives a function that tells the seconds spent so far, earlier starts' included."""
+    before = float(path.read_text()) if path.exists() else 0.0
+    start = time.perf_counter()
+
+    def seconds() -> float:
+        return before + time.perf_counter() - start
+
+    try:
+        yield seconds
+    finally:
+        path.write_text(f"{seconds():.1f}\n")
+
+
+class _Stopped(Exception):
+    """A SIGTERM came."""

@@ -1,0 +1,174 @@
+"""The real step and the real search on random tokens: how fast, and what they cost."""
+
+import dataclasses
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from transformer_jax.errors import UserError
+from transformer_jax.nn.int8 import weights_as
+from transformer_jax.nn.products import product_dtype
+from transformer_jax.parallel.engines import create_state
+from transformer_jax.parallel.mesh import row_shards
+from transformer_jax.runs import build
+from transformer_jax.runs.config import Settings, read_settings
+from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.translation import Translation
+from transformer_jax.tokenization import BOS, NUM_SPECIALS
+
+_WARM_UP = 3
+
+
+def train(
+    config: ConfigDict,
+    batch_size: int = 32,
+    source_length: int | None = None,
+    target_length: int | None = None,
+    steps: int = 20,
+) -> dict[str, Any]:
+    """Times the training step on full rows: of 32 source and 32 target tokens, or those of a
+    one-sided task. tokens/s counts the tokens that are read, of pairs those of both sides.
+
+    Raises:
+      UserError: the rows do not divide among the devices, or a one-sided task is given lengths.
+    """
+    settings, task = _task(config)
+    settings = dataclasses.replace(
+        settings, train=dataclasses.replace(settings.train, accumulation_steps=1)
+    )
+    engine = build.build_engine(settings)
+    _, train_step, init_state = build.build_training(settings, task, engine)
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
+    state = engine.adopt(create_state(init_state, settings.seed, abstract))
+    if batch_size % row_shards(engine.mesh):
+        raise UserError(
+            f"--batch_size {batch_size} does not divide among {row_shards(engine.mesh)} devices"
+        )
+    lengths = _row_lengths(task, source_length, target_length)
+    highest = dict.fromkeys(lengths, settings.tokenizer.vocab_size)
+    highest |= dict.fromkeys(build.task_kind(settings).labels, NUM_SPECIALS + 1)
+    batch = _random_batch(lengths, batch_size, highest)
+    start = time.perf_counter()
+    step = engine.compile(train_step, abstract, build.batch_shapes(lengths, batch_size))
+    executable = step.executable
+    compile_s = time.perf_counter() - start
+
+    def run() -> None:
+        nonlocal state
+        state, sums = step(state, batch)
+        jax.block_until_ready(sums)
+
+    seconds = _median_seconds(run, steps)
+    tokens = batch_size * sum(lengths[side] for side in task.read)
+    return _report(settings, abstract.params, seconds, tokens, executable, compile_s)
+
+
+def decode(
+    config: ConfigDict,
+    batch_size: int = 64,
+    source_length: int = 24,
+    beam_size: int | None = None,
+    output_length: int = 32,
+    steps: int = 5,
+) -> dict[str, Any]:
+    """Times the search for outputs of exactly `output_length` tokens; tokens/s counts those of one
+    output a sentence."""
+    settings, task = _task(config)
+    if not isinstance(task, Translation):
+        raise UserError(
+            "benchmark decode: times a search, so the config's task must be translation"
+        )
+    params = jax.jit(task.init)(jax.random.key(settings.seed))
+    options = dataclasses.replace(
+        settings.decode,
+        beam_size=beam_size or settings.decode.beam_size,
+        batch_size=batch_size,
+    )
+    params = weights_as(options.weights, params)
+    size = {"source": settings.tokenizer.vocab_size}
+    arrays = {
+        "source": _random_batch({"source": source_length}, batch_size, size)["source"],
+        "prompt": np.full((batch_size, 1), BOS, np.int32),
+        "limits": np.full(batch_size, output_length, np.int32),
+        "numbers": np.arange(batch_size, dtype=np.int32),
+    }
+    start = time.perf_counter()
+    search = task.search.compiled.lower(
+        params, arrays, options, output_length, may_end=False
+    ).compile()
+    compile_s = time.perf_counter() - start
+    seconds = _median_seconds(lambda: jax.block_until_ready(search(params, arrays)), steps)
+    tokens = batch_size * output_length
+    report = _report(settings, params, seconds, tokens, search, compile_s)
+    # XLA counts the body of a loop once, whatever its number of turns.
+    search_settings = {"beam_size": options.beam_size, "weights": options.weights}
+    return search_settings | report | {"flops_per_s": None}
+
+
+def _task(config: ConfigDict):
+    settings = read_settings(config)
+    sizes = build.assumed_vocab_sizes(settings)
+    return settings, build.build_task(settings, sizes, tokenizers=None)
+
+
+def _row_lengths(task: Task, source: int | None, target: int | None) -> dict[str, int]:
+    if isinstance(task, Translation):
+        return {"source": source or 32, "target": target or 32}
+    if source or target:
+        raise UserError("--source_length, --target_length are of pairs; set config.data.max_length")
+    return dict(task.lengths)
+
+
+def _random_batch(
+    lengths: dict[str, int], rows: int, vocab_sizes: dict[str, int]
+) -> dict[str, np.ndarray]:
+    """Packed rows that are full: one sentence of random pieces each."""
+    rng, batch = np.random.default_rng(0), {}
+    for feature, length in lengths.items():
+        shape = (rows, length)
+        batch[feature] = rng.integers(NUM_SPECIALS, vocab_sizes[feature], shape, np.int32)
+        batch[f"{feature}_segment_ids"] = np.ones(shape, np.int32)
+        batch[f"{feature}_positions"] = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    return batch
+
+
+def _median_seconds(run: Callable[[], None], times: int) -> float:
+    seconds = []
+    for _ in range(_WARM_UP + times):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[_WARM_UP:])
+
+
+def _report(
+    settings: Settings, params: Any, seconds: float, tokens: int, compiled: Any, compile_s: float
+) -> dict[str, Any]:
+    device = jax.devices()[0]
+    flops = (compiled.cost_analysis() or {}).get("flops")
+    return {
+        "device": device.device_kind,
+        "jax": jax.__version__,
+        "dtype": product_dtype(settings.model.dtype).name,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        "step_ms": round(1e3 * seconds, 2),
+        "tokens_per_s": round(tokens / seconds),
+        "flops_per_s": flops and round(flops / seconds),
+        "compile_s": round(compile_s, 1),
+        "peak_memory_mb": _peak_memory(device) >> 20,
+    }
+
+
+def _peak_memory(device: jax.Device) -> int:
+    """Bytes: of the device where it counts them, else of the process."""
+    stats = device.memory_stats() or {}
+    unit = 1 if sys.platform == "darwin" else 1024
+    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return stats.get("peak_bytes_in_use", process)

@@ -1,0 +1,32 @@
+"""What training a config would hold, before anything is trained."""
+
+import jax
+from ml_collections import ConfigDict
+
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+
+
+def describe(config: ConfigDict) -> str:
+    """What training would hold: the parameters, the batch and the memory of a step, as text."""
+    settings = read_settings(config)
+    task = build.build_task(settings, build.assumed_vocab_sizes(settings), tokenizers=None)
+    engine = build.build_engine(settings)
+    _, train_step, init_state = build.build_training(settings, task, engine)
+    state = build.abstract_state(settings, init_state, engine.mesh)
+    batch = build.batch_shapes(task.lengths, build.batch_rows(settings, task, engine.row_shards))
+    memory = engine.compile(train_step, state, batch).executable.memory_analysis()
+    held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    leaves = jax.tree_util.tree_leaves_with_path(state.params)
+    table = [
+        (jax.tree_util.keystr(path, simple=True, separator="/"), str(leaf.shape), leaf.size)
+        for path, leaf in leaves
+    ]
+    lines = [f"{path:64}{shape:>18}{size:>14,}" for path, shape, size in table]
+    lines.append(f"{'parameters':64}{'':18}{sum(size for *_, size in table):>14,}")
+    lines += [f"batch {name:58}{x.shape!s:>18}" for name, x in batch.items()]
+    lines.append(
+        f"memory of a step: {held / 2**30:.2f} GiB on each of {engine.mesh.size} devices "
+        "(state, batch and what XLA needs besides)"
+    )
+    return "\n".join(lines)
