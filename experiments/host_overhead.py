@@ -5,7 +5,7 @@
 
 Trains with the real data, loop and log, but waits for the end of each compiled call, so that
 nothing can hide behind the device: the time between two calls is the next batch, its way to the
-devices, the figures, the log and the bar. Fields of the config are set as for `train`; a small
+devices, the metrics, the log and the bar. Fields of the config are set as for `train`; a small
 model will do. Prints one JSON object, times in ms.
 """
 
@@ -66,8 +66,8 @@ def timed_calls(config) -> list[tuple[float, float]]:
 def summary(seconds: list[float]) -> dict[str, float]:
     """Median, mean and the 99th percentile, in milliseconds."""
     last = statistics.quantiles(seconds, n=100)[-1]
-    figures = {"median": statistics.median(seconds), "mean": statistics.mean(seconds), "p99": last}
-    return {name: round(1e3 * value, 3) for name, value in figures.items()}
+    metrics = {"median": statistics.median(seconds), "mean": statistics.mean(seconds), "p99": last}
+    return {name: round(1e3 * value, 3) for name, value in metrics.items()}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ python experiments/kill_resume.py --config=configs/quickstart.py --workdir=runs/
 
 Trains once without interruption and once with SIGKILL (or `--signal=SIGTERM`, which costs no step)
 at random steps, some of them while a checkpoint is being written; then compares all that the two
-last checkpoints hold and the figures of both. Fields of the config are set as for `train`. Prints
+last checkpoints hold and the metrics of both. Fields of the config are set as for `train`. Prints
 one JSON object; exit status 1 if anything differs.
 """
 
@@ -50,7 +50,7 @@ def main() -> int:
     whole, killed = args.workdir / "uninterrupted", args.workdir / "killed"
     fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
     num_steps = tj.config(args.config, fields).train.num_steps
-    # Every step is watched, and its figures can be compared.
+    # Every step is watched, and its metrics can be compared.
     command = ["train", f"--config={args.config}", *overrides, "--config.logging.every_steps=1"]
 
     finish(command, whole)
@@ -61,7 +61,7 @@ def main() -> int:
         print(f"kill {len(kills)}: {kill}", file=sys.stderr)
     finish(command, killed)
     different = differences(whole, killed)
-    if figures(whole) != figures(killed):
+    if metrics(whole) != metrics(killed):
         different.append("metrics.jsonl")
     report = {
         "config": args.config,
@@ -184,7 +184,7 @@ def last_arrays(workdir: Path) -> dict[str, tuple]:
     return found
 
 
-def figures(workdir: Path) -> list[dict]:
+def metrics(workdir: Path) -> list[dict]:
     """The records of a run without those that tell the time."""
     lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = map(json.loads, lines)

@@ -17,5 +17,5 @@ def get_sweep():
         for norm in NORMS
     }
     return dict(
-        config="configs/multi30k_en_de_tiny.py", rows=rows, seeds=3, figures=["loss", "bleu"]
+        config="configs/multi30k_en_de_tiny.py", rows=rows, seeds=3, metrics=["loss", "bleu"]
     )

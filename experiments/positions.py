@@ -30,6 +30,6 @@ def get_sweep():
         base=base,
         rows=rows,
         seeds=3,
-        figures=["loss"],
+        metrics=["loss"],
         also={f"loss at {n * TRAINED}": {"data.max_length": n * TRAINED} for n in (2, 4)},
     )

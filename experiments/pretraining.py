@@ -39,5 +39,5 @@ def get_sweep():
             rows[f"{body}, from scratch, {rate:g}"] = own
             rows[f"{body}, pre-trained, {rate:g}"] = own | {"train.init_from": pretrained}
     return dict(
-        config="configs/sst2.py", base=base, rows=rows, seeds=5, figures=["accuracy", "loss"]
+        config="configs/sst2.py", base=base, rows=rows, seeds=5, metrics=["accuracy", "loss"]
     )

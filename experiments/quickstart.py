@@ -31,15 +31,15 @@ def main() -> None:
 def report(run: Run, split: str, meaning: str) -> None:
     """Prints the scores of one split and its first translations."""
     examples = open_split(read_settings(run.config).data, split)
-    figures = run.evaluate(split=split)
+    metrics = run.evaluate(split=split)
     by_dictionary = score_translations(
         [dictionary_translate(example["source"]) for example in examples],
         [example["target"] for example in examples],
     )
     print(f"\n{split}: {len(examples)} {meaning}")
-    print(f"  BLEU {figures['bleu']:5.1f}  the model's")
+    print(f"  BLEU {metrics['bleu']:5.1f}  the model's")
     print(f"  BLEU {by_dictionary['bleu']:5.1f}  of a word-for-word dictionary")
-    print(f"  {figures['signature']}")
+    print(f"  {metrics['signature']}")
     path = run.workdir / "predictions" / f"{split}-{run.step}.jsonl"
     for line in path.read_text(encoding="utf-8").splitlines()[:NUM_SHOWN]:
         shown = json.loads(line)

@@ -38,5 +38,5 @@ def get_sweep():
         config="configs/multi30k_en_de_tiny.py",
         rows=rows,
         seeds=3,
-        figures=["perplexity", "bleu", "accuracy"],
+        metrics=["perplexity", "bleu", "accuracy"],
     )

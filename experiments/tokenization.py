@@ -18,4 +18,4 @@ def get_sweep():
     rows["word 8000"] = {"tokenizer.kind": "word", "tokenizer.vocab_size": 8000}
     longer = {"data.max_source_length": 256, "data.max_target_length": 256}
     rows["char"] = {"tokenizer.kind": "char", "tokenizer.vocab_size": 200, **longer}
-    return dict(config="configs/multi30k_en_de_tiny.py", rows=rows, seeds=3, figures=["bleu"])
+    return dict(config="configs/multi30k_en_de_tiny.py", rows=rows, seeds=3, metrics=["bleu"])

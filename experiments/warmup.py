@@ -26,5 +26,5 @@ def get_sweep():
         base=base,
         rows=rows,
         seeds=3,
-        figures=["loss", "bleu"],
+        metrics=["loss", "bleu"],
     )

@@ -1,4 +1,4 @@
-"""Sums over tokens and the figures made of them."""
+"""Sums over tokens and the metrics made of them."""
 
 import math
 
@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax import metrics
+from transformer_jax.metrics import add_sums, metrics_of, token_sums
 
 # Four positions over three words; the third is padding.
 PROBABILITIES = np.array([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.9, 0.05, 0.05], [0.2, 0.2, 0.6]]])
@@ -16,7 +16,7 @@ WEIGHTS = np.array([[1, 1, 0, 1]], np.float32)
 
 
 def test_sums_over_the_tokens_that_count():
-    sums = metrics.token_sums(LOGITS, LABELS, WEIGHTS)
+    sums = token_sums(LOGITS, LABELS, WEIGHTS)
     assert {name: value.shape for name, value in sums.items()} == dict.fromkeys(sums, ())
     assert sums["tokens"] == 3
     assert sums["correct"] == 2
@@ -24,33 +24,33 @@ def test_sums_over_the_tokens_that_count():
 
 
 def test_sums_do_not_differentiate():
-    grad = jax.grad(lambda logits: metrics.token_sums(logits, LABELS, WEIGHTS)["nll"])(LOGITS)
+    grad = jax.grad(lambda logits: token_sums(logits, LABELS, WEIGHTS)["nll"])(LOGITS)
     np.testing.assert_array_equal(grad, 0)
 
 
 def test_batches_add_up_in_double_precision():
     total = {}
     for _ in range(3):
-        total = metrics.add(total, {"tokens": np.float32(2**24), "nll": np.float32(0.5)})
-    total = metrics.add(total, {"tokens": np.float32(1), "nll": np.float32(0.25)})
+        total = add_sums(total, {"tokens": np.float32(2**24), "nll": np.float32(0.5)})
+    total = add_sums(total, {"tokens": np.float32(1), "nll": np.float32(0.25)})
     assert total == {"tokens": 3 * 2**24 + 1, "nll": 1.75}
     assert all(type(value) is np.float64 for value in total.values())
 
 
 def test_batches_of_replicas_add_up_each_by_itself():
     each = np.array([2**24, 0.5], np.float32)
-    total = metrics.add(metrics.add({}, {"nll": each}), {"nll": np.ones(2, np.float32)})
+    total = add_sums(add_sums({}, {"nll": each}), {"nll": np.ones(2, np.float32)})
     assert total["nll"].tolist() == [2**24 + 1, 1.5]
 
 
 def test_figures_are_ratios_of_sums():
     sums = {"tokens": 4.0, "loss": 6.0, "nll": 4 * math.log(3), "correct": 1.0}
-    figures = metrics.figures({**sums, "filled": 15.0, "slots": 20.0})
-    assert figures == pytest.approx(
+    metrics = metrics_of({**sums, "filled": 15.0, "slots": 20.0})
+    assert metrics == pytest.approx(
         {"loss": 1.5, "perplexity": 3.0, "accuracy": 0.25, "padding": 0.25}
     )
 
 
 def test_a_diverged_model_still_has_a_perplexity():
     sums = {"tokens": 1.0, "loss": 1e4, "nll": 1e4, "correct": 0.0, "filled": 1.0, "slots": 1.0}
-    assert metrics.figures(sums)["perplexity"] == pytest.approx(math.exp(700))
+    assert metrics_of(sums)["perplexity"] == pytest.approx(math.exp(700))

@@ -1,4 +1,4 @@
-"""Sums over tokens that the device makes, and the figures read from them.
+"""Sums over tokens that the device makes, and the metrics read from them.
 
 Everything is a sum until the very end, so that batches, micro-batches and devices of unequal
 padding can be added up and divided once.
@@ -16,7 +16,7 @@ Sums = Mapping[str, jax.Array]
 
 
 def token_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-    """What the figures of a batch are made of, each a scalar.
+    """What the metrics of a batch are made of, each a scalar.
 
     Args:
       logits: [B, T, V].
@@ -44,12 +44,12 @@ def slot_sums(batch: Mapping[str, jax.Array], features: Sequence[str]) -> dict[s
     }
 
 
-def add(sums: Sums, more: Sums) -> dict[str, np.ndarray]:
+def add_sums(sums: Sums, more: Sums) -> dict[str, np.ndarray]:
     """Adds figure by figure, on the host in double precision; of replicas, each by itself."""
     return {name: np.float64(value) + sums.get(name, 0.0) for name, value in more.items()}
 
 
-def figures(sums: Sums) -> dict[str, np.ndarray]:
+def metrics_of(sums: Sums) -> dict[str, np.ndarray]:
     """From sums, numbers or arrays [R] of replicas, to what is reported.
 
     Returns:

@@ -4,7 +4,7 @@
 
 Each round has a cache of its own and two new workdirs: the first start compiles, the second finds
 what the first compiled. Counted from the start of the process to the line of the first step's
-figures, tokenizer and data included. Prints one JSON object, medians in seconds.
+metrics, tokenizer and data included. Prints one JSON object, medians in seconds.
 """
 
 import argparse

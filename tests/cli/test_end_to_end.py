@@ -49,11 +49,11 @@ def loaded(text):
 def test_evaluate_prints_one_json_object(shell, workdir, flag, step):
     words = ["evaluate", f"--workdir={workdir}", "--split=test", "--beam_size=1"]
     answer = shell(*words, flag)
-    figures = loaded(answer.out)
+    metrics = loaded(answer.out)
     assert answer.status == 0
-    assert figures.keys() >= FIGURES
-    assert figures["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert (figures["split"], figures["step"], figures["num_examples"]) == ("test", step, 12)
+    assert metrics.keys() >= FIGURES
+    assert metrics["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert (metrics["split"], metrics["step"], metrics["num_examples"]) == ("test", step, 12)
     kept = (workdir / "predictions" / f"test-{step}.jsonl").read_text()
     assert len(kept.splitlines()) == 12
 
@@ -64,8 +64,8 @@ def test_evaluate_scores_unseen_combinations_of_the_embedded_set(shell, workdir,
     config["data"]["name"] = "synthetic_en_de"
     (workdir / "config.json").write_text(json.dumps(config))
     words = ["evaluate", f"--workdir={workdir}", "--split=test_combinations", "--beam_size=1"]
-    figures = loaded(shell(*words).out)
-    assert (figures["split"], figures["num_examples"]) == ("test_combinations", 5)
+    metrics = loaded(shell(*words).out)
+    assert (metrics["split"], metrics["num_examples"]) == ("test_combinations", 5)
 
 
 def test_evaluate_scores_the_users_own_files(shell, workdir, tmp_path):
@@ -174,7 +174,7 @@ def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
     answer = shell("plot", f"--workdir={trained_workdir}", f"--output={output}")
     assert (answer.status, answer.out) == (0, f"{output}\n")
     assert output.read_bytes().startswith(b"\x89PNG")
-    told = "absent has no figures to draw"
+    told = "absent has no metrics to draw"
     assert_one_line(shell("plot", "--workdir=absent", f"--output={output}"), told)
 
 
@@ -190,7 +190,7 @@ def test_train_takes_several_seeds(shell, tiny, tmp_path):
 def test_sweep_prints_its_table(shell, tiny, tmp_path):
     file = tmp_path / "sweep.py"
     rows = {"few": {"data.num_train_examples": 100}, "all": {}}
-    sweep = dict(config=str(QUICKSTART), base=tiny | MOMENTS, rows=rows, figures=["loss"])
+    sweep = dict(config=str(QUICKSTART), base=tiny | MOMENTS, rows=rows, metrics=["loss"])
     file.write_text(f"def get_sweep():\n    return {sweep!r}\n")
     words = ("sweep", f"--sweep={file}", f"--workdir={tmp_path / 'w'}", "--seeds=1", "--rows=few")
     answer = shell(*words)
@@ -277,7 +277,7 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     out, err = process.communicate()
     assert (process.returncode, out) == (0, "")
     assert f"{workdir} goes on from step {stopped}" in err
-    assert [record["step"] for record in kill_resume.figures(workdir)] == [*range(1, 31), 30]
+    assert [record["step"] for record in kill_resume.metrics(workdir)] == [*range(1, 31), 30]
     assert kill_resume.last_checkpoint(workdir) == 30
     assert kill_resume.differences(trained_workdir, workdir) == []
 

@@ -79,13 +79,13 @@ def gpt(text, tmp_path_factory):
 
 def test_a_language_model_is_scored_by_loss_bits_and_words(shell, gpt):
     answer = shell("evaluate", f"--workdir={gpt[1]}", "--split=valid")
-    figures = json.loads(answer.out)
-    assert figures.keys() >= {"loss", "perplexity", "bits_per_byte", "word_perplexity", "step"}
-    assert figures["loss"] == pytest.approx(np.log(figures["perplexity"]))
+    metrics = json.loads(answer.out)
+    assert metrics.keys() >= {"loss", "perplexity", "bits_per_byte", "word_perplexity", "step"}
+    assert metrics["loss"] == pytest.approx(np.log(metrics["perplexity"]))
     # Characters of one byte each, and the end behind them.
     size = len(PLAY) - int(0.9 * len(PLAY))
-    expected = figures["loss"] * (size + 1) / np.log(2) / size
-    assert figures["bits_per_byte"] == pytest.approx(expected)
+    expected = metrics["loss"] * (size + 1) / np.log(2) / size
+    assert metrics["bits_per_byte"] == pytest.approx(expected)
     assert "predictions" not in {path.name for path in gpt[1].iterdir()}
 
 
@@ -179,8 +179,8 @@ def test_words_are_tagged(shell, text, tmp_path):
         "tokenizer.vocab_size": 60,
     }
     assert shell(*words("pos_gum", workdir, changes)).status == 0
-    figures = json.loads(shell("evaluate", f"--workdir={workdir}", "--split=valid").out)
-    assert figures["words"] == 16 and 0 <= figures["accuracy"] <= 1
+    metrics = json.loads(shell("evaluate", f"--workdir={workdir}", "--split=valid").out)
+    assert metrics["words"] == 16 and 0 <= metrics["accuracy"] <= 1
     answer = shell("predict", f"--workdir={workdir}", stdin=b"the film is good\n\n")
     assert len(answer.out.split("\n")[0].split()) == 4 and answer.out.count("\n") == 2
 

@@ -61,8 +61,8 @@ def test_figures_go_to_weights_and_biases_too(tmp_path, monkeypatch):
     calls = []
 
     class Run:
-        def log(self, figures, step):
-            calls.append((figures, step))
+        def log(self, metrics, step):
+            calls.append((metrics, step))
 
         def finish(self):
             calls.append("finished")

@@ -49,12 +49,12 @@ def digest(workdir, options, count):
 
 
 def use(workdir, lines):
-    """Predictions, scores and figures of the run on all devices here."""
+    """Predictions, scores and metrics of the run on all devices here."""
     run = tj.load(workdir)
     return {
         "predictions": run.n_best(lines, batch_size=6),  # does not divide among four
         "scores": run.score(lines, lines),
-        "figures": run.evaluate(split="test"),
+        "metrics": run.evaluate(split="test"),
     }
 
 

@@ -1,4 +1,4 @@
-"""One step, many devices: whatever divides the work, the figures are those of one device."""
+"""One step, many devices: whatever divides the work, the metrics are those of one device."""
 
 import json
 import os

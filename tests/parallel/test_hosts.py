@@ -106,8 +106,8 @@ def test_the_job_leaves_one_processes_files(two_by_two, trained_workdir):
     )
 
 
-def numbers(figures):
-    return {name: value for name, value in figures.items() if not isinstance(value, str)}
+def numbers(metrics):
+    return {name: value for name, value in metrics.items() if not isinstance(value, str)}
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_four_devices_translate_and_score_as_one_does(elsewhere, two_by_two):
         assert [text for text, _ in ours] == [one.text for one in expected]
         assert ours[0][1] == pytest.approx(expected[0].score, rel=1e-4)
     assert elsewhere["scores"] == pytest.approx(alone.score(LINES, LINES), rel=1e-4)
-    assert numbers(elsewhere["figures"]) == pytest.approx(
+    assert numbers(elsewhere["metrics"]) == pytest.approx(
         numbers(alone.evaluate(split="test")), rel=1e-4
     )
 

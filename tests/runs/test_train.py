@@ -151,15 +151,15 @@ def test_scores_are_log_probabilities(trained):
 
 def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
     run = tj.load(workdir)
-    figures = run.evaluate(split="valid", beam_size=1)
-    assert figures.keys() >= {
+    metrics = run.evaluate(split="valid", beam_size=1)
+    assert metrics.keys() >= {
         *("bleu", "chrf", "signature", "loss", "perplexity", "accuracy"),
         *("step", "split", "num_examples"),
     }
-    assert (figures["step"], figures["split"], figures["num_examples"]) == (30, "valid", 12)
+    assert (metrics["step"], metrics["split"], metrics["num_examples"]) == (30, "valid", 12)
     last = [r for r in records(workdir) if r["split"] == "valid"][-1]
     for name in ("loss", "perplexity", "accuracy"):
-        assert figures[name] == pytest.approx(last[name], rel=1e-5)
+        assert metrics[name] == pytest.approx(last[name], rel=1e-5)
     kept = [
         json.loads(line)
         for line in (workdir / "predictions" / "valid-30.jsonl").read_text().splitlines()
@@ -187,8 +187,8 @@ def test_files_can_be_evaluated(workdir, tmp_path):
     run = tj.load(workdir)
     (tmp_path / "a.en").write_text("The dog sees a cat.\n\nA man.\n")
     (tmp_path / "a.de").write_text("Der Hund sieht eine Katze.\n\nEin Mann.\n")
-    figures = run.evaluate(source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
-    assert (figures["split"], figures["num_examples"]) == ("a.en", 3)
+    metrics = run.evaluate(source=str(tmp_path / "a.en"), target=str(tmp_path / "a.de"))
+    assert (metrics["split"], metrics["num_examples"]) == ("a.en", 3)
     assert (workdir / "predictions" / "a.en-30.jsonl").exists()
     with pytest.raises(tj.UserError, match="has no split 'tset'"):
         run.evaluate(split="tset")

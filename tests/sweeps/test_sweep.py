@@ -23,8 +23,8 @@ def sweep(tiny_language_model):
     }
     rows = {"as it is": {}, "few pairs": {"data.num_train_examples": 100}}
     longer = {"twice as long": {"data.max_length": 192}}
-    figures = ["loss", "perplexity"]
-    return tj.Sweep(str(QUICKSTART), rows, base, seeds=2, figures=figures, also=longer)
+    metrics = ["loss", "perplexity"]
+    return tj.Sweep(str(QUICKSTART), rows, base, seeds=2, metrics=metrics, also=longer)
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,14 @@ def swept(sweep, tmp_path_factory):
 def test_a_row_has_its_figures_for_each_seed(swept):
     workdir, rows = swept
     assert [row.name for row in rows] == ["as it is", "few pairs"]
-    assert list(rows[0].figures) == ["loss", "perplexity", "twice as long"]
+    assert list(rows[0].metrics) == ["loss", "perplexity", "twice as long"]
     for row in rows:
         assert row.seeds == 2 and row.parameters > 1000 and row.tokens_per_s > 0 < row.seconds
     lines = (workdir / "as_it_is" / "seed_1" / "metrics.jsonl").read_text().splitlines()
     last = [r for r in map(json.loads, lines) if r["split"] == "valid"][-1]
-    assert rows[0].figures["loss"][1] == last["loss"]
+    assert rows[0].metrics["loss"][1] == last["loss"]
     # The same lines in longer rows have the same loss: sinusoids know no end.
-    assert rows[0].figures["twice as long"][1] == pytest.approx(last["loss"], rel=1e-4)
+    assert rows[0].metrics["twice as long"][1] == pytest.approx(last["loss"], rel=1e-4)
 
 
 def test_tables_and_a_picture_are_kept(swept):
@@ -64,17 +64,17 @@ def test_what_is_finished_is_not_done_again(sweep, swept, monkeypatch):
 def test_seeds_one_by_one_have_the_figures_of_seeds_together(sweep, swept, tmp_path):
     rows = {"as it is": {}}
     (alone,) = run_sweep(
-        Sweep(sweep.config, rows, sweep.base, seeds=2, figures=["loss"]), tmp_path, at_once=1
+        Sweep(sweep.config, rows, sweep.base, seeds=2, metrics=["loss"]), tmp_path, at_once=1
     )
     _, (together, _) = swept
-    assert alone.figures["loss"] == pytest.approx(together.figures["loss"], rel=1e-4)
+    assert alone.metrics["loss"] == pytest.approx(together.metrics["loss"], rel=1e-4)
 
 
 def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
     """Those that the sweep's first row has trained are not trained again."""
     workdir = shutil.copytree(swept[0] / "as_it_is", tmp_path / "seeds")
     (row,) = run_seeds(tj.config(QUICKSTART, sweep.base), workdir, 2)
-    assert row.name == "seeds" and row.figures == {"loss": swept[1][0].figures["loss"]}
+    assert row.name == "seeds" and row.metrics == {"loss": swept[1][0].metrics["loss"]}
     assert tj.load(workdir / "seed_1").step == 4
     assert "seeds" in (workdir / "table.txt").read_text()
 
@@ -96,7 +96,7 @@ def test_a_stopped_sweep_goes_on(sweep, swept, tmp_path, monkeypatch):
         assert run_sweep(one, tmp_path) == []
         assert not (tmp_path / "table.txt").exists()
     (row,) = run_sweep(one, tmp_path)
-    assert row.figures == {"loss": swept[1][0].figures["loss"]}  # what the task is judged by
+    assert row.metrics == {"loss": swept[1][0].metrics["loss"]}  # what the task is judged by
 
 
 def test_a_sweep_file_is_read(tmp_path):

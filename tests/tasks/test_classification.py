@@ -67,10 +67,10 @@ def test_packed_rows_have_the_loss_of_each_text_alone(build, architecture):
 def test_scores_compare_the_likeliest_label(build):
     task = build("encoder_only")
     params = task.init(jax.random.key(0))
-    figures, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
+    metrics, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
     right = [o.text == ex["label"] for o, ex in zip(outputs, EXAMPLES, strict=True)]
-    assert figures["accuracy"] == pytest.approx(np.mean(right))
-    assert {"f1", "matthews"} <= set(figures)
+    assert metrics["accuracy"] == pytest.approx(np.mean(right))
+    assert {"f1", "matthews"} <= set(metrics)
 
 
 def test_a_pair_is_read_from_a_line_with_a_tab(build):

@@ -1,4 +1,4 @@
-"""Language modelling: what is predicted from what, the figures of a text, and continuations."""
+"""Language modelling: what is predicted from what, the metrics of a text, and continuations."""
 
 import logging
 import math
@@ -87,10 +87,10 @@ def test_figures_are_of_bytes_and_words_too(task):
         "filled": 10.0,
         "slots": 16.0,
     }
-    figures = task.figures(sums, [{"text": "wörter, zwei\n"}])
-    assert figures["perplexity"] == pytest.approx(math.exp(2.0))
-    assert figures["bits_per_byte"] == pytest.approx(20 / math.log(2) / 14)
-    assert figures["word_perplexity"] == pytest.approx(math.exp(20 / 3))  # the line's end is one
+    metrics = task.metrics(sums, [{"text": "wörter, zwei\n"}])
+    assert metrics["perplexity"] == pytest.approx(math.exp(2.0))
+    assert metrics["bits_per_byte"] == pytest.approx(20 / math.log(2) / 14)
+    assert metrics["word_perplexity"] == pytest.approx(math.exp(20 / 3))  # the line's end is one
 
 
 def test_weights_are_refused(task):

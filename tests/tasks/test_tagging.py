@@ -76,8 +76,8 @@ def test_each_word_of_a_line_has_a_tag(task, params, caplog):
 
 
 def test_accuracy_counts_words(task, params):
-    figures, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
+    metrics, outputs = task.evaluate(params, EXAMPLES, DecodeConfig(batch_size=2))
     found = " ".join(output.text for output in outputs).split()
     expected = " ".join(example["tags"] for example in EXAMPLES).split()
     right = np.mean([a == b for a, b in zip(found, expected, strict=True)])
-    assert figures == {"accuracy": pytest.approx(right), "words": 7}
+    assert metrics == {"accuracy": pytest.approx(right), "words": 7}

@@ -256,11 +256,11 @@ def test_unknown_characters_are_told_and_translated(task, params, caplog):
 
 
 def test_an_evaluation_scores_the_best_outputs(task, params, examples, n_best):
-    figures, outputs = task.evaluate(params, examples[:5], DECODE)
+    metrics, outputs = task.evaluate(params, examples[:5], DECODE)
     assert outputs == [found[0] for found in n_best[1]]
     references = [example["target"] for example in examples[:5]]
-    assert figures == score_translations([one.text for one in outputs], references)
-    assert task.best_by in figures
+    assert metrics == score_translations([one.text for one in outputs], references)
+    assert task.best_by in metrics
 
 
 def test_outputs_start_with_their_prefixes(task, params, n_best):
@@ -278,8 +278,8 @@ def test_sequence_to_sequence_counts_exact_matches(settings, task, params, examp
     changed = dataclasses.replace(settings, task=TaskConfig("seq2seq"))
     sizes = build.vocab_sizes(task.tokenizers)
     exact = build.build_task(changed, sizes, task.tokenizers)
-    figures, outputs = exact.evaluate(params, examples[:3], DECODE)
-    assert figures == {"exact_match": 0.0} and exact.best_by == "exact_match"
+    metrics, outputs = exact.evaluate(params, examples[:3], DECODE)
+    assert metrics == {"exact_match": 0.0} and exact.best_by == "exact_match"
     pairs = zip(examples[:3], outputs, strict=True)
     found = [{"source": example["source"], "target": one.text} for example, one in pairs]
     assert exact.evaluate(params, found, DECODE)[0] == {"exact_match": 1.0}

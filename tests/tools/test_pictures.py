@@ -38,7 +38,7 @@ def test_the_positions_drawn_are_those_added_to_embeddings(tiny_config):
 
 
 def test_what_cannot_be_drawn_is_told(tiny_config, trained_workdir, tmp_path):
-    with pytest.raises(tj.UserError, match="absent has no figures to draw"):
+    with pytest.raises(tj.UserError, match="absent has no metrics to draw"):
         pictures.plot_runs([tmp_path / "absent"], tmp_path / "a.png")
     empty = tmp_path / "empty"
     empty.mkdir()

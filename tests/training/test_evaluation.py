@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from transformer_jax import metrics
+from transformer_jax.metrics import metrics_of
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.training.evaluation import EvalConfig, Evaluator, write_predictions
 
@@ -20,8 +20,8 @@ class Echo:
         assert not training
         return examples
 
-    def figures(self, sums, examples):
-        return metrics.figures(sums)
+    def metrics(self, sums, examples):
+        return metrics_of(sums)
 
     def preprocess(self, example, rng):
         return {"tokens": np.ones(example + 1, np.int32)}
@@ -41,14 +41,14 @@ def evaluator(examples, num_decoded=None):
 
 
 def test_the_loss_is_that_of_the_whole_split_and_the_outputs_those_of_a_part():
-    figures, outputs = evaluator(range(7), num_decoded=3)(4.0)
+    metrics, outputs = evaluator(range(7), num_decoded=3)(4.0)
     assert outputs == [Prediction(str(n), 0.5) for n in (0, 3, 6)]
-    assert figures["loss"] == 4.0
-    assert figures["perplexity"] == pytest.approx(math.exp(2.0))
-    assert figures["accuracy"] == 0.0
-    assert (figures["score"], figures["num_examples"]) == (3.0, 3)
+    assert metrics["loss"] == 4.0
+    assert metrics["perplexity"] == pytest.approx(math.exp(2.0))
+    assert metrics["accuracy"] == 0.0
+    assert (metrics["score"], metrics["num_examples"]) == (3.0, 3)
     num_batches = len(evaluator(range(7))._batches)
-    assert figures["padding"] == pytest.approx(1 - 28 / (16 * num_batches))
+    assert metrics["padding"] == pytest.approx(1 - 28 / (16 * num_batches))
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_the_same_parameters_have_the_same_figures_again():
 
 def test_examples_too_long_for_the_loss_are_counted():
     assert "overlong" not in evaluator([1, 2])(1.0)[0]
-    figures, outputs = evaluator([1, 20, 2])(1.0)
-    assert figures["overlong"] == 1
+    metrics, outputs = evaluator([1, 20, 2])(1.0)
+    assert metrics["overlong"] == 1
     assert len(outputs) == 3
 
 

@@ -1,4 +1,4 @@
-"""The training loop among stand-ins: what happens when, and with which figures."""
+"""The training loop among stand-ins: what happens when, and with which metrics."""
 
 import logging
 import math
@@ -80,8 +80,8 @@ class Parts:
     def advance(self, step):
         self.events.append(("advance", step))
 
-    def record(self, step, split, figures):
-        self.records.append((step, split, figures))
+    def record(self, step, split, metrics):
+        self.records.append((step, split, metrics))
 
     # As checkpoints.
     def save(self, step, state, data_state, metrics):
@@ -91,8 +91,8 @@ class Parts:
     def wait(self):
         self.events.append(("wait", max(self.saved)))
 
-    def figures(self, split):
-        return {step: figures for step, of, figures in self.records if of == split}
+    def metrics(self, split):
+        return {step: metrics for step, of, metrics in self.records if of == split}
 
 
 class Figure:
@@ -110,8 +110,8 @@ def test_records_evaluations_and_saves_come_when_they_are_due_and_at_the_end():
     parts = Parts()
     loop = parts.loop(log_every=2, evaluate_every=3, save_every=4)
     assert loop.run(State(0), start=0, num_steps=10) == State(10)
-    assert list(parts.figures("train")) == [2, 4, 6, 8, 10]
-    assert list(parts.figures("valid")) == [3, 6, 9, 10]
+    assert list(parts.metrics("train")) == [2, 4, 6, 8, 10]
+    assert list(parts.metrics("valid")) == [3, 6, 9, 10]
     # Only what was evaluated has a score.
     assert parts.saved == {4: None, 8: None, 10: {"score": 20.0}}
     assert parts.events[-1] == ("wait", 10)
@@ -120,12 +120,12 @@ def test_records_evaluations_and_saves_come_when_they_are_due_and_at_the_end():
 def test_each_record_holds_exactly_the_steps_since_the_last_one():
     parts = Parts()
     parts.loop(log_every=3, evaluate_every=2, save_every=5).run(State(0), start=0, num_steps=8)
-    losses = {step: figures["loss"] for step, figures in parts.figures("train").items()}
+    losses = {step: metrics["loss"] for step, metrics in parts.metrics("train").items()}
     assert losses == {3: (1 + 2 + 3) / 3, 6: (4 + 5 + 6) / 3, 8: (7 + 8) / 2}
-    figures = parts.figures("train")[8]
-    assert figures["perplexity"] == pytest.approx(math.e)
-    assert (figures["accuracy"], figures["grad_norm"]) == (0.5, 2.0)
-    assert figures["padding"] == pytest.approx(0.2)
+    metrics = parts.metrics("train")[8]
+    assert metrics["perplexity"] == pytest.approx(math.e)
+    assert (metrics["accuracy"], metrics["grad_norm"]) == (0.5, 2.0)
+    assert metrics["padding"] == pytest.approx(0.2)
 
 
 def test_sums_are_read_one_step_late():
@@ -147,7 +147,7 @@ def test_sums_are_read_one_step_late():
 def test_a_learning_rate_is_that_of_the_update_just_done():
     parts = Parts()
     parts.loop(log_every=1).run(State(0), start=0, num_steps=3)
-    rates = [figures["learning_rate"] for figures in parts.figures("train").values()]
+    rates = [metrics["learning_rate"] for metrics in parts.metrics("train").values()]
     assert rates == [0.0, 0.1, 0.2]
 
 
@@ -166,26 +166,26 @@ def test_speed_leaves_evaluations_and_saves_out(monkeypatch):
     parts.train_step = takes(2.0, parts.train_step)
     parts.evaluate, parts.save = takes(50.0, parts.evaluate), takes(70.0, parts.save)
     parts.loop(log_every=4, evaluate_every=1, save_every=1).run(State(0), start=0, num_steps=4)
-    figures = parts.figures("train")[4]
-    assert figures["step_ms"] == 2000.0
-    assert figures["tokens_per_s"] == 4.0
+    metrics = parts.metrics("train")[4]
+    assert metrics["step_ms"] == 2000.0
+    assert metrics["tokens_per_s"] == 4.0
 
 
 def test_left_out_examples_are_told():
     parts = Parts()
     parts.loop(log_every=1).run(State(0), start=0, num_steps=1)
-    assert "overlong" not in parts.figures("train")[1]
+    assert "overlong" not in parts.metrics("train")[1]
     parts.overlong, parts.seen = 3, 40
     parts.loop(log_every=1).run(State(1), start=1, num_steps=2)
-    figures = parts.figures("train")[2]
-    assert (figures["overlong"], figures["seen"]) == (3, 40)
+    metrics = parts.metrics("train")[2]
+    assert (metrics["overlong"], metrics["seen"]) == (3, 40)
 
 
 def test_a_resumed_loop_counts_on():
     parts = Parts()
     parts.loop(log_every=2, save_every=3).run(State(5), start=5, num_steps=8)
     assert [step for kind, step in parts.events if kind == "advance"] == [6, 7, 8]
-    assert list(parts.figures("train")) == [6, 8]
+    assert list(parts.metrics("train")) == [6, 8]
     assert list(parts.saved) == [6, 8]
 
 
@@ -219,7 +219,7 @@ def test_sigterm_ends_the_loop_with_the_step_saved(caplog):
         assert parts.loop().run(State(0), start=0, num_steps=10) == State(3)
     assert parts.saved == {3: None}
     assert parts.events[-1] == ("wait", 3)
-    assert list(parts.figures("train")) == [3]
+    assert list(parts.metrics("train")) == [3]
     assert "stopped by SIGTERM at step 3, saved; the same command goes on" in caplog.messages
     assert signal.getsignal(signal.SIGTERM) is handler
 

@@ -52,10 +52,10 @@ def _print_table(rows: list[Any]) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> None:
-    """Prints the figures of a split or of two files as one JSON object."""
+    """Prints the metrics of a split or of two files as one JSON object."""
     examples = _examples_to_score(args)
-    figures = _load(args).evaluate(**examples, **_decode_options(args))
-    _print_once(to_json(figures))
+    metrics = _load(args).evaluate(**examples, **_decode_options(args))
+    _print_once(to_json(metrics))
 
 
 def predict(args: argparse.Namespace) -> None:

@@ -35,7 +35,7 @@ def start_progress(start_step: int, num_steps: int) -> Progress:
 
 
 class ProgressBar:
-    """A tqdm bar with time left and the latest training figures; other splits get a log line."""
+    """A tqdm bar with time left and the latest training metrics; other splits get a log line."""
 
     def __init__(self, start_step: int, num_steps: int):
         self._bar = tqdm(
@@ -48,9 +48,9 @@ class ProgressBar:
     def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         if split == "train":
             shown = {name: metrics[name] for name in SHOWN_ON_THE_BAR if name in metrics}
-            self._bar.set_postfix_str(format_figures(shown))
+            self._bar.set_postfix_str(format_metrics(shown))
         else:
-            logger.info("step %d %s %s", step, split, format_figures(metrics))
+            logger.info("step %d %s %s", step, split, format_metrics(metrics))
 
     def close(self) -> None:
         self._bar.close()
@@ -70,7 +70,7 @@ class ProgressLines:
 
     def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         place = f"step {step}/{self._num_steps} {split}"
-        parts = (place, format_figures(metrics), self._left(step))
+        parts = (place, format_metrics(metrics), self._left(step))
         logger.info(" ".join(part for part in parts if part))
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class NoProgress:
         pass
 
 
-def format_figures(metrics: Mapping[str, Any]) -> str:
+def format_metrics(metrics: Mapping[str, Any]) -> str:
     """The numbers among `metrics`, four digits each: `loss 3.214 tokens_per_s 10453`."""
     numbers = {name: value for name, value in metrics.items() if isinstance(value, Real)}
     return " ".join(f"{name} {_four_digits(value)}" for name, value in numbers.items())

@@ -1,4 +1,4 @@
-"""metrics.jsonl: the figures of a run, one strict JSON object a line, in the order they came."""
+"""metrics.jsonl: the metrics of a run, one strict JSON object a line, in the order they came."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Where the figures of a run go: metrics.jsonl, TensorBoard and the progress shown meanwhile; on
+"""Where the metrics of a run go: metrics.jsonl, TensorBoard and the progress shown meanwhile; on
 request to Weights & Biases too."""
 
 import contextlib
@@ -24,9 +24,9 @@ class LoggingConfig:
     """What is written about a run.
 
     Attributes:
-      every_steps: optimizer steps between two records of training figures.
+      every_steps: optimizer steps between two records of training metrics.
       profile_steps: how many steps to trace, early in each start, into `workdir/profile`.
-      wandb: the Weights & Biases project that figures also go to; None: none.
+      wandb: the Weights & Biases project that metrics also go to; None: none.
 
     Raises:
       ValueError: a value out of range.
@@ -44,9 +44,9 @@ class LoggingConfig:
 
 
 class RunLog:
-    """The figures of one run, written and shown; a context manager.
+    """The metrics of one run, written and shown; a context manager.
 
-    Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the figures)
+    Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the metrics)
     and the same numbers as TensorBoard events `split/name` under `workdir/tensorboard`. Both forget
     what lies beyond `start_step`, the step that the run was restored to (0 for a new one).
 
@@ -78,7 +78,7 @@ class RunLog:
         self._progress.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Writes and shows figures of `split` ("train", "valid", ...) at `step`.
+        """Writes and shows metrics of `split` ("train", "valid", ...) at `step`.
 
         `metrics` holds numbers (Python's, or arrays without dimensions) and texts, such as the
         signature of a score; the texts go to metrics.jsonl alone.
@@ -116,7 +116,7 @@ class RunLog:
 
 
 class ReplicaLogs(contextlib.ExitStack):
-    """The figures of replicas trained together: each in a log of its own, their means shown.
+    """The metrics of replicas trained together: each in a log of its own, their means shown.
 
     Args:
       workdirs: of the replicas.

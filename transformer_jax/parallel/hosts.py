@@ -68,7 +68,7 @@ def connect(job: Job, heartbeat_seconds: int) -> None:
 
 
 def is_primary() -> bool:
-    """Whether this is the process that writes files and figures."""
+    """Whether this is the process that writes files and metrics."""
     return jax.process_index() == 0
 
 

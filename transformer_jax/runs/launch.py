@@ -55,13 +55,13 @@ class Plan(Protocol):
         """The training data."""
 
     def log(self, start: int) -> Any:
-        """Where figures go, from step `start` on."""
+        """Where metrics go, from step `start` on."""
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """What is reported of the schedule."""
 
     def validation(self) -> Callable[[int, Any], tuple[dict[str, Any], float]]:
-        """(step, params) -> figures of the validation split, and the one that finds the best."""
+        """(step, params) -> metrics of the validation split, and the one that finds the best."""
 
 
 def train_plan(plan: Plan, checkpoints: Checkpoints) -> TrainState:
@@ -173,7 +173,7 @@ def started(state: TrainState, settings: Settings) -> TrainState:
 
 
 def validation(settings: Settings, task: Task, mesh: Mesh):
-    """(step, params, workdir) -> figures of the validation split, and its score; outputs are kept
+    """(step, params, workdir) -> metrics of the validation split, and its score; outputs are kept
     in the workdir."""
     greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
     examples = open_split(settings.data, "valid")
@@ -182,10 +182,10 @@ def validation(settings: Settings, task: Task, mesh: Mesh):
     )
 
     def evaluate(step: int, params: Any, workdir: Path) -> tuple[dict[str, Any], float]:
-        figures, outputs = evaluator(params)
+        metrics, outputs = evaluator(params)
         path = workdir / "predictions" / f"valid-{step}.jsonl"
         hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
         name = task.best_by.removeprefix("-")
-        return figures, -figures[name] if name != task.best_by else figures[name]
+        return metrics, -metrics[name] if name != task.best_by else metrics[name]
 
     return evaluate

@@ -203,12 +203,12 @@ def _is_finite(params: Any) -> bool:
     return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
 
 
-def _stacked(figures: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """The figures of replicas as arrays [R]; NaN, or no text, of one that has none."""
-    known = next((each for each in figures if each), {})
+def _stacked(metrics: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """The metrics of replicas as arrays [R]; NaN, or no text, of one that has none."""
+    known = next((each for each in metrics if each), {})
     return {
         name: np.array(
-            [each.get(name, "" if isinstance(value, str) else np.nan) for each in figures]
+            [each.get(name, "" if isinstance(value, str) else np.nan) for each in metrics]
         )
         for name, value in known.items()
     }

@@ -121,10 +121,10 @@ class Run:
             examples, name = read_aligned(source, target), Path(source).name
         options, mesh = self._decode(decode), build.mesh_for_use(settings)
         evaluator = build.build_evaluator(settings, self.task, examples, options, mesh)
-        figures, outputs = evaluator(weights_as(options.weights, self.params))
+        metrics, outputs = evaluator(weights_as(options.weights, self.params))
         path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
         hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
-        return {**figures, "step": self.step, "split": name}
+        return {**metrics, "step": self.step, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
         """What follows a line, piece by piece as it is drawn; of language models.

@@ -30,7 +30,7 @@ class Sweep:
         the base config to these, of rows that are so and so much of it.
       base: overrides of all rows.
       seeds: of each row.
-      figures: of the validation split, by their names in metrics.jsonl; none: the loss, and what
+      metrics: of the validation split, by their names in metrics.jsonl; none: the loss, and what
         chooses the best checkpoint.
       also: {name: {"section.field": value}}: the loss of the validation split once more, by the
         trained model under another config; a row whose model cannot be used so has none.
@@ -40,7 +40,7 @@ class Sweep:
     rows: Rows | Callable[[ConfigDict], Rows]
     base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seeds: int = 3
-    figures: Sequence[str] = ()
+    metrics: Sequence[str] = ()
     also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):

@@ -136,22 +136,22 @@ def _train_group(configs: Mapping[str, ConfigDict], folder: Path) -> dict[str, R
 def _measured(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
     """The fields of a `Row`, but name and seconds."""
     trained = [run for run in runs.values() if run is not None]
-    names = list(sweep.figures or _default_figures(trained))
+    names = list(sweep.metrics or _default_metrics(trained))
     records = [read_records(path) for path in runs]
     valid = [_last(of_run, "valid") for of_run in records]
-    figures = {name: [_number(record, name) for record in valid] for name in names}
+    metrics = {name: [_number(record, name) for record in valid] for name in names}
     for name, changes in sweep.also.items():
-        figures[name] = [run and _loss_under(run, changes) for run in runs.values()]
+        metrics[name] = [run and _loss_under(run, changes) for run in runs.values()]
     speeds = [r["tokens_per_s"] for of_run in records for r in of_run if r["split"] == "train"]
     params = trained[0].params if trained else {}
     return {
-        "figures": figures,
+        "metrics": metrics,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "tokens_per_s": statistics.median(speeds) * at_once if speeds else 0.0,
     }
 
 
-def _default_figures(runs: Sequence[Run]) -> list[str]:
+def _default_metrics(runs: Sequence[Run]) -> list[str]:
     chooses = [run.task.best_by.removeprefix("-") for run in runs[:1]]
     return list(dict.fromkeys(["loss", *chooses]))
 
@@ -176,7 +176,7 @@ def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
     settings = read_settings(run.config)
     examples, mesh = open_split(settings.data, "valid"), build.mesh_for_use(settings)
     evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
-    return float(evaluator.loss_figures(run.params)["loss"])
+    return float(evaluator.loss_metrics(run.params)["loss"])
 
 
 @contextlib.contextmanager

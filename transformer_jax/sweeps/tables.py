@@ -14,7 +14,7 @@ class Row:
 
     Attributes:
       name: what was varied.
-      figures: by name, one value for each seed; NaN of a seed that diverged, None where there is
+      metrics: by name, one value for each seed; NaN of a seed that diverged, None where there is
         no figure.
       parameters: of the model.
       tokens_per_s: of all seeds that trained at once.
@@ -22,7 +22,7 @@ class Row:
     """
 
     name: str
-    figures: Mapping[str, Sequence[float | None]]
+    metrics: Mapping[str, Sequence[float | None]]
     parameters: int
     tokens_per_s: float
     seconds: float
@@ -30,11 +30,11 @@ class Row:
     @property
     def seeds(self) -> int:
         """How many there are."""
-        return len(next(iter(self.figures.values())))
+        return len(next(iter(self.metrics.values())))
 
     def finite(self, figure: str) -> list[float]:
         """The values of a figure that are numbers."""
-        values = self.figures.get(figure, [])
+        values = self.metrics.get(figure, [])
         return [value for value in values if value is not None and math.isfinite(value)]
 
     def mean(self, figure: str) -> float:
@@ -49,7 +49,7 @@ class Row:
 
 def as_text(rows: Sequence[Row]) -> str:
     """Columns of equal width, for a terminal."""
-    cells = [_header(rows), *(_cells(row, _figures(rows)) for row in rows)]
+    cells = [_header(rows), *(_cells(row, _metrics(rows)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [[cells[0][0], *cells[0][1:]], *cells[1:]]
     return "\n".join(
@@ -65,13 +65,13 @@ def as_markdown(rows: Sequence[Row]) -> str:
     """The same for a README."""
     header = _header(rows)
     rule = ["---", *["---:"] * (len(header) - 1)]
-    lines = [header, rule, *(_cells(row, _figures(rows)) for row in rows)]
+    lines = [header, rule, *(_cells(row, _metrics(rows)) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def as_csv(rows: Sequence[Row]) -> str:
     """The same with all digits, mean and deviation apart."""
-    names = _figures(rows)
+    names = _metrics(rows)
     of_figures = [f"{name}_{what}" for name in names for what in ("mean", "deviation")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -84,24 +84,24 @@ def as_csv(rows: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def _figures(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row.figures))
+def _metrics(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.metrics))
 
 
 def _header(rows: Sequence[Row]) -> list[str]:
-    return ["", *_figures(rows), "seeds", "parameters", "tokens/s", "time"]
+    return ["", *_metrics(rows), "seeds", "parameters", "tokens/s", "time"]
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
-    figures = [_figure(row, name) for name in names]
+    metrics = [_figure(row, name) for name in names]
     size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
-    return [row.name, *figures, str(row.seeds), size, speed, f"{row.seconds / 60:.1f} min"]
+    return [row.name, *metrics, str(row.seeds), size, speed, f"{row.seconds / 60:.1f} min"]
 
 
 def _figure(row: Row, name: str) -> str:
     """Mean and deviation with as many digits as the deviation tells apart."""
-    values, count = row.finite(name), len(row.figures.get(name, []))
-    lost = sum(v is not None and not math.isfinite(v) for v in row.figures.get(name, []))
+    values, count = row.finite(name), len(row.metrics.get(name, []))
+    lost = sum(v is not None and not math.isfinite(v) for v in row.metrics.get(name, []))
     note = f" ({lost} of {count} diverged)" if lost else ""
     if not values:
         return note.strip() or "-"

@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
 from transformer_jax.losses import cross_entropy
+from transformer_jax.metrics import slot_sums, token_sums
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.positions import check_reach
@@ -100,8 +100,8 @@ class Classification:
         logits = self._logits(params, batch, batch["label_segment_ids"], rng)
         weights = (batch["label_segment_ids"] > 0).astype(jnp.float32)
         losses = cross_entropy(logits, batch["label"], self.label_smoothing)
-        sums = metrics.token_sums(logits, batch["label"], weights)
-        sums |= metrics.slot_sums(batch, self.read)
+        sums = token_sums(logits, batch["label"], weights)
+        sums |= slot_sums(batch, self.read)
         return (losses * weights).sum(), weights.sum(), sums
 
     def _logits(self, params, batch, texts, rng=None):
@@ -115,7 +115,7 @@ class Classification:
             rngs=None if rng is None else {"dropout": rng},
         )
 
-    def figures(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
         """The loss of an example, in nats."""
         return {"loss": sums["loss"] / sums["tokens"]}
 

@@ -42,7 +42,7 @@ class Task(Protocol):
     ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
         """(loss, weight, further sums), each summed over a packed batch; rng None: no dropout."""
 
-    def figures(
+    def metrics(
         self, sums: Mapping[str, float], examples: Sequence[Mapping[str, str]]
     ) -> dict[str, Any]:
         """What is reported of the loss's sums over all examples."""
@@ -50,7 +50,7 @@ class Task(Protocol):
     def evaluate(
         self, params: Any, examples: Sequence[Mapping[str, str]], decode: Any
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Further figures, of what the model puts out, and the best output of each example; no
+        """Further metrics, of what the model puts out, and the best output of each example; no
         outputs where the task has none."""
 
     def predict(

@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics
 from transformer_jax.data.batches.windows import Pieces, TokenStream, Windows, token_stream
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
 from transformer_jax.losses import cross_entropy
+from transformer_jax.metrics import metrics_of, slot_sums, token_sums
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.tasks.interface import Batch, Prediction, require_model
@@ -107,11 +107,11 @@ class LanguageModeling:
         )
         weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
         smoothed = cross_entropy(logits, batch["target"], self.label_smoothing)
-        sums = metrics.token_sums(logits, batch["target"], weights)
-        sums |= metrics.slot_sums(batch, self.read)
+        sums = token_sums(logits, batch["target"], weights)
+        sums |= slot_sums(batch, self.read)
         return (smoothed * weights).sum(), weights.sum(), sums
 
-    def figures(
+    def metrics(
         self, sums: Mapping[str, float], examples: Sequence[Mapping[str, str]]
     ) -> dict[str, Any]:
         """Loss and perplexity a token; and what texts tokenized otherwise compare by: bits a byte,
@@ -119,7 +119,7 @@ class LanguageModeling:
         texts = [example["text"] for example in examples]
         words = sum(len(text.split()) + text.count("\n") for text in texts)
         size = sum(len(text.encode()) for text in texts)
-        return metrics.figures(sums) | {
+        return metrics_of(sums) | {
             "bits_per_byte": sums["nll"] / math.log(2) / max(size, 1),
             "word_perplexity": math.exp(min(sums["nll"] / max(words, 1), 700.0)),
         }
@@ -127,7 +127,7 @@ class LanguageModeling:
     def evaluate(
         self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Nothing beside the loss's figures."""
+        """Nothing beside the loss's metrics."""
         return {}, []
 
     def predict(

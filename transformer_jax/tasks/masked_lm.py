@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics
 from transformer_jax.data.batches.padding import pad_rows, padded_batch
 from transformer_jax.data.batches.windows import Pieces, Windows
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import cross_entropy
+from transformer_jax.metrics import metrics_of, slot_sums, token_sums
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.parallel import hosts
@@ -150,17 +150,17 @@ class MaskedLanguageModeling:
         )
         weights = is_chosen.astype(jnp.float32)
         losses = cross_entropy(logits, labels)
-        sums = metrics.token_sums(logits, labels, weights) | metrics.slot_sums(batch, self.read)
+        sums = token_sums(logits, labels, weights) | slot_sums(batch, self.read)
         return (losses * weights).sum(), weights.sum(), sums
 
-    def figures(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
         """Loss, perplexity and accuracy of the predicted tokens."""
-        return metrics.figures(sums)
+        return metrics_of(sums)
 
     def evaluate(
         self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Nothing beside the loss's figures."""
+        """Nothing beside the loss's metrics."""
         return {}, []
 
     def predict(

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
 from transformer_jax.losses import cross_entropy
+from transformer_jax.metrics import slot_sums, token_sums
 from transformer_jax.models.classifier import BODIES, TokenClassifier
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.positions import check_reach
@@ -109,7 +109,7 @@ class Tagging:
         weights = (batch["tags"] > 0).astype(jnp.float32)
         tags = jnp.maximum(batch["tags"] - 1, 0)
         losses = cross_entropy(logits, tags, self.label_smoothing)
-        sums = metrics.token_sums(logits, tags, weights) | metrics.slot_sums(batch, self.read)
+        sums = token_sums(logits, tags, weights) | slot_sums(batch, self.read)
         return (losses * weights).sum(), weights.sum(), sums
 
     def _logits(self, params, batch, rng=None):
@@ -122,7 +122,7 @@ class Tagging:
             rngs=None if rng is None else {"dropout": rng},
         )
 
-    def figures(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
         """The loss of a word, in nats."""
         return {"loss": sums["loss"] / sums["tokens"]}
 

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax import metrics
 from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.source_search import SourceSearch
 from transformer_jax.losses import cross_entropy
+from transformer_jax.metrics import metrics_of, slot_sums, token_sums
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.parallel import hosts
@@ -40,7 +40,7 @@ class Translation:
       tokenizers: sides "source" and "target"; None where no text is met.
       max_source_length, max_target_length: slots of a packed row, in tokens, EOS included.
       label_smoothing: of the training loss (section 5.4).
-      compare: (outputs, references) -> figures.
+      compare: (outputs, references) -> metrics.
       best_by: the figure of `compare` that chooses the best checkpoint.
     """
 
@@ -71,10 +71,10 @@ class Translation:
 
     @classmethod
     def build(
-        cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers, **figures: Any
+        cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers, **metrics: Any
     ) -> "Translation":
         """The task of a run: its sections `model`, `data` and `train`, and the vocabularies' sizes;
-        `figures` are `compare` and `best_by`.
+        `metrics` are `compare` and `best_by`.
 
         Raises:
           ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
@@ -92,7 +92,7 @@ class Translation:
             settings.data.max_source_length,
             settings.data.max_target_length,
             settings.train.label_smoothing,
-            **figures,
+            **metrics,
         )
         check_reach(config, max(task.lengths.values()))
         return task
@@ -107,8 +107,8 @@ class Translation:
         logits = self._logits(params, batch, rng)
         weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
         smoothed = cross_entropy(logits, batch["target"], self.label_smoothing)
-        sums = metrics.token_sums(logits, batch["target"], weights)
-        sums |= metrics.slot_sums(batch, self.read)
+        sums = token_sums(logits, batch["target"], weights)
+        sums |= slot_sums(batch, self.read)
         return (smoothed * weights).sum(), weights.sum(), sums
 
     def _logits(self, params, batch, rng):
@@ -125,9 +125,9 @@ class Translation:
             rngs=None if rng is None else {"dropout": rng},
         )
 
-    def figures(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
-        """The figures of the loss over all examples."""
-        return metrics.figures(sums)
+    def metrics(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
+        """The metrics of the loss over all examples."""
+        return metrics_of(sums)
 
     def evaluate(
         self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig

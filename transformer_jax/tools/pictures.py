@@ -24,7 +24,7 @@ def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
     """Draws the curves of one or several runs into a PNG.
 
     Raises:
-      UserError: a workdir has no figures, or the file cannot be written.
+      UserError: a workdir has no metrics, or the file cannot be written.
     """
     names = [workdir.name for workdir in workdirs]
     labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
@@ -64,10 +64,10 @@ def read_records(workdir: Path) -> Records:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{workdir} has no figures to draw: {path.name}: {error}") from error
+        raise UserError(f"{workdir} has no metrics to draw: {path.name}: {error}") from error
     records = [record for record in map(_parse, lines) if record is not None]
     if not records:
-        raise UserError(f"{workdir} has no figures to draw: {path.name} holds no record yet")
+        raise UserError(f"{workdir} has no metrics to draw: {path.name} holds no record yet")
     return records
 
 

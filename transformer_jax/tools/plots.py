@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 Records = Sequence[Mapping[str, Any]]
-"""What a run's metrics.jsonl holds: objects with `step`, `split` and figures."""
+"""What a run's metrics.jsonl holds: objects with `step`, `split` and metrics."""
 
 _SCORES = ("bleu", "exact_match", "f1", "accuracy")
 _PANEL_WIDTH, _PANEL_HEIGHT = 6.0, 3.8  # inches

@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax import metrics
 from transformer_jax.data.batches.pipeline import EvalBatches, eval_batches
+from transformer_jax.metrics import add_sums
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like
 from transformer_jax.runtime import platform
@@ -61,7 +61,7 @@ class Evaluator:
         """Figures of the task and of its loss, and the outputs for `decoded`."""
         scores, outputs = self.task.evaluate(params, self.decoded, self.decode)
         count = len(outputs or self.examples)
-        return {**scores, **self.loss_figures(params), "num_examples": count}, outputs
+        return {**scores, **self.loss_metrics(params), "num_examples": count}, outputs
 
     @functools.cached_property
     def decoded(self) -> Sequence[Mapping[str, str]]:
@@ -70,16 +70,16 @@ class Evaluator:
         chosen = np.linspace(0, len(self.examples) - 1, count).astype(int)
         return [self.examples[i] for i in chosen]
 
-    def loss_figures(self, params: Any) -> dict[str, Any]:
+    def loss_metrics(self, params: Any) -> dict[str, Any]:
         """What the task makes of the loss over all examples; nothing is decoded."""
         sums: dict[str, float] = {}
         for batch in self._batches:
             of_batch = self._sums(params, place_like(params, batch))
-            sums = metrics.add(sums, hosts.to_host(of_batch))
-        figures = self.task.figures(sums, self.examples)
+            sums = add_sums(sums, hosts.to_host(of_batch))
+        metrics = self.task.metrics(sums, self.examples)
         if self._batches.overlong:
-            figures["overlong"] = self._batches.overlong
-        return figures
+            metrics["overlong"] = self._batches.overlong
+        return metrics
 
     @functools.cached_property
     def _batches(self) -> EvalBatches:

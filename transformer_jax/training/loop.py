@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax import metrics
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.errors import DivergedError
 from transformer_jax.logs.run_log import RunLog
+from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.parallel import hosts
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
@@ -83,17 +83,17 @@ class TrainConfig:
 
 @dataclasses.dataclass
 class Loop:
-    """Steps, and what happens between them: of one run, or of R replicas whose figures are [R].
+    """Steps, and what happens between them: of one run, or of R replicas whose metrics are [R].
 
     Attributes:
       train_step: compiled, (state, batch) -> (state, sums).
       portable: the state that `train_step` carries -> the one to evaluate and to save.
       batches: the data, this process's rows.
-      log: where figures go.
+      log: where metrics go.
       checkpoints: where the state goes.
-      evaluate: (step, params) -> (figures, the score that the best checkpoint has most of).
+      evaluate: (step, params) -> (metrics, the score that the best checkpoint has most of).
       learning_rate: of a number of updates done; [R] where replicas differ in it.
-      utilization: seconds of a step -> figures of how much of the hardware it used.
+      utilization: seconds of a step -> metrics of how much of the hardware it used.
       profiler: traces some of the steps.
       log_every, evaluate_every, save_every: updates between two of each.
     """
@@ -143,17 +143,17 @@ class Loop:
         return state
 
     def _record(self, step: int, meter: "Meter") -> None:
-        figures = meter.read()
-        figures |= self.utilization(figures["step_ms"] / 1e3)
-        figures["learning_rate"] = self.learning_rate(step - 1)
+        metrics = meter.read()
+        metrics |= self.utilization(metrics["step_ms"] / 1e3)
+        metrics["learning_rate"] = self.learning_rate(step - 1)
         if np.any(self.batches.overlong):
-            figures |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
-        self.log.record(step, "train", figures)
+            metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
+        self.log.record(step, "train", metrics)
 
     def _evaluate(self, step: int, state: TrainState, meter: "Meter") -> float:
         with meter.paused():
-            figures, score = self.evaluate(step, self.portable(state).params)
-            self.log.record(step, "valid", figures)
+            metrics, score = self.evaluate(step, self.portable(state).params)
+            self.log.record(step, "valid", metrics)
         return score
 
     def _save(self, step: int, state: TrainState, meter: "Meter", score: float | None) -> None:
@@ -181,16 +181,16 @@ class Meter:
         self._pending = (step, sums)
 
     def read(self) -> dict[str, Any]:
-        """The figures of the steps since the last reading."""
+        """The metrics of the steps since the last reading."""
         self._settle()
         seconds = time.perf_counter() - self._since
-        figures = metrics.figures(self._sums) | {
+        metrics = metrics_of(self._sums) | {
             "grad_norm": self._sums["grad_norm"] / self._steps,
             "tokens_per_s": self._sums["filled"] / seconds,
             "step_ms": 1e3 * seconds / self._steps,
         }
         self._clear()
-        return figures
+        return metrics
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -205,7 +205,7 @@ class Meter:
             return
         step, sums = self._pending
         self._pending = None
-        self._sums = metrics.add(self._sums, sums)
+        self._sums = add_sums(self._sums, sums)
         self._steps += 1
         if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
             raise DivergedError(

@@ -103,9 +103,9 @@ def utilization(flops: int, dtype: str, step: CompiledStep):
     peak = peak_of_job(product_dtype(dtype))
     of_device = (step.executable.cost_analysis() or {}).get("flops")
 
-    def figures(seconds: float) -> dict[str, float]:
+    def metrics(seconds: float) -> dict[str, float]:
         known = {"mfu": peak and flops / (seconds * peak)}
         known["xla_flops_per_s"] = of_device and of_device * jax.device_count() / seconds
         return {name: value for name, value in known.items() if value}
 
-    return figures
+    return metrics

@@ -1,0 +1,41 @@
+"""Registries: names found, names taken, names unknown."""
+
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.registry import Registry
+
+
+@pytest.fixture
+def colours():
+    return Registry("model.colour", {"red": 1, "green": 2})
+
+
+def test_an_entry_is_found_by_its_name(colours):
+    assert colours.find("green") == colours["green"] == 2
+    assert list(colours) == ["red", "green"] and len(colours) == 2
+
+
+def test_an_unknown_name_is_told_with_all_and_the_nearest(colours):
+    message = "^colour is 'gren', not one of red, green; did you mean green\\?$"
+    with pytest.raises(ValueError, match=message):
+        colours.find("gren")
+
+
+def test_entries_are_added_by_call_and_by_decorator(colours):
+    assert colours.register("blue", 3) == 3
+    decorated = colours.register("black")(4)
+    assert (colours["blue"], colours["black"], decorated) == (3, 4, 4)
+
+
+def test_a_name_is_given_once(colours):
+    with pytest.raises(UserError, match="model.colour: the name 'red' is taken; choose another"):
+        colours.register("red", 5)
+    assert colours["red"] == 1
+
+
+def test_what_was_added_can_be_taken_back(colours):
+    before = dict(colours)
+    colours.register("blue", 3)
+    colours.restore(before)
+    assert list(colours) == ["red", "green"]
