@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 import transformer_jax as tj
 from transformer_jax.runs.replicas import seeded, train_together
 
-QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 STEPS = 20
 
 
@@ -169,7 +169,7 @@ print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_
     short = changed(config, train__num_steps=3, eval__every_steps=3)
     (tmp_path / "config.json").write_text(json.dumps(short.to_dict()))
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     run = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(root)},

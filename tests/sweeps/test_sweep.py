@@ -10,7 +10,7 @@ import transformer_jax as tj
 from transformer_jax.sweeps.files import Sweep, load_sweep
 from transformer_jax.sweeps.sweep import run_seeds, run_sweep
 
-QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 
 
 @pytest.fixture(scope="module")
