@@ -15,11 +15,18 @@ os.environ.setdefault(
 )
 
 import jax
+import jaxtyping
 import numpy as np
 import pytest
+import shape_checks
 
-import transformer_jax as tj
-from transformer_jax.data.synthetic import synthetic_split
+# Before the package is imported.
+jaxtyping.install_import_hook(
+    [f"transformer_jax.{name}" for name in shape_checks.CHECKED], "shape_checks.checked"
+)
+
+import transformer_jax as tj  # noqa: E402
+from transformer_jax.data.synthetic import synthetic_split  # noqa: E402
 
 # Tracing makes objects by the million, few of them in cycles.
 gc.set_threshold(100_000, 20, 20)

@@ -140,7 +140,7 @@ def test_libraries_stay_at_home():
 
 def test_nn_knows_nothing_but_jax_and_linen():
     """No mesh, no config library, no file."""
-    known = ["jax", "flax.linen", "flax.struct"]
+    known = ["jax", "jaxtyping", "flax.linen", "flax.struct", "contextlib"]
     known += [f"{PACKAGE}.nn", f"{PACKAGE}.runtime", f"{PACKAGE}.registry"]
     known += ["collections", "dataclasses", "functools", "math", "re", "typing"]
     names = {name for module in modules_of("nn") for name in imports(module)}

@@ -10,13 +10,14 @@ import pytest
 
 from transformer_jax.nn.attention import (
     MultiHeadAttention,
-    attention_weights,
+    Sequences,
+    attention_logits,
     scaled_dot_product_attention,
     softmax,
 )
-from transformer_jax.nn.cache import KVCache
+from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions import POSITIONS, Positions
+from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 
 B, T, S, H, K, V, D = 2, 3, 4, 2, 5, 3, 16
 RNG = np.random.default_rng(0)
@@ -29,6 +30,10 @@ MASK[0, 0] = [[1, 0, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1]]  # one key, no key, ever
 
 
 # --- The pure function.
+
+
+def attention_weights(query, key, mask=None, bias=None, **options):
+    return softmax(attention_logits(query, key, bias, **options), mask)
 
 
 def slow_softmax(logits):
@@ -57,7 +62,7 @@ def test_against_a_slow_loop(mask, bias):
         np.ones((B, 1, T, S), bool) if mask is None else mask,
         np.zeros((B, H, T, S)) if bias is None else bias,
     )
-    result = scaled_dot_product_attention(QUERY, KEY, VALUE, mask, bias)
+    result = scaled_dot_product_attention(QUERY, KEY, VALUE, mask, logit_bias=bias)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -75,7 +80,7 @@ def test_weights_are_0_where_masked():
 
 def test_a_query_without_a_key_has_a_gradient_of_0():
     def total(query, key, value):
-        return scaled_dot_product_attention(query, key, value, MASK, BIAS)[0, 1].sum()
+        return scaled_dot_product_attention(query, key, value, MASK, logit_bias=BIAS)[0, 1].sum()
 
     for grad in jax.grad(total, argnums=(0, 1, 2))(QUERY, KEY, VALUE):
         np.testing.assert_array_equal(grad, 0)
@@ -106,8 +111,7 @@ def attention(**changes):
 
 
 def attend_to(module, x, memory, mask, deterministic=True):
-    key, value = module.keys_values(memory)
-    return module(x, key, value, mask, deterministic)
+    return module.cross_attend(x, Memory.of(*module.keys_values(memory), mask), deterministic)
 
 
 X = RNG.normal(size=(B, T, D)).astype(np.float32)
@@ -152,21 +156,22 @@ def test_head_sizes_are_d_model_shared_out_unless_given(random_params):
 def test_self_attention_turns_and_biases_as_the_encoding_says(random_params):
     """Queries and keys go through `rotate`, logits through `bias`, values through neither."""
 
-    class Doubling(Positions):
+    class Doubling(PositionEncoding):
         def rotate(self, query, key, positions):
             scale = 1 + positions[..., None, None]
             return query * scale, key / scale
 
-        def bias(self, query_positions, key_positions):
-            distance = query_positions[:, :, None] - key_positions[:, None]
-            return -0.5 * distance[:, None].astype(jnp.float32)
+        def bias(self, distance):
+            return 0.5 * distance[:, None].astype(jnp.float32)
 
     module = attention()
     positions = np.array([[0, 1, 2], [0, 0, 1]])
     mask = np.ones((B, 1, T, T), bool)
-    call = (X, positions, Doubling(module.config), mask, True)
-    variables = random_params(module, *call, method="to_itself")
-    (_, cache), state = module.apply(variables, *call, method="to_itself", mutable="intermediates")
+    call = (X, Sequences(Doubling(module.config), positions, mask), True)
+    variables = random_params(module, *call, method="self_attend")
+    (_, cache), state = module.apply(
+        variables, *call, method="self_attend", mutable="intermediates"
+    )
     assert cache is None
 
     params, scale = variables["params"], 1 + positions[..., None, None]
@@ -200,11 +205,11 @@ def test_a_window_of_two(random_params, length, causal, sees):
     mask = np.tri(length, dtype=bool) if causal else np.ones((length, length), bool)
     x = RNG.normal(size=(1, length, D)).astype(np.float32)
     places = np.arange(length)[None]
-    call = (places, encoding, mask[None, None], True)
-    variables = random_params(module, x, *call, method="to_itself")
+    call = (Sequences(encoding, places, mask[None, None]), True)
+    variables = random_params(module, x, *call, method="self_attend")
 
     def output(x):
-        return module.apply(variables, x, *call, method="to_itself")[0][0].sum(-1)
+        return module.apply(variables, x, *call, method="self_attend")[0][0].sum(-1)
 
     jacobian = np.abs(jax.jit(jax.jacrev(output))(x)[:, 0]).sum(-1)
     np.testing.assert_array_equal(jacobian != 0, literal(sees)[:length, :length])
@@ -322,9 +327,10 @@ def test_dropout_falls_on_the_weights_after_they_are_kept(random_params):
     seen = []
 
     def watch(next_fun, args, kwargs, context):
-        if context.method_name == "combine":
-            seen.append(args[0])
-        return next_fun(*args, **kwargs)
+        result = next_fun(*args, **kwargs)
+        if context.method_name == "weigh":
+            seen.append(result)
+        return result
 
     with nn.intercept_methods(watch):
         _, state = module.apply(
@@ -350,20 +356,19 @@ def test_self_attention_in_two_goes_is_self_attention_in_one(random_params):
     module, encoding = attention(), POSITIONS["none"](TransformerConfig())
     positions = np.broadcast_to(np.arange(T), (B, T))
     causal = np.tril(np.ones((T, T), bool))[None, None]
-    variables = random_params(module, X, positions, encoding, causal, True, method="to_itself")
-    whole, _ = module.apply(variables, X, positions, encoding, causal, True, method="to_itself")
+    call = (X, Sequences(encoding, positions, causal), True)
+    variables = random_params(module, *call, method="self_attend")
+    whole, _ = module.apply(variables, *call, method="self_attend")
 
     cache, parts = KVCache.empty(module.config, B, T + 2), []
     for part in (slice(0, 2), slice(2, 3)):
         y, cache = module.apply(
             variables,
             X[:, part],
-            positions[:, part],
-            encoding,
-            None,
+            Sequences(encoding, positions[:, part], None),
             True,
             cache,
-            method="to_itself",
+            method="self_attend",
         )
         parts.append(y)
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-5)

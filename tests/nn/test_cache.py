@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.nn.cache import KeysValues, KVCache
+from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 
 H, K, V = 2, 5, 3
@@ -19,33 +19,43 @@ def random(*shape):
     return RNG.normal(size=shape).astype(np.float32)
 
 
+def attended(cache, num_new):
+    """What the last positions of each beam attend to, through this cache."""
+    rows = len(cache.length) * cache.num_beams
+    positions = cache.next_positions(num_new) - num_new
+    return cache.inputs(jnp.zeros((rows, num_new, H, K)), positions)
+
+
 def test_rows_grow_from_their_own_length():
     cache = KVCache.empty(CONFIG, rows=2, max_length=4).replace(length=jnp.array([0, 2]))
     assert cache.keys.shape == (2, H, 4, 1, K) and cache.values.shape == (2, H, 4, 1, V)
-    np.testing.assert_array_equal(cache.positions, [[0, 1, 2, 3]] * 2)
     np.testing.assert_array_equal(cache.next_positions(2), [[0, 1], [2, 3]])
 
     key, value = random(2, 2, H, K), random(2, 2, H, V)
     grown = cache.append(key, value)
     np.testing.assert_array_equal(grown.length, [2, 4])
+    inputs = attended(grown, 2)
+    np.testing.assert_array_equal(inputs.key_positions, [[0, 1, 2, 3]] * 2)
+    np.testing.assert_array_equal(inputs.query_positions, [[0, 1], [2, 3]])
     np.testing.assert_array_equal(
-        grown.mask(2)[:, 0].astype(int),
+        inputs.mask[:, 0].astype(int),
         [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]],
     )
-    for slots, new in zip(grown.by_position(), (key, value), strict=True):
+    for slots, new in zip((inputs.key, inputs.value), (key, value), strict=True):
         np.testing.assert_array_equal(slots[0, :2], new[0])
         np.testing.assert_array_equal(slots[1, 2:], new[1])
         assert not slots[0, 2:].any() and not slots[1, :2].any()
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", jnp.float32), ("gpu", jnp.bfloat16)])
-def test_what_is_kept_has_the_type_of_the_products(device, dtype, monkeypatch):
+def test_what_is_kept_has_the_dtype_of_the_products(device, dtype, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: device)
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     key, value = random(2, 3, H, K), random(2, 3, H, V)
     written = KVCache.empty(config, rows=2, max_length=3).append(key, value)
-    for kept in (written, KeysValues.of(key, value).rounded(config)):
-        for found, new in zip(kept.by_position(), (key, value), strict=True):
+    memory = Memory.of(key, value, np.ones((2, 1, 1, 3), bool)).cast(config)
+    for kept in (attended(written, 1), memory.inputs(random(2, 1, H, K))):
+        for found, new in zip((kept.key, kept.value), (key, value), strict=True):
             assert found.dtype == dtype
             np.testing.assert_array_equal(found, new.astype(dtype))
 
@@ -68,12 +78,14 @@ def test_a_beam_sees_the_past_of_the_one_that_it_follows():
             [[*past[parent], new[b][k]] for k, parent in enumerate(parents[b])]
             for b, past in enumerate(pasts)
         ]
-        keys, values = cache.by_position()
+        inputs = attended(cache, 1)
         for b, k in np.ndindex(sentences, beams):
-            seen = np.flatnonzero(cache.mask(1)[b, 0, k])
-            np.testing.assert_array_equal(cache.positions[b][seen], np.arange(len(pasts[b][k])))
-            np.testing.assert_array_equal(keys[b][seen], [one for one, _ in pasts[b][k]])
-            np.testing.assert_array_equal(values[b][seen], [one for _, one in pasts[b][k]])
+            seen = np.flatnonzero(inputs.mask[b, 0, k])
+            np.testing.assert_array_equal(
+                inputs.key_positions[b][seen], np.arange(len(pasts[b][k]))
+            )
+            np.testing.assert_array_equal(inputs.key[b][seen], [one for one, _ in pasts[b][k]])
+            np.testing.assert_array_equal(inputs.value[b][seen], [one for _, one in pasts[b][k]])
             assert positions[b, k] == len(pasts[b][k]) - 1
     assert cache.num_beams == beams
 
@@ -90,12 +102,14 @@ def test_one_beam_goes_on_from_itself():
 def test_further_queries_of_a_sentence_are_its_beams_in_order():
     cache = KVCache.empty(CONFIG, 2, 4).follow(jnp.zeros((2, 3), int))
     x = random(6, 1, H, K)
-    np.testing.assert_array_equal(cache.of_sentences(x), x.reshape(2, 3, H, K))
+    inputs = cache.inputs(x, cache.next_positions(1))
+    np.testing.assert_array_equal(inputs.query, x.reshape(2, 3, H, K))
 
 
 def test_keys_and_values_come_back_by_position():
     key, value = random(2, 4, H, K), random(2, 4, H, V)
-    kept = KeysValues.of(key, value)
-    assert kept.keys.shape == (2, H, 4, K) and kept.values.shape == (2, H, 4, V)
-    for found, given in zip(kept.by_position(), (key, value), strict=True):
+    memory = Memory.of(key, value, np.ones((2, 1, 1, 4), bool))
+    assert memory.keys.shape == (2, H, 4, K) and memory.values.shape == (2, H, 4, V)
+    inputs = memory.inputs(random(2, 1, H, K))
+    for found, given in zip((inputs.key, inputs.value), (key, value), strict=True):
         np.testing.assert_array_equal(found, given)

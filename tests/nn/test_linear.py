@@ -13,7 +13,7 @@ HEADS = [((6,), (4, 3)), ((4, 3), (6,)), ((6,), (5,))]
 @pytest.mark.parametrize(("inputs", "outputs"), HEADS)
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_contracts_the_last_axes(random_params, inputs, outputs, use_bias):
-    linear = Linear(inputs, outputs, use_bias, jnp.float32)
+    linear = Linear(inputs, outputs, use_bias, "float32")
     x = np.random.default_rng(1).normal(size=(2, 7, *inputs)).astype(np.float32)
     variables = random_params(linear, x)
     params = variables["params"]
@@ -34,7 +34,7 @@ def test_contracts_the_last_axes(random_params, inputs, outputs, use_bias):
     ],
 )
 def test_kernels_are_xavier_uniform_over_all_heads(inputs, outputs, fan_in, fan_out):
-    linear = Linear(inputs, outputs, True, jnp.float32)
+    linear = Linear(inputs, outputs, True, "float32")
     params = linear.init(jax.random.key(0), jnp.ones((1, *inputs)))["params"]
     bound = np.sqrt(6 / (fan_in + fan_out))
     assert 0.99 * bound < np.abs(params["kernel"]).max() <= bound

@@ -41,7 +41,8 @@ def test_masks_combine():
 
 
 def test_a_window_is_of_positions_not_of_places():
-    mask = window_mask(np.array([[4, 0, 9]]), np.arange(6)[None], size=2)
+    distance = np.arange(6)[None, None] - np.array([[4, 0, 9]])[:, :, None]
+    mask = window_mask(distance, size=2)
     assert mask.shape == (1, 1, 3, 6)
     np.testing.assert_array_equal(
         mask[0, 0].astype(int),

@@ -1,12 +1,16 @@
 """A decoder without an encoder: GPT (Radford et al. 2018, 2019).
 
-B batch, T tokens, D model, V vocabulary; N = B x samples while decoding.
+B batch, T tokens, P prompt, D model, V vocabulary; N = B x samples while decoding.
 """
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import flax.linen as nn
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.models.prompt import after_prompts
+from transformer_jax.nn.attention import Sequences
 from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.decoder import Decoder
@@ -17,14 +21,23 @@ from transformer_jax.nn.masks import look_ahead_mask, segment_mask
 class DecoderOnly(nn.Module):
     """Predicts each token from those before it.
 
-    `prefill` and `decode_step` are the seam of `decoding/`. The options of GPT-2: norm_placement
-    "pre", activation "gelu", positions "learned", attention_bias "all", initialization "gpt2" and
-    no scale_embeddings.
+    `prefill` and `decode_step` are what the searches of `decoding/` call.
     """
 
     config: TransformerConfig
 
-    def setup(self):
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "model.norm_placement": "pre",
+        "model.activation": "gelu",
+        "model.positions": "learned",
+        "model.attention_bias": "all",
+        "model.initialization": "gpt2",
+        "model.scale_embeddings": False,
+    }
+    """The options of GPT-2, which a config that names this architecture gets unless it says
+    otherwise."""
+
+    def setup(self) -> None:
         c = self.config
         self.embedding = Embedding(c, c.vocab_size)
         self.input = InputEmbedding(c, causal=True)
@@ -34,58 +47,61 @@ class DecoderOnly(nn.Module):
 
     def __call__(
         self,
-        tokens: jax.Array,
-        positions: jax.Array,
-        segment_ids: jax.Array,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        segment_ids: Int[Array, "B T"],
         deterministic: bool = True,
-    ) -> jax.Array:
+    ) -> Float[Array, "B T V"]:
         """Logits of the token after each position of packed rows.
 
-        Args:
-          tokens, positions, segment_ids: int32 [B, T].
-          deterministic: no dropout; otherwise the rng stream "dropout" is asked for.
-
-        Returns:
-          float32 [B, T, V].
+        Without `deterministic` there is dropout, and the rng stream "dropout" is needed.
         """
-        x = self.features(tokens, positions, segment_ids, deterministic)
-        return self.projection.logits(x)
+        return self.projection.logits(self.features(tokens, positions, segment_ids, deterministic))
 
-    def features(self, tokens, positions, segment_ids, deterministic: bool = True) -> jax.Array:
-        """The decoder's output for packed rows [B, T] -> [B, T, D]."""
+    def features(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        segment_ids: Int[Array, "B T"],
+        deterministic: bool = True,
+    ) -> Float[Array, "B T D"]:
+        """The decoder's output for packed rows."""
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
         mask = look_ahead_mask(tokens.shape[1]) & segment_mask(segment_ids, segment_ids)
-        x, _ = self.decoder(x, positions, self.input.positions, mask, None, deterministic)
+        sequences = Sequences(self.input.position_encoding, positions, mask)
+        x, _ = self.decoder(x, sequences, deterministic=deterministic)
         return x
 
     def prefill(
-        self, prompt: jax.Array, prompt_lengths: jax.Array, max_length: int
-    ) -> tuple[jax.Array, tuple[()], tuple[KVCache, ...]]:
+        self, prompt: Int[Array, "B P"], prompt_lengths: Int[Array, " B"], max_length: int
+    ) -> tuple[Float[Array, "B V"], tuple[()], tuple[KVCache, ...]]:
         """Reads prompts of unequal length in one batch.
 
         Args:
-          prompt: int32 [B, P].
-          prompt_lengths: int32 [B], in 1..P; what lies beyond is not looked at.
-          max_length: positions to make room for, the prompt's included.
+          prompt: tokens.
+          prompt_lengths: in 1..P; what lies beyond is not read.
+          max_length: positions to make room for, those of the prompt included.
 
         Returns:
-          logits of the first token after the prompt [B, V], the memory, which is empty, and the
-          decoding state (axis 0 of every leaf is B).
+          logits of the first token after the prompt, the memory, which is empty, and the decoding
+          state (axis 0 of every leaf is B).
         """
         empty = KVCache.empty(self.config, prompt.shape[0], max_length)
-        x, state = self._decode(prompt, (empty,) * self.config.num_layers)
-        last = jnp.take_along_axis(x, prompt_lengths[:, None, None] - 1, axis=1)
-        state = tuple(cache.replace(length=prompt_lengths) for cache in state)
-        return self.projection.logits(last)[:, 0], (), state
+        x, caches = self._decode(prompt, (empty,) * self.config.num_layers)
+        last, caches = after_prompts(x, prompt_lengths, caches)
+        return self.projection.logits(last)[:, 0], (), caches
 
     def decode_step(
-        self, tokens: jax.Array, memory: tuple[()], state: tuple[KVCache, ...]
-    ) -> tuple[jax.Array, tuple[KVCache, ...]]:
-        """One more token a row: int32 [N] -> logits of the next [N, V], the state grown by one."""
+        self, tokens: Int[Array, " N"], memory: tuple[()], state: tuple[KVCache, ...]
+    ) -> tuple[Float[Array, "N V"], tuple[KVCache, ...]]:
+        """One more token a row -> logits of the next, and the state grown by one."""
         x, state = self._decode(tokens[:, None], state)
         return self.projection.logits(x)[:, 0], state
 
-    def _decode(self, tokens, caches):
-        positions = caches[0].next_positions(tokens.shape[1])  # [N, T]
+    def _decode(
+        self, tokens: Int[Array, "N T"], caches: tuple[KVCache, ...]
+    ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
+        positions = caches[0].next_positions(tokens.shape[1])
         x = self.input(self.embedding.embed(tokens), positions, True)
-        return self.decoder(x, positions, self.input.positions, None, None, True, caches)
+        sequences = Sequences(self.input.position_encoding, positions, mask=None)
+        return self.decoder(x, sequences, caches=caches)

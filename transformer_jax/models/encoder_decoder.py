@@ -1,15 +1,20 @@
 """The Transformer of "Attention Is All You Need" (figure 1).
 
-B batch, S source, T target, D model, V vocabulary; N = B x beams while decoding.
+B batch, S source, T target, P prompt, D model, V vocabulary; N = B x beams while decoding.
 """
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from transformer_jax.nn.cache import KVCache
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.models.prompt import after_prompts
+from transformer_jax.nn.attention import Sequences
+from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.decoder import Decoder, Memory
+from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding
 from transformer_jax.nn.encoder import Encoder
@@ -20,7 +25,7 @@ from transformer_jax.nn.positions import encoding_class
 class EncoderDecoder(nn.Module):
     """Encodes a source, decodes a target: the whole model, from tokens to logits.
 
-    `prefill` and `decode_step` are the seam of `decoding/`.
+    `prefill` and `decode_step` are what the searches of `decoding/` call.
 
     Raises:
       ValueError: tie_embeddings "all" with vocabularies of two sizes, or an unknown `positions`.
@@ -28,10 +33,12 @@ class EncoderDecoder(nn.Module):
 
     config: TransformerConfig
 
-    def setup(self):
+    defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def setup(self) -> None:
         c = self.config
         if c.tie_embeddings == "all" and c.source_vocab_size != c.target_vocab_size:
-            raise ValueError("tie_embeddings 'all' asks for one joint vocabulary (tokenizer.joint)")
+            raise ValueError("tie_embeddings 'all' needs one joint vocabulary (tokenizer.joint)")
         self.target_embedding = Embedding(c, c.target_vocab_size)
         self.source_embedding = (
             self.target_embedding
@@ -43,86 +50,99 @@ class EncoderDecoder(nn.Module):
             if c.tie_embeddings != "none"
             else Embedding(c, c.target_vocab_size)
         )
-        self.source_positions = encoding_class(c)(c)
-        self.target_positions = encoding_class(c)(c, causal=True)
+        encoding = encoding_class(c)
+        self.source_encoding = encoding(c, name="source_positions")
+        self.target_encoding = encoding(c, causal=True, name="target_positions")
         self.embedding_dropout = Dropout(c.dropout_rate)
         self.encoder = Encoder(c, c.num_encoder_layers)
         self.decoder = Decoder(c, c.num_decoder_layers)
 
     def __call__(
         self,
-        source: jax.Array,
-        source_positions: jax.Array,
-        source_segment_ids: jax.Array,
-        target: jax.Array,
-        target_positions: jax.Array,
-        target_segment_ids: jax.Array,
+        source: Int[Array, "B S"],
+        source_positions: Int[Array, "B S"],
+        source_segment_ids: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        target_positions: Int[Array, "B T"],
+        target_segment_ids: Int[Array, "B T"],
         deterministic: bool = True,
-    ) -> jax.Array:
+    ) -> Float[Array, "B T V"]:
         """Logits of the token after each target position, for packed rows.
 
         Args:
-          source: tokens, int32 [B, S]; its positions and segment ids likewise.
-          target: decoder inputs, int32 [B, T] (a sentence shifted right behind BOS); likewise.
-          deterministic: no dropout; otherwise the rng stream "dropout" is asked for.
-
-        Returns:
-          float32 [B, T, V].
+          source: tokens, with their positions and segment ids.
+          target: decoder inputs (a sentence shifted right behind BOS), likewise.
+          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
         encoded = self.encode(source, source_positions, source_segment_ids, deterministic)
         memory_mask = segment_mask(target_segment_ids, source_segment_ids)
         memory = self.decoder.remember(encoded, memory_mask)
-        mask = look_ahead_mask(target.shape[1]) & segment_mask(
-            target_segment_ids, target_segment_ids
-        )
+        mask = segment_mask(target_segment_ids, target_segment_ids)
+        mask &= look_ahead_mask(target.shape[1])
+        sequences = Sequences(self.target_encoding, target_positions, mask)
         x = self._embed_target(target, target_positions, deterministic)
-        x, _ = self.decoder(x, target_positions, self.target_positions, mask, memory, deterministic)
+        x, _ = self.decoder(x, sequences, memory, deterministic)
         return self.projection.logits(x)
 
-    def encode(self, source, positions, segment_ids, deterministic: bool = True) -> jax.Array:
-        """The encoder's output for tokens, positions and segment ids [B, S] -> [B, S, D]."""
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        positions: Int[Array, "B S"],
+        segment_ids: Int[Array, "B S"],
+        deterministic: bool = True,
+    ) -> Float[Array, "B S D"]:
+        """The encoder's output for packed rows."""
         x = self.source_embedding.embed(source)
-        x = self.embedding_dropout(self.source_positions.embed(x, positions), deterministic)
+        x = self.embedding_dropout(self.source_encoding.embed(x, positions), deterministic)
         mask = segment_mask(segment_ids, segment_ids)
-        return self.encoder(x, positions, self.source_positions, mask, deterministic)
+        return self.encoder(x, Sequences(self.source_encoding, positions, mask), deterministic)
 
     def prefill(
-        self, source: jax.Array, prompt: jax.Array, prompt_lengths: jax.Array, max_length: int
-    ) -> tuple[jax.Array, Memory, tuple[KVCache, ...]]:
+        self,
+        source: Int[Array, "B S"],
+        prompt: Int[Array, "B P"],
+        prompt_lengths: Int[Array, " B"],
+        max_length: int,
+    ) -> tuple[Float[Array, "B V"], tuple[Memory, ...], tuple[KVCache, ...]]:
         """Encodes sources padded with 0 and decodes the prompts, of unequal length, in one batch.
 
         Args:
-          source: int32 [B, S], one sentence a row; tokens 0 are padding.
-          prompt: int32 [B, P], what each output starts with: BOS, and tokens forced on it.
-          prompt_lengths: int32 [B], in 1..P; what lies beyond is not looked at.
-          max_length: positions to make room for, the prompt's included.
+          source: one sentence a row; tokens 0 are padding.
+          prompt: what each output starts with: BOS, and tokens forced on it.
+          prompt_lengths: in 1..P; what lies beyond is not read.
+          max_length: positions to make room for, those of the prompt included.
 
         Returns:
-          logits of the first token after the prompt [B, V], the memory (axis 0 is B), and the
-          decoding state (axis 0 of every leaf is B).
+          logits of the first token after the prompt, the memory, and the decoding state (axis 0 of
+          every leaf of both is B).
         """
         segment_ids = (source > 0).astype(jnp.int32)
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
         encoded = self.encode(source, positions, segment_ids)
-        memory = self.decoder.remember(encoded, padding_mask(segment_ids)).rounded(self.config)
+        memory = self.decoder.remember(encoded, padding_mask(segment_ids))
+        memory = tuple(of_layer.cast(self.config) for of_layer in memory)
         empty = KVCache.empty(self.config, source.shape[0], max_length)
-        x, state = self._decode(prompt, memory, (empty,) * self.config.num_decoder_layers)
-        last = jnp.take_along_axis(x, prompt_lengths[:, None, None] - 1, axis=1)
-        state = tuple(cache.replace(length=prompt_lengths) for cache in state)
-        return self.projection.logits(last)[:, 0], memory, state
+        x, caches = self._decode(prompt, memory, (empty,) * self.config.num_decoder_layers)
+        last, caches = after_prompts(x, prompt_lengths, caches)
+        return self.projection.logits(last)[:, 0], memory, caches
 
     def decode_step(
-        self, tokens: jax.Array, memory: Memory, state: tuple[KVCache, ...]
-    ) -> tuple[jax.Array, tuple[KVCache, ...]]:
-        """One more token a row: int32 [N] -> logits of the next [N, V], the state grown by one."""
+        self, tokens: Int[Array, " N"], memory: tuple[Memory, ...], state: tuple[KVCache, ...]
+    ) -> tuple[Float[Array, "N V"], tuple[KVCache, ...]]:
+        """One more token a row -> logits of the next, and the state grown by one."""
         x, state = self._decode(tokens[:, None], memory, state)
         return self.projection.logits(x)[:, 0], state
 
-    def _decode(self, tokens, memory, caches):
-        positions = caches[0].next_positions(tokens.shape[1])  # [N, T]
+    def _decode(
+        self, tokens: Int[Array, "N T"], memory: tuple[Memory, ...], caches: tuple[KVCache, ...]
+    ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
+        positions = caches[0].next_positions(tokens.shape[1])
         x = self._embed_target(tokens, positions, deterministic=True)
-        return self.decoder(x, positions, self.target_positions, None, memory, True, caches)
+        sequences = Sequences(self.target_encoding, positions, mask=None)
+        return self.decoder(x, sequences, memory, True, caches)
 
-    def _embed_target(self, tokens, positions, deterministic):
-        x = self.target_positions.embed(self.target_embedding.embed(tokens), positions)
+    def _embed_target(
+        self, tokens: Int[Array, "N T"], positions: Int[Array, "N T"], deterministic: bool
+    ) -> Float[Array, "N T D"]:
+        x = self.target_encoding.embed(self.target_embedding.embed(tokens), positions)
         return self.embedding_dropout(x, deterministic)

@@ -3,31 +3,42 @@
 B batch, T tokens, P predicted positions, D model, V vocabulary.
 """
 
-import flax.linen as nn
-import jax
-import jax.numpy as jnp
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.nn.attention import Sequences
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import segment_mask
-from transformer_jax.nn.products import product_dtype
 from transformer_jax.nn.residual import make_norm
 from transformer_jax.tokenization import EOS
 
 
 class EncoderOnly(nn.Module):
-    """Reads a text from both sides, and predicts tokens that are hidden in it.
-
-    The options of BERT: activation "gelu", positions "learned", attention_bias "all",
-    embedding_norm, num_token_types 2, initialization "bert" and no scale_embeddings.
-    """
+    """Reads a text in both directions, and predicts tokens that are hidden in it."""
 
     config: TransformerConfig
 
-    def setup(self):
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "model.activation": "gelu",
+        "model.positions": "learned",
+        "model.attention_bias": "all",
+        "model.embedding_norm": True,
+        "model.num_token_types": 2,
+        "model.initialization": "bert",
+        "model.scale_embeddings": False,
+    }
+    """The options of BERT, which a config that names this architecture gets unless it says
+    otherwise."""
+
+    def setup(self) -> None:
         c = self.config
         self.embedding = Embedding(c, c.vocab_size)
         self.input = InputEmbedding(c, causal=False)
@@ -38,55 +49,57 @@ class EncoderOnly(nn.Module):
 
     def __call__(
         self,
-        tokens: jax.Array,
-        positions: jax.Array,
-        segment_ids: jax.Array,
-        predicted: jax.Array,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        segment_ids: Int[Array, "B T"],
+        predicted: Int[Array, "B P"],
         deterministic: bool = True,
-    ) -> jax.Array:
+    ) -> Float[Array, "B P V"]:
         """Logits of the token that belongs at each predicted place of packed rows.
 
-        Args:
-          tokens, positions, segment_ids: int32 [B, T].
-          predicted: int32 [B, P], places in the row.
-          deterministic: no dropout; otherwise the rng stream "dropout" is asked for.
-
-        Returns:
-          float32 [B, P, V].
+        Without `deterministic` there is dropout, and the rng stream "dropout" is needed.
         """
         x = self.features(tokens, positions, segment_ids, deterministic)
         x = jnp.take_along_axis(x, predicted[:, :, None], axis=1)
         return self.prediction_head(x, self.projection)
 
-    def features(self, tokens, positions, segment_ids, deterministic: bool = True) -> jax.Array:
-        """The encoder's output for packed rows [B, T] -> [B, T, D]."""
+    def features(
+        self,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B T"],
+        segment_ids: Int[Array, "B T"],
+        deterministic: bool = True,
+    ) -> Float[Array, "B T D"]:
+        """The encoder's output for packed rows."""
         types = token_types(tokens, positions) if self.config.num_token_types else None
         x = self.input(self.embedding.embed(tokens), positions, deterministic, types)
         mask = segment_mask(segment_ids, segment_ids)
-        return self.encoder(x, positions, self.input.positions, mask, deterministic)
+        sequences = Sequences(self.input.position_encoding, positions, mask)
+        return self.encoder(x, sequences, deterministic)
 
 
 class PredictionHead(nn.Module):
-    """Logits of hidden tokens: LayerNorm(GELU(x W + b)) E^T + c."""
+    """Logits of hidden tokens: LayerNorm(GELU(x W + b)) E^T + c, with the config's activation and
+    norm."""
 
     config: TransformerConfig
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
-        dtype = product_dtype(c.dtype)
-        self.transform = Linear((c.d_model,), (c.d_model,), True, dtype, c.kernel_std)
+        self.transform = Linear((c.d_model,), (c.d_model,), True, c.dtype, c.kernel_std)
+        self.activation = ACTIVATIONS.find(c.activation)
         self.norm = make_norm(c)
         self.bias = self.param("bias", nn.initializers.zeros, c.vocab_size)
 
-    def __call__(self, x: jax.Array, projection: Embedding) -> jax.Array:
-        """x [B, P, D] -> [B, P, V], by a table that the head may share."""
-        x = self.norm(ACTIVATIONS[self.config.activation](self.transform(x)))
+    def __call__(self, x: Float[Array, "B P D"], projection: Embedding) -> Float[Array, "B P V"]:
+        """`projection` is a table that the head may share."""
+        x = self.norm(self.activation(self.transform(x)))
         return projection.logits(x) + self.bias
 
 
-def token_types(tokens: jax.Array, positions: jax.Array) -> jax.Array:
-    """How many separators (EOS) stand before each token in its text: packed rows [B, T] each ->
-    [B, T]. In a pair [CLS] a [SEP] b [SEP] that is 0 for the first part, 1 for the second."""
+def token_types(tokens: Int[Array, "B T"], positions: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """How many separators (EOS) stand before each token in its text, in packed rows: in a pair
+    [CLS] a [SEP] b [SEP] 0 for the first part, 1 for the second."""
     separators = jnp.cumsum(tokens == EOS, axis=1) - (tokens == EOS)
     starts = jnp.arange(tokens.shape[1]) - positions
     return separators - jnp.take_along_axis(separators, starts, axis=1)

@@ -1,51 +1,48 @@
 """Restricted self-attention (section 4) in blocks: what makes its cost r n rather than n^2.
 
-Where a query sees less than r positions to each side, a block of r neighbouring queries needs no
-keys but those of its own block, of the one before and, unless it looks back alone, of the one
-behind. Rows become rows of blocks, and attention need not know.
+Where a query sees less than r positions in each direction, a block of r neighboring queries needs
+only the keys of its own block, of the block before and, unless it only looks back, of the block
+after. Rows become rows of blocks; attention itself does not change.
 
 B batch, T tokens, r size of a block, N = ceil(T / r) blocks, M = 2 r or 3 r keys of a block.
 """
 
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Shaped
+
+from transformer_jax.nn.inputs import AttentionInputs
 
 
-def split(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: jax.Array,
-    query_positions: jax.Array,
-    key_positions: jax.Array,
-    size: int,
-    causal: bool,
-) -> tuple[jax.Array, ...]:
-    """The arguments of one self-attention, split: rows [B, T, ...] into blocks [B N, r, ...] on the
-    queries' side, [B N, M, ...] on the keys', and the mask [B, 1, T, T] into [B N, 1, r, M]."""
-    return (
-        split_queries(query, size),
-        split_keys(key, size, causal),
-        split_keys(value, size, causal),
-        split_mask(mask, size, causal),
-        split_queries(query_positions, size),
-        split_keys(key_positions, size, causal),
+def split(inputs: AttentionInputs, size: int, causal: bool) -> AttentionInputs:
+    """One self-attention in blocks: rows [B, T, ...] become blocks [B N, r, ...] of queries and
+    [B N, M, ...] of keys, the mask [B, 1, T, T] becomes [B N, 1, r, M].
+
+    The outputs of a row's blocks stand one after the other; the last block may be longer than the
+    row.
+    """
+    return AttentionInputs(
+        query=split_queries(inputs.query, size),
+        key=split_keys(inputs.key, size, causal),
+        value=split_keys(inputs.value, size, causal),
+        mask=split_mask(inputs.mask, size, causal),
+        query_positions=split_queries(inputs.query_positions, size),
+        key_positions=split_keys(inputs.key_positions, size, causal),
     )
 
 
 def num_keys(size: int, causal: bool) -> int:
-    """M, the keys beside a block of r queries: 2 r where they look back alone, else 3 r."""
+    """M, the keys that a block of r queries needs: 2 r where they only look back, else 3 r."""
     return (2 if causal else 3) * size
 
 
-def split_queries(x: jax.Array, size: int) -> jax.Array:
-    """[B, T, ...] -> [B N, r, ...]; zeros stand behind the end."""
+def split_queries(x: Shaped[Array, "B T ..."], size: int) -> Shaped[Array, "BN r ..."]:
+    """Rows in blocks, zeros after the end."""
     x = _pad(x, 0, -x.shape[1] % size)
     return x.reshape(-1, size, *x.shape[2:])
 
 
-def split_keys(x: jax.Array, size: int, causal: bool) -> jax.Array:
-    """[B, T, ...] -> [B N, M, ...]; zeros stand before the start and behind the end."""
+def split_keys(x: Shaped[Array, "B T ..."], size: int, causal: bool) -> Shaped[Array, "BN M ..."]:
+    """What each block sees, zeros before the start and after the end."""
     rows, length = x.shape[:2]
     num_blocks = -(-length // size)
     x = _pad(x, size, (num_blocks + 1) * size - length)
@@ -55,8 +52,8 @@ def split_keys(x: jax.Array, size: int, causal: bool) -> jax.Array:
     return jnp.concatenate(blocks, axis=1)
 
 
-def split_mask(mask: jax.Array, size: int, causal: bool) -> jax.Array:
-    """[B, 1, T, T] -> [B N, 1, r, M]: False where nothing stands."""
+def split_mask(mask: Bool[Array, "B 1 T T"], size: int, causal: bool) -> Bool[Array, "BN 1 r M"]:
+    """The mask of each block: False where nothing stands."""
     length, width = mask.shape[-1], num_keys(size, causal)
     of_block = []
     for start in range(0, length, size):
@@ -67,11 +64,5 @@ def split_mask(mask: jax.Array, size: int, causal: bool) -> jax.Array:
     return jnp.stack(of_block, axis=1).reshape(-1, 1, size, width)
 
 
-def join(x: jax.Array, length: int) -> jax.Array:
-    """[B N, r, ...] -> [B, T, ...]: the inverse of `split_queries`."""
-    num_blocks = -(-length // x.shape[1])
-    return x.reshape(-1, num_blocks * x.shape[1], *x.shape[2:])[:, :length]
-
-
-def _pad(x, before, behind):
-    return jnp.pad(x, ((0, 0), (before, behind), *((0, 0),) * (x.ndim - 2)))
+def _pad(x: Array, before: int, after: int) -> Array:
+    return jnp.pad(x, ((0, 0), (before, after), *((0, 0),) * (x.ndim - 2)))

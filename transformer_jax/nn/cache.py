@@ -1,7 +1,7 @@
-"""What a decoder keeps of the tokens behind it, laid out as its products read it.
+"""What a decoder keeps: keys and values of the encoder's output and of the tokens decoded so far.
 
-Put down as layers put them out, or in another type, a loop would transpose or round all keys and
-values at every turn.
+Stored in the layout and dtype that the attention products read; otherwise XLA would transpose or
+cast the whole cache at every step.
 
 B sentences, J beams of a sentence, N = B J rows, T new positions, L slots, S keys, G heads of keys
 and values, K key size of a head, V value size of a head.
@@ -12,57 +12,66 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.products import dtype_for_rows, product_dtype
 
 
 @struct.dataclass
-class KeysValues:
-    """Keys and values that stay as they are, such as those of an encoder's output.
+class Memory:
+    """The encoder's output as one decoder layer attends to it, once for each sentence.
 
     Attributes:
       keys: [B, G, S, K].
       values: [B, G, S, V].
+      mask: [B, 1, T, S] or [B, 1, 1, S]; which source positions a target position sees.
     """
 
-    keys: jax.Array
-    values: jax.Array
+    keys: Float[Array, "B G S K"]
+    values: Float[Array, "B G S V"]
+    mask: Bool[Array, "B 1 #T S"]
 
     @classmethod
-    def of(cls, key: jax.Array, value: jax.Array) -> "KeysValues":
-        """From [B, S, G, K] and [B, S, G, V]."""
-        return cls(jnp.moveaxis(key, 1, 2), jnp.moveaxis(value, 1, 2))
+    def of(
+        cls,
+        key: Float[Array, "B S G K"],
+        value: Float[Array, "B S G V"],
+        mask: Bool[Array, "B 1 #T S"],
+    ) -> "Memory":
+        """From what a layer projected."""
+        return cls(jnp.moveaxis(key, 1, 2), jnp.moveaxis(value, 1, 2), mask)
 
-    def rounded(self, config: TransformerConfig) -> "KeysValues":
-        """In the type of the products that they are kept for."""
+    def cast(self, config: TransformerConfig) -> "Memory":
+        """In the dtype of the products of a search, to be kept for many steps."""
         dtype = _kept_dtype(config)
-        return KeysValues(self.keys.astype(dtype), self.values.astype(dtype))
+        return self.replace(keys=self.keys.astype(dtype), values=self.values.astype(dtype))
 
-    def by_position(self) -> tuple[jax.Array, jax.Array]:
-        """[B, S, G, K] and [B, S, G, V]; for the compiler views, as `nn.heads` turns them back."""
-        return jnp.moveaxis(self.keys, 2, 1), jnp.moveaxis(self.values, 2, 1)
+    def inputs(self, query: Float[Array, "B T H K"]) -> AttentionInputs:
+        """The attention of queries to this memory."""
+        return AttentionInputs(query, *_by_position(self.keys, self.values), self.mask)
 
 
 @struct.dataclass
 class KVCache:
     """Keys and values of the positions decoded so far, of all beams of each sentence.
 
-    What a beam wrote stays in the place of that beam, whoever goes on from it: `follow` changes
-    `origins` alone. The beams of a sentence look at all of its places in one product, and the mask
-    leaves each its own past.
+    What a beam wrote stays in that beam's place, whichever beam continues it: `follow` changes only
+    `origins`. The beams of a sentence attend to all of its places in one product, and the mask
+    leaves each only its own past.
 
     Attributes:
-      keys: [B, G, L, J, K], in the type of the products.
+      keys: [B, G, L, J, K], in the dtype of the products.
       values: [B, G, L, J, V], likewise.
-      origins: int32 [B, J, L], the place in which a beam's past lies, slot by slot.
-      length: int32 [B], the slots filled; what lies beyond is never looked at.
+      origins: int32 [B, J, L], the place that holds a beam's past, slot by slot.
+      length: int32 [B], the slots filled; what lies beyond is never read.
     """
 
-    keys: jax.Array
-    values: jax.Array
-    origins: jax.Array
-    length: jax.Array
+    keys: Float[Array, "B G L J K"]
+    values: Float[Array, "B G L J V"]
+    origins: Int[Array, "B J L"]
+    length: Int[Array, " B"]
 
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
@@ -80,9 +89,8 @@ class KVCache:
         """J."""
         return self.origins.shape[1]
 
-    def follow(self, parents: jax.Array) -> "KVCache":
-        """The cache of new beams, each of which goes on from one of the old: parents [B, K] of J,
-        K at least J."""
+    def follow(self, parents: Int[Array, "B K"]) -> "KVCache":
+        """The cache of K >= J new beams, each of which continues one of the J old ones."""
         more = parents.shape[1] - self.num_beams
         if self.num_beams == 1 and not more:
             return self
@@ -92,8 +100,8 @@ class KVCache:
             origins=jnp.take_along_axis(self.origins, parents[:, :, None], axis=1),
         )
 
-    def append(self, key: jax.Array, value: jax.Array) -> "KVCache":
-        """Writes the keys and values of T new positions, [N, T, G, K] and [N, T, G, V]."""
+    def append(self, key: Float[Array, "N T G K"], value: Float[Array, "N T G V"]) -> "KVCache":
+        """Writes the keys and values of T new positions."""
         beams, num_new = self.num_beams, key.shape[1]
         key, value = (  # [B, G, T, J, K] and [B, G, T, J, V]
             x.reshape(-1, beams, *x.shape[1:]).transpose(0, 3, 2, 1, 4) for x in (key, value)
@@ -102,32 +110,38 @@ class KVCache:
         return KVCache(
             keys=_written(self.keys, key, self.length),
             values=_written(self.values, value, self.length),
-            # One beam's past lies where it always did.
+            # With one beam the past never changes its place.
             origins=_written(self.origins, own, self.length) if beams > 1 else self.origins,
             length=self.length + num_new,
         )
 
-    def by_position(self) -> tuple[jax.Array, jax.Array]:
-        """All places as those of the sentence, S = L J: [B, S, G, K] and [B, S, G, V]."""
+    def inputs(
+        self, query: Float[Array, "N T H K"], positions: Int[Array, "N T"]
+    ) -> AttentionInputs:
+        """The attention of the last T positions to this cache: S = L J places of each sentence, and
+        J T queries, its beams' one after the other."""
         places = (x.reshape(*x.shape[:2], -1, x.shape[4]) for x in (self.keys, self.values))
-        return KeysValues(*places).by_position()
+        return AttentionInputs(
+            self._of_sentences(query),
+            *_by_position(*places),
+            mask=self._mask(query.shape[1]),
+            query_positions=self._of_sentences(positions),
+            key_positions=self._positions(),
+        )
 
-    def of_sentences(self, x: jax.Array) -> jax.Array:
-        """Beams as further queries of their sentence: [N, T, ...] -> [B, J T, ...]."""
+    def next_positions(self, num_new: int) -> Int[Array, "N T"]:
+        """Of the next T tokens of each beam."""
+        return jnp.repeat(self.length, self.num_beams)[:, None] + jnp.arange(num_new)
+
+    def _of_sentences(self, x: Shaped[Array, "N T ..."]) -> Shaped[Array, "B JT ..."]:
         return x.reshape(len(self.length), -1, *x.shape[2:])
 
-    @property
-    def positions(self) -> jax.Array:
-        """Of all places: [B, S]."""
+    def _positions(self) -> Int[Array, "B S"]:
         slots = jnp.repeat(jnp.arange(self.origins.shape[2]), self.num_beams)
         return jnp.broadcast_to(slots, (len(self.length), len(slots)))
 
-    def next_positions(self, num_new: int) -> jax.Array:
-        """Of the next T tokens of each beam: [N, T]."""
-        return jnp.repeat(self.length, self.num_beams)[:, None] + jnp.arange(num_new)
-
-    def mask(self, num_new: int) -> jax.Array:
-        """[B, 1, J T, S]: each of the last T positions looks at its beam's past and itself."""
+    def _mask(self, num_new: int) -> Bool[Array, "B 1 JT S"]:
+        """Each of the last T positions sees its beam's past and itself."""
         beams, slots = self.origins.shape[1:]
         own = self.origins[:, :, None, :, None] == jnp.arange(beams)  # [B, J, 1, L, J]
         reach = self.length[:, None] - num_new + jnp.arange(num_new)  # [B, T]
@@ -135,17 +149,26 @@ class KVCache:
         return (own & past[:, None, :, :, None]).reshape(-1, 1, beams * num_new, slots * beams)
 
 
+def _by_position(
+    keys: Float[Array, "B G S K"], values: Float[Array, "B G S V"]
+) -> tuple[Float[Array, "B S G K"], Float[Array, "B S G V"]]:
+    """As attention takes them; no copies, since `nn.heads` permutes them back."""
+    return jnp.moveaxis(keys, 2, 1), jnp.moveaxis(values, 2, 1)
+
+
 def _kept_dtype(config: TransformerConfig) -> jnp.dtype:
-    """In which keys and values are kept: that of a new token's products with them."""
+    """That of a new token's products with keys and values."""
     return dtype_for_rows(1, product_dtype(config.dtype))
 
 
-def _widened(x: jax.Array, more: int) -> jax.Array:
-    """[B, G, L, J, ...] with empty places for more beams."""
+def _widened(x: Shaped[Array, "B G L J K"], more: int) -> Shaped[Array, "B G L J2 K"]:
+    """With empty places for more beams."""
     return jnp.pad(x, [(0, more if axis == 3 else 0) for axis in range(x.ndim)])
 
 
-def _written(slots: jax.Array, new: jax.Array, starts: jax.Array) -> jax.Array:
-    """Overwrites slots [B, ?, L, ...] of each sentence from its start on."""
+def _written(
+    slots: Shaped[Array, "B X L ..."], new: Shaped[Array, "B X T ..."], starts: Int[Array, " B"]
+) -> Shaped[Array, "B X L ..."]:
+    """Overwrites each sentence's slots from its start on."""
     write = partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
     return jax.vmap(write)(slots, new.astype(slots.dtype), starts)

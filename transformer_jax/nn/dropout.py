@@ -1,10 +1,11 @@
-"""Dropout (section 5.4), with random bits that are made where they are used."""
+"""Dropout (section 5.4), with random bits that are drawn where they are used."""
 
 from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
@@ -18,39 +19,41 @@ class Dropout(nn.Module):
     rate: float
 
     @nn.compact
-    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+    def __call__(self, x: Float[Array, "..."], deterministic: bool) -> Float[Array, "..."]:
         if deterministic or self.rate == 0:
             return x
         return dropped(x, jax.random.key_data(self.make_rng("dropout")), self.rate)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
-def dropped(x: jax.Array, key: jax.Array, rate: float) -> jax.Array:
-    """x with each element zero or 1 / (1 - rate) times itself. The gradient drops the same ones, by
-    the same words of the key, so no mask is kept for it."""
+def dropped(
+    x: Float[Array, "*shape"], key: UInt[Array, " words"], rate: float
+) -> Float[Array, "*shape"]:
+    """x with each element 0 or 1 / (1 - rate) times itself. The gradient drops the same elements,
+    drawn again from the same key data, so no mask is kept for it."""
     keep = random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
 
 
-def _dropped_forward(x, key, rate):
+def _dropped_forward(x: Array, key: Array, rate: float) -> tuple[Array, Array]:
     return dropped(x, key, rate), key
 
 
-def _dropped_backward(rate, key, cotangent):
+def _dropped_backward(rate: float, key: Array, cotangent: Array) -> tuple[Array, None]:
     return dropped(cotangent, key, rate), None
 
 
 dropped.defvjp(_dropped_forward, _dropped_backward)
 
 
-def random_bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Uniform uint32 of `shape`, each a function of the key's first two words (`key_data`), of its
-    row and of its place in the row.
+def random_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
+    """Uniform uint32 of `shape`, each a function of the key's first two words (`key_data`), its row
+    and its place in the row.
 
-    Of one row they are those of `jax.random.bits`, and so is the generator: Threefry-2x32 with 20
-    rounds (Salmon et al. 2011). But that is a loop over whole arrays on a CPU, and a kernel of its
-    own on a GPU. These are plain operations, which the compiler moves into the loop that drops: no
-    array of bits comes into memory.
+    The generator is that of `jax.random.bits`, Threefry-2x32 with 20 rounds (Salmon et al. 2011),
+    and for one row so are the bits. But `jax.random.bits` is a loop over whole arrays on a CPU and
+    a kernel of its own on a GPU. These are plain operations, which XLA fuses into the loop that
+    drops, so that no array of bits is stored.
     """
     row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
     place = jnp.zeros(shape, jnp.uint32)
@@ -60,7 +63,7 @@ def random_bits(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return first ^ second
 
 
-def _threefry(key, x, y):
+def _threefry(key: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """Two words of 32 bits from two, under the first two words of a key."""
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
     x, y = x + keys[0], y + keys[1]
@@ -73,5 +76,5 @@ def _threefry(key, x, y):
     return x, y
 
 
-def _rotated(word, by):
+def _rotated(word: Array, by: int) -> Array:
     return (word << by) | (word >> (32 - by))

@@ -1,8 +1,11 @@
-"""Token embeddings and the pre-softmax projection that may share their matrix (section 3.4)."""
+"""Token embeddings and the pre-softmax projection that may share their matrix (section 3.4).
+
+B batch, T tokens, D model, V vocabulary.
+"""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
@@ -18,43 +21,44 @@ class Embedding(nn.Module):
     config: TransformerConfig
     vocab_size: int
 
-    def setup(self):
+    def setup(self) -> None:
         table = self.get_variable("params", "table")
         if not isinstance(table, Int8Matrix):
             init = nn.initializers.normal(self.config.embedding_std)
             table = self.param("table", init, (self.vocab_size, self.config.d_model))
         self.table = table
 
-    def embed(self, tokens: jax.Array) -> jax.Array:
-        """The tokens' rows, multiplied by sqrt(d_model) if so configured: [B, T] -> [B, T, D]."""
+    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """The tokens' rows, multiplied by sqrt(d_model) if so configured."""
         scale = self.config.d_model**0.5 if self.config.scale_embeddings else 1.0
         if isinstance(self.table, Int8Matrix):
             return self.table.rows(tokens) * scale
         return jnp.take(self.table, tokens, axis=0) * scale
 
-    def logits(self, x: jax.Array) -> jax.Array:
-        """x E^T: [B, T, D] -> [B, T, V]."""
+    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """x E^T."""
         flat = x.reshape(-1, x.shape[-1])
         if isinstance(self.table, Int8Matrix):
             logits = self.table.product(flat)
         else:
-            dtype = product_dtype(self.config.dtype)
-            logits = einsum("nd,vd->nv", flat, self.table, dtype)
+            logits = einsum("nd,vd->nv", flat, self.table, product_dtype(self.config.dtype))
         return logits.reshape(*x.shape[:-1], self.vocab_size)
 
 
 class InputEmbedding(nn.Module):
     """What a stack reads: embedded tokens with positions, and BERT's token types and norm.
 
-    `causal` is that of the positions.
+    Attributes:
+      config: of the model.
+      causal: of the position encoding.
     """
 
     config: TransformerConfig
     causal: bool
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
-        self.positions = encoding_class(c)(c, self.causal)
+        self.position_encoding = encoding_class(c)(c, self.causal, name="positions")
         if c.num_token_types:
             init = nn.initializers.normal(c.embedding_std)
             self.token_types = self.param("token_types", init, (c.num_token_types, c.d_model))
@@ -64,13 +68,13 @@ class InputEmbedding(nn.Module):
 
     def __call__(
         self,
-        x: jax.Array,
-        positions: jax.Array,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "B T"],
         deterministic: bool,
-        types: jax.Array | None = None,
-    ) -> jax.Array:
-        """Embedded tokens x [B, T, D], positions and token types [B, T] -> [B, T, D]."""
-        x = self.positions.embed(x, positions)
+        types: Int[Array, "B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Embedded tokens with their positions and, where the model has them, token types."""
+        x = self.position_encoding.embed(x, positions)
         if types is not None:
             x += jnp.take(self.token_types, types, axis=0, mode="clip")
         if self.config.embedding_norm:

@@ -1,39 +1,41 @@
 """Position-wise feed-forward networks (section 3.3)."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
-import jax
+from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.products import product_dtype
+from transformer_jax.registry import Registry
 
-ACTIVATIONS = {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu}
+ACTIVATIONS: Registry[Callable[[Array], Array]] = Registry(
+    "model.activation", {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu}
+)
 
 
 class FeedForward(nn.Module):
     """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2), or with another activation for the maximum.
 
-    Gated (Shazeer 2020): FFN(x) = (activation(x Wg + bg) * (x W1 + b1)) W2 + b2. That third matrix
+    Gated (Shazeer 2020): FFN(x) = (activation(x Wg + bg) * (x W1 + b1)) W2 + b2. The third matrix
     makes it half as large again; with 2/3 of d_ff it has as many parameters as without.
     """
 
     config: TransformerConfig
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
-        dtype = product_dtype(c.dtype)
-        self.inner = Linear((c.d_model,), (c.d_ff,), True, dtype, c.kernel_std)
+        self.inner = Linear((c.d_model,), (c.d_ff,), True, c.dtype, c.kernel_std)
         if c.gated_feed_forward:
-            self.gate = Linear((c.d_model,), (c.d_ff,), True, dtype, c.kernel_std)
-        self.outer = Linear((c.d_ff,), (c.d_model,), True, dtype, c.residual_std)
+            self.gate = Linear((c.d_model,), (c.d_ff,), True, c.dtype, c.kernel_std)
+        self.outer = Linear((c.d_ff,), (c.d_model,), True, c.dtype, c.residual_std)
+        self.activation = ACTIVATIONS.find(c.activation)
         self.dropout = Dropout(c.feed_forward_dropout_rate)
 
-    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """x [B, T, D] -> [B, T, D]."""
-        activation = ACTIVATIONS[self.config.activation]
+    def __call__(self, x: Float[Array, "B T D"], deterministic: bool) -> Float[Array, "B T D"]:
         if self.config.gated_feed_forward:
-            hidden = activation(self.gate(x)) * self.inner(x)
+            hidden = self.activation(self.gate(x)) * self.inner(x)
         else:
-            hidden = activation(self.inner(x))
+            hidden = self.activation(self.inner(x))
         return self.outer(self.dropout(hidden, deterministic))

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Int8
 
 from transformer_jax.nn.parameters import parameter_at
 
@@ -16,40 +17,40 @@ WEIGHTS = ("float32", "int8")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Int8Matrix:
-    """W^T of a linear map, in 8-bit whole numbers: O outputs of I inputs.
+    """W^T of a linear map as 8-bit integers: O outputs of I inputs.
 
-    Each output has a scale of its own, and so has each row that meets the matrix, as it comes: the
-    largest element becomes 127 (Dettmers et al. 2022, section 2). Products of whole numbers are
-    exact; what is lost is lost in rounding.
+    Each output has a scale of its own, and each row that is multiplied gets one on the way: the
+    largest element becomes 127 (Dettmers et al. 2022, section 2). Products of integers are exact;
+    only rounding loses precision.
 
     Attributes:
       values: int8 [O, I].
       scales: float32 [O]; the matrix is nearly `values * scales[:, None]`.
     """
 
-    values: jax.Array
-    scales: jax.Array
+    values: Int8[Array, "O I"]
+    scales: Float[Array, " O"]
 
     @classmethod
-    def of(cls, matrix: jax.Array) -> "Int8Matrix":
-        """The nearest one to float32 [O, I]."""
+    def of(cls, matrix: Float[Array, "O I"]) -> "Int8Matrix":
+        """The nearest one."""
         return cls(*_to_int8(matrix))
 
-    def rows(self, index: jax.Array) -> jax.Array:
-        """Rows of the matrix: int32 [...] -> float32 [..., I]."""
+    def rows(self, index: Int[Array, "*B"]) -> Float[Array, "*B I"]:
+        """Rows of the matrix."""
         scales = jnp.take(self.scales, index)[..., None]
         return jnp.take(self.values, index, axis=0) * scales
 
-    def product(self, x: jax.Array) -> jax.Array:
-        """x W: float32 [N, I] -> float32 [N, O]."""
+    def product(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
+        """x W."""
         x, scales = _to_int8(x)
         contracted = (((1,), (1,)), ((), ()))
         sums = jax.lax.dot_general(x, self.values, contracted, preferred_element_type=jnp.int32)
         return sums * (scales[:, None] * self.scales)
 
 
-def _to_int8(x):
-    """Rows [N, I] as int8, and the scale of each."""
+def _to_int8(x: Float[Array, "N I"]) -> tuple[Int8[Array, "N I"], Float[Array, " N"]]:
+    """Rows as int8, and the scale of each."""
     scales = jnp.maximum(jnp.abs(x).max(axis=1) / 127, jnp.finfo(x.dtype).tiny)
     return jnp.round(x / scales[:, None]).astype(jnp.int8), scales
 

@@ -3,32 +3,31 @@
 import math
 
 import flax.linen as nn
-import jax
-import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from transformer_jax.nn.int8 import Int8Matrix
-from transformer_jax.nn.products import einsum
+from transformer_jax.nn.products import einsum, product_dtype
 
 
 class Linear(nn.Module):
-    """y = x W + b from the last axes of x to new ones; fresh, b is zero.
+    """y = x W + b, from the last axes of x to new ones. A fresh b is zero.
 
     Attributes:
       inputs: sizes of the last axes of x, as (d_model,) or (num_heads, d_v).
       outputs: sizes of the axes in their place; W has shape (*inputs, *outputs), b has `outputs`.
-      use_bias: whether b is there.
-      dtype: of the product (`einsum`).
+      use_bias: whether there is a b.
+      dtype: of the product, by the name that `model.dtype` has.
       std: standard deviation of a fresh W, which is normal; None: Xavier-uniform.
     """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     use_bias: bool
-    dtype: jnp.dtype
+    dtype: str
     std: float | None = None
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
         """[..., *inputs] -> [..., *outputs]."""
         y = self._product(x.reshape(-1, math.prod(self.inputs)))
         y = y.reshape(*x.shape[: x.ndim - len(self.inputs)], *self.outputs)
@@ -36,18 +35,21 @@ class Linear(nn.Module):
             y += self.param("bias", nn.initializers.zeros, self.outputs)
         return y
 
-    def _product(self, x: jax.Array) -> jax.Array:
-        """[N, all inputs] -> [N, all outputs]. Matrices, not stacks of them: the gradient of a
-        kernel then needs no transposed copy of x."""
+    def _product(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
+        """A product of matrices, not of stacks of them: otherwise XLA would transpose a copy of x
+        for the kernel's gradient."""
         kernel = self.get_variable("params", "kernel")
         if isinstance(kernel, Int8Matrix):
             return kernel.product(x)
         init = _initializer(self.inputs, self.outputs, self.std)
         kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
-        return einsum("nd,df->nf", x, kernel.reshape(x.shape[1], -1), self.dtype)
+        kernel = kernel.reshape(x.shape[1], -1)
+        return einsum("nd,df->nf", x, kernel, product_dtype(self.dtype))
 
 
-def _initializer(inputs, outputs, std):
+def _initializer(
+    inputs: tuple[int, ...], outputs: tuple[int, ...], std: float | None
+) -> nn.initializers.Initializer:
     if std is not None:
         return nn.initializers.normal(std)
     in_axes = tuple(range(len(inputs)))

@@ -10,6 +10,8 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
 
 from transformer_jax.runtime import platform
 
@@ -30,20 +32,22 @@ def product_dtype(name: str) -> jnp.dtype:
     return jnp.dtype(name)
 
 
-def dtype_for_rows(rows: int, dtype: jnp.dtype) -> jnp.dtype:
+def dtype_for_rows(rows: int, dtype: DTypeLike) -> jnp.dtype:
     """Dtype of a batched product with `rows` rows per matrix.
 
     On a CPU, float32 below TILE_ROWS (one new token against cached keys), where casting the matrix
     costs more than it saves; else `dtype`.
     """
-    return jnp.dtype(jnp.float32) if rows < TILE_ROWS and platform.is_cpu() else dtype
+    return jnp.dtype(jnp.float32 if rows < TILE_ROWS and platform.is_cpu() else dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
-def einsum(subscripts: str, a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """A two-operand `jnp.einsum` whose operands, and cotangent, are rounded to `dtype` first.
+def einsum(
+    subscripts: str, a: Float[Array, "..."], b: Float[Array, "..."], dtype: DTypeLike
+) -> Float[Array, "..."]:
+    """A `jnp.einsum` of two operands, which are cast to `dtype` first, as is the cotangent.
 
-    Every index must stand in two of the three terms at least, so that each gradient is the einsum
+    Every index must stand in at least two of the three terms, so that each gradient is the einsum
     with the terms exchanged. The result is float32; products accumulate in float32.
 
     Example:
@@ -52,16 +56,20 @@ def einsum(subscripts: str, a: jax.Array, b: jax.Array, dtype: jnp.dtype) -> jax
     return _product(subscripts, a, b, dtype)
 
 
-def _product(subscripts, a, b, dtype):
+def _product(subscripts: str, a: Array, b: Array, dtype: DTypeLike) -> Array:
     product = jnp.einsum(subscripts, a.astype(dtype), b.astype(dtype), preferred_element_type=dtype)
     return product.astype(jnp.float32)
 
 
-def _einsum_forward(subscripts, a, b, dtype):
+def _einsum_forward(
+    subscripts: str, a: Array, b: Array, dtype: DTypeLike
+) -> tuple[Array, tuple[Array, Array]]:
     return _product(subscripts, a, b, dtype), (a.astype(dtype), b.astype(dtype))
 
 
-def _einsum_backward(subscripts, dtype, operands, cotangent):
+def _einsum_backward(
+    subscripts: str, dtype: DTypeLike, operands: tuple[Array, Array], cotangent: Array
+) -> tuple[Array, Array]:
     a, b = operands
     terms, out = subscripts.split("->")
     a_term, b_term = terms.split(",")

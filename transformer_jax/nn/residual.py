@@ -1,12 +1,24 @@
 """The residual connection around a sublayer, with norm and dropout (sections 3.1, 5.4)."""
 
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
-import jax
+from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
+from transformer_jax.registry import Registry
+
+NORMS: Registry[Callable[[], nn.Module]] = Registry(
+    "model.norm",
+    {
+        "layer": lambda: nn.LayerNorm(epsilon=1e-6),  # Ba et al. 2016
+        "rms": lambda: nn.RMSNorm(epsilon=1e-6),  # Zhang and Sennrich 2019
+    },
+)
+"""Norms over the last axis, in float32. RMSNorm neither centers nor shifts."""
 
 
 class Residual(nn.Module):
@@ -23,7 +35,7 @@ class Residual(nn.Module):
 
     config: TransformerConfig
 
-    def setup(self):
+    def setup(self) -> None:
         placement = self.config.norm_placement
         if placement in ("pre", "sandwich"):
             self.norm_before = make_norm(self.config)
@@ -31,12 +43,14 @@ class Residual(nn.Module):
             self.norm_after = make_norm(self.config)
         self.dropout = Dropout(self.config.dropout_rate)
 
-    def before(self, x: jax.Array) -> jax.Array:
-        """The sublayer's input: x [B, T, D] -> [B, T, D]."""
+    def before(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """The sublayer's input."""
         return x if self.config.norm_placement == "post" else self.norm_before(x)
 
-    def after(self, x: jax.Array, y: jax.Array, deterministic: bool) -> jax.Array:
-        """Joins the sublayer's output y to the stream x: [B, T, D] each -> [B, T, D]."""
+    def after(
+        self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], deterministic: bool
+    ) -> Float[Array, "B T D"]:
+        """Adds the sublayer's output y to the residual stream x."""
         y = self.dropout(y, deterministic)
         match self.config.norm_placement:
             case "post":
@@ -47,24 +61,23 @@ class Residual(nn.Module):
                 return x + self.norm_after(y)
 
 
-def each_stream(change: Callable[[jax.Array], jax.Array]):
-    """A context: in models applied inside it, the residual stream [B, T, D] behind each sublayer
-    passes through `change`, which may say how devices divide it, or look at it."""
+def each_stream(change: Callable[[Array], Array]) -> contextlib.AbstractContextManager[None]:
+    """A context: in models applied inside it, the residual stream [B, T, D] after each sublayer
+    passes through `change`, which may constrain its sharding, or look at it."""
 
-    def intercept(method, args, kwargs, context):
+    def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         result = method(*args, **kwargs)
-        behind = isinstance(context.module, Residual) and context.method_name == "after"
-        return change(result) if behind else result
+        after = isinstance(context.module, Residual) and context.method_name == "after"
+        return change(result) if after else result
 
     return nn.intercept_methods(intercept)
 
 
 def make_norm(config: TransformerConfig) -> nn.Module:
-    """Normalization over the last axis, in float32: LayerNorm (Ba et al. 2016), or RMSNorm, which
-    neither centers nor shifts (Zhang and Sennrich 2019)."""
-    return nn.RMSNorm(epsilon=1e-6) if config.norm == "rms" else nn.LayerNorm(epsilon=1e-6)
+    """The norm that the config names."""
+    return NORMS.find(config.norm)()
 
 
 def final_norm(config: TransformerConfig) -> nn.Module | None:
-    """The norm at the end of a stack whose layers leave the stream unnormed; None for post-norm."""
+    """The norm after a stack whose layers leave the stream unnormalized; None for post-norm."""
     return None if config.norm_placement == "post" else make_norm(config)

@@ -69,4 +69,4 @@ def test_attention_is_left_alone_by_what_enters_with_the_embeddings(name):
     encoding = POSITIONS[name](CONFIG)
     query, key = np.ones((1, 6, 4, 4)), np.zeros((1, 6, 4, 4))
     assert encoding.rotate(query, key, PACKED) == (query, key)
-    assert encoding.bias(PACKED, PACKED) is None
+    assert encoding.bias(np.zeros((1, 6, 6), int)) is None

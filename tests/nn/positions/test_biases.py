@@ -7,6 +7,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets, buckets, slopes
 
 QUERIES, KEYS = np.array([[0, 1, 3], [5, 6, 7]]), np.array([[0, 1, 2, 3], [4, 0, 1, 7]])
+DISTANCE = KEYS[:, None, :] - QUERIES[:, :, None]
 CONFIG = TransformerConfig(d_model=24, num_heads=3, positions="t5")
 
 
@@ -26,7 +27,7 @@ def test_slopes(num_heads, expected):
 
 
 def test_a_slope_for_each_position_between():
-    found = LinearBiases(CONFIG).apply({}, QUERIES, KEYS, method="bias")
+    found = LinearBiases(CONFIG).apply({}, DISTANCE, method="bias")
     assert found.shape == (2, 3, 3, 4)
     for b, h, t, s in np.ndindex(found.shape):
         distance = abs(int(QUERIES[b, t]) - int(KEYS[b, s]))
@@ -54,10 +55,10 @@ def test_buckets_of_an_encoder():
 @pytest.mark.parametrize("causal", [False, True])
 def test_each_bucket_has_a_bias_of_each_head(random_params, causal):
     encoding = T5Buckets(CONFIG, causal)
-    variables = random_params(encoding, QUERIES, KEYS, method="bias")
+    variables = random_params(encoding, DISTANCE, method="bias")
     table = variables["params"]["bucket_biases"]
     assert table.shape == (32, 3)
-    found = encoding.apply(variables, QUERIES, KEYS, method="bias")
+    found = encoding.apply(variables, DISTANCE, method="bias")
     for b, h, t, s in np.ndindex(2, 3, 3, 4):
         distance = int(KEYS[b, s]) - int(QUERIES[b, t])  # at most 7, each its own bucket
         bucket = max(-distance, 0) if causal else abs(distance) + 16 * (distance > 0)
@@ -68,8 +69,8 @@ def test_each_bucket_has_a_bias_of_each_head(random_params, causal):
 def test_distances_must_go_beyond_the_buckets_of_one(random_params, causal, least):
     def encoding(max_distance):
         config = TransformerConfig(positions="t5", max_distance=max_distance)
-        return random_params(T5Buckets(config, causal), QUERIES, KEYS, method="bias")
+        return random_params(T5Buckets(config, causal), DISTANCE, method="bias")
 
     encoding(least)
-    with pytest.raises(ValueError, match=f"max_distance is {least - 1}; .* ask for {least} at"):
+    with pytest.raises(ValueError, match=f"max_distance is {least - 1}; .* need at least {least}"):
         encoding(least - 1)

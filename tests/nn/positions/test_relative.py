@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.attention import MultiHeadAttention, Sequences
+from transformer_jax.nn.cache import Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import encoding_class
 
@@ -43,7 +44,7 @@ class Layer(MultiHeadAttention):
         self.encoding = encoding_class(self.config)(self.config)
 
     def __call__(self, x):
-        return self.to_itself(x, POSITIONS, self.encoding, MASK, True)[0]
+        return self.self_attend(x, Sequences(self.encoding, POSITIONS, MASK), True)[0]
 
 
 def slow(params, logit, value):
@@ -122,8 +123,7 @@ def test_debertas_three_terms(random_params, clip):
 @pytest.mark.parametrize("positions", ["relative", "deberta"])
 def test_attention_to_another_sequence_has_no_distances(positions):
     def attend(module, x):
-        key, value = module.keys_values(x)
-        return module(x, key, value, MASK, True)
+        return module.cross_attend(x, Memory.of(*module.keys_values(x), MASK), True)
 
     module = attention(positions)
     params = jax.eval_shape(lambda: module.init(jax.random.key(0), X, method=attend))["params"]

@@ -1,35 +1,36 @@
-"""How order enters the model (section 3.5): one class each, chosen by name in `POSITIONS`.
+"""How order enters the model (section 3.5): one class for each way, chosen by `model.positions`.
 
-Attention and embeddings call the hooks of `Positions` and never ask for the name. What is added to
-embeddings stands in `absolute`, what turns queries and keys in `rotary`, what depends on distances
-alone in `biases`, on distances and content in `relative`.
+Attention and embeddings call the hooks of `PositionEncoding` and never ask for a name. `absolute`
+has what is added to embeddings, `rotary` what rotates queries and keys, `biases` what depends on
+distances alone, `relative` what depends on distances and content.
 """
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions.absolute import LearnedPositions, SinusoidalPositions
-from transformer_jax.nn.positions.base import Positions
+from transformer_jax.nn.positions.base import PositionEncoding
 from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets
 from transformer_jax.nn.positions.relative import DisentangledPositions, RelativePositions
 from transformer_jax.nn.positions.rotary import RotaryPositions
+from transformer_jax.registry import Registry
 
-POSITIONS: dict[str, type[Positions]] = {
-    "none": Positions,
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "relative": RelativePositions,
-    "t5": T5Buckets,
-    "deberta": DisentangledPositions,
-    "rotary": RotaryPositions,
-    "alibi": LinearBiases,
-}
+POSITIONS: Registry[type[PositionEncoding]] = Registry(
+    "model.positions",
+    {
+        "none": PositionEncoding,
+        "sinusoidal": SinusoidalPositions,
+        "learned": LearnedPositions,
+        "relative": RelativePositions,
+        "t5": T5Buckets,
+        "deberta": DisentangledPositions,
+        "rotary": RotaryPositions,
+        "alibi": LinearBiases,
+    },
+)
 
 
-def encoding_class(config: TransformerConfig) -> type[Positions]:
+def encoding_class(config: TransformerConfig) -> type[PositionEncoding]:
     """The class that `config.positions` names; ValueError if there is none."""
-    if config.positions not in POSITIONS:
-        known = ", ".join(POSITIONS)
-        raise ValueError(f"positions is {config.positions!r}, not one of {known}")
-    return POSITIONS[config.positions]
+    return POSITIONS.find(config.positions)
 
 
 def check_reach(config: TransformerConfig, length: int) -> None:

@@ -1,21 +1,23 @@
 """Positions that are added to the embeddings (section 3.5). B batch, T tokens, D model."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.base import Positions
+from transformer_jax.nn.positions.base import PositionEncoding
 
 
-class SinusoidalPositions(Positions):
+class SinusoidalPositions(PositionEncoding):
     """Sines and cosines of geometrically growing wavelengths, interleaved (section 3.5)."""
 
-    def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
+    def embed(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
+    ) -> Float[Array, "B T D"]:
         return x + sinusoids(positions, self.config.d_model)
 
 
-class LearnedPositions(Positions):
+class LearnedPositions(PositionEncoding):
     """A trained vector for each position up to `max_length` (section 3.5, table 3 row E).
 
     Positions beyond, as padding may have, take the last vector: see `positions.check_reach`.
@@ -24,18 +26,20 @@ class LearnedPositions(Positions):
     @classmethod
     def reach(cls, config: TransformerConfig) -> float:
         """The rows of the table."""
-        return config.max_length
+        return float(config.max_length)
 
-    def setup(self):
+    def setup(self) -> None:
         shape = (self.config.max_length, self.config.d_model)
         self.table = self.param("table", nn.initializers.normal(self.config.embedding_std), shape)
 
-    def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
+    def embed(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
+    ) -> Float[Array, "B T D"]:
         return x + jnp.take(self.table, positions, axis=0, mode="clip")
 
 
-def sinusoids(positions: jax.Array, d_model: int) -> jax.Array:
-    """PE(p, 2i) = sin(p / 10000^(2i / D)), PE(p, 2i + 1) = cos(the same): [...] -> [..., D]."""
+def sinusoids(positions: Int[Array, "*B"], d_model: int) -> Float[Array, "*B D"]:
+    """PE(p, 2i) = sin(p / 10000^(2i / D)), PE(p, 2i + 1) = cos(the same)."""
     pair = jnp.arange(0, d_model, 2)
     angles = positions[..., None] * 10_000.0 ** (-pair / d_model)
     waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [..., D / 2, 2]

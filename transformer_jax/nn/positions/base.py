@@ -1,4 +1,4 @@
-"""The hooks through which order may enter the model, each a no-op.
+"""The hooks through which order may enter the model; each does nothing by default.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, D model, K key size of a head, V
 value size of a head.
@@ -8,22 +8,23 @@ import math
 from typing import ClassVar
 
 import flax.linen as nn
-import jax
+from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.inputs import AttentionInputs
 
 
-class Positions(nn.Module):
-    """No positions: the hooks, and the base of every encoding.
+class PositionEncoding(nn.Module):
+    """No positions; the base of every position encoding.
 
     A stack has one, for its embeddings and for the self-attention of all its layers. Positions are
-    int32 and restart in each packed sentence.
+    integers that restart at 0 in each packed sentence.
 
     Attributes:
       config: of the model.
-      causal: whether queries look at themselves and back alone, as in a decoder.
+      causal: whether queries see only themselves and what is before them, as in a decoder.
       layer_part: a module of the config that each self-attention holds for the encoding, with
-        parameters of its own; None: it holds nothing.
+        parameters of its own; None: there is none.
     """
 
     config: TransformerConfig
@@ -33,49 +34,51 @@ class Positions(nn.Module):
 
     @classmethod
     def reach(cls, config: TransformerConfig) -> float:
-        """How many positions the encoding has: without end unless it overrides this."""
+        """How many positions there are: without limit, unless a subclass says otherwise."""
         return math.inf
 
-    def embed(self, x: jax.Array, positions: jax.Array) -> jax.Array:
-        """Adds to the embeddings: x [B, T, D], positions [B, T] -> [B, T, D]."""
+    def embed(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
+    ) -> Float[Array, "B T D"]:
+        """Adds to the embeddings."""
         return x
 
     def rotate(
-        self, query: jax.Array, key: jax.Array, positions: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """Changes the queries and keys of self-attention: [B, T, H, K], [B, T, G, K], positions
-        [B, T]. A cache keeps the changed keys."""
+        self,
+        query: Float[Array, "B T H K"],
+        key: Float[Array, "B T G K"],
+        positions: Int[Array, "B T"],
+    ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T G K"]]:
+        """Changes queries and keys of self-attention. A cache stores the changed keys."""
         return query, key
 
-    def bias(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array | None:
-        """Adds to the logits of self-attention: [B, T], [B, S] -> [B, H, T, S]; None: nothing."""
+    def bias(self, distance: Int[Array, "B T S"]) -> Float[Array, "B H T S"] | None:
+        """Added to the logits of self-attention, where it depends on distances alone: key position
+        - query position. None: nothing is added."""
         return None
 
-    def logits(
-        self,
-        layer: nn.Module | None,
-        query: jax.Array,
-        key: jax.Array,
-        query_positions: jax.Array,
-        key_positions: jax.Array,
-    ) -> jax.Array | None:
-        """Likewise, where it depends on the content and on the layer; else it is `bias`.
+    def logit_bias(
+        self, inputs: AttentionInputs, layer_part: nn.Module | None
+    ) -> Float[Array, "B H T S"] | None:
+        """Added to the logits of self-attention; by default `bias`.
 
         Args:
-          layer: the layer's `layer_part`.
-          query: [B, T, H, K] behind `rotate`.
-          key: [B, S, G, K] behind `rotate`.
-          query_positions: [B, T].
-          key_positions: [B, S].
+          inputs: queries and keys after `rotate`, with their positions.
+          layer_part: the layer's `layer_part`.
         """
-        return self.bias(query_positions, key_positions)
+        return self.bias(inputs.distance)
 
-    def values(
+    def extra_values(
         self,
-        layer: nn.Module | None,
-        weights: jax.Array,
-        query_positions: jax.Array,
-        key_positions: jax.Array,
-    ) -> jax.Array | None:
-        """Adds to what the heads found under weights [B, H, T, S]: [B, T, H, V]; None: nothing."""
+        weights: Float[Array, "B H T S"],
+        inputs: AttentionInputs,
+        layer_part: nn.Module | None,
+    ) -> Float[Array, "B T H V"] | None:
+        """A term added to each head's output, such as Shaw's value vectors; None: nothing is added.
+
+        Args:
+          weights: of attention.
+          inputs: as for `logit_bias`.
+          layer_part: likewise.
+        """
         return None

@@ -1,24 +1,24 @@
 """Biases of the attention logits that depend on distances alone.
 
-B batch, T queries, S keys, H heads.
+B batch, T queries, S keys, H heads. A distance is key position - query position.
 """
 
 import math
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
-from transformer_jax.nn.positions.base import Positions
+from transformer_jax.nn.positions.base import PositionEncoding
 
 
-class LinearBiases(Positions):
+class LinearBiases(PositionEncoding):
     """ALiBi (Press et al. 2022): a logit falls by a fixed slope of its head for each position
-    between query and key, to either side."""
+    between query and key, in either direction."""
 
-    def bias(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        distance = jnp.abs(key_positions[:, None, :] - query_positions[:, :, None])
-        return -jnp.array(slopes(self.config.num_heads))[:, None, None] * distance[:, None]
+    def bias(self, distance: Int[Array, "B T S"]) -> Float[Array, "B H T S"]:
+        slope = jnp.array(slopes(self.config.num_heads))
+        return -slope[:, None, None] * jnp.abs(distance)[:, None]
 
 
 def slopes(num_heads: int) -> list[float]:
@@ -31,7 +31,7 @@ def slopes(num_heads: int) -> list[float]:
     return [2 ** (-8 * i / below) for i in range(1, below + 1)] + between
 
 
-class T5Buckets(Positions):
+class T5Buckets(PositionEncoding):
     """T5's biases (Raffel et al. 2020): a learned one for each head and each of 32 buckets of
     distances, shared by the layers of a stack.
 
@@ -41,7 +41,7 @@ class T5Buckets(Positions):
 
     num_buckets = 32
 
-    def setup(self):
+    def setup(self) -> None:
         shape = (self.num_buckets, self.config.num_heads)
         init = nn.initializers.normal(self.config.embedding_std)
         self.bucket_biases = self.param("bucket_biases", init, shape)
@@ -49,22 +49,21 @@ class T5Buckets(Positions):
         least = self.num_buckets // (2 if self.causal else 4) + 1
         if self.max_distance < least:
             raise ValueError(
-                f"max_distance is {self.max_distance}; positions 't5' ask for {least} at least"
+                f"max_distance is {self.max_distance}; positions 't5' need at least {least}"
             )
 
-    def bias(self, query_positions: jax.Array, key_positions: jax.Array) -> jax.Array:
-        distance = key_positions[:, None, :] - query_positions[:, :, None]
+    def bias(self, distance: Int[Array, "B T S"]) -> Float[Array, "B H T S"]:
         index = buckets(distance, self.causal, self.num_buckets, self.max_distance)
         return jnp.moveaxis(jnp.take(self.bucket_biases, index, axis=0), -1, 1)
 
 
 def buckets(
-    distance: jax.Array, causal: bool, num_buckets: int = 32, max_distance: int = 128
-) -> jax.Array:
-    """The bucket of each distance, key position - query position: int32 of any shape.
+    distance: Int[Array, "*shape"], causal: bool, num_buckets: int = 32, max_distance: int = 128
+) -> Int[Array, "*shape"]:
+    """The bucket of each distance.
 
-    Without `causal`, the second half of the buckets is for keys behind the query. Half of a side's
-    buckets hold one distance each; the other half grow geometrically up to `max_distance`.
+    Unless `causal`, the second half of the buckets is for keys after the query. Half of the buckets
+    of a direction hold one distance each; the other half grow geometrically up to `max_distance`.
     """
     if causal:
         side, ahead, distance = num_buckets, 0, jnp.maximum(-distance, 0)

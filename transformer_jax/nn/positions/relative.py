@@ -1,8 +1,8 @@
 """Vectors for distances, which meet the content of queries and keys.
 
-A product is made once for each of R distances, then spread over the keys: no vector is ever laid
-out for each pair of a query and a key. B batch, T queries, S keys, H heads, G heads of keys, D
-model, K key size of a head, V value size of a head.
+A product is computed once for each of R distances and then spread over the keys, so that no vector
+is ever stored for each pair of a query and a key. B batch, T queries, S keys, H heads, G heads of
+keys, D model, K key size of a head, V value size of a head.
 """
 
 import math
@@ -11,11 +11,14 @@ from functools import partial
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.heads import head_products
+from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.positions.base import Positions
+from transformer_jax.nn.positions.base import PositionEncoding
 from transformer_jax.nn.products import einsum, product_dtype
 
 
@@ -24,84 +27,93 @@ class DistanceTables(nn.Module):
 
     config: TransformerConfig
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
         self.clip = c.max_distance or 16
         init = nn.initializers.normal(c.embedding_std)
         self.keys = self.param("keys", init, (2 * self.clip + 1, c.d_k))
         self.values = self.param("values", init, (2 * self.clip + 1, c.d_v))
 
+    def rows(self, distance: Int[Array, "B T S"]) -> Int[Array, "B T S"]:
+        """The row of the tables for each query and key."""
+        return jnp.clip(distance, -self.clip, self.clip) + self.clip
 
-class RelativePositions(Positions):
+
+class RelativePositions(PositionEncoding):
     """Relative position representations (Shaw et al. 2018): a query meets the sum of a key and a
-    vector for its distance (equation 4), a head finds sums of values and such vectors (equation 3).
+    vector for its distance (equation 4); a head adds up values and such vectors (equation 3).
 
     Distances are clipped to `max_distance` k, 16 in the paper's base model.
     """
 
     layer_part = DistanceTables
 
-    def logits(self, layer, query, key, query_positions, key_positions) -> jax.Array:
+    def logit_bias(
+        self, inputs: AttentionInputs, layer_part: DistanceTables
+    ) -> Float[Array, "B H T S"]:
+        query = inputs.query / math.sqrt(inputs.query.shape[-1])
         dtype = product_dtype(self.config.dtype)
-        query = query / math.sqrt(query.shape[-1])
-        by_distance = einsum("bthk,rk->bhtr", query, layer.keys, dtype)
-        return spread(by_distance, self._rows(layer, query_positions, key_positions))
+        by_distance = einsum("bthk,rk->bhtr", query, layer_part.keys, dtype)
+        return spread(by_distance, layer_part.rows(inputs.distance))
 
-    def values(self, layer, weights, query_positions, key_positions) -> jax.Array:
-        dtype = product_dtype(self.config.dtype)
-        rows = self._rows(layer, query_positions, key_positions)
-        by_distance = gathered(weights, rows, len(layer.values))
-        return einsum("bhtr,rv->bthv", by_distance, layer.values, dtype)
-
-    def _rows(self, layer, query_positions, key_positions):
-        """The row of the tables for each query and key: [B, T, S]."""
-        distance = key_positions[:, None, :] - query_positions[:, :, None]
-        return jnp.clip(distance, -layer.clip, layer.clip) + layer.clip
+    def extra_values(
+        self, weights: Float[Array, "B H T S"], inputs: AttentionInputs, layer_part: DistanceTables
+    ) -> Float[Array, "B T H V"]:
+        table = layer_part.values
+        by_distance = gathered(weights, layer_part.rows(inputs.distance), len(table))
+        return einsum("bhtr,rv->bthv", by_distance, table, product_dtype(self.config.dtype))
 
 
 class DistanceProjections(nn.Module):
-    """A layer's queries and keys of the distance vectors: [R, D] -> [R, H, K] and [R, G, K]."""
+    """A layer's queries and keys of the distance vectors."""
 
     config: TransformerConfig
 
-    def setup(self):
+    def setup(self) -> None:
         c = self.config
-        parts = (False, product_dtype(c.dtype), c.kernel_std)
-        self.query = Linear((c.d_model,), (c.num_heads, c.d_k), *parts)
-        self.key = Linear((c.d_model,), (c.key_value_heads, c.d_k), *parts)
+        self.query = Linear((c.d_model,), (c.num_heads, c.d_k), False, c.dtype, c.kernel_std)
+        self.key = Linear((c.d_model,), (c.key_value_heads, c.d_k), False, c.dtype, c.kernel_std)
 
-    def __call__(self, vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def __call__(
+        self, vectors: Float[Array, "R D"]
+    ) -> tuple[Float[Array, "R H K"], Float[Array, "R G K"]]:
         return self.query(vectors), self.key(vectors)
 
 
-class DisentangledPositions(Positions):
-    """DeBERTa's attention (He et al. 2021, equation 4): to the product of contents come those of a
-    query's content with a key's distance, and of a query's distance with a key's content.
+class DisentangledPositions(PositionEncoding):
+    """DeBERTa's attention (He et al. 2021, equation 4): the product of contents, plus that of a
+    query's content with a key's distance, plus that of a query's distance with a key's content.
 
     The layers of a stack share 2k vectors for distances, clipped to `max_distance` k, 512 in the
-    paper, and project them each by matrices of its own. Of three terms, the scale is
+    paper, and project them each by its own matrices. With three terms the scale is
     1 / sqrt(3 d_k).
     """
 
     layer_part = DistanceProjections
 
-    def setup(self):
+    def setup(self) -> None:
         self.clip = self.config.max_distance or 512
         init = nn.initializers.normal(self.config.embedding_std)
         self.table = self.param("table", init, (2 * self.clip, self.config.d_model))
 
     def rotate(
-        self, query: jax.Array, key: jax.Array, positions: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+        self,
+        query: Float[Array, "B T H K"],
+        key: Float[Array, "B T G K"],
+        positions: Int[Array, "B T"],
+    ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T G K"]]:
         return query / math.sqrt(3), key
 
-    def logits(self, layer, query, key, query_positions, key_positions) -> jax.Array:
+    def logit_bias(
+        self, inputs: AttentionInputs, layer_part: DistanceProjections
+    ) -> Float[Array, "B H T S"]:
+        query, key = inputs.query, inputs.key
         reach = min(self.clip, key.shape[1])  # no two positions of a row are farther apart
         vectors = self.table[self.clip - reach : self.clip + reach]
-        distance_query, distance_key = layer(vectors)
-        distance = query_positions[:, :, None] - key_positions[:, None, :]
-        rows = jnp.clip(distance, -reach, reach - 1) + reach
-        backward_rows = jnp.clip(-distance, -reach, reach - 1) + reach
+        distance_query, distance_key = layer_part(vectors)
+        backward = inputs.distance  # delta(j, i) of the paper; delta(i, j) is its negative
+        rows = jnp.clip(-backward, -reach, reach - 1) + reach
+        backward_rows = jnp.clip(backward, -reach, reach - 1) + reach
         dtype, scale = product_dtype(self.config.dtype), math.sqrt(query.shape[-1])
         to_distance = _products(query / scale, distance_key, dtype)
         from_distance = _products_of_keys(key, distance_query / (math.sqrt(3) * scale), dtype)
@@ -110,27 +122,33 @@ class DisentangledPositions(Positions):
         )
 
 
-def _products(query, distance_key, dtype):
-    """[B, T, H, K], [R, G, K] -> [B, H, T, R]."""
+def _products(
+    query: Float[Array, "B T H K"], distance_key: Float[Array, "R G K"], dtype: DTypeLike
+) -> Float[Array, "B H T R"]:
     b, t, h, k = query.shape
     flat = head_products(query.reshape(1, b * t, h, k), distance_key[None], dtype)
     return jnp.swapaxes(flat.reshape(h, b, t, -1), 0, 1)
 
 
-def _products_of_keys(key, distance_query, dtype):
-    """[B, S, G, K], [R, H, K] -> [B, H, S, R]."""
+def _products_of_keys(
+    key: Float[Array, "B S G K"], distance_query: Float[Array, "R H K"], dtype: DTypeLike
+) -> Float[Array, "B H S R"]:
     b, s, g, k = key.shape
     flat = head_products(distance_query[None], key.reshape(1, b * s, g, k), dtype)
     return flat[0].reshape(flat.shape[1], -1, b, s).transpose(2, 0, 3, 1)
 
 
-def spread(by_distance: jax.Array, rows: jax.Array) -> jax.Array:
-    """For each query and key what stands at its row: [B, H, T, R], [B, T, S] -> [B, H, T, S]."""
+def spread(
+    by_distance: Float[Array, "B H T R"], rows: Int[Array, "B T S"]
+) -> Float[Array, "B H T S"]:
+    """For each query and key, what stands at its row."""
     take = jax.vmap(jax.vmap(lambda values, row: values[row]))  # all heads of a row at once
     return jnp.moveaxis(take(jnp.moveaxis(by_distance, 1, -1), rows), -1, 1)
 
 
-def gathered(weights: jax.Array, rows: jax.Array, num_rows: int) -> jax.Array:
-    """The weights of each row together: [B, H, T, S], [B, T, S] -> [B, H, T, R]."""
+def gathered(
+    weights: Float[Array, "B H T S"], rows: Int[Array, "B T S"], num_rows: int
+) -> Float[Array, "B H T R"]:
+    """For each query and row, the sum of the weights there."""
     total = jax.vmap(jax.vmap(partial(jax.ops.segment_sum, num_segments=num_rows)))
     return jnp.moveaxis(total(jnp.moveaxis(weights, 1, -1), rows), -1, 1)
