@@ -106,8 +106,7 @@ def _softmax_backward(weights: Array, cotangent: Array) -> tuple[Array, None]:
 softmax.defvjp(_softmax_forward, _softmax_backward)
 
 
-@struct.dataclass
-class Sequences:
+class Sequences(struct.PyTreeNode):
     """The sequences in a batch's rows: where their tokens stand, and which see each other.
 
     Attributes:
@@ -164,9 +163,10 @@ class MultiHeadAttention(nn.Module):
             cache = cache.append(key, value)
             inputs = cache.inputs(query, positions)
         else:
+            assert sequences.mask is not None
             inputs = AttentionInputs(query, key, value, sequences.mask, positions, positions)
-            if self._is_cheaper_in_blocks(x.shape[1], encoding.causal):
-                inputs = blocks.split(inputs, self.config.attention_window, encoding.causal)
+            if (size := self._block_size(x.shape[1], encoding.causal)) is not None:
+                inputs = blocks.split(inputs, size, encoding.causal)
         y = self.attend(inputs, deterministic, encoding)
         return y.reshape(x.shape[0], -1, x.shape[2])[:, : x.shape[1]], cache
 
@@ -196,22 +196,22 @@ class MultiHeadAttention(nn.Module):
         encoding: PositionEncoding | None = None,
     ) -> Float[Array, "B T D"]:
         """Equation 1 for all heads, then W^O; `encoding` adds its terms in self-attention."""
-        c, mask, terms = self.config, inputs.mask, {}
+        c, mask, logit_bias, extra_values = self.config, inputs.mask, None, None
         if encoding is not None:
             if c.attention_window is not None:
-                mask = mask & window_mask(inputs.distance, c.attention_window)
-            of_layer = {"inputs": inputs, "layer_part": self.relation}
-            terms["logit_bias"] = encoding.logit_bias(**of_layer)
-            terms["extra_values"] = partial(encoding.extra_values, **of_layer)
+                mask &= window_mask(inputs.distance, c.attention_window)
+            logit_bias = encoding.logit_bias(inputs, self.relation)
+            extra_values = partial(encoding.extra_values, inputs=inputs, layer_part=self.relation)
         heads = scaled_dot_product_attention(
             inputs.query,
             inputs.key,
             inputs.value,
             mask,
+            logit_bias=logit_bias,
             logit_cap=c.logit_cap,
             dtype=product_dtype(c.dtype),
             on_weights=partial(self.weigh, deterministic=deterministic),
-            **terms,
+            extra_values=extra_values,
         )
         return self.output(self.combine(heads))
 
@@ -225,9 +225,10 @@ class MultiHeadAttention(nn.Module):
         self.sow("intermediates", "heads", heads)
         return heads
 
-    def _is_cheaper_in_blocks(self, length: int, causal: bool) -> bool:
-        """Under a window smaller than the row, unless someone asks for the weights of rows."""
+    def _block_size(self, length: int, causal: bool) -> int | None:
+        """Of the blocks in which a windowed row is cheaper; None: whole, as it is when someone asks
+        for its weights."""
         window = self.config.attention_window
         if window is None or self.is_mutable_collection("intermediates"):
-            return False
-        return blocks.num_keys(window, causal) < length
+            return None
+        return window if blocks.num_keys(window, causal) < length else None

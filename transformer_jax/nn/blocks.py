@@ -20,6 +20,7 @@ def split(inputs: AttentionInputs, size: int, causal: bool) -> AttentionInputs:
     The outputs of a row's blocks stand one after the other; the last block may be longer than the
     row.
     """
+    assert inputs.query_positions is not None and inputs.key_positions is not None
     return AttentionInputs(
         query=split_queries(inputs.query, size),
         key=split_keys(inputs.key, size, causal),

@@ -19,8 +19,7 @@ from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.products import dtype_for_rows, product_dtype
 
 
-@struct.dataclass
-class Memory:
+class Memory(struct.PyTreeNode):
     """The encoder's output as one decoder layer attends to it, once for each sentence.
 
     Attributes:
@@ -53,8 +52,7 @@ class Memory:
         return AttentionInputs(query, *_by_position(self.keys, self.values), self.mask)
 
 
-@struct.dataclass
-class KVCache:
+class KVCache(struct.PyTreeNode):
     """Keys and values of the positions decoded so far, of all beams of each sentence.
 
     What a beam wrote stays in that beam's place, whichever beam continues it: `follow` changes only

@@ -130,7 +130,7 @@ class TransformerConfig:
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in _SIZES:
             size = getattr(self, name)
             if size is not None and size < 1:
@@ -152,7 +152,7 @@ class TransformerConfig:
         self._check_heads()
         product_dtype(self.dtype)
 
-    def _check_heads(self):
+    def _check_heads(self) -> None:
         for name in ("key_size", "value_size"):
             if getattr(self, name) is None and self.d_model % self.num_heads:
                 raise ValueError(

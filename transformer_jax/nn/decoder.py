@@ -95,8 +95,9 @@ class Decoder(nn.Module):
         """
         grown = []
         for i, layer in enumerate(self.layers):
-            of_layer = (memory[i] if memory else None, deterministic, caches[i] if caches else None)
-            x, cache = layer(x, sequences, *of_layer)
+            of_layer = memory[i] if memory else None
+            cache = caches[i] if caches else None
+            x, cache = layer(x, sequences, of_layer, deterministic, cache)
             grown.append(cache)
         x = x if self.final_norm is None else self.final_norm(x)
-        return x, tuple(grown) if caches else ()
+        return x, tuple(cache for cache in grown if cache is not None)

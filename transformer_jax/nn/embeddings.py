@@ -3,6 +3,8 @@
 B batch, T tokens, D model, V vocabulary.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -22,7 +24,7 @@ class Embedding(nn.Module):
     vocab_size: int
 
     def setup(self) -> None:
-        table = self.get_variable("params", "table")
+        table: Any = self.get_variable("params", "table")
         if not isinstance(table, Int8Matrix):
             init = nn.initializers.normal(self.config.embedding_std)
             table = self.param("table", init, (self.vocab_size, self.config.d_model))

@@ -8,15 +8,14 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 
-@struct.dataclass
-class AttentionInputs:
+class AttentionInputs(struct.PyTreeNode):
     """Queries, and the keys and values that they attend to.
 
     Attributes:
       query: [B, T, H, K].
       key: [B, S, G, K]; G divides H, and a head of keys serves H / G neighboring heads of queries.
       value: [B, S, G, V].
-      mask: broadcasts to [B, H, T, S]; False where a query does not see a key. None: it sees all.
+      mask: broadcasts to [B, H, T, S]; False where a query does not see a key.
       query_positions: [B, T]; None where positions mean nothing, between decoder and encoder.
       key_positions: [B, S], likewise.
     """
@@ -24,7 +23,7 @@ class AttentionInputs:
     query: Float[Array, "B T H K"]
     key: Float[Array, "B S G K"]
     value: Float[Array, "B S G V"]
-    mask: Bool[Array, "#B #H #T #S"] | None = None
+    mask: Bool[Array, "#B #H #T #S"]
     query_positions: Int[Array, "B T"] | None = None
     key_positions: Int[Array, "B S"] | None = None
 

@@ -1,6 +1,7 @@
 """A linear map whose product runs in the configured dtype."""
 
 import math
+from typing import Any
 
 import flax.linen as nn
 from jaxtyping import Array, Float
@@ -38,7 +39,7 @@ class Linear(nn.Module):
     def _product(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
         """A product of matrices, not of stacks of them: otherwise XLA would transpose a copy of x
         for the kernel's gradient."""
-        kernel = self.get_variable("params", "kernel")
+        kernel: Any = self.get_variable("params", "kernel")
         if isinstance(kernel, Int8Matrix):
             return kernel.product(x)
         init = _initializer(self.inputs, self.outputs, self.std)

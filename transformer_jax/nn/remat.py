@@ -15,7 +15,7 @@ _LAYERS = (EncoderLayer, DecoderLayer)
 def rematerialized_layers() -> contextlib.AbstractContextManager[None]:
     """A context: of each layer applied inside it, only the input is kept for the backward pass,
     which computes the rest again (Chen et al. 2016)."""
-    inside = []
+    inside: list[nn.Module] = []
 
     def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         if inside or not isinstance(context.module, _LAYERS) or context.method_name != "__call__":

@@ -5,7 +5,7 @@ value size of a head.
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
@@ -58,13 +58,13 @@ class PositionEncoding(nn.Module):
         return None
 
     def logit_bias(
-        self, inputs: AttentionInputs, layer_part: nn.Module | None
+        self, inputs: AttentionInputs, layer_part: Any
     ) -> Float[Array, "B H T S"] | None:
         """Added to the logits of self-attention; by default `bias`.
 
         Args:
           inputs: queries and keys after `rotate`, with their positions.
-          layer_part: the layer's `layer_part`.
+          layer_part: the layer's own module of the class `layer_part`, or None.
         """
         return self.bias(inputs.distance)
 
@@ -72,7 +72,7 @@ class PositionEncoding(nn.Module):
         self,
         weights: Float[Array, "B H T S"],
         inputs: AttentionInputs,
-        layer_part: nn.Module | None,
+        layer_part: Any,
     ) -> Float[Array, "B T H V"] | None:
         """A term added to each head's output, such as Shaw's value vectors; None: nothing is added.
 

@@ -65,11 +65,9 @@ def buckets(
     Unless `causal`, the second half of the buckets is for keys after the query. Half of the buckets
     of a direction hold one distance each; the other half grow geometrically up to `max_distance`.
     """
-    if causal:
-        side, ahead, distance = num_buckets, 0, jnp.maximum(-distance, 0)
-    else:
-        side = num_buckets // 2
-        ahead, distance = jnp.where(distance > 0, side, 0), jnp.abs(distance)
+    side = num_buckets if causal else num_buckets // 2
+    ahead = jnp.where(distance > 0, num_buckets - side, 0)
+    distance = jnp.maximum(-distance, 0) if causal else jnp.abs(distance)
     exact = side // 2
     growth = jnp.log(jnp.maximum(distance, exact) / exact) / math.log(max_distance / exact)
     far = exact + (growth * (side - exact)).astype(jnp.int32)
