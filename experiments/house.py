@@ -48,7 +48,7 @@ TINY = {
     "model.num_heads": 2,
     "model.num_encoder_layers": 1,
     "model.num_decoder_layers": 1,
-    "data.synthetic_size": 400,
+    "data.num_train_examples": 400,
     "tokenizer.vocab_size": 800,
     "train.num_steps": 2,
     "train.tokens_per_batch": 192,
