@@ -3,12 +3,12 @@
     python experiments/house.py
     python experiments/house.py --root=OTHER_CHECKOUT --json
 
-Counts, over the checkout at --root:
+Counts, in the checkout at --root:
 
-- Routes: the package's functions that are on the stack, and the files that they stand in, when the
-  compiled training step is first called (`train`), when the compiled search is first called
-  (`predict`) and when the first example is packed (counted from the start of the thread that packs
-  it). They come from a tiny run of `configs/quickstart.py` in a temporary folder.
+- Routes (`routes.py`): the package's functions on the stack, and their files, when the compiled
+  training step is first called (`train`), when the compiled search is first called (`predict`), and
+  when the first example is packed (from the start of the packing thread). They are measured in a
+  tiny run of `configs/quickstart.py` in a temporary folder.
 - Rooms: the entries at the top level of the package.
 - Parameters: the longest parameter list of a function or method, without self and cls.
 - Copies: runs of 10 or more lines that stood before, in the same file or in another, over the
@@ -17,73 +17,24 @@ Counts, over the checkout at --root:
 - The model: lines of code, without comments, docstrings and blank lines, of nn/, models/ and the
   modules losses, schedules, step and loop.
 
-Parts are found by the names of functions and files, so that it also works where modules have moved.
+Parts are found by the names of functions and files, so modules may move between the two versions.
 Prints one table, or with --json one object that also lists the functions of each route and where
 each copy stands.
 """
 
 import argparse
 import ast
-import contextlib
-import dataclasses
 import io
 import json
-import os
-import sys
-import tempfile
 import tokenize
-from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
 
-PACKAGE = "transformer_jax"
+from routes import PACKAGE, TARGETS, measure_routes
+
 COMPARED = (PACKAGE, "configs", "tests", "experiments")
 RUN_LENGTH = 10
 MODEL_ROOMS = ("nn", "models")
 MODEL_MODULES = ("losses.py", "schedules.py", "step.py", "loop.py")
-
-TINY = {
-    "model.d_model": 16,
-    "model.d_ff": 32,
-    "model.num_heads": 2,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "data.num_train_examples": 400,
-    "tokenizer.vocab_size": 800,
-    "train.num_steps": 2,
-    "train.tokens_per_batch": 192,
-    "eval.num_examples": 3,
-    "decode.max_extra_length": 4,
-}
-"""What makes the quick start's config a run of seconds."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """The function at the end of a route.
-
-    Attributes:
-      verb: of the command line that leads there.
-      function: its qualified name.
-      file: the name of the file that it stands in.
-      through: the name of a file that must be on the stack, too.
-      cut: the name of a file of jax; the route ends where it is entered.
-      start: what the stack begins with.
-    """
-
-    verb: str
-    function: str
-    file: str
-    through: str | None = None
-    cut: str | None = None
-    start: str = "the shell"
-
-
-TARGETS = {
-    "a training step": Target("train", "Compiled.__call__", "stages.py", through="loop.py"),
-    "a predicted line": Target("predict", "beam_search", "beam_search.py", cut="pjit.py"),
-    "a packed example": Target("train", "PackedRows.add", "packing.py", start="the packing thread"),
-}
 
 
 def main() -> None:
@@ -99,13 +50,11 @@ def main() -> None:
 def as_table(counts: dict) -> str:
     """The counts as a Markdown table."""
     longest, copies = counts["longest_parameters"], counts["copies"]
-    rows = [
-        (
-            f"from {TARGETS[name].start} to {name}",
-            f"{len(route)} functions in {len(set_of_files(route))} files",
-        )
-        for name, route in counts["routes"].items()
-    ]
+    rows = []
+    for name, route in counts["routes"].items():
+        files = {function.split(":")[0] for function in route}
+        what = f"from {TARGETS[name].start} to {name}"
+        rows.append((what, f"{len(route)} functions in {len(files)} files"))
     rows += [
         ("entries at the top of the package", str(counts["rooms"])),
         ("longest parameter list", f"{longest['count']} (`{longest['function']}`)"),
@@ -114,106 +63,6 @@ def as_table(counts: dict) -> str:
     ]
     lines = [f"| {what} | {seen} |" for what, seen in rows]
     return "\n".join(["| what | count |", "| --- | --- |", *lines])
-
-
-def set_of_files(route: list[str]) -> set[str]:
-    return {entry.split(":")[0] for entry in route}
-
-
-# Routes: a tiny run, and what is on the stack.
-
-
-def measure_routes(root: Path) -> dict[str, list[str]]:
-    """Trains and predicts in this process: {what is reached: "file:function", from outside in}."""
-    sys.path.insert(0, str(root))
-    import transformer_jax
-    from transformer_jax.cli.main import main as command_line
-
-    assert Path(transformer_jax.__file__).is_relative_to(root)
-    flags = [f"--config.{name}={value}" for name, value in TINY.items()]
-    config = f"--config={root / 'configs' / 'quickstart.py'}"
-    routes: dict[str, list[str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        lines = Path(folder, "lines")
-        lines.write_text("The old man sees a dog.\n")
-        with lines.open() as source, open(os.devnull, "w") as sink, replaced(source, sink):
-            for verb, words in (("train", [config, *flags]), ("predict", [])):
-                with watch(root, verb, routes):
-                    status = command_line([verb, f"--workdir={folder}/run", *words])
-                if status:
-                    raise SystemExit(f"error: {verb} ended with status {status}")
-    if missing := TARGETS.keys() - routes.keys():
-        raise SystemExit(f"error: never reached: {', '.join(sorted(missing))}")
-    return {name: routes[name] for name in TARGETS}
-
-
-@contextlib.contextmanager
-def replaced(stdin: io.TextIOBase, stdout: io.TextIOBase) -> Iterator[None]:
-    """The process reads and writes these files in place of its own."""
-    own = sys.stdin
-    sys.stdin = stdin
-    try:
-        with contextlib.redirect_stdout(stdout):
-            yield
-    finally:
-        sys.stdin = own
-
-
-@contextlib.contextmanager
-def watch(root: Path, verb: str, routes: dict[str, list[str]]) -> Iterator[None]:
-    """Adds the routes to a verb's targets, in any thread, as each is reached for the first time."""
-    targets = {name: target for name, target in TARGETS.items() if target.verb == verb}
-    events, tool = sys.monitoring.events, sys.monitoring.PROFILER_ID
-
-    def started(code: CodeType, _: int) -> object:
-        matched = False
-        for name, target in targets.items():
-            if code.co_qualname == target.function and Path(code.co_filename).name == target.file:
-                matched = True
-                stack = stack_of(sys._getframe(1))
-                if name not in routes and passes(stack, target):
-                    routes[name] = route(stack, root / PACKAGE, target.cut)
-        return None if matched else sys.monitoring.DISABLE  # of others, not even told again
-
-    sys.monitoring.use_tool_id(tool, "house")
-    sys.monitoring.register_callback(tool, events.PY_START, started)
-    sys.monitoring.set_events(tool, events.PY_START)
-    sys.monitoring.restart_events()
-    try:
-        yield
-    finally:
-        sys.monitoring.set_events(tool, events.NO_EVENTS)
-        sys.monitoring.free_tool_id(tool)
-
-
-def stack_of(frame: FrameType | None) -> list[CodeType]:
-    """The code of a frame and of its callers, from the outermost in."""
-    found = []
-    while frame is not None:
-        found.append(frame.f_code)
-        frame = frame.f_back
-    return found[::-1]
-
-
-def passes(stack: list[CodeType], target: Target) -> bool:
-    """Whether the stack goes through the file that the target asks for."""
-    names = {Path(code.co_filename).name for code in stack}
-    return target.through is None or target.through in names
-
-
-def route(stack: list[CodeType], package: Path, cut: str | None) -> list[str]:
-    """The functions of the package on the stack, up to where the file `cut` is entered."""
-    found = []
-    for code in stack:
-        path = Path(code.co_filename)
-        if path.name == cut:
-            break
-        if path.is_relative_to(package):
-            found.append(f"{path.relative_to(package)}:{code.co_qualname}")
-    return found
-
-
-# What stands in the files.
 
 
 def static_counts(root: Path) -> dict:
@@ -247,10 +96,10 @@ def longest_parameters(package: Path) -> dict:
 def num_parameters(given: ast.arguments) -> int:
     """Without self and cls; *args and **kwargs are one each."""
     positional = [arg.arg for arg in (*given.posonlyargs, *given.args)]
-    own = positional[:1] in (["self"], ["cls"])
-    return (
-        len(positional) - own + len(given.kwonlyargs) + sum(map(bool, (given.vararg, given.kwarg)))
-    )
+    if positional[:1] in (["self"], ["cls"]):
+        del positional[0]
+    collected = [arg for arg in (given.vararg, given.kwarg) if arg]
+    return len(positional) + len(given.kwonlyargs) + len(collected)
 
 
 def find_copies(root: Path) -> list[dict]:

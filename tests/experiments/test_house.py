@@ -1,11 +1,12 @@
 """What the counts of a made-up repository are."""
 
-import importlib.util
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "experiments" / "house.py"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 STEP = '''"""A docstring of the module,
 which is two lines long."""
@@ -34,12 +35,18 @@ class Adder:
 '''
 
 
-@pytest.fixture(scope="module")
-def house():
-    spec = importlib.util.spec_from_file_location("house", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def script(monkeypatch):
+    """`script(name)`: a script of experiments/, imported as Python does when it runs it."""
+    monkeypatch.syspath_prepend(EXPERIMENTS)
+    yield importlib.import_module
+    for name in ("house", "routes"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def house(script):
+    return script("house")
 
 
 @pytest.fixture
@@ -116,11 +123,11 @@ def test_equal_lines_in_a_row_are_no_copy_of_themselves(house, root):
     assert house.find_copies(folder) == []
 
 
-def test_a_route_ends_where_jax_is_entered(house, root, tmp_path):
+def test_a_route_ends_where_jax_is_entered(script, tmp_path):
+    route = script("routes").route
     names = ["cli/main.py", "nn/search.py"]
     own = [compile("", str(tmp_path / "transformer_jax" / name), "exec") for name in names]
     jax = compile("", "/lib/jax/_src/pjit.py", "exec")
     stack = [own[0], jax, own[1]]
-    route = house.route(stack, tmp_path / "transformer_jax", "pjit.py")
-    assert route == ["cli/main.py:<module>"]
-    assert len(house.route(stack, tmp_path / "transformer_jax", None)) == 2
+    assert route(stack, tmp_path / "transformer_jax", "pjit.py") == ["cli/main.py:<module>"]
+    assert len(route(stack, tmp_path / "transformer_jax", None)) == 2
