@@ -1,7 +1,7 @@
-# Set-up and the few commands that a newcomer needs; `make help` lists them.
+# Sets up the environment and runs the commands that a newcomer needs; `make help` lists them.
 #
-#   PYTHON=/path/to/python   the interpreter to build the environment with (found by itself otherwise)
-#   EXTRAS=cuda13            extras of pyproject.toml to install as well (cuda13, tpu)
+#   PYTHON=/path/to/python   the interpreter to build the environment with (otherwise one is searched for)
+#   EXTRAS=cuda13            extras of pyproject.toml to install too (cuda13, tpu)
 
 SHELL := /bin/bash
 VENV := .venv
@@ -12,7 +12,7 @@ INSTALLED := $(VENV)/.installed$(addprefix -,$(EXTRAS))
 INSTALL := install -r requirements.txt -e '.$(if $(EXTRAS),[$(EXTRAS)])'
 
 # Prints the path of the first interpreter that is Python >= 3.12 and can build an environment, or nothing.
-# A name is tried by running it: the shims of version managers exist for versions that do not.
+# Each candidate is run, because version managers have shims for versions that are not installed.
 candidates = $(or $(PYTHON),python3.13 python3.12 python3 python ~/.pyenv/versions/3.1[23]*/bin/python)
 find_python = for python in $(candidates); do "$$python" -c 'import sys, venv, ensurepip; \
 	print(sys.executable) if sys.version_info >= (3, 12) else sys.exit(1)' 2>/dev/null && break; done
@@ -37,7 +37,7 @@ lint: setup  ## ruff's checks, and its format as a check
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
-format: setup  ## let ruff mend what it can
+format: setup  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
@@ -52,7 +52,7 @@ $(VENV)/bin/python:
 	if $(have_uv); then uv venv --quiet --seed --python "$${python:-3.12}" $(VENV); \
 	else "$$python" -m venv $(VENV); fi
 
-# uv reads neither pip's configuration nor its mirrors: where it fails, pip has a go.
+# uv reads neither pip's configuration nor its mirrors; if it fails, pip tries.
 $(INSTALLED): requirements.txt pyproject.toml | $(VENV)/bin/python
 	@if ! { $(have_uv) && uv pip $(INSTALL) --python $(VENV)/bin/python; }; then \
 		$(VENV)/bin/python -m pip --disable-pip-version-check $(INSTALL); fi

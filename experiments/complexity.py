@@ -1,12 +1,12 @@
-"""Table 1 of "Attention Is All You Need", measured: what a layer costs as sequences grow.
+"""Table 1 of "Attention Is All You Need", measured: the cost of a layer by sequence length.
 
     python experiments/complexity.py --output=complexity
 
 Time and memory of one layer, forward and backward, on one sequence of n vectors of size d:
 self-attention (the paper's order n^2 d), self-attention restricted to a window of r (r n d), a
-convolution of k neighbours (k n d^2) and a recurrence (n d^2; an LSTM, of Hochreiter and
-Schmidhuber 1997). Beside each order the exponent of n that the longest sequences show. Writes
-OUTPUT.csv and OUTPUT.png, and prints the table.
+convolution with a kernel of k (k n d^2) and a recurrence (n d^2; an LSTM, Hochreiter and
+Schmidhuber 1997). Prints the table with the exponents of n that the longest sequences show beside
+each order, and writes OUTPUT.csv and OUTPUT.png.
 """
 
 import argparse
@@ -38,7 +38,7 @@ FIELDS = ("layer", "n", "milliseconds", "mebibytes")
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of x [B, T, D] to itself, to all of it or to what is near."""
+    """Multi-head self-attention of x [B, T, D], over the whole sequence or within a window."""
 
     d_model: int
     window: int | None = None
@@ -55,7 +55,7 @@ class SelfAttention(nn.Module):
 
 
 def layers(d_model: int) -> dict[str, nn.Module]:
-    """By the names of ORDERS."""
+    """One layer of each kind, keyed by the names of ORDERS."""
     made = (
         SelfAttention(d_model),
         SelfAttention(d_model, WINDOW),
@@ -66,7 +66,7 @@ def layers(d_model: int) -> dict[str, nn.Module]:
 
 
 def measure(layer: nn.Module, length: int, d_model: int) -> tuple[float, float]:
-    """Milliseconds, and the mebibytes that the program holds besides its arguments."""
+    """Milliseconds of a step, and mebibytes of memory that it needs besides its arguments."""
     x = jax.random.normal(jax.random.key(0), (1, length, d_model))
     params = layer.init(jax.random.key(1), x)
     step = jax.jit(jax.grad(lambda params, x: (layer.apply(params, x) ** 2).sum(), (0, 1)))
@@ -76,7 +76,7 @@ def measure(layer: nn.Module, length: int, d_model: int) -> tuple[float, float]:
 
 
 def timed(run: Callable[[], object], least: float = 0.3) -> list[float]:
-    """Seconds of each of at least five runs that together take `least` seconds."""
+    """Seconds of each run: at least five runs, and at least `least` seconds in total."""
     run()
     found = []
     while len(found) < 5 or sum(found) < least:
@@ -87,13 +87,13 @@ def timed(run: Callable[[], object], least: float = 0.3) -> list[float]:
 
 
 def exponent(points: list[tuple[int, float]]) -> float:
-    """Of n, between the longest sequence and one of a quarter of its length."""
+    """The exponent of n between the longest sequence and one a quarter as long."""
     (n, a), (m, b) = points[-3], points[-1]
     return math.log(b / a) / math.log(m / n)
 
 
 def draw(rows: list[dict], output: Path) -> None:
-    """Both costs over n, on logarithmic axes."""
+    """Draws time and memory over n, on logarithmic axes."""
     figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=110)
     for ax, name in zip(figure.subplots(1, 2), FIELDS[2:], strict=True):
         for layer in ORDERS:

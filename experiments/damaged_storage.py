@@ -1,13 +1,13 @@
-"""Whether storage that loses bits or has no room left costs more than the newest checkpoint.
+"""Does storage that flips bits or runs full cost more than the newest checkpoint?
 
     python experiments/damaged_storage.py --config=configs/quickstart.py --workdir=runs/damaged
 
-Trains; flips one bit in a file of the last checkpoint, looks for the one to go on from, mends the
-bit, and so on, 100 times: each time the damage must be found and the checkpoint before be taken.
-(Left out are Orbax's notes at the top of the folder, which nothing is restored from.) Then
-trains on a disk of 2 MB, in a mount namespace of its own (Linux): the run must stop with one line
-and status 2, and what it saved before must load. Fields of the config are set as for `train`.
-Prints one JSON object; exit status 1 if anything was not as it must be.
+Trains a run. Then, 100 times: flips one bit in a file of the last checkpoint, looks for the
+checkpoint to continue from, and restores the bit. Each time the damage must be found and the
+checkpoint before be taken. (Orbax's metadata at the top of the folder is left out: nothing is
+restored from it.) Then trains on a disk of 2 MB, in a mount namespace of its own (Linux): the run
+must stop with one line and status 2, and what it saved before must load. Fields of the config are
+set as for `train`. Prints one JSON object; exit status 1 if any check failed.
 """
 
 import argparse
@@ -53,7 +53,8 @@ def main() -> int:
 
 
 def flip_a_bit(workdir: Path, draw: random.Random) -> dict:
-    """Flips a bit of the last checkpoint: whether its file was named and the one before taken."""
+    """Flips a bit of the last checkpoint, and tells whether its file was named and the checkpoint
+    before was taken. Restores the bit."""
     checkpoints = workdir / "checkpoints"
     steps = step_folders(checkpoints)
     newest, before = sorted(steps, reverse=True)[:2]
@@ -66,15 +67,15 @@ def flip_a_bit(workdir: Path, draw: random.Random) -> dict:
     damage = manifest.damage(steps[newest]) or ""
     taken = find_checkpoint(checkpoints, "latest")
     path.write_bytes(whole)
-    mended = find_checkpoint(checkpoints, "latest")
+    restored = find_checkpoint(checkpoints, "latest")
     named = name in damage or (damage and name == manifest.MANIFEST)
-    found = bool(named) and (taken, mended) == (steps[before], steps[newest])
+    found = bool(named) and (taken, restored) == (steps[before], steps[newest])
     print(f"{name}, byte {place}, bit {bit}: {damage}", file=sys.stderr)
     return {"file": name, "byte": place, "bit": bit, "taken": taken.name, "found": found}
 
 
 def train_on_small_disk(command: list[str], folder: Path) -> dict:
-    """Trains until the disk is full; what was said, and whether it could be used afterwards."""
+    """Trains until the disk is full; returns the messages, and whether the run loads afterwards."""
     folder.mkdir(parents=True)
     inside = ["unshare", "--map-root-user", "--mount", "env", f"DIR={folder}", f"SIZE={DISK}"]
     words = [sys.executable, "-m", "transformer_jax", *command]

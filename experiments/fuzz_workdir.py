@@ -1,12 +1,12 @@
-"""Whether a damaged workdir is ever worse than an error of one line.
+"""Does a damaged workdir ever cause more than an error of one line?
 
     python experiments/fuzz_workdir.py --workdir=runs/quickstart --cases=2000
 
-Copies a finished run, damages one of its files in each case (bits, bytes, lengths, numbers, nests)
-and loads it as `predict` does, in processes with bounded memory and time. A case must end in a run
-or in an error of the user's kind. Where checkpoints are damaged, a manifest that fits the damage is
-written every other time, so that the reader behind it is met, too. Prints one JSON object; exit
-status 1 if any case ended otherwise.
+In each case, copies a finished run, damages one of its files (bits, bytes, lengths, numbers, nested
+brackets) and loads it as `predict` does, in a process with bounded memory and time. A case must end
+in a loaded run or in a UserError. For about half of the damaged checkpoints a manifest that matches
+the damage is written, so that the readers behind the manifest are tested too. Prints one JSON
+object; exit status 1 if any case ended otherwise.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 
 SECONDS, GIBIBYTES = 60, 6
-BATCH = 50  # cases a process takes
+BATCH = 50  # cases for each process
 NASTY = [b"", b"\0", b"[" * 100_000, b"-1", b"1e999", b"9" * 400, b"null", b'{"a": 1}', b"../../x"]
 
 
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def run_child(workdir: Path, first: int, count: int) -> list[dict]:
-    """What became of so many cases; the process may die in one, which then is the last."""
+    """The outcomes of `count` cases in one process. If it dies, the case that killed it is last."""
     words = [f"--workdir={workdir}", f"--first={first}", f"--cases={count}", "--child"]
     child = subprocess.run([sys.executable, __file__, *words], capture_output=True, text=True)
     found = [json.loads(line) for line in child.stdout.splitlines() if line.startswith("{")]
@@ -62,7 +62,7 @@ def run_child(workdir: Path, first: int, count: int) -> list[dict]:
 
 
 def run_cases(workdir: Path, cases: range) -> int:
-    """Loads the damaged run of each case, and prints what became of it."""
+    """Loads the damaged run of each case, and prints the outcome as one JSON object a line."""
     resource.setrlimit(resource.RLIMIT_AS, (GIBIBYTES << 30, GIBIBYTES << 30))
     from transformer_jax import UserError, load
 
@@ -84,7 +84,7 @@ def run_cases(workdir: Path, cases: range) -> int:
 
 
 def damage(workdir: Path, draw: random.Random) -> str:
-    """Damages one file that loading reads; its name."""
+    """Damages one file that loading reads; returns its name."""
     steps = sorted((workdir / "checkpoints").glob("[0-9]*"), key=lambda path: int(path.name))
     for older in steps[:-1]:
         shutil.rmtree(older)  # nothing to fall back to
@@ -100,23 +100,23 @@ def damage(workdir: Path, draw: random.Random) -> str:
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
-    """The data with one kind of damage."""
+    """The data with one kind of damage, drawn at random."""
     place = draw.randrange(len(data) + 1)
     length = draw.randrange(1, 64)
     match draw.randrange(6):
-        case 0:  # a bit
+        case 0:  # one bit flipped
             place = min(place, max(len(data) - 1, 0))
             bit = bytes([data[place] ^ 1 << draw.randrange(8)]) if data else b""
             return data[:place] + bit + data[place + 1 :]
-        case 1:  # noise
+        case 1:  # random bytes
             return data[:place] + draw.randbytes(length) + data[place + length :]
         case 2:  # cut short
             return data[:place]
-        case 3:  # something inserted
+        case 3:  # bytes inserted
             return data[:place] + draw.choice(NASTY) + data[place:]
-        case 4:  # something else instead
+        case 4:  # everything replaced
             return draw.choice(NASTY)
-        case _:  # a number changed, where there is one
+        case _:  # a digit replaced, if there is one
             digits = [i for i, byte in enumerate(data) if 48 <= byte < 58]
             place = draw.choice(digits) if digits else place
             return data[:place] + draw.choice([b"-1", b"99999999999", b"1.5"]) + data[place + 1 :]

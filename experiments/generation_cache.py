@@ -1,9 +1,9 @@
-"""What the cache of keys and values saves in generation, and that it changes no token.
+"""How much time the cache of keys and values saves in generation; it must change no token.
 
     python experiments/generation_cache.py --workdir=runs/shakespeare --tokens=512
 
-Draws behind prompts of unequal length, beyond the context too, with and without the cache. Prints
-one JSON object; exit status 1 if the tokens differ. Compilation is not timed.
+Continues prompts of unequal length, beyond the context too, with and without the cache. Prints one
+JSON object; exit status 1 if the tokens differ. Compilation is not timed.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from transformer_jax.tokenization import EOS
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--workdir", required=True, help="of a language model")
-    parser.add_argument("--tokens", type=int, default=512, help="drawn behind each prompt")
+    parser.add_argument("--tokens", type=int, default=512, help="drawn after each prompt")
     parser.add_argument("--prompts", type=int, default=8)
     args = parser.parse_args()
     run = tj.load(args.workdir)
@@ -34,7 +34,7 @@ def main() -> int:
     seconds, drawn = {}, {}
     for name, use_cache in (("cached", True), ("uncached", False)):
         engine = Continuation(run.model, context, use_cache)
-        for _ in range(2):  # the first turn compiles
+        for _ in range(2):  # the first run compiles
             start = time.perf_counter()
             outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]
             for _ in engine.draw(run.params, outputs, decode):

@@ -1,12 +1,12 @@
-"""What a training step costs the host: all that happens outside the compiled call.
+"""The host time of a training step: everything outside the compiled call.
 
     python experiments/host_overhead.py --config=configs/multi30k_en_de.py --steps=300 \\
       --config.model.d_model=64
 
-Trains with the real data, loop and log, but waits for the end of each compiled call, so that
-nothing can hide behind the device: the time between two calls is the next batch, its way to the
-devices, the metrics, the log and the bar. Fields of the config are set as for `train`; a small
-model will do. Prints one JSON object, times in ms.
+Trains with the real data, loop and log, but waits for the end of each compiled call, so that no
+host work overlaps with the device. The time between two calls is spent on the next batch, placing
+it on the devices, the metrics, the log and the progress bar. Fields of the config are set as for
+`train`; a small model is enough. Prints one JSON object, times in ms.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def timed_calls(config) -> list[tuple[float, float]]:
-    """Start and end, in seconds, of each call of a compiled program while `config` trains."""
+    """(start, end) in seconds of each call of a compiled program while `config` trains."""
     calls = []
     call = jax.stages.Compiled.__call__
 

@@ -1,11 +1,11 @@
-"""Whether a run that is killed again and again ends as the uninterrupted one does, bit for bit.
+"""Does a run that is killed again and again end bit for bit as the uninterrupted one?
 
 python experiments/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume
 
-Trains once without interruption and once with SIGKILL (or `--signal=SIGTERM`, which costs no step)
-at random steps, some of them while a checkpoint is being written; then compares all that the two
-last checkpoints hold and the metrics of both. Fields of the config are set as for `train`. Prints
-one JSON object; exit status 1 if anything differs.
+Trains once without interruption and once with SIGKILL (or `--signal=SIGTERM`, which loses no step)
+at random steps, some of them while a checkpoint is being written. Then compares everything in the
+last checkpoints of the two runs, and their metrics. Fields of the config are set as for `train`.
+Prints one JSON object; exit status 1 if anything differs.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from transformer_jax.checkpoints.step_folder import (
 )
 
 SAVING = f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
-TAIL = 1 << 14  # bytes that hold some records
+TAIL = 1 << 14  # bytes at the end of metrics.jsonl, enough for some records
 CLOCKED = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s")
 
 
@@ -43,14 +43,14 @@ def main() -> int:
     parser.add_argument("--config", required=True)
     parser.add_argument("--workdir", required=True, type=Path, help="new; holds both runs")
     parser.add_argument("--kills", type=int, default=3, help="at random steps")
-    parser.add_argument("--during_save", type=int, default=1, help="so many of them at least")
+    parser.add_argument("--during_save", type=int, default=1, help="at least so many during a save")
     parser.add_argument("--signal", choices=("SIGKILL", "SIGTERM"), default="SIGKILL")
     parser.add_argument("--seed", type=int, default=0, help="of the steps")
     args, overrides = parser.parse_known_args()
     whole, killed = args.workdir / "uninterrupted", args.workdir / "killed"
     fields = dict(word.removeprefix("--config.").split("=", 1) for word in overrides)
     num_steps = tj.config(args.config, fields).train.num_steps
-    # Every step is watched, and its metrics can be compared.
+    # With a record of every step, kills can be timed and metrics compared.
     command = ["train", f"--config={args.config}", *overrides, "--config.logging.every_steps=1"]
 
     finish(command, whole)
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def start(command: list[str], workdir: Path) -> subprocess.Popen:
-    """Runs a verb of the shell on a workdir; what it says is in `stderr`."""
+    """Starts a command of the shell on a workdir; its messages are in `stderr`."""
     words = [sys.executable, "-m", "transformer_jax", *command, f"--workdir={workdir}"]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -99,7 +99,7 @@ def kill_at_random(
     how: signal.Signals,
     draw: random.Random,
 ) -> Iterator[dict]:
-    """Starts and kills a run `count` times, or more often until `during_save` were in a save.
+    """Starts and kills a run `count` times, or more often until `during_save` kills hit a save.
 
     The kills are spread over the steps of the run.
     """
@@ -126,13 +126,13 @@ def kill_at_random(
 
 
 def latest_damage(workdir: Path) -> str | None:
-    """What is wrong with the newest checkpoint, if there is one and anything is."""
+    """What is damaged in the newest checkpoint; None if nothing is, or there is none."""
     folders = step_folders(workdir / "checkpoints")
     return manifest.damage(folders[max(folders)]) if folders else None
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Returns once the condition holds; ends the program if the process ends before."""
+    """Waits until the condition holds; exits if the process ends before that."""
     while not condition():
         if process.poll() is not None:
             sys.exit(f"the run ended before it could be killed: {process.communicate()[1]}")
@@ -144,7 +144,7 @@ def last_checkpoint(workdir: Path) -> int:
 
 
 def last_step(workdir: Path, since: float) -> int:
-    """The last step recorded since that time, 0 if none was."""
+    """The last step recorded after the time `since`; 0 if there is none."""
     path = workdir / "metrics.jsonl"
     if not path.exists():
         return 0
@@ -154,25 +154,25 @@ def last_step(workdir: Path, since: float) -> int:
     for line in reversed(lines):
         try:
             record = json.loads(line)
-        except ValueError:  # half a line, about to be whole
+        except ValueError:  # a line that is still being written
             continue
         return record["step"] if record["time"] >= since else 0
     return 0
 
 
 def saving(workdir: Path) -> bool:
-    """Whether a checkpoint is half written."""
+    """Whether a checkpoint is being written."""
     return any((workdir / "checkpoints").glob(SAVING))
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """What differs between the last checkpoints of two workdirs, by name; nothing is rounded."""
+    """Names of what differs between the last checkpoints of two workdirs, bit for bit."""
     left, right = last_arrays(one), last_arrays(other)
     return sorted(name for name in left | right if left.get(name) != right.get(name))
 
 
 def last_arrays(workdir: Path) -> dict[str, tuple]:
-    """All that the last checkpoint holds: (dtype, shape, bytes) of each array, by name."""
+    """Everything in the last checkpoint, by name: (dtype, shape, bytes) of each array."""
     step, folder = max(step_folders(workdir / "checkpoints").items())
     found = {"step": (step,), "data": (read_data(folder),)}
     for item in (PARAMS, TRAINING):
@@ -185,7 +185,7 @@ def last_arrays(workdir: Path) -> dict[str, tuple]:
 
 
 def metrics(workdir: Path) -> list[dict]:
-    """The records of a run without those that tell the time."""
+    """The records of a run, without the metrics that depend on the clock."""
     lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = map(json.loads, lines)
     return [{k: v for k, v in record.items() if k not in CLOCKED} for record in records]

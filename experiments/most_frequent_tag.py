@@ -1,9 +1,9 @@
-"""What a tagger must beat: each word's most frequent tag.
+"""The baseline that a tagger must beat: each word's most frequent tag.
 
     python experiments/most_frequent_tag.py --config=configs/pos_gum.py --config.data.dir=FOLDER
 
-A word that training never met has the tag that most such words would have: the most frequent one
-among words met once. Prints one JSON object. Fields of the config are set as for `train`.
+A word that is not in the training split gets the most frequent tag of the words that occur there
+once. Prints one JSON object. Fields of the config are set as for `train`.
 """
 
 import argparse

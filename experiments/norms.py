@@ -1,9 +1,10 @@
-"""Where should the norm stand, and which one?
+"""Where should the norm be placed, and which norm?
 
     python -m transformer_jax sweep --sweep=experiments/norms.py --workdir=runs/norms
 
-LayerNorm behind the sum as in the paper, before the sublayer (Xiong et al. 2020) or at both places
-(Ding et al. 2021), and RMSNorm (Zhang and Sennrich 2019) in its stead, all else equal.
+LayerNorm after the residual sum as in the paper, before the sublayer (Xiong et al. 2020), or before
+and after it (Ding et al. 2021); and RMSNorm (Zhang and Sennrich 2019) in the same places. All else
+is equal.
 """
 
 PLACEMENTS = ("post", "pre", "sandwich")

@@ -1,11 +1,12 @@
-"""Which positions let a model read further than it was trained to?
+"""Which position encodings work beyond the trained length?
 
     python -m transformer_jax sweep --sweep=experiments/positions.py --workdir=runs/positions
 
 Each encoding is trained on windows of 64 characters, then scored on the same text in windows of 64,
 128 and 256. Press et al. (2022) asked this of sinusoids, T5's buckets, rotary positions and ALiBi.
-A table of learned positions ends where training ended, and has no figure beyond. Sinusoids drown
-embeddings as small as GPT-2's; with the paper's, which are scaled, they have a row of their own.
+A table of learned positions ends at the trained length and has no metrics beyond it. Sinusoids are
+much larger than GPT-2's small initial embeddings; a further row has the paper's initialization and
+scaled embeddings.
 """
 
 ENCODINGS = ("none", "learned", "sinusoidal", "relative", "t5", "deberta", "rotary", "alibi")

@@ -1,4 +1,4 @@
-"""Does pre-training pay where labels are few?
+"""Does pre-training help when there are few labels?
 
     python -m transformer_jax train --config=configs/bert_small.py --workdir=runs/bert_small ...
     python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/gpt ...
@@ -6,9 +6,9 @@
         --config.data.dir=SST-2
 
 The first 2,000 sentences of SST-2, about ten epochs, five seeds: a small encoder and a small
-decoder of one size, from scratch and from what they learnt of running text. Accuracy is that of
-SST-2's 872 development sentences, which chose nothing but the learning rate. From scratch, the
-vocabulary is that of the 2,000 sentences.
+decoder of the same size, from scratch and pre-trained on running text. Accuracy is measured on
+SST-2's 872 development sentences, which were used to choose the learning rate and nothing else.
+From scratch, the vocabulary comes from the 2,000 sentences.
 """
 
 DECODER = {

@@ -1,11 +1,11 @@
-"""What training seeds together saves, start and compilation included.
+"""How much time training seeds together saves, start and compilation included.
 
     python experiments/replica_speed.py --config=configs/quickstart.py --seeds=4 \\
         --config.train.num_steps=300
 
-Trains the seeds in one program (`train --seeds`) and as one `train` after another, each way with a
-compilation cache that is empty at first. Prints one JSON object; exit status 1 where a seed's
-losses of the first 20 steps differ by more than 1e-5. Fields of the config are set as for `train`.
+Trains the seeds in one program (`train --seeds`) and then one after another (`train`), both times
+starting with an empty compilation cache. Prints one JSON object; exit status 1 if a seed's losses
+of the first 20 steps differ by more than 1e-5. Fields of the config are set as for `train`.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def train(folder: Path, runs: list[list[str]]) -> float:
-    """Seconds that the runs take, one after another."""
+    """Trains the runs one after another; returns the seconds that they take."""
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
     start = time.perf_counter()
     for number, words in enumerate(runs):
@@ -68,7 +68,7 @@ def losses(workdir: Path) -> list[float]:
 
 
 def speed(workdir: Path) -> float:
-    """The median of a run's tokens a second."""
+    """Median tokens per second of a run."""
     found = sorted(record["tokens_per_s"] for record in records(workdir))
     return found[len(found) // 2]
 

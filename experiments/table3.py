@@ -1,10 +1,11 @@
-"""Table 3 of "Attention Is All You Need": what each part of the model is worth.
+"""Table 3 of "Attention Is All You Need": how much each part of the model contributes.
 
     python -m transformer_jax sweep --sweep=experiments/table3.py --workdir=runs/table3 \\
         --config=configs/multi30k_en_de_tiny.py --rows="base|A|B|D|E"
 
-The paper's rows, in proportion to the base config: heads (A), the size of keys (B), the size of the
-model (C), dropout and label smoothing (D), learned positions (E). The paper trained each once.
+The paper's rows, defined relative to the base config (half the heads, twice the width, ...): heads
+(A), the size of keys (B), the size of the model (C), dropout and label smoothing (D), learned
+positions (E). The paper trained each row once.
 """
 
 

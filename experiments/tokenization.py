@@ -2,8 +2,9 @@
 
     python -m transformer_jax sweep --sweep=experiments/tokenization.py --workdir=runs/tokenization
 
-Characters, BPE and unigram pieces in three sizes, and whole words, for about the same time. Only
-BLEU compares: a loss is of a token, and tokens differ. Rows of characters are four times as long.
+Characters, BPE and unigram pieces in three vocabulary sizes, and whole words, trained for about the
+same time. Compare BLEU only: losses are per token, and the rows have different tokens. Sequences of
+characters may be four times as long.
 """
 
 SIZES = (1000, 4000, 8000)

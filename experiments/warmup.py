@@ -1,10 +1,10 @@
-"""Does a model whose norm stands before the sublayer need a warm-up?
+"""Does a model with the norm before the sublayer need a warm-up?
 
     python -m transformer_jax sweep --sweep=experiments/warmup.py --workdir=runs/warmup
 
-Xiong et al. (2020): behind the sum, gradients near the output are large at first, and Adam without
-warm-up fails; before the sublayer it does not. Each placement with no warm-up to speak of, a short
-and a long one, at one peak of the learning rate.
+Xiong et al. (2020): with the norm after the residual sum, gradients near the output are large at
+first, and Adam fails without warm-up; with the norm before the sublayer it does not. Each placement
+is trained with a warm-up of one update, a short and a long one, at the same peak learning rate.
 """
 
 PLACEMENTS = ("post", "pre")

@@ -1,9 +1,9 @@
-"""How long a `train` command takes to its first step, with an empty cache and with a full one.
+"""Time from starting `train` to its first step, with an empty and a full compilation cache.
 
     python experiments/benchmarks/first_step.py --config=configs/quickstart.py --rounds=3
 
-Each round has a cache of its own and two new workdirs: the first start compiles, the second finds
-what the first compiled. Counted from the start of the process to the line of the first step's
+Each round has its own cache and two new workdirs: the first start compiles, the second finds the
+compiled programs. The time runs from the start of the process to the line with the first step's
 metrics, tokenizer and data included. Prints one JSON object, medians in seconds.
 """
 
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def to_the_first_step(config: str, overrides: list[str], folder: Path, name: str) -> float:
-    """Starts a run in a folder, with the folder's cache, and ends it at its first step."""
+    """Seconds to the first step of a new run, which is then killed; its cache is in `folder`."""
     words = [f"--config={config}", f"--workdir={folder / name}", "--config.logging.every_steps=1"]
     command = [sys.executable, "-m", "transformer_jax", "train", *words, *overrides]
     start = time.perf_counter()

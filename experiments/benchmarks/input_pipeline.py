@@ -1,10 +1,9 @@
-"""How many tokens a second the input pipeline delivers, all by itself.
+"""How many tokens a second the input pipeline delivers without a model.
 
     python experiments/benchmarks/input_pipeline.py --config=configs/multi30k_en_de.py --batches=200
 
-Trains the config's tokenizer, then reads, tokenizes and packs as training would, with nothing
-that consumes the batches. Fields of the config are set as for `train`. Prints one JSON object;
-padding does not count.
+Trains the config's tokenizer, then reads, tokenizes and packs batches as training would, and drops
+them. Fields of the config are set as for `train`. Prints one JSON object; padding does not count.
 """
 
 import argparse
@@ -23,7 +22,7 @@ from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.launch import batches_of
 from transformer_jax.tokenization import load_tokenizers
 
-WARM_UP = 20  # batches; more than wait packed
+WARM_UP = 20  # batches; more than are packed ahead
 
 
 def main() -> int:

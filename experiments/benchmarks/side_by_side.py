@@ -1,13 +1,13 @@
-"""Programs in turn on one machine: which of them does more tokens a second?
+"""Runs programs in turn on one machine and compares their tokens per second.
 
     python experiments/benchmarks/side_by_side.py --rounds=3 \\
         --ours="python -m transformer_jax benchmark train --config=configs/wmt14_en_de_base.py" \\
         --peer="PEER/bin/python train_step.py --model marian --size base"
 
-Each command's last line on stdout is a JSON object with `tokens_per_s`. They run ours, peer, ours,
-peer and so on, so that what else the machine does strikes both; there may be several peers. Prints
-one JSON object: of each program the median, each run's figure and the highest memory in MB; of a
-peer also the ratio of our median to its own.
+The last line that each command prints on stdout must be a JSON object with `tokens_per_s`. They run
+in turn (ours, peer, ours, peer, ...), so that other work on the machine slows both; there may be
+several peers. Prints one JSON object with each program's median, its runs and its highest memory in
+MB, and for each peer the ratio of our median to the peer's.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 
 
 class CommandError(Exception):
-    """A command failed, or printed no figure."""
+    """A command failed, or did not print its tokens per second."""
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def run(command: str) -> dict[str, Any]:
-    """What the command printed last, and `memory_mb`, its highest."""
+    """The JSON object that the command printed last, with its highest memory as `memory_mb`."""
     child = subprocess.Popen(shlex.split(command), stdout=subprocess.PIPE, text=True)
     output = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
@@ -60,12 +60,12 @@ def run(command: str) -> dict[str, Any]:
 
 
 def memory(maxrss: int) -> dict[str, int]:
-    """In MB; macOS counts bytes, others kibibytes."""
+    """Memory in MB; macOS reports bytes, other systems kibibytes."""
     return {"memory_mb": round(maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)}
 
 
 def compare(commands: list[str], runs: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """The first command is ours."""
+    """The report; the first command is ours."""
     ours, *peers = map(summary, commands, runs)
     for peer in peers:
         peer["ratio"] = round(ours["tokens_per_s"] / peer["tokens_per_s"], 2)

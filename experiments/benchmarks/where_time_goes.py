@@ -1,10 +1,11 @@
-"""Where a training step or a search spends its time: a table of the program's parts.
+"""A profile of a training step or a search: time by part of the model.
 
     python experiments/benchmarks/where_time_goes.py decode --config=configs/quickstart.py --rows=20
 
-Runs `benchmark train` or `benchmark decode` with the same flags and traces one warm call. An
-operation counts for the module and the primitive that it was made from; where XLA fused several,
-for the last. Threads that work side by side count each. Prints a Markdown table.
+Runs `benchmark train` or `benchmark decode` with the same flags and traces one warm call. Each
+operation counts towards the module and the primitive that it was compiled from; an operation that
+XLA fused from several, towards the last. Times of parallel threads are added up. Prints a Markdown
+table.
 """
 
 import argparse
@@ -21,14 +22,14 @@ from jax.profiler import ProfileData
 
 from transformer_jax.cli.main import main as command_line
 
-TRACED_CALL = 4  # the first after those that warm up
-_FRAMES = ("", "while", "body", "cond", "run", "jit", "closed_call")  # say nothing of the model
+TRACED_CALL = 4  # the first call after the warm-up
+_FRAMES = ("", "while", "body", "cond", "run", "jit", "closed_call")  # not parts of the model
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("what", choices=["train", "decode"])
-    parser.add_argument("--rows", type=int, default=25, metavar="N", help="of the table")
+    parser.add_argument("--rows", type=int, default=25, metavar="N", help="rows of the table")
     args, flags = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
         program = traced(["benchmark", args.what, *flags], folder)
@@ -42,7 +43,7 @@ def main() -> int:
 
 
 def traced(words: list[str], folder: str) -> str:
-    """Runs a command of ours, traces one call of a compiled program, returns the program's text."""
+    """Runs a command, traces one call of its compiled program and returns that program's text."""
     call, programs = jax.stages.Compiled.__call__, []
 
     def counted(compiled, *arguments):
@@ -59,7 +60,7 @@ def traced(words: list[str], folder: str) -> str:
 
 
 def operation_times(folder: str) -> dict[str, list[float]]:
-    """Milliseconds of each run of each operation of the trace."""
+    """Milliseconds of each execution of each operation in the trace."""
     (path,) = Path(folder).rglob("*.xplane.pb")
     times: dict[str, list[float]] = {}
     for plane in ProfileData.from_file(str(path)).planes:
@@ -71,7 +72,7 @@ def operation_times(folder: str) -> dict[str, list[float]]:
 
 
 def origins(program: str) -> dict[str, str]:
-    """What each operation of a program was made from."""
+    """The module and primitive that each operation of a program was compiled from."""
     found = {}
     for line in program.splitlines():
         made = re.match(r"\s+(?:ROOT )?%?([\w.\-]+) = ", line)
@@ -82,7 +83,7 @@ def origins(program: str) -> dict[str, str]:
 
 
 def readable(op_name: str) -> str:
-    """The module and the primitive of JAX's path to it, layers taken together."""
+    """Module and primitive, from JAX's path to an operation; layers are not told apart."""
     backward = "backward " if "transpose(" in op_name else ""
     path = re.sub(r"layer_\d+", "layer", op_name)
     path = re.sub(r"\w+\(([^()]*)\)", r"\1", path).replace("()", "")
@@ -92,7 +93,8 @@ def readable(op_name: str) -> str:
 
 
 def sums_by_part(times, names) -> tuple[Counter, Counter]:
-    """Milliseconds and number of operations of each part; loops are the sum of theirs."""
+    """Milliseconds and number of operations of each part. Loops are left out: their operations
+    count by themselves."""
     parts, calls = Counter(), Counter()
     for operation, runs in times.items():
         if not operation.startswith(("while", "call", "conditional")):

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Any verb on many nodes under Slurm, one process a node that takes all of its GPUs:
+# Any command on many nodes under Slurm; one process on each node uses all of its GPUs:
 #
 #   sbatch --nodes=4 --gpus-per-node=8 experiments/launch/slurm.sh \
 #     train --config=configs/wmt14_en_de_base.py --workdir=/shared/runs/wmt14
 #
-# Run it from the repository after `make setup`, on a file system that all nodes share. Two minutes
-# before the time limit, and when it is preempted, the job saves and stops; requeued, it goes on.
+# Run it in the repository after `make setup`, on a file system that all nodes share. Two minutes
+# before the time limit, and when it is preempted, the job saves and stops. Requeued, it continues.
 #SBATCH --job-name=transformer_jax
 #SBATCH --ntasks-per-node=1
 #SBATCH --signal=TERM@120

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Any verb on all hosts of a Cloud TPU slice:
+# Any command on all hosts of a Cloud TPU slice:
 #
 #   experiments/launch/tpu.sh NAME ZONE \
 #     train --config=configs/wmt14_en_de_base.py --workdir=/mnt/shared/runs/wmt14
 #
-# Each host needs the repository in ~/transformer_jax, `make setup EXTRAS=tpu` done there, and the
-# workdir on a file system that all hosts share (Filestore, or a bucket mounted by gcsfuse).
+# Each host needs the repository in ~/transformer_jax, set up with `make setup EXTRAS=tpu`, and the
+# workdir on a file system that all hosts share (Filestore, or a bucket mounted with gcsfuse).
 set -euo pipefail
 name=$1 zone=$2
 shift 2

@@ -1,0 +1,60 @@
+"""The documentation names files, headings, functions and classes that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/results/*.md")]
+PAPER_TO_CODE = ROOT / "docs" / "from_paper_to_code.md"
+
+LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
+NAMED_FILE = re.compile(r"`((?:\w+/)*\w+\.py)`((?:(?:, | )`[A-Za-z_]+`)*)")
+
+
+def anchors(page):
+    """The fragments that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    lost = []
+    for target, fragment in LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        path = (page.parent / target).resolve() if target else page
+        if not path.exists() or (fragment and fragment not in anchors(path)):
+            lost.append(f"{target}#{fragment}")
+    assert lost == []
+
+
+def test_files_and_names_beside_the_paper_exist():
+    lost = []
+    for path, names in NAMED_FILE.findall(PAPER_TO_CODE.read_text()):
+        homes = [ROOT / folder / path for folder in ("transformer_jax", "tests", ".")]
+        texts = [home.read_text() for home in homes if home.exists()]
+        if not texts:
+            lost.append(path)
+        for name in re.findall(r"`(\w+)`", names):
+            if not any(
+                re.search(rf"^\s*(?:(?:class|def) )?{name}\b", text, re.M) for text in texts
+            ):
+                lost.append(f"{path} {name}")
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_experiments_and_configs_that_are_named_exist(page):
+    named = re.findall(r"\b(?:experiments|configs)/[\w/]+\.\w+", page.read_text())
+    homes = (ROOT, ROOT / "tests")
+    lost = [name for name in named if not any((home / name).exists() for home in homes)]
+    assert [name for name in lost if "NAME" not in name] == []
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
