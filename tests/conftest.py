@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.data.synthetic import synthetic_split
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sources import open_split
 
 # Tracing makes objects by the million, few of them in cycles.
 gc.set_threshold(100_000, 20, 20)
@@ -106,7 +107,7 @@ def _write_text(directory):
     partial = directory.with_suffix(".partial")
     partial.mkdir()
     for split, count in PAIRS.items():
-        pairs = synthetic_split(split, num_examples=count, seed=0)
+        pairs = open_split(DataConfig(), split)[:count]
         for side in ("source", "target"):
             lines = "".join(f"{pair[side]}\n" for pair in pairs)
             (partial / f"{split}.{side}").write_text(lines, encoding="utf-8")
