@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpora, Example, Selection
+from transformer_jax.data.examples import Corpora, Corpus, Selection
 from transformer_jax.data.files import documents
 from transformer_jax.data.files.labeled import open_labeled_tsv
 from transformer_jax.data.files.pairs import (
@@ -46,18 +46,16 @@ class SourceSet:
       splits: the names of the set's splits.
     """
 
-    open: Callable[[DataConfig, str], Sequence[Sequence[Example]]]
+    open: Callable[[DataConfig, str], Sequence[Corpus]]
     splits: tuple[str, ...] = ("train", "valid", "test")
 
 
-def _open_tfds(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def _open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
     has_languages = config.source_language or config.target_language
     return (tfds_translation if has_languages else tfds_text).open_split(config, split)
 
 
-def _pairs(
-    open_split: Callable[..., Sequence[Sequence[Example]]], source: str, target: str
-) -> SourceSet:
+def _pairs(open_split: Callable[..., Sequence[Corpus]], source: str, target: str) -> SourceSet:
     """A set of translations in one of its directions."""
     return SourceSet(partial(open_split, source_language=source, target_language=target))
 
@@ -90,7 +88,7 @@ SOURCES: Registry[SourceSet] = Registry(
 )
 
 
-def open_split(config: DataConfig, split: str) -> Sequence[Example]:
+def open_split(config: DataConfig, split: str) -> Corpus:
     """Opens one split of the set that `config.name` names.
 
     Of several sets, "train" joins all of them, and every other split is that of the first.
@@ -117,7 +115,7 @@ def open_split(config: DataConfig, split: str) -> Sequence[Example]:
     return _first(_joined(corpora, weights), config.num_train_examples)
 
 
-def _first(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+def _first(examples: Corpus, count: int | None) -> Corpus:
     if count is None:
         return examples
     if count > len(examples):
@@ -143,9 +141,7 @@ def _config_of_each(config: DataConfig) -> list[DataConfig]:
     ]
 
 
-def _joined(
-    corpora: Sequence[Sequence[Example]], weights: tuple[float, ...] | None = None
-) -> Sequence[Example]:
+def _joined(corpora: Sequence[Corpus], weights: tuple[float, ...] | None = None) -> Corpus:
     return corpora[0] if len(corpora) == 1 else Corpora(tuple(corpora), weights)
 
 

@@ -37,7 +37,8 @@ def test_the_shipped_text_is_written_again_bit_for_bit(tmp_path):
     assert unpacked(tmp_path) == unpacked(SHIPPED)
 
 
-def test_any_size_and_seed_is_text_for_a_run(tmp_path):
+def test_any_size_and_seed_is_text_for_a_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("experiments.grammar.write.HELD_OUT_SIZE", 2)
     write(tmp_path / "new", size=30, seed=1)
     files = {f"train_{side}": f"{tmp_path}/new/train.{language}.gz" for side, language in SIDES}
     pairs = open_split(DataConfig(name="parallel_text", **files), "train")

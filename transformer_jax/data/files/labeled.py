@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, Parsed, Selection
+from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.text import TextLines, open_files
 from transformer_jax.errors import UserError
 
@@ -43,7 +43,7 @@ OWN_LAYOUTS = (_own("text", "label"), _own("text", "pair", "label"))
 """The layouts of `labeled_tsv`."""
 
 
-def open_labeled_tsv(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def open_labeled_tsv(config: DataConfig, split: str) -> Sequence[Corpus]:
     """The corpora of a split of `labeled_tsv`: one for each file.
 
     Raises:
@@ -52,7 +52,7 @@ def open_labeled_tsv(config: DataConfig, split: str) -> Sequence[Sequence[Exampl
     return open_files(config, split, partial(read_labeled, layouts=OWN_LAYOUTS))
 
 
-def read_labeled(path: str, layouts: Sequence[Layout]) -> Sequence[Example]:
+def read_labeled(path: str, layouts: Sequence[Layout]) -> Corpus:
     """The examples {"text", "label"} or {"text", "pair", "label"} of a file.
 
     Args:

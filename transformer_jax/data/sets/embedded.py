@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example
+from transformer_jax.data.examples import Corpus, Example
 from transformer_jax.errors import UserError
 
 SPLITS = ("train", "valid", "test", "test_combinations")
@@ -20,7 +20,7 @@ _SEED = 0
 """What the shipped text was drawn with."""
 
 
-def open_split(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
     """The one corpus of a split; of "train" the first `config.synthetic_size` pairs.
 
     Raises:

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, Parsed, Selection
+from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.pairs import for_split, open_aligned
 from transformer_jax.data.files.text import TextLines
 from transformer_jax.data.sets.public_sets import PublicSet
@@ -38,7 +38,7 @@ _PERCENT = {"test": range(0, 2), "valid": range(2, 4), "train": range(4, 100)}
 
 def open_split(
     config: DataConfig, split: str, source_language: str, target_language: str
-) -> Sequence[Sequence[Example]]:
+) -> Sequence[Corpus]:
     """The one corpus of a split, in either direction.
 
     Raises:
@@ -52,7 +52,7 @@ def open_split(
     return [for_split(_part_of_export(export, split, languages), split, export)]
 
 
-def _part_of_export(path: str, split: str, languages: Sequence[str]) -> Sequence[Example]:
+def _part_of_export(path: str, split: str, languages: Sequence[str]) -> Corpus:
     lines = TextLines(path)
     for i in range(len(lines)):
         if lines.line_bytes(i).count(b"\t") not in (1, 2):

@@ -15,11 +15,11 @@ from transformer_jax.errors import UserError
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
-def require(config: DataConfig, *fields: str) -> None:
-    """UserError where a field of the config is not set."""
-    for field in fields:
-        if not getattr(config, field):
-            raise UserError(f"data.{field} is not set: tfds needs it")
+def required(config: DataConfig, field: str) -> str:
+    """The value of a field; UserError where it is not set."""
+    if not (value := getattr(config, field)):
+        raise UserError(f"data.{field} is not set: tfds needs it")
+    return value
 
 
 def library() -> Any:
