@@ -75,7 +75,7 @@ class DataConfig:
     synthetic_size: int = 20_000
     synthetic_seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("max_source_length", "max_target_length", "max_length"):
             if getattr(self, field) < 2:
                 raise ValueError(

@@ -22,7 +22,7 @@ class Labels:
 
     names: tuple[str, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not all(isinstance(name, str) for name in self.names):
             raise ValueError("labels must be strings")
         if not self.names or list(self.names) != sorted(set(self.names)):
@@ -30,7 +30,11 @@ class Labels:
 
     @classmethod
     def from_json(cls, content: bytes) -> "Labels":
-        """What `to_json` wrote; ValueError if it is not that."""
+        """What `to_json` wrote.
+
+        Raises:
+          ValueError: it is something else.
+        """
         try:
             names = json.loads(content)
         except (ValueError, RecursionError) as error:

@@ -22,7 +22,11 @@ class SentencePieceTokenizer:
     mask_id = None
 
     def __init__(self, model: bytes):
-        """Loads a serialized sentencepiece model; ValueError if it is none, or not one of ours."""
+        """Loads a serialized sentencepiece model.
+
+        Raises:
+          ValueError: it is none, or not one that was trained here.
+        """
         if not model:  # sentencepiece would load it, with a vocabulary of 0
             raise ValueError("the tokenizer model is empty")
         try:

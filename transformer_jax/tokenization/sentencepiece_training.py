@@ -18,7 +18,11 @@ _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
 
 
 def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
-    """The serialized model; UserError, with `name` in it, when the texts do not fit vocab_size."""
+    """The serialized model.
+
+    Raises:
+      UserError: with `name` in it: the texts do not fit `vocab_size`.
+    """
     keeps_white_space = config.keeps_white_space
     # Line breaks that end a text would be taken away; a special token after them is not learned.
     end = PIECES[EOS] if keeps_white_space else ""

@@ -135,14 +135,16 @@ def _loaders() -> dict[str, Callable[[bytes], Tokenizer | Labels]]:
     return {kind.suffix: kind.load for kind in TOKENIZERS.values()} | {_LABELS: Labels.from_json}
 
 
-def _suffix(name: str) -> str | None:
-    """What follows a file's stem; None where the name is that of no file in the folder."""
-    found = _FILE_NAME.fullmatch(name)
-    return found and found[1]
+def _suffix(name: str) -> str:
+    """What follows a file's stem; ValueError where the name is that of no file in the folder."""
+    if found := _FILE_NAME.fullmatch(name):
+        return found[1]
+    raise ValueError(f"{name!r} is not the name of a file")
 
 
 def _loaded(directory: Path, contents: Contents) -> Tokenizers:
-    objects, loaders = {}, _loaders()
+    objects: dict[str, Tokenizer | Labels] = {}
+    loaders = _loaders()
     for name, content in set(contents.values()):
         try:
             objects[name] = loaders[_suffix(name)](content)
@@ -157,12 +159,12 @@ def _contents(directory: Path) -> Contents:
     try:
         entries = json.loads(_read(path)).items()
         sides = {side: (entry["file"], entry["sha256"]) for side, entry in entries}
-        suffixes = [_suffix(name) for name, _ in sides.values()]
+        suffixes = {_suffix(name) for name, _ in sides.values()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(_damaged(path)) from error
-    if not sides or None in suffixes:
+    if not sides:
         raise UserError(_damaged(path))
-    if strange := sorted(set(suffixes) - _loaders().keys()):
+    if strange := sorted(suffixes - _loaders().keys()):
         raise UserError(
             f"{path}: the tokenizer is damaged, or no kind that is registered stores "
             f"*{strange[0]}; give the module that registers it"

@@ -6,9 +6,9 @@ import os
 import tempfile
 import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from tqdm import tqdm
 
@@ -73,7 +73,7 @@ def _make_private(folder: Path) -> None:
         missing.mkdir(mode=0o700, exist_ok=True)
 
 
-def _copy_verified(response: BinaryIO, file: BinaryIO, remote: RemoteFile) -> None:
+def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) -> None:
     """Copies the body to `file`; raises OSError if it is not the file that is pinned."""
     digest, received = hashlib.sha256(), 0
     with tqdm(desc=remote.name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
