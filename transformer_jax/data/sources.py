@@ -13,14 +13,15 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Corpus, Selection
 from transformer_jax.data.files import documents
-from transformer_jax.data.files.labeled import open_labeled_tsv
+from transformer_jax.data.files.labeled import read_labeled_tsv
 from transformer_jax.data.files.pairs import (
     open_pairs,
     open_parallel_text,
     read_json_lines,
     read_tsv,
 )
-from transformer_jax.data.files.tagged import open_tagged_words
+from transformer_jax.data.files.tagged import read_tagged_words
+from transformer_jax.data.files.text import open_files
 from transformer_jax.data.sets import (
     embedded,
     glue,
@@ -76,12 +77,12 @@ SOURCES: Registry[SourceSet] = Registry(
         "tiny_shakespeare": SourceSet(text_sets.open_tiny_shakespeare),
         "wikitext2": SourceSet(text_sets.open_wikitext2),
         "gutenberg": SourceSet(text_sets.open_gutenberg),
-        "labeled_tsv": SourceSet(open_labeled_tsv),
+        "labeled_tsv": SourceSet(partial(open_files, read=read_labeled_tsv)),
         **{
             name: SourceSet(partial(glue.open_split, name=name), tuple(task.files))
             for name, task in glue.TASKS.items()
         },
-        "tagged_words": SourceSet(open_tagged_words),
+        "tagged_words": SourceSet(partial(open_files, read=read_tagged_words)),
         "pos_gum": SourceSet(gum.open_pos),
         "tfds": SourceSet(_open_tfds),
     },

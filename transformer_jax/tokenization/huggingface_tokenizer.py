@@ -1,7 +1,7 @@
 """A tokenizer trained by Hugging Face's library `tokenizers`, in that library's JSON format.
 
-Of a file only the vocabulary, the merges and `lowercase` are used, once they have been found to be
-whole; all else is built here, so that no file decides what is done to text.
+Of a file only the vocabulary, the merges and `lowercase` are read, and checked; all else is built
+here, so that no file decides how text is processed.
 """
 
 import json
@@ -28,10 +28,10 @@ _WHITE_BYTES = tuple("ĠĊĉčċČ")  # space, \n, \t, \r, \v, \f
 class HuggingFaceTokenizer:
     """A `Tokenizer` of kind "byte_bpe" or "wordpiece".
 
-    Of a "byte_bpe" one, `decode(encode(text))` is `text`, whatever it is; in its pieces "Ġ" is a
-    space and "Ċ" a line break. A "wordpiece" one splits text at white space and punctuation, takes
-    control characters (and with `lowercase` case and accents) away, and reads [MASK] as MASK;
-    decoding puts spaces between words and takes those before punctuation away.
+    With "byte_bpe", `decode(encode(text))` is `text` for any text; in its pieces "Ġ" is a space and
+    "Ċ" a line break. "wordpiece" splits text at white space and punctuation, removes control
+    characters (with `lowercase` also case and accents), and reads [MASK] as MASK; decoding puts
+    spaces between words and removes those before punctuation.
     """
 
     def __init__(self, model: bytes):

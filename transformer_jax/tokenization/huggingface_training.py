@@ -21,11 +21,11 @@ from transformer_jax.tokenization.huggingface_tokenizer import (
 from transformer_jax.tokenization.specials import PIECES, WORDPIECE_PIECES
 
 MAX_CHARACTERS = 1000
-"""A "wordpiece" vocabulary spells this many of a text's characters, the most frequent, or a quarter
-of vocab_size where that is more; a word with another is unknown."""
+"""A "wordpiece" vocabulary holds so many of the text's most frequent characters, or a quarter of
+vocab_size where that is more; a word with another character is unknown."""
 
 MIN_FREQUENCY = 2
-"""Pairs met less often are not joined."""
+"""Rarer pairs are not merged."""
 
 
 def train_byte_bpe(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
@@ -62,8 +62,8 @@ def train_wordpiece(config: TokenizerConfig, texts: Sequence[str], name: str) ->
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=MIN_FREQUENCY,
-        # Left to itself the library numbers continued characters in the order of a hash table,
-        # another in every process, and breaks ties by those numbers.
+        # By default the library numbers continued characters in hash order, which differs between
+        # processes, and breaks ties by these numbers.
         special_tokens=always_in,
         initial_alphabet=characters,
         limit_alphabet=len(characters),

@@ -17,7 +17,7 @@ class Labels:
       names: the labels, sorted, each once; a label's id is its place.
 
     Raises:
-      ValueError: the names are none, or not sorted strings that differ.
+      ValueError: there is no name, or they are not sorted strings that differ.
     """
 
     names: tuple[str, ...]
@@ -56,7 +56,11 @@ class Labels:
         return len(self.names)
 
     def encode(self, label: str) -> int:
-        """The id of a label; UserError where it is none of them."""
+        """The id of a label.
+
+        Raises:
+          UserError: it is none of them.
+        """
         try:
             return self._ids[label]
         except KeyError:

@@ -27,7 +27,7 @@ from transformer_jax.tokenization.training import train_model
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2**26
-"""No vocabulary that a model could have is larger; a file that is, is not read."""
+"""No vocabulary of a model is larger; a larger file is not read."""
 
 Contents = Mapping[str, tuple[str, bytes]]
 """Side -> (file name, what the file holds)."""

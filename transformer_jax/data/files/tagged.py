@@ -6,20 +6,10 @@ of `text.split(" ")` has tag i of `tags.split(" ")`.
 
 from collections.abc import Iterable, Sequence
 
-from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed
-from transformer_jax.data.files.text import TextLines, blocks, open_files
+from transformer_jax.data.files.text import TextLines, blocks
 from transformer_jax.data.files.trees import leaves
 from transformer_jax.errors import UserError
-
-
-def open_tagged_words(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """The corpora of a split of `tagged_words`: one for each file.
-
-    Raises:
-      UserError: no file is named, or one cannot be used.
-    """
-    return open_files(config, split, read_tagged_words)
 
 
 def read_tagged_words(path: str) -> Corpus:

@@ -28,8 +28,8 @@ _CHUNK_BYTES = 1 << 24
 class TextLines(RandomAccess[str]):
     """The lines of a UTF-8 text file, plain or gzip (by the ending .gz), without their line ends.
 
-    The file is read through once, for the places where its lines end; these alone stay in memory.
-    What is compressed is unpacked into a temporary file without a name.
+    The file is read through once, for the places where its lines end; only these stay in memory.
+    A compressed file is unpacked into a nameless temporary one.
 
     Raises:
       UserError: the file is missing, unreadable, empty, broken gzip or not UTF-8 (names the line).

@@ -28,7 +28,7 @@ class Task:
 
     Attributes:
       folder: their folder below that of GLUE.
-      files: split -> file name. Splits whose labels GLUE keeps to itself are left out.
+      files: split -> file name. Splits whose labels are not public are left out.
       layout: what the columns hold.
     """
 

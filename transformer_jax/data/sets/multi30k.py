@@ -53,6 +53,10 @@ MULTI30K = PublicSet(
 def open_split(
     config: DataConfig, split: str, source_language: str, target_language: str
 ) -> Sequence[Corpus]:
-    """The one corpus of a split, in either direction; UserError where a file is not to be had."""
+    """The one corpus of a split, in either direction.
+
+    Raises:
+      UserError: a file is missing and cannot be downloaded.
+    """
     stems = [f"{FILE_STEMS[split]}.{language}" for language in (source_language, target_language)]
     return [open_aligned([MULTI30K.path(stem, config.dir) for stem in stems], split)]

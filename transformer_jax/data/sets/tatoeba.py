@@ -32,7 +32,7 @@ TATOEBA = PublicSet(
 )
 
 _COLUMNS = {"en": 0, "de": 1}
-_LARGEST_HELD_OUT = 20  # pairs that hang together; more of them go to training
+_LARGEST_HELD_OUT = 20  # pairs of one group; larger groups go to training
 _PERCENT = {"test": range(0, 2), "valid": range(2, 4), "train": range(4, 100)}
 
 
@@ -72,14 +72,14 @@ def _parse(line: str, source: int, target: int) -> Example:
 def assign_parts(pairs: Iterable[Sequence[str]]) -> list[str]:
     """ "train", "valid" or "test" for each pair; the same for pairs that share a side.
 
-    Sides are compared without case and punctuation. A group's part hangs on the MD5 of its first
-    side, 2% of the groups are "valid" and 2% "test"; large groups are "train".
+    Sides are compared without case and punctuation. A group's part depends on the MD5 of its
+    first side: 2% of the groups are "valid" and 2% "test"; large groups are "train".
     """
     roots: dict[str, str] = {}
 
     def root(side: str) -> str:
         while (parent := roots.setdefault(side, side)) != side:
-            roots[side] = roots[parent]  # halves the way of the next who asks
+            roots[side] = roots[parent]  # path halving
             side = parent
         return side
 

@@ -81,7 +81,11 @@ def open_tiny_shakespeare(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 
 def open_wikitext2(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """One document; UserError where its file is missing or cannot be used."""
+    """One document: the split's file.
+
+    Raises:
+      UserError: the file is missing or cannot be used.
+    """
     return [WholeFiles((WIKITEXT2.path(f"wiki.{split}.tokens", config.dir),))]
 
 

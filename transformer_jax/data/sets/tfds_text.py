@@ -33,7 +33,7 @@ def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
     examples = tfds_builders.read_split(builder, config, split)
     corpus = Parsed(examples, partial(_parse, readers=readers))
     if len(corpus):
-        corpus[0]  # labels that are hidden are told now
+        corpus[0]  # reports hidden labels now
     return [corpus]
 
 
