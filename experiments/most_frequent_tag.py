@@ -10,9 +10,11 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 
 import transformer_jax as tj
 from transformer_jax.cli.parser import take_overrides
+from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs.config import read_settings
 
@@ -30,14 +32,14 @@ def main() -> None:
     rare = Counter(next(iter(tags)) for tags in counts.values() if tags.total() == 1)
     unknown = rare.most_common(1)[0][0]
     best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
-    words = list(tagged_words(data, args.split))
-    right = sum(best.get(word, unknown) == tag for word, tag in words)
-    unmet = sum(word not in best for word, _ in words)
-    report = {"accuracy": right / len(words), "words": len(words), "unmet": unmet}
+    scored = list(tagged_words(data, args.split))
+    right = sum(best.get(word, unknown) == tag for word, tag in scored)
+    unmet = sum(word not in best for word, _ in scored)
+    report = {"accuracy": right / len(scored), "words": len(scored), "unmet": unmet}
     print(json.dumps({**report, "split": args.split, "tag_of_unmet": unknown}))
 
 
-def tagged_words(data, split: str):
+def tagged_words(data: DataConfig, split: str) -> Iterator[tuple[str, str]]:
     for example in open_split(data, split):
         yield from zip(example["text"].split(" "), example["tags"].split(" "), strict=True)
 

@@ -1,6 +1,6 @@
 """What `make quickstart` shows of the trained run: BLEU beside a dictionary's, and translations.
 
-python experiments/quickstart.py --workdir=runs/quickstart
+python -m experiments.quickstart --workdir=runs/quickstart
 """
 
 import argparse
@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import transformer_jax as tj
+from experiments.grammar.dictionary import dictionary_translate
 from transformer_jax.data.sources import open_split
-from transformer_jax.data.synthetic import dictionary_translate
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.train import Run
 from transformer_jax.scoring.bleu import score_translations

@@ -26,7 +26,8 @@ jaxtyping.install_import_hook(
 )
 
 import transformer_jax as tj  # noqa: E402
-from transformer_jax.data.synthetic import synthetic_split  # noqa: E402
+from transformer_jax.data.config import DataConfig  # noqa: E402
+from transformer_jax.data.sources import open_split  # noqa: E402
 
 # Tracing makes objects by the million, few of them in cycles.
 gc.set_threshold(100_000, 20, 20)
@@ -113,7 +114,7 @@ def _write_text(directory):
     partial = directory.with_suffix(".partial")
     partial.mkdir()
     for split, count in PAIRS.items():
-        pairs = synthetic_split(split, num_examples=count, seed=0)
+        pairs = open_split(DataConfig(), split)[:count]
         for side in ("source", "target"):
             lines = "".join(f"{pair[side]}\n" for pair in pairs)
             (partial / f"{split}.{side}").write_text(lines, encoding="utf-8")

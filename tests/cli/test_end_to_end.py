@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.data import sources
+from transformer_jax.data.sources import open_split
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -59,7 +59,8 @@ def test_evaluate_prints_one_json_object(shell, workdir, flag, step):
 
 
 def test_evaluate_scores_unseen_combinations_of_the_embedded_set(shell, workdir, monkeypatch):
-    monkeypatch.setattr(sources, "SYNTHETIC_HELD_OUT_SIZE", 5)
+    opened = "transformer_jax.runs.run.open_split"
+    monkeypatch.setattr(opened, lambda data, split: open_split(data, split)[:5])
     config = json.loads((workdir / "config.json").read_text())
     config["data"]["name"] = "synthetic_en_de"
     (workdir / "config.json").write_text(json.dumps(config))

@@ -6,7 +6,8 @@ import optax
 import pytest
 
 from transformer_jax.data.batches.pipeline import train_batches
-from transformer_jax.data.synthetic import synthetic_split
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
@@ -27,9 +28,8 @@ def task_of(tiny_config):
 def test_tokenizers_are_trained_once_and_then_those_of_the_workdir(tiny_config, tmp_path):
     settings = read_settings(tiny_config({"tokenizer.vocab_size": 60, "tokenizer.joint": False}))
     examples = [{"source": "the dog sees a cat", "target": "der Hund sieht eine Katze"}] * 3
-    trained = build.build_tokenizers(settings, tmp_path / "tokenizer", synthetic_split(
-        "train", num_examples=50, seed=0
-    ))  # fmt: skip
+    pairs = open_split(DataConfig(synthetic_size=50), "train")
+    trained = build.build_tokenizers(settings, tmp_path / "tokenizer", pairs)
     assert build.vocab_sizes(trained) == {"source": 60, "target": 60}
     again = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
     for side in ("source", "target"):

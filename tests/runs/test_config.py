@@ -200,7 +200,7 @@ def test_a_value_of_the_wrong_type(path, name, value, shown, type_):
             "config.model: norm_placement is 'pro', not one of post, pre",
         ),
         ("model.dtype", "float16", "config.model: dtype is 'float16'"),
-        ("tokenizer.kind", "bytes", "config.tokenizer: kind 'bytes' is unknown: use one of bpe"),
+        ("tokenizer.kind", "bytes", "config.tokenizer: kind is 'bytes', not one of bpe"),
         ("tokenizer.vocab_size", 4, "config.tokenizer: vocab_size 4 is too small"),
         ("data.max_source_length", 1, "config.data: max_source_length must be at least 2"),
         ("optimizer.name", "sdg", "config.optimizer: name is 'sdg', not one of adam, adamw"),

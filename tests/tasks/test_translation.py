@@ -10,7 +10,8 @@ import pytest
 
 from transformer_jax.data.batches.packing import PackedRows
 from transformer_jax.data.batches.padding import padded_batch
-from transformer_jax.data.synthetic import synthetic_split
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sources import open_split
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.runs import build
 from transformer_jax.runs.config import TaskConfig, read_settings
@@ -23,7 +24,7 @@ DECODE = DecodeConfig(beam_size=3, num_outputs=3, batch_size=2, max_extra_length
 
 @pytest.fixture(scope="module")
 def examples():
-    pairs = synthetic_split("train", num_examples=300, seed=0)
+    pairs = open_split(DataConfig(synthetic_size=300), "train")
     short = [pair for pair in pairs if pair["target"].count(" ") < 8]
     long = [pair for pair in pairs if 12 < pair["target"].count(" ") < 16]
     return short[:2] + long[:1] + short[2:5] + pairs

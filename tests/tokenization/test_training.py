@@ -3,13 +3,7 @@
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization import (
-    KINDS,
-    HuggingFaceTokenizer,
-    SentencePieceTokenizer,
-    TokenizerConfig,
-)
-from transformer_jax.tokenization.config import SENTENCEPIECE_KINDS
+from transformer_jax.tokenization import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.training import sample_texts, train_model
 
 TEXTS = ["one two three two one", "two two three", "four one five"]
@@ -18,23 +12,22 @@ SIZE = {"byte_bpe": 266, "wordpiece": 40}
 
 def vocabulary(kind, texts=TEXTS):
     model = train_model(TokenizerConfig(kind, SIZE.get(kind, 18)), texts, "joint")
-    of_kind = SentencePieceTokenizer if kind in SENTENCEPIECE_KINDS else HuggingFaceTokenizer
-    tokenizer = of_kind(model)
+    tokenizer = TOKENIZERS[kind].load(model)
     return tokenizer.pieces(range(tokenizer.vocab_size))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_same_texts_give_the_same_vocabulary(kind):
     assert vocabulary(kind) == vocabulary(kind)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_training_prints_nothing(kind, capfd):
     vocabulary(kind)
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 @pytest.mark.parametrize("texts", [[], ["", ""]])
 def test_nothing_to_learn_from(kind, texts):
     with pytest.raises(UserError, match="joint tokenizer has no text"):
@@ -47,7 +40,7 @@ def test_white_space_alone_is_nothing_where_it_is_lost(kind):
         vocabulary(kind, [" ", "\n"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZERS)
 def test_half_a_surrogate_pair_does_not_stop_a_training(kind):
     assert vocabulary(kind, [*TEXTS, "two \ud83d two"])
 

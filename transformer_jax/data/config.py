@@ -24,9 +24,9 @@ class DataConfig:
       max_length: likewise where there is one side; all that a language model sees at once.
       packing: of running text: "together", windows across the ends of documents, or "apart".
       train_source ... test_target: the files of `parallel_text`, one sentence a line, plain or .gz;
-        several, separated by commas or matched by "*", are so many corpora.
-      train_text, valid_text, test_text: likewise of the sets whose examples stand whole in one
-        file: `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv` and `tagged_words`.
+        of several, separated by commas or matched by "*", each is a corpus.
+      train_text, valid_text, test_text: the same for sets that keep whole examples in one file:
+        `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv` and `tagged_words`.
       documents: what a document of `text` is: a whole "file", each "line" that is not blank, or a
         "paragraph", lines between blank ones.
       weights: how often training draws from each corpus relative to the others, as "2,1"; None:
@@ -38,9 +38,9 @@ class DataConfig:
       label_field, pair_field: the fields of labels and of second texts, if they are to be read.
       order_seed: decides the order of training examples, and what is drawn of them (masks, say);
         None: the run's `seed`.
-      num_train_examples: train on so many examples of the split, the first ones; None: on all.
-      synthetic_size: how many training pairs of the synthetic set to draw.
-      synthetic_seed: the seed that all its splits are drawn with.
+      num_train_examples: train on the first so many examples of the split; None: on all.
+      synthetic_size: train on the first so many pairs of `synthetic_en_de`; 20,000 are shipped.
+      synthetic_seed: what `synthetic_en_de` was drawn with; 0 is shipped.
 
     Raises:
       ValueError: a value out of range.
@@ -74,7 +74,7 @@ class DataConfig:
     synthetic_size: int = 20_000
     synthetic_seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in ("max_source_length", "max_target_length", "max_length"):
             if getattr(self, field) < 2:
                 raise ValueError(
@@ -96,7 +96,11 @@ class DataConfig:
             raise ValueError("weights and num_train_examples exclude each other: leave one out")
 
     def corpus_weights(self) -> tuple[float, ...] | None:
-        """`weights` as numbers; ValueError where one is not positive."""
+        """`weights` as numbers.
+
+        Raises:
+          ValueError: one is not a positive number.
+        """
         if self.weights is None:
             return None
         try:

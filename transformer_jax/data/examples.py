@@ -1,25 +1,49 @@
-"""Sequences of examples made of others: random access, and nothing is read before it is asked for.
-
-An example is {"source": str, "target": str} of a translation set, {"text": str} of plain text,
-{"text": str, "label": str} or {"text": str, "pair": str, "label": str} of a labelled set,
-{"text": str, "tags": str} of a tagged one: words, and a tag for each, with one space between two. A
-window of a text that is tokens already is {"input": int32 [n], "target": int32 [n]}.
-"""
+"""Examples of text, and sequences of them that read nothing before it is asked for."""
 
 import bisect
 import itertools
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import overload
 
 import numpy as np
 
-Example = dict[str, str | np.ndarray]
+Example = dict[str, str]
+"""What a set holds: {"source", "target"} of translations, {"text"} of plain text, {"text", "label"}
+or {"text", "pair", "label"} of labelled text, {"text", "tags"} of tagged words, a tag for each word
+and one space between two."""
+
+Corpus = Sequence[Example]
+"""The examples of a set, or a part of them."""
+
+Features = Mapping[str, np.ndarray]
+"""What a model reads of an example: for each feature ("source" and "target", say) its tokens or
+labels, int32 [n]."""
+
+
+class RandomAccess[T](Sequence[T]):
+    """A sequence that makes an item when it is asked for; a slice is a list of items."""
+
+    @abstractmethod
+    def item(self, index: int) -> T:
+        """The item at a place from 0 to len(self) - 1."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        if isinstance(index, slice):
+            return [self.item(i) for i in range(len(self))[index]]
+        return self.item(range(len(self))[index])
 
 
 @dataclass(frozen=True, repr=False)
-class LinePairs(Sequence):
+class LinePairs(RandomAccess[Example]):
     """Line i of one side beside line i of the other.
 
     Attributes:
@@ -32,7 +56,7 @@ class LinePairs(Sequence):
     def __len__(self) -> int:
         return len(self.sources)
 
-    def __getitem__(self, index: int) -> Example:
+    def item(self, index: int) -> Example:
         return {"source": self.sources[index], "target": self.targets[index]}
 
     def __repr__(self) -> str:
@@ -40,40 +64,40 @@ class LinePairs(Sequence):
 
 
 @dataclass(frozen=True, repr=False)
-class Parsed(Sequence):
-    """Each item of a sequence, made into an example when it is asked for."""
+class Parsed[Item](RandomAccess[Example]):
+    """Each item of a sequence, parsed into an example when it is asked for."""
 
-    items: Sequence[Any]
-    parse: Callable[[Any], Example]
+    items: Sequence[Item]
+    parse: Callable[[Item], Example]
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, index: int) -> Example:
-        return self.parse(self.items[range(len(self))[index]])
+    def item(self, index: int) -> Example:
+        return self.parse(self.items[index])
 
 
 @dataclass(frozen=True, repr=False)
-class Selection(Sequence):
-    """Some of the examples of another sequence.
+class Selection(RandomAccess[Example]):
+    """Some of the examples of a corpus.
 
     Attributes:
-      examples: the sequence.
-      places: int [N], where in it they stand.
+      examples: the corpus.
+      places: int [N], the places in it of those selected.
     """
 
-    examples: Sequence[Example]
+    examples: Corpus
     places: np.ndarray
 
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, index: int) -> Example:
+    def item(self, index: int) -> Example:
         return self.examples[int(self.places[index])]
 
 
 @dataclass(frozen=True, repr=False)
-class Corpora(Sequence):
+class Corpora(RandomAccess[Example]):
     """Several corpora, one behind the other.
 
     Attributes:
@@ -82,18 +106,17 @@ class Corpora(Sequence):
         as it has examples, each example once an epoch.
     """
 
-    parts: tuple[Sequence[Example], ...]
+    parts: tuple[Corpus, ...]
     weights: tuple[float, ...] | None = None
 
     @cached_property
     def starts(self) -> list[int]:
-        """The place of each part's first example, and the number of examples behind them."""
+        """The place of each part's first example, and the number of all examples behind them."""
         return [0, *itertools.accumulate(map(len, self.parts))]
 
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def __getitem__(self, index: int) -> Example:
-        index = range(len(self))[index]
+    def item(self, index: int) -> Example:
         part = bisect.bisect_right(self.starts, index) - 1
         return self.parts[part][index - self.starts[part]]

@@ -1,29 +1,29 @@
-"""Where examples come from: one registry entry for each set that `data.name` may name.
+"""Where examples come from: the registry of the sets that `data.name` may name.
 
-A set yields corpora, random-access sequences of examples: `len(corpus)`, `corpus[i]`.
+A set opens as corpora: sequences of examples with random access, `len(corpus)` and `corpus[i]`.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from transformer_jax.data import synthetic
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpora, Example, Selection
+from transformer_jax.data.examples import Corpora, Corpus, Selection
 from transformer_jax.data.files import documents
-from transformer_jax.data.files import labeled as labeled_files
-from transformer_jax.data.files import tagged as tagged_files
+from transformer_jax.data.files.labeled import read_labeled_tsv
 from transformer_jax.data.files.pairs import (
     open_pairs,
     open_parallel_text,
     read_json_lines,
     read_tsv,
 )
+from transformer_jax.data.files.tagged import read_tagged_words
+from transformer_jax.data.files.text import open_files
 from transformer_jax.data.sets import (
+    embedded,
     glue,
     gum,
     multi30k,
@@ -34,8 +34,7 @@ from transformer_jax.data.sets import (
     tfds_translation,
 )
 from transformer_jax.errors import UserError
-
-SYNTHETIC_HELD_OUT_SIZE = 1000  # pairs of each split that is scored
+from transformer_jax.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -43,70 +42,57 @@ class SourceSet:
     """An entry of the registry.
 
     Attributes:
+      open: (config, one of `splits`) -> the corpora of that split. Raises UserError where they
+        cannot be read.
       splits: the names of the set's splits.
-      open: (config, one of `splits`) -> the corpora of that split.
     """
 
-    splits: tuple[str, ...]
-    open: Callable[[DataConfig, str], Sequence[Sequence[Example]]]
+    open: Callable[[DataConfig, str], Sequence[Corpus]]
+    splits: tuple[str, ...] = ("train", "valid", "test")
 
 
-def _open_synthetic(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
-    size = config.synthetic_size if split == "train" else SYNTHETIC_HELD_OUT_SIZE
-    return [synthetic.synthetic_split(split, num_examples=size, seed=config.synthetic_seed)]
-
-
-def _open_tfds(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def _open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
     has_languages = config.source_language or config.target_language
     return (tfds_translation if has_languages else tfds_text).open_split(config, split)
 
 
-_SPLITS = ("train", "valid", "test")
+def _pairs(open_split: Callable[..., Sequence[Corpus]], source: str, target: str) -> SourceSet:
+    """A set of translations in one of its directions."""
+    return SourceSet(partial(open_split, source_language=source, target_language=target))
 
-SOURCES: dict[str, SourceSet] = {
-    "synthetic_en_de": SourceSet(synthetic.SPLITS, _open_synthetic),
-    "parallel_text": SourceSet(_SPLITS, open_parallel_text),
-    "seq2seq_tsv": SourceSet(_SPLITS, partial(open_pairs, read=read_tsv)),
-    "json_lines": SourceSet(_SPLITS, partial(open_pairs, read=read_json_lines)),
-    "multi30k_en_de": SourceSet(
-        _SPLITS, partial(multi30k.open_split, source_language="en", target_language="de")
-    ),
-    "multi30k_en_fr": SourceSet(
-        _SPLITS, partial(multi30k.open_split, source_language="en", target_language="fr")
-    ),
-    "tatoeba_de_en": SourceSet(
-        _SPLITS, partial(tatoeba.open_split, source_language="de", target_language="en")
-    ),
-    "tatoeba_en_de": SourceSet(
-        _SPLITS, partial(tatoeba.open_split, source_language="en", target_language="de")
-    ),
-    **{name: SourceSet(_SPLITS, partial(scan.open_split, name=name)) for name in scan.SETS},
-    "text": SourceSet(_SPLITS, documents.open_split),
-    "tiny_shakespeare": SourceSet(_SPLITS, text_sets.open_tiny_shakespeare),
-    "wikitext2": SourceSet(_SPLITS, text_sets.open_wikitext2),
-    "gutenberg": SourceSet(_SPLITS, text_sets.open_gutenberg),
-    "labeled_tsv": SourceSet(_SPLITS, labeled_files.open_labeled_tsv),
-    **{
-        name: SourceSet(tuple(task.files), partial(glue.open_split, name=name))
-        for name, task in glue.TASKS.items()
+
+SOURCES: Registry[SourceSet] = Registry(
+    "data.name",
+    {
+        "synthetic_en_de": SourceSet(embedded.open_split, embedded.SPLITS),
+        "parallel_text": SourceSet(open_parallel_text),
+        "seq2seq_tsv": SourceSet(partial(open_pairs, read=read_tsv)),
+        "json_lines": SourceSet(partial(open_pairs, read=read_json_lines)),
+        "multi30k_en_de": _pairs(multi30k.open_split, "en", "de"),
+        "multi30k_en_fr": _pairs(multi30k.open_split, "en", "fr"),
+        "tatoeba_de_en": _pairs(tatoeba.open_split, "de", "en"),
+        "tatoeba_en_de": _pairs(tatoeba.open_split, "en", "de"),
+        **{name: SourceSet(partial(scan.open_split, name=name)) for name in scan.SETS},
+        "text": SourceSet(documents.open_split),
+        "tiny_shakespeare": SourceSet(text_sets.open_tiny_shakespeare),
+        "wikitext2": SourceSet(text_sets.open_wikitext2),
+        "gutenberg": SourceSet(text_sets.open_gutenberg),
+        "labeled_tsv": SourceSet(partial(open_files, read=read_labeled_tsv)),
+        **{
+            name: SourceSet(partial(glue.open_split, name=name), tuple(task.files))
+            for name, task in glue.TASKS.items()
+        },
+        "tagged_words": SourceSet(partial(open_files, read=read_tagged_words)),
+        "pos_gum": SourceSet(gum.open_pos),
+        "tfds": SourceSet(_open_tfds),
     },
-    "tagged_words": SourceSet(_SPLITS, tagged_files.open_tagged_words),
-    "pos_gum": SourceSet(_SPLITS, gum.open_pos),
-    "tfds": SourceSet(_SPLITS, _open_tfds),
-}
+)
 
 
-def list_splits(name: str) -> tuple[str, ...]:
-    """The splits of the set `name`, of several sets those of the first.
+def open_split(config: DataConfig, split: str) -> Corpus:
+    """Opens one split of the set that `config.name` names.
 
-    Raises UserError for a name that is not in `SOURCES`.
-    """
-    return _find(name)[0].splits
-
-
-def open_split(config: DataConfig, split: str) -> Sequence[Example]:
-    """Opens one split of the set that `config.name` names; of several sets, all to train on, else
-    the first.
+    Of several sets, "train" joins all of them, and every other split is that of the first.
 
     Raises:
       UserError: there is no such set or split, its files are missing or cannot be used, or the
@@ -130,7 +116,7 @@ def open_split(config: DataConfig, split: str) -> Sequence[Example]:
     return _first(_joined(corpora, weights), config.num_train_examples)
 
 
-def _first(examples: Sequence[Example], count: int | None) -> Sequence[Example]:
+def _first(examples: Corpus, count: int | None) -> Corpus:
     if count is None:
         return examples
     if count > len(examples):
@@ -156,16 +142,12 @@ def _config_of_each(config: DataConfig) -> list[DataConfig]:
     ]
 
 
-def _joined(corpora: Sequence[Sequence[Example]], weights=None) -> Sequence[Example]:
+def _joined(corpora: Sequence[Corpus], weights: tuple[float, ...] | None = None) -> Corpus:
     return corpora[0] if len(corpora) == 1 else Corpora(tuple(corpora), weights)
 
 
 def _find(names: str) -> list[SourceSet]:
-    for name in names.split(","):
-        if name not in SOURCES:
-            nearest = difflib.get_close_matches(name, SOURCES, n=1, cutoff=0)[0]
-            raise UserError(
-                f"data.name: there is no set {name!r}, the nearest is {nearest!r} "
-                f"(all: {', '.join(SOURCES)})"
-            )
-    return [SOURCES[name] for name in names.split(",")]
+    try:
+        return [SOURCES.find(name) for name in names.split(",")]
+    except ValueError as error:
+        raise UserError(f"data.{error}") from error

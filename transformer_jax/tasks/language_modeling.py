@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.windows import Pieces, TokenStream, Windows, token_stream
+from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
@@ -221,7 +222,7 @@ def text_stream(examples: Sequence[Mapping[str, str]], tokenizers: Tokenizers) -
     Raises:
       UserError: the corpora have weights, which one stream cannot heed.
     """
-    if getattr(examples, "weights", None):
+    if isinstance(examples, Corpora) and examples.weights:
         raise UserError("data.weights: running text is one stream; leave the weights out")
     encode = tokenizers["text"].encode
     return token_stream((encode(example["text"]) for example in examples), EOS)

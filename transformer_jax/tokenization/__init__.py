@@ -1,8 +1,12 @@
-"""Text to token ids and back, labels too: the vocabularies of a run, learned from its own text and
-kept with it."""
+"""Text to token ids and back, and labels: the vocabularies of a run, learned from its own text and
+kept with it.
 
-from transformer_jax.tokenization.config import KINDS, TokenizerConfig
+A kind of one's own registers in `TOKENIZERS`: what trains its vocabulary, and what loads it.
+"""
+
+from transformer_jax.tokenization.config import TokenizerConfig, TokenizerKind
 from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
+from transformer_jax.tokenization.kinds import TOKENIZERS
 from transformer_jax.tokenization.labels import Labels
 from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.sides import (
@@ -17,16 +21,17 @@ from transformer_jax.tokenization.tokenizer import Tokenizer
 __all__ = [
     "BOS",
     "EOS",
-    "KINDS",
     "MASK",
     "NUM_SPECIALS",
     "PAD",
+    "TOKENIZERS",
     "UNK",
     "HuggingFaceTokenizer",
     "Labels",
     "SentencePieceTokenizer",
     "Tokenizer",
     "TokenizerConfig",
+    "TokenizerKind",
     "Tokenizers",
     "copy_tokenizers",
     "load_tokenizers",

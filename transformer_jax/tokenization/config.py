@@ -1,92 +1,106 @@
-"""What a run's tokenizers are to be."""
+"""The section `tokenizer` of a config, and the registry of what its field `kind` may name."""
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from transformer_jax.tokenization.specials import NUM_SPECIALS, WORDPIECE_PIECES
-
-SENTENCEPIECE_KINDS = ("bpe", "unigram", "char", "word")
-HUGGING_FACE_KINDS = ("byte_bpe", "wordpiece")
-KINDS = SENTENCEPIECE_KINDS + HUGGING_FACE_KINDS
+from transformer_jax.registry import Registry
+from transformer_jax.tokenization.specials import NUM_SPECIALS
+from transformer_jax.tokenization.tokenizer import Tokenizer
 
 NORMALIZATIONS = ("nmt_nfkc", "identity")
 
-_ALWAYS_IN = {
-    "byte_bpe": (NUM_SPECIALS + 256, f"{NUM_SPECIALS} tokens are special and 256 are the bytes"),
-    "wordpiece": (len(WORDPIECE_PIECES), f"{len(WORDPIECE_PIECES)} tokens are special"),
-}
+_OPTIONS = ("character_coverage", "byte_fallback", "normalization", "lowercase")
+"""Fields of the section that only some kinds read."""
+
+
+@dataclass(frozen=True)
+class TokenizerKind:
+    """An entry of the registry: how a vocabulary is learned, stored and loaded.
+
+    Attributes:
+      train: (config, texts, name) -> the content of the file to store. The ids of the vocabulary
+        begin with those of `specials`. Raises UserError, with `name` in it, where the texts do not
+        fit the config.
+      load: that content -> the tokenizer. Raises ValueError where it is damaged. It must execute
+        nothing that the content says, as a workdir may come from anywhere.
+      suffix: ends the file's name, as ".model". Kinds that share a suffix share `load`.
+      options: the fields that it reads among `character_coverage`, `byte_fallback`, `normalization`
+        and `lowercase`; others that are set are refused.
+      least_vocab_size: the smallest vocabulary.
+      keeps_white_space: whether white space is text like any other, whatever `normalization` is.
+    """
+
+    train: "Callable[[TokenizerConfig, Sequence[str], str], bytes]"
+    load: Callable[[bytes], Tokenizer]
+    suffix: str
+    options: tuple[str, ...] = ()
+    least_vocab_size: int = NUM_SPECIALS + 1
+    keeps_white_space: bool = False
+
+
+TOKENIZERS: Registry[TokenizerKind] = Registry("tokenizer.kind")
+"""Filled by `kinds`, and by users with kinds of their own."""
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """The config section `tokenizer`. The paper uses joint byte-pair encoding (section 5.1).
+    """How vocabularies are learned. The paper uses joint byte-pair encoding (section 5.1).
 
-    Kinds by sentencepiece: "bpe", "unigram" (Kudo 2018), "char", and "word", what stands between
-    spaces. By Hugging Face's tokenizers: "byte_bpe", GPT-2's byte-level BPE (Radford et al. 2019),
-    to which no text is unknown and which loses nothing, and "wordpiece", BERT's (Devlin et al.
-    2018).
+    Attributes:
+      kind: an entry of `TOKENIZERS`. By sentencepiece: "bpe", "unigram" (Kudo 2018), "char", and
+        "word", what stands between spaces. By Hugging Face's tokenizers: "byte_bpe", GPT-2's
+        byte-level BPE (Radford et al. 2019), to which no text is unknown and which loses nothing,
+        and "wordpiece", BERT's (Devlin et al. 2018).
+      vocab_size: of each vocabulary, special tokens included. Exact for "bpe" and "unigram"; for
+        the others an upper bound, the most frequent tokens being kept: ask the tokenizer itself for
+        the size that a model needs.
+      joint: one vocabulary for all sides, or one for each.
+      character_coverage: share of the text's characters that get a token; the rarest beyond it
+        become unknown. For sentencepiece's kinds.
+      byte_fallback: characters without a token become their UTF-8 bytes, 256 tokens of the
+        vocabulary, so that none is unknown and the model can copy it. For "bpe" and "unigram".
+      normalization: what becomes of text on its way in: "nmt_nfkc" (NFKC; runs of white space
+        become one space) or "identity" (nothing: line breaks and all spaces are text). For "bpe",
+        "unigram" and "char".
+      lowercase: whether text loses case and accents, as for BERT's uncased models. For "wordpiece".
 
-    vocab_size counts the special tokens and holds for each vocabulary. It is exact for "bpe" and
-    "unigram"; for the others it is an upper bound, the most frequent tokens being kept: ask the
-    tokenizer itself for the size that a model needs.
-
-    Raises ValueError for an unknown kind, a vocabulary without room for what is always in it, a
-    coverage outside [0.98, 1], or a field that does not fit the kind.
+    Raises:
+      ValueError: an unknown kind, a vocabulary without room for what is always in it, a coverage
+        outside [0.98, 1], or a field that the kind does not read.
     """
 
     kind: str = "bpe"
     vocab_size: int = 8000
     joint: bool = True
-    """One vocabulary for all sides, or one for each."""
     character_coverage: float = 1.0
-    """Share of the text's characters that get a token; the rarest beyond it become unknown. For
-    sentencepiece's kinds."""
     byte_fallback: bool = False
-    """Characters without a token become their UTF-8 bytes, 256 tokens of the vocabulary, so that
-    none is unknown and the model can copy it; for "bpe" and "unigram"."""
     normalization: str = "nmt_nfkc"
-    """What becomes of text on its way in: "nmt_nfkc" (NFKC; runs of white space become one space)
-    or "identity" (nothing: line breaks and all spaces are text); for "bpe", "unigram", "char"."""
     lowercase: bool = False
-    """Whether text loses case and accents, as for BERT's uncased models; for "wordpiece"."""
 
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            raise ValueError(f"kind {self.kind!r} is unknown: use one of {', '.join(KINDS)}")
-        self._check_size()
-        if self.byte_fallback and self.kind not in ("bpe", "unigram"):
-            raise ValueError(f"byte_fallback asks for kind bpe or unigram, not {self.kind}")
+    def __post_init__(self) -> None:
+        kind = TOKENIZERS.find(self.kind)
+        if self.vocab_size < kind.least_vocab_size:
+            raise ValueError(
+                f"vocab_size {self.vocab_size} is too small: with kind {self.kind} "
+                f"use {kind.least_vocab_size} or more"
+            )
         if not 0.98 <= self.character_coverage <= 1.0:
             raise ValueError(
                 f"character_coverage {self.character_coverage} is not within 0.98 and 1"
-            )
-        if self.character_coverage < 1.0 and self.kind not in SENTENCEPIECE_KINDS:
-            raise ValueError(
-                f"character_coverage asks for kind {', '.join(SENTENCEPIECE_KINDS)}, "
-                f"not {self.kind}"
             )
         if self.normalization not in NORMALIZATIONS:
             raise ValueError(
                 f"normalization {self.normalization!r} is unknown: "
                 f"use one of {', '.join(NORMALIZATIONS)}"
             )
-        if self.normalization != "nmt_nfkc" and self.kind not in ("bpe", "unigram", "char"):
-            raise ValueError(
-                f"normalization {self.normalization} asks for kind bpe, unigram or char, "
-                f"not {self.kind}"
-            )
-        if self.lowercase and self.kind != "wordpiece":
-            raise ValueError(f"lowercase asks for kind wordpiece, not {self.kind}")
+        for field in dataclasses.fields(self):
+            is_set = getattr(self, field.name) != field.default
+            if field.name in _OPTIONS and is_set and field.name not in kind.options:
+                fit = [name for name, kind in TOKENIZERS.items() if field.name in kind.options]
+                raise ValueError(f"{field.name} asks for kind {', '.join(fit)}, not {self.kind}")
 
     @property
     def keeps_white_space(self) -> bool:
         """Whether white space is text like any other, none of it lost."""
-        return self.kind == "byte_bpe" or self.normalization == "identity"
-
-    def _check_size(self) -> None:
-        specials = (NUM_SPECIALS, f"{NUM_SPECIALS} tokens are special")
-        fixed, what = _ALWAYS_IN.get(self.kind, specials)
-        least = fixed if self.kind == "byte_bpe" else fixed + 1  # bytes alone are a vocabulary
-        if self.vocab_size < least:
-            raise ValueError(
-                f"vocab_size {self.vocab_size} is too small: {what}, use {least} or more"
-            )
+        return TOKENIZERS[self.kind].keeps_white_space or self.normalization == "identity"

@@ -1,7 +1,7 @@
 """A tokenizer trained by Hugging Face's library `tokenizers`, in that library's JSON format.
 
-Of a file only the vocabulary, the merges and `lowercase` are used, once they have been found to be
-whole; all else is built here, so that no file decides what is done to text.
+Of a file only the vocabulary, the merges and `lowercase` are read, and checked; all else is built
+here, so that no file decides how text is processed.
 """
 
 import json
@@ -28,28 +28,33 @@ _WHITE_BYTES = tuple("ĠĊĉčċČ")  # space, \n, \t, \r, \v, \f
 class HuggingFaceTokenizer:
     """A `Tokenizer` of kind "byte_bpe" or "wordpiece".
 
-    Of a "byte_bpe" one, `decode(encode(text))` is `text`, whatever it is; in its pieces "Ġ" is a
-    space and "Ċ" a line break. A "wordpiece" one splits text at white space and punctuation, takes
-    control characters (and with `lowercase` case and accents) away, and reads [MASK] as MASK;
-    decoding puts spaces between words and takes those before punctuation away.
+    With "byte_bpe", `decode(encode(text))` is `text` for any text; in its pieces "Ġ" is a space and
+    "Ċ" a line break. "wordpiece" splits text at white space and punctuation, removes control
+    characters (with `lowercase` also case and accents), and reads [MASK] as MASK; decoding puts
+    spaces between words and removes those before punctuation.
     """
 
     def __init__(self, model: bytes):
-        """Loads a JSON file of `tokenizers`; ValueError if it is none, or not one of ours."""
+        """Loads a JSON file of `tokenizers`.
+
+        Raises:
+          ValueError: it is none, or not one that was trained here.
+        """
         self._model = model
         self._tokenizer = _from_json(model)
-        size = self._tokenizer.get_vocab_size()
-        self._pieces = [self._tokenizer.id_to_token(i) for i in range(size)]
+        vocab = self._tokenizer.get_vocab()
+        self._pieces = sorted(vocab, key=lambda piece: vocab[piece])
+        self.mask_id: int | None = None
         if isinstance(self._tokenizer.model, models.WordPiece):
             self.mask_id, self._separator = specials.MASK, ""
             self._num_specials = len(specials.WORDPIECE_PIECES)
             self._begins = [not piece.startswith(CONTINUED) for piece in self._pieces]
         else:
-            self.mask_id, self._separator = None, " "
+            self._separator = " "
             self._num_specials = NUM_SPECIALS
             self._begins = [piece.startswith(_WHITE_BYTES) for piece in self._pieces]
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type["HuggingFaceTokenizer"], tuple[bytes]]:
         return HuggingFaceTokenizer, (self._model,)
 
     @property
@@ -94,8 +99,14 @@ def byte_bpe(vocab: Mapping[str, int], merges: Sequence[tuple[str, str]]) -> tok
 def wordpiece(
     vocab: Mapping[str, int], lowercase: bool, reads_mask: bool = True
 ) -> tokenizers.Tokenizer:
-    """BERT's WordPiece; of the special tokens it reads [MASK] in a text, and that if `reads_mask`:
-    training would take it for a word to learn."""
+    """BERT's WordPiece.
+
+    Args:
+      vocab: piece -> id.
+      lowercase: whether text loses case and accents.
+      reads_mask: whether "[MASK]" in a text is the special token. Training would learn it as a
+        word. Other special tokens are never read.
+    """
     unknown, mask = specials.WORDPIECE_PIECES[UNK], specials.WORDPIECE_PIECES[specials.MASK]
     tokenizer = tokenizers.Tokenizer(models.WordPiece(dict(vocab), unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
@@ -129,7 +140,7 @@ def _built(content: Mapping) -> tokenizers.Tokenizer:
 
 
 def _check_vocabulary(vocab: Mapping[str, int], first: Sequence[str]) -> None:
-    """Raises ValueError unless the ids are 0, 1, ... and the special tokens have the first."""
+    """Raises ValueError unless the ids are 0, 1, ... and those of special tokens come first."""
     if sorted(vocab.values()) != [*range(len(vocab))]:
         raise ValueError(f"the vocabulary's ids are not 0 to {len(vocab) - 1}")
     if any(vocab.get(piece) != i for i, piece in enumerate(first)):

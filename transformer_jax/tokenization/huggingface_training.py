@@ -4,7 +4,8 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tokenizers
 from tokenizers import trainers
@@ -20,15 +21,15 @@ from transformer_jax.tokenization.huggingface_tokenizer import (
 from transformer_jax.tokenization.specials import PIECES, WORDPIECE_PIECES
 
 MAX_CHARACTERS = 1000
-"""A "wordpiece" vocabulary spells this many of a text's characters, the most frequent, or a quarter
-of vocab_size where that is more; a word with another is unknown."""
+"""A "wordpiece" vocabulary holds so many of the text's most frequent characters, or a quarter of
+vocab_size where that is more; a word with another character is unknown."""
 
 MIN_FREQUENCY = 2
-"""Pairs met less often are not joined."""
+"""Rarer pairs are not merged."""
 
 
 def train_byte_bpe(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
-    """The JSON file of a byte-level BPE; any text, and any size that the config takes, will do."""
+    """The JSON file of a byte-level BPE; any text will do, and any size that the config takes."""
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocab_size,
         min_frequency=MIN_FREQUENCY,
@@ -42,9 +43,10 @@ def train_byte_bpe(config: TokenizerConfig, texts: Sequence[str], name: str) -> 
 
 
 def train_wordpiece(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
-    """The JSON file of a WordPiece tokenizer, its vocabulary found by BPE as the library does.
+    """The JSON file of a WordPiece tokenizer; the library finds the vocabulary by BPE.
 
-    Raises UserError, with `name` in it, when the text's characters do not fit in vocab_size.
+    Raises:
+      UserError: with `name` in it: the text's characters do not fit in `vocab_size`.
     """
     vocab = {piece: i for i, piece in enumerate(WORDPIECE_PIECES)}
     untrained = wordpiece(vocab, config.lowercase, reads_mask=False)
@@ -60,8 +62,8 @@ def train_wordpiece(config: TokenizerConfig, texts: Sequence[str], name: str) ->
     trainer = trainers.WordPieceTrainer(
         vocab_size=config.vocab_size,
         min_frequency=MIN_FREQUENCY,
-        # Left to itself the library numbers continued characters in the order of a hash table,
-        # another in every process, and breaks ties by those numbers.
+        # By default the library numbers continued characters in hash order, which differs between
+        # processes, and breaks ties by these numbers.
         special_tokens=always_in,
         initial_alphabet=characters,
         limit_alphabet=len(characters),
@@ -72,7 +74,9 @@ def train_wordpiece(config: TokenizerConfig, texts: Sequence[str], name: str) ->
     return wordpiece(model["vocab"], config.lowercase).to_str().encode()
 
 
-def _trained(tokenizer: tokenizers.Tokenizer, trainer, texts: Sequence[str]) -> dict:
+def _trained(
+    tokenizer: tokenizers.Tokenizer, trainer: trainers.Trainer, texts: Sequence[str]
+) -> dict[str, Any]:
     """The section "model" of the trained tokenizer's JSON."""
     with _in_one_thread():
         tokenizer.train_from_iterator(texts, trainer)
@@ -80,7 +84,7 @@ def _trained(tokenizer: tokenizers.Tokenizer, trainer, texts: Sequence[str]) -> 
 
 
 @contextlib.contextmanager
-def _in_one_thread():
+def _in_one_thread() -> Iterator[None]:
     """Once the library has used threads it warns at every fork of the process."""
     name = "TOKENIZERS_PARALLELISM"
     before = os.environ.get(name)
@@ -97,10 +101,11 @@ def _alphabet(
     tokenizer: tokenizers.Tokenizer, texts: Sequence[str], limit: int
 ) -> tuple[list[str], list[str]]:
     """The most frequent characters of the texts' words, and "##" with those that continue one."""
-    chunks = Counter()
+    chunks: Counter[str] = Counter()
     for text in texts:
         chunks.update(text.replace("\n", " ").split(" "))
-    counts, inner = Counter(), set()
+    counts: Counter[str] = Counter()
+    inner: set[str] = set()
     for chunk, times in chunks.items():
         normalized = tokenizer.normalizer.normalize_str(chunk)
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalized):

@@ -17,12 +17,12 @@ class Labels:
       names: the labels, sorted, each once; a label's id is its place.
 
     Raises:
-      ValueError: the names are none, or not sorted strings that differ.
+      ValueError: there is no name, or they are not sorted strings that differ.
     """
 
     names: tuple[str, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not all(isinstance(name, str) for name in self.names):
             raise ValueError("labels must be strings")
         if not self.names or list(self.names) != sorted(set(self.names)):
@@ -30,7 +30,11 @@ class Labels:
 
     @classmethod
     def from_json(cls, content: bytes) -> "Labels":
-        """What `to_json` wrote; ValueError if it is not that."""
+        """What `to_json` wrote.
+
+        Raises:
+          ValueError: it is something else.
+        """
         try:
             names = json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -52,7 +56,11 @@ class Labels:
         return len(self.names)
 
     def encode(self, label: str) -> int:
-        """The id of a label; UserError where it is none of them."""
+        """The id of a label.
+
+        Raises:
+          UserError: it is none of them.
+        """
         try:
             return self._ids[label]
         except KeyError:

@@ -13,16 +13,20 @@ from transformer_jax.tokenization.tokenizer import encode_each, word_starts
 class SentencePieceTokenizer:
     """A `Tokenizer` of kind "bpe", "unigram", "char" or "word"; in its pieces "▁" is a space.
 
-    With normalization "nmt_nfkc", text is normalised on its way in (NFKC; runs of white space
-    become one space, those at the ends none; zero-width and control characters go); of text so
-    normalised, `decode(encode(text))` is `text` unless it holds unknown characters. With "identity"
-    that is so of all text, but that "▁" itself (U+2581) is read as a space.
+    With normalization "nmt_nfkc", text is first normalised (NFKC; runs of white space become one
+    space, or none at the ends; zero-width and control characters are removed); for normalised text
+    without unknown characters, `decode(encode(text))` is `text`. With "identity" this holds for all
+    text, except that "▁" itself (U+2581) is read as a space.
     """
 
     mask_id = None
 
     def __init__(self, model: bytes):
-        """Loads a serialized sentencepiece model; ValueError if it is none, or not one of ours."""
+        """Loads a serialized sentencepiece model.
+
+        Raises:
+          ValueError: it is none, or not one that was trained here.
+        """
         if not model:  # sentencepiece would load it, with a vocabulary of 0
             raise ValueError("the tokenizer model is empty")
         try:
@@ -39,7 +43,7 @@ class SentencePieceTokenizer:
         return self._processor.get_piece_size()
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without BOS or EOS; with "nmt_nfkc" one of white space has none."""
+        """The ids of a text, without BOS or EOS; with "nmt_nfkc" none for white space alone."""
         return self._processor.encode(well_formed(text))
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:

@@ -14,13 +14,18 @@ _TOO_HIGH = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a v
 _TOO_LOW = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
-"""Characters that get no token; for the second, all of a text that holds it would be left out."""
+"""Characters that get no token; a text that holds the second would be left out whole."""
 
 
 def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
-    """The serialized model; UserError, with `name` in it, when the texts do not fit vocab_size."""
+    """The serialized model.
+
+    Raises:
+      UserError: with `name` in it: the texts do not fit `vocab_size`.
+    """
     keeps_white_space = config.keeps_white_space
-    # Line breaks that end a text would be taken away; a special token after them is not learned.
+    # Line breaks at the end of a text would be stripped; the special token keeps them, and is not
+    # learned itself.
     end = PIECES[EOS] if keeps_white_space else ""
     model = io.BytesIO()
     try:
@@ -43,9 +48,9 @@ def train_sentencepiece(config: TokenizerConfig, texts: Sequence[str], name: str
             unk_piece=PIECES[UNK],
             bos_piece=PIECES[BOS],
             eos_piece=PIECES[EOS],
-            # Longer lines would be left out without a word.
+            # Longer texts would be left out silently.
             max_sentence_length=2**30,
-            # The sum's order in unigram's expectation step, hence the vocabulary, hangs on it.
+            # The order of the sum in unigram's E-step, and so the vocabulary, depends on it.
             num_threads=4,
             minloglevel=2,
         )

@@ -1,8 +1,9 @@
 """The vocabularies of a run: trained once, kept in its workdir, loaded from there ever after.
 
 A folder holds `sides.json`, which names for each side its file and that file's SHA-256, and the
-files: `joint`, or one for each side, with the suffix .model (sentencepiece) or .json (Hugging
-Face), and one .labels.json for each side of labels. The folder appears whole or not at all.
+files: `joint`, or one for each side, with the suffix of their kind, .model (sentencepiece) or .json
+(Hugging Face), say, and one .labels.json for each side of labels. The suffix alone decides what
+loads a file. The folder appears whole or not at all.
 """
 
 import hashlib
@@ -12,32 +13,28 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization.config import SENTENCEPIECE_KINDS, TokenizerConfig
-from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
+from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.labels import Labels
-from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.training import train_model
 
 logger = logging.getLogger(__name__)
 
 MAX_BYTES = 2**26
-"""No vocabulary that a model could have is larger; a file that is, is not read."""
+"""No vocabulary of a model is larger; a larger file is not read."""
 
 Contents = Mapping[str, tuple[str, bytes]]
 """Side -> (file name, what the file holds)."""
 
 _MANIFEST = "sides.json"
 _LABELS = ".labels.json"
-_LOADERS = {".model": SentencePieceTokenizer, ".json": HuggingFaceTokenizer}
-_LOADERS[_LABELS] = Labels.from_json
-_FILE_NAME = re.compile(r"\w+(\.model|\.json|\.labels\.json)")
+_FILE_NAME = re.compile(r"\w+((?:\.\w+)+)")
 
 
 @dataclass(frozen=True)
@@ -65,16 +62,23 @@ def train_tokenizers(
     directory: str | Path,
     labels: Mapping[str, Iterable[str]] | None = None,
 ) -> Tokenizers:
-    """Trains on each side's texts (read once), takes the labels of the sides that have some, and
-    stores the result as `directory`.
+    """Learns a run's vocabularies and stores them.
 
-    Raises UserError when the texts do not fit the config or a side has no labels, ValueError when
-    a side has both, OSError when `directory` holds something.
+    Args:
+      config: what vocabularies to learn.
+      texts: side -> its texts, which are read once.
+      directory: where to store them; made here.
+      labels: side -> the labels that stand in the data, in any order and number.
+
+    Raises:
+      UserError: the texts do not fit the config, or a side has no labels.
+      ValueError: a side has texts and labels.
+      OSError: `directory` holds something.
     """
     one_for_all = config.joint and len(texts) > 1
     corpora = {"joint": chain.from_iterable(texts.values())} if one_for_all else texts
     models = {name: train_model(config, corpus, name) for name, corpus in corpora.items()}
-    suffix = ".model" if config.kind in SENTENCEPIECE_KINDS else ".json"
+    suffix = TOKENIZERS[config.kind].suffix
     names = {side: side if side in models else "joint" for side in texts}
     contents = {side: (name + suffix, models[name]) for side, name in names.items()}
     _store(_with_labels(contents, labels or {}), Path(directory))
@@ -82,7 +86,11 @@ def train_tokenizers(
 
 
 def load_tokenizers(directory: str | Path) -> Tokenizers:
-    """What `train_tokenizers` stored; UserError naming the file that is missing or damaged."""
+    """What `train_tokenizers` stored.
+
+    Raises:
+      UserError: a file, which it names, is missing or damaged, or of a kind that is not registered.
+    """
     return _loaded(Path(directory), _contents(Path(directory)))
 
 
@@ -91,9 +99,16 @@ def copy_tokenizers(
     directory: str | Path,
     labels: Mapping[str, Iterable[str]] | None = None,
 ) -> Tokenizers:
-    """Stores those of another folder as `directory`, whole; errors as from the two functions above.
+    """Stores the vocabularies of another folder as `directory`, and loads them.
 
-    `labels`, where given, take the place of all labels of the other folder.
+    Args:
+      source: the other folder.
+      directory: where to store them; made here.
+      labels: takes the place of all labels of the other folder; None: they are kept.
+
+    Raises:
+      UserError: as `load_tokenizers`.
+      ValueError, OSError: as `train_tokenizers`.
     """
     contents = _contents(Path(source))
     _loaded(Path(source), contents)
@@ -115,12 +130,24 @@ def _with_labels(contents: Contents, labels: Mapping[str, Iterable[str]]) -> Con
     return {**contents, **added}
 
 
+def _loaders() -> dict[str, Callable[[bytes], Tokenizer | Labels]]:
+    """Suffix -> what makes an object of a file's content."""
+    return {kind.suffix: kind.load for kind in TOKENIZERS.values()} | {_LABELS: Labels.from_json}
+
+
+def _suffix(name: str) -> str:
+    """What follows a file's stem; ValueError where the name is that of no file in the folder."""
+    if found := _FILE_NAME.fullmatch(name):
+        return found[1]
+    raise ValueError(f"{name!r} is not the name of a file")
+
+
 def _loaded(directory: Path, contents: Contents) -> Tokenizers:
-    objects = {}
+    objects: dict[str, Tokenizer | Labels] = {}
+    loaders = _loaders()
     for name, content in set(contents.values()):
-        suffix = _FILE_NAME.fullmatch(name)[1]
         try:
-            objects[name] = _LOADERS[suffix](content)
+            objects[name] = loaders[_suffix(name)](content)
         except ValueError as error:
             raise UserError(f"{directory / name}: {error}") from error
     return Tokenizers({side: objects[name] for side, (name, _) in contents.items()})
@@ -132,11 +159,16 @@ def _contents(directory: Path) -> Contents:
     try:
         entries = json.loads(_read(path)).items()
         sides = {side: (entry["file"], entry["sha256"]) for side, entry in entries}
-        named = all(_FILE_NAME.fullmatch(name) for name, _ in sides.values())
+        suffixes = {_suffix(name) for name, _ in sides.values()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(_damaged(path)) from error
-    if not named or not sides:
+    if not sides:
         raise UserError(_damaged(path))
+    if strange := sorted(suffixes - _loaders().keys()):
+        raise UserError(
+            f"{path}: the tokenizer is damaged, or no kind that is registered stores "
+            f"*{strange[0]}; give the module that registers it"
+        )
     files = {name: _read(directory / name) for name, _ in sides.values()}
     for name, sha256 in sides.values():
         if hashlib.sha256(files[name]).hexdigest() != sha256:

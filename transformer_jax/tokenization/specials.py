@@ -18,13 +18,12 @@ EOS = 3
 NUM_SPECIALS = 4
 
 MASK = 4
-"""Hides a token that a masked language model is to find; in vocabularies of kind "wordpiece" only,
-where it follows the four."""
+"""Hides a token that a masked language model must predict. Only in vocabularies of kind
+"wordpiece", behind the four."""
 
 PIECES = ("⟨pad⟩", "⟨unk⟩", "⟨s⟩", "⟨/s⟩")
-"""How vocabularies write the four. Not as "<unk>": what is so written, texts hold (WikiText is full
-of it), and sentencepiece learns no character from it; these brackets no byte-level piece can hold.
-"""
+"""How vocabularies write the four. Not as "<unk>": real text holds that (WikiText is full of it),
+and sentencepiece would learn no character from it. No byte-level piece can hold these brackets."""
 
 WORDPIECE_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""How a vocabulary of kind "wordpiece" writes its five: as BERT's."""
+"""How a vocabulary of kind "wordpiece" writes its five: as BERT does."""

@@ -1,4 +1,4 @@
-"""Trains one vocabulary on texts, with the library that has its kind."""
+"""Trains one vocabulary on texts."""
 
 import logging
 import random
@@ -6,29 +6,32 @@ from collections.abc import Iterable
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization.characters import well_formed
-from transformer_jax.tokenization.config import TokenizerConfig
-from transformer_jax.tokenization.huggingface_training import train_byte_bpe, train_wordpiece
-from transformer_jax.tokenization.sentencepiece_training import train_sentencepiece
+from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 
 logger = logging.getLogger(__name__)
 
 MAX_TEXTS = 2_000_000
 """Vocabularies hardly change beyond this; a larger corpus is sampled evenly."""
 
-_TRAINERS = {"byte_bpe": train_byte_bpe, "wordpiece": train_wordpiece}
-
 
 def train_model(config: TokenizerConfig, texts: Iterable[str], name: str) -> bytes:
-    """The serialized model of `config.kind`; the same texts give the same vocabulary.
+    """The content of the vocabulary's file; the same texts give the same.
 
-    Reads the texts once and holds at most MAX_TEXTS of them. `name` says in messages whose
-    vocabulary this is. Raises UserError when there is no text or it does not fit vocab_size.
+    Reads the texts once and holds at most MAX_TEXTS of them.
+
+    Args:
+      config: what vocabulary to learn.
+      texts: to learn from.
+      name: whose vocabulary this is, for messages.
+
+    Raises:
+      UserError: there is no text, or it does not fit `vocab_size`.
     """
     worded = (text for text in texts if text.strip() or (config.keeps_white_space and text))
     sample = sample_texts(map(well_formed, worded), MAX_TEXTS)
     if not sample:
         raise UserError(f"the {name} tokenizer has no text to learn from: every line is empty")
-    model = _TRAINERS.get(config.kind, train_sentencepiece)(config, sample, name)
+    model = TOKENIZERS[config.kind].train(config, sample, name)
     logger.info("trained the %s %s tokenizer on %d texts", name, config.kind, len(sample))
     return model
 
@@ -40,7 +43,7 @@ def sample_texts(texts: Iterable[str], limit: int) -> list[str]:
     differs from process to process and cannot be seeded.
     """
     draw = random.Random(0).randrange
-    sample = []
+    sample: list[str] = []
     for index, text in enumerate(texts):
         if index < limit:
             sample.append(text)

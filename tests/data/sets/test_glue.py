@@ -2,7 +2,7 @@ import pytest
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets.glue import TASKS
-from transformer_jax.data.sources import list_splits, open_split
+from transformer_jax.data.sources import SOURCES, open_split
 from transformer_jax.errors import UserError
 
 FILES = {
@@ -38,13 +38,13 @@ def glue(tmp_path):
 @pytest.mark.parametrize("name", FILES)
 def test_the_folder_may_be_the_tasks_or_that_of_glue(glue, name):
     for folder in (glue, glue / TASKS[name].folder):
-        for split in list_splits(name):
+        for split in SOURCES[name].splits:
             examples = open_split(DataConfig(name=name, dir=str(folder)), split)
             assert list(examples) == [FILES[name][2]]
 
 
 def test_splits_with_hidden_labels_are_not_there(glue):
-    assert list_splits("mrpc") == ("train", "valid", "test")
+    assert SOURCES["mrpc"].splits == ("train", "valid", "test")
     for name in ("sst2", "cola", "rte"):
         with pytest.raises(UserError, match=f"{name} has no split 'test': .* train, valid"):
             open_split(DataConfig(name=name, dir=str(glue)), "test")

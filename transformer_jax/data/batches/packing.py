@@ -1,27 +1,28 @@
 """First-fit packing: several short examples share one row of fixed length.
 
-An example is a dict of token sequences, its features (`source` and `target` of a translation pair,
-say). It goes into the first row that has room for all of them, under the same segment id on each,
-so that attention keeps it apart from its neighbours and pairs its source with its target.
+An example (here: its features, such as the tokens of a translation pair's `source` and `target`)
+goes into the first row that has room for all of them, under the same segment id on each, so that
+attention keeps it apart from its neighbours and pairs its source with its target.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
 
-Example = Mapping[str, np.ndarray]
 Batch = dict[str, np.ndarray]
+"""For each feature f of length L the int32 arrays f, f_segment_ids and f_positions, [rows, L]."""
 
 
 class PackedRows:
     """Rows that are filled with examples by first fit.
 
     Args:
-        lengths: slots of a row for each feature.
-        rows: how many rows are filled side by side; more rows leave less padding.
+      lengths: slots of a row for each feature.
+      rows: how many rows are filled side by side; more rows leave less padding.
     """
 
     def __init__(self, lengths: Mapping[str, int], rows: int):
@@ -29,7 +30,7 @@ class PackedRows:
         self._used = np.zeros([len(lengths), rows], int)
         self._capacity = np.array([[length] for length in lengths.values()])  # [F, 1]
         self._count = [0] * rows
-        self._examples: list[Example] = []
+        self._examples: list[Features] = []
         # Of each example: its row, its number there from 1, its first slot and size by feature.
         self._rows: list[int] = []
         self._segments: list[int] = []
@@ -40,15 +41,15 @@ class PackedRows:
         """The number of examples packed so far."""
         return len(self._examples)
 
-    def is_overlong(self, example: Example) -> bool:
+    def is_overlong(self, example: Features) -> bool:
         """Whether a feature of `example` is longer than a whole row."""
         return any(len(example[feature]) > length for feature, length in self._lengths.items())
 
-    def add(self, example: Example) -> bool:
+    def add(self, example: Features) -> bool:
         """Packs `example` (one int array [n >= 1] a feature); False if no row has room for it.
 
         Raises:
-            ValueError: the example's features are not those of `lengths`, or one has no token.
+          ValueError: the example's features are not those of `lengths`, or one has no token.
         """
         sizes = self._sizes_of(example)
         fits = (self._used <= self._capacity - np.array(sizes)[:, None]).all(axis=0)  # [rows]
@@ -65,10 +66,10 @@ class PackedRows:
         return True
 
     def arrays(self) -> Batch:
-        """The rows so far: for each feature f the int32 arrays f, f_segment_ids and f_positions.
+        """The rows so far.
 
-        Each is [rows, length of f]. Segment ids count the examples of a row from 1 (0 is padding);
-        positions restart at 0 in each segment.
+        Segment ids count the examples of a row from 1 (0 is padding); positions restart at 0 in
+        each segment.
         """
         rows, segments = np.array(self._rows), np.array(self._segments)
         starts, sizes = np.array(self._starts), np.array(self._sizes)  # [N, F]
@@ -88,24 +89,24 @@ class PackedRows:
         flat[slots] = values
         return flat.reshape(-1, length)
 
-    def _sizes_of(self, example: Example) -> list[int]:
+    def _sizes_of(self, example: Features) -> list[int]:
         if example.keys() != self._lengths.keys():
             raise ValueError(f"got features {sorted(example)}, expected {sorted(self._lengths)}")
         sizes = [len(example[feature]) for feature in self._lengths]
         if not all(sizes):
-            # A target without a source would attend to nothing, and nothing would tell why.
+            # A target without a source would attend to nothing, silently.
             raise ValueError("an example's feature has no token; end each in one such as EOS")
         return sizes
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class PackedGroup:
     """Rows packed together, and how far in the examples they reach.
 
     Attributes:
-        arrays: the rows, as `PackedRows.arrays` gives them.
-        end: place of the first example after those looked at.
-        overlong: how many of those were left out because a feature was longer than its row.
+      arrays: the rows, as `PackedRows.arrays` gives them.
+      end: place of the first example behind those looked at.
+      overlong: how many of those were left out because a feature was longer than its row.
     """
 
     arrays: Batch
@@ -113,38 +114,43 @@ class PackedGroup:
     overlong: int
 
 
-def pack_group(
-    examples: Sequence[Example],
-    start: int,
-    *,
-    epoch: Sequence[Example],
-    lengths: Mapping[str, int],
-    rows: int,
-) -> PackedGroup:
-    """Packs the examples from place `start` on until one finds no room, or they end.
+@dataclass(frozen=True)
+class Packer:
+    """Packs examples into groups of rows.
 
-    Args:
-        examples: a sequence of examples, endless perhaps.
-        start: the place to begin at.
-        epoch: each different example once.
-        lengths: slots of a row for each feature.
-        rows: how many rows to fill.
-
-    Raises:
-        UserError: all examples of the epoch are overlong.
+    Attributes:
+      epoch: each different example once.
+      lengths: slots of a row for each feature.
+      rows: of a group.
     """
-    packed, overlong, place = PackedRows(lengths, rows), 0, start
-    while place < len(examples):
-        example = examples[place]
-        if packed.is_overlong(example):
-            overlong += 1
-        elif not packed.add(example):
-            break
-        place += 1
-        if overlong == len(epoch) and not packed and all(map(packed.is_overlong, epoch)):
-            limits = ", ".join(f"{feature} {length}" for feature, length in lengths.items())
+
+    epoch: Sequence[Features]
+    lengths: Mapping[str, int]
+    rows: int
+
+    def pack(self, examples: Sequence[Features], start: int) -> PackedGroup:
+        """Packs the examples from place `start` on until one finds no room, or they end.
+
+        Raises:
+          UserError: all examples of the epoch are overlong.
+        """
+        packed, overlong, place = PackedRows(self.lengths, self.rows), 0, start
+        while place < len(examples):
+            example = examples[place]
+            if packed.is_overlong(example):
+                overlong += 1
+            elif not packed.add(example):
+                break
+            place += 1
+            # Examples may be an endless sequence: stop where none of them will ever fit.
+            if overlong == len(self.epoch) and not packed:
+                self._require_one_that_fits(packed)
+        return PackedGroup(packed.arrays(), place, overlong)
+
+    def _require_one_that_fits(self, packed: PackedRows) -> None:
+        if all(map(packed.is_overlong, self.epoch)):
+            limits = ", ".join(f"{feature} {length}" for feature, length in self.lengths.items())
             raise UserError(
-                f"each of the {len(epoch)} examples is longer than a row (in tokens: {limits}); "
-                "raise the maximum lengths in the data section"
+                f"each of the {len(self.epoch)} examples is longer than a row (in tokens: "
+                f"{limits}); raise the maximum lengths in the data section"
             )
-    return PackedGroup(packed.arrays(), place, overlong)

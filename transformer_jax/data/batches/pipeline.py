@@ -3,74 +3,76 @@
     source -> shuffle -> repeat -> preprocess -> deal to streams -> pack -> prefetch
 
 What stands at a place of the endless sequence of examples depends on the seed and the place alone.
-It is dealt to a few streams in turn, and each stream packs its own rows of every batch. How many
-streams there are does not depend on how many processes share the work: a process packs the streams
-that its rows come from. So the batches are the same for any number of processes, and what is saved
-of an iterator, little more than a place in each stream, is of use to any number of them.
+The sequence is dealt to a few streams in turn, and each stream packs its own rows of every batch.
+The number of streams does not depend on the number of processes: a process packs those streams that
+its rows come from. So the batches are the same for any number of processes, and any number can go
+on from a saved state, which is little more than a place in each stream.
 """
 
-import dataclasses
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import grain
 import numpy as np
 
-from transformer_jax.data.batches.packing import Batch, Example, pack_group
+from transformer_jax.data.batches.packing import Batch, Packer
 from transformer_jax.data.batches.shuffle import EpochShuffle
 from transformer_jax.data.batches.streams import Streams
+from transformer_jax.data.examples import Corpora, Features, RandomAccess
 from transformer_jax.errors import UserError
 
-Preprocess = Callable[[Any, np.random.Generator], Example]
+type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
+"""(example, rng) -> its features, each of one token or more. Runs in a background thread."""
 
-# So many batches wait, packed, that a training step never waits while the next ones are.
 _PREFETCHED_BATCHES = 16
+"""So many packed batches wait that a training step does not, while the next group is packed."""
 
 
 class TrainBatches(Iterator[Batch]):
-    """Endless packed batches; what `train_batches` returns.
+    """Endless packed batches, made by `train_batches`.
 
-    State and counts are those of what has been handed out, not of what has been prefetched.
+    State and counts are those of the batches handed out, whatever has been prefetched.
     """
 
     def __init__(self, streams: Streams):
         self._batches = grain.experimental.ThreadPrefetchDatasetIterator(
             streams, _PREFETCHED_BATCHES
         )
-        # Lets go of Grain's iterator, and so ends its thread, while the interpreter is still whole:
-        # later, on the way out, Grain's destructor would fail and say so on stderr.
+        # Ends the thread of Grain's iterator while the interpreter is whole: while it shuts down,
+        # Grain's destructor would fail and say so on stderr.
         weakref.finalize(self, vars(self).clear)
 
     def __next__(self) -> Batch:
         return next(self._batches)
 
     def start(self) -> None:
-        """Begins to pack in the background, before the first batch is asked for."""
+        """Begins to pack in the background."""
         self._batches.start_prefetch()
 
     def get_state(self) -> dict[str, dict[str, int]]:
-        """Where each stream stands, by its number: integers, safe to keep as JSON.
+        """Where each stream stands, by its number: integers, for JSON.
 
-        With several processes, those streams that this one packs; their states together, as one
-        dict, are the state of the whole.
+        Of several processes, each has the streams that it packs; their dicts merged are the state
+        of the whole.
         """
         return self._batches.get_state()
 
     def set_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
         """Goes to where `state` was taken: the batches that follow are the same, to the bit.
 
-        That holds for the same source, preprocess and arguments of `train_batches` but `shard`.
+        The arguments of `train_batches` must be the same, except `shard`.
 
         Raises:
-            UserError: a stream that this process packs is not in `state`.
+          UserError: a stream that this process packs is not in `state`.
         """
         self._batches.set_state(state)
 
     @property
     def seen(self) -> int:
-        """Examples of this process looked at since the first epoch, the overlong ones included.
+        """How many examples this process has looked at since the first epoch, overlong ones too.
 
         Examples are packed for a few batches at a time, and count once the first of these is out.
         """
@@ -83,9 +85,9 @@ class TrainBatches(Iterator[Batch]):
 
 
 class StackedBatches(Iterator[Batch]):
-    """The batches of replicas, each in an order of its own, with an axis of replicas before them.
+    """The batches of replicas, each in its own order, stacked: the axis of replicas comes first.
 
-    Its state is made of theirs, whose names begin with the replica's number.
+    The state holds those of the replicas, with the replica's number in front of each name.
     """
 
     def __init__(self, replicas: Sequence[TrainBatches]):
@@ -122,20 +124,21 @@ class StackedBatches(Iterator[Batch]):
 
 
 def replica_state(state: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """What one replica's iterator is to be set to, of the state of `StackedBatches`."""
+    """One replica's part of the state of `StackedBatches`, for `TrainBatches.set_state`."""
     prefix = f"{index}/"
     return {
         name.removeprefix(prefix): place for name, place in state.items() if name.startswith(prefix)
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class EvalBatches(Sequence[Batch]):
-    """One pass over a source, in memory: iterate over it as often as you like.
+@dataclass(frozen=True)
+class EvalBatches(RandomAccess[Batch]):
+    """One pass over a source, in memory.
 
     Attributes:
-        seen: number of examples of the source.
-        overlong: how many of them were left out because a feature was longer than its row.
+      batches: packed, all of one shape.
+      seen: number of examples of the source.
+      overlong: how many of them were left out because a feature was longer than its row.
     """
 
     batches: tuple[Batch, ...]
@@ -145,13 +148,13 @@ class EvalBatches(Sequence[Batch]):
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, index):
+    def item(self, index: int) -> Batch:
         return self.batches[index]
 
 
-def train_batches(
-    source: Sequence[Any],
-    preprocess: Preprocess,
+def train_batches[Item](
+    source: Sequence[Item],
+    preprocess: Preprocess[Item],
     *,
     lengths: Mapping[str, int],
     rows: int,
@@ -163,54 +166,35 @@ def train_batches(
     Of `examples.Corpora` with weights, each corpus has epochs of its own.
 
     Args:
-        source: random access to the examples.
-        preprocess: `(example, rng) -> {feature: int32 [n]}`, n >= 1; runs in a background thread.
-            `rng` is seeded by `seed` and the example's place in the sequence: it draws anew in each
-            epoch, and the same after a resume.
-        lengths: slots of a row for each feature. An example with a longer feature is left out
-            whole, and counted.
-        rows: rows of a batch, over all processes.
-        seed: decides order and `rng`.
-        shard: (index, count): this process has the batch's rows from rows * index / count on, as
-            many as each of the `count` processes.
+      source: random access to the examples.
+      preprocess: its `rng` is seeded by `seed` and the example's place in the endless sequence: it
+        draws anew in each epoch, and the same after a resume.
+      lengths: slots of a row for each feature. An example with a longer feature is left out
+        whole, and counted.
+      rows: rows of a batch, over all processes.
+      seed: decides order and `rng`.
+      shard: (index, count): this process has the batch's rows from rows * index / count on, as
+        many as each of the `count` processes.
 
     Returns:
-        An iterator of dicts: for each feature f of length L the int32 arrays f, f_segment_ids and
-        f_positions, each [rows / count, L] (see `packing.PackedRows.arrays`).
+      The batches, each of this process's rows.
 
     Raises:
-        UserError: the source is empty; or, on taking the first batch, every example is overlong.
-        ValueError: the processes cannot share the rows equally.
+      UserError: the source is empty; or, on taking the first batch, every example is overlong.
+      ValueError: the processes cannot share the rows equally.
     """
     if not len(source):
         raise UserError("no training examples: the source is empty")
-    index, count = shard
-    if rows % count:
-        raise ValueError(f"{rows} rows cannot be shared equally by {count} processes")
-
-    # Over indices rather than `source`: Grain meters each read of a source at more than its cost.
-    def examples(places: grain.MapDataset[int]) -> grain.MapDataset[Example]:
-        return places.random_map(lambda i, rng: preprocess(source[i], rng), seed=seed)
-
-    once = examples(grain.MapDataset.range(len(source)))
-    return TrainBatches(Streams(examples(_order(source, seed)), once, lengths, rows, shard))
+    if rows % shard[1]:
+        raise ValueError(f"{rows} rows cannot be shared equally by {shard[1]} processes")
+    epoch = _preprocessed(grain.MapDataset.range(len(source)), source, preprocess, seed)
+    endless = _preprocessed(_order(source, seed), source, preprocess, seed)
+    return TrainBatches(Streams(endless, Packer(epoch, lengths, rows), shard))
 
 
-def _order(source: Sequence[Any], seed: int) -> grain.MapDataset[int]:
-    """The endless sequence of places in `source` that training takes its examples from: each once
-    an epoch; of corpora with weights, each corpus in epochs of its own."""
-    weights = getattr(source, "weights", None)
-    starts = source.starts if weights else [0, len(source)]
-    orders = [
-        grain.MapDataset.range(*part).pipe(EpochShuffle, [seed]).repeat()
-        for part in itertools.pairwise(starts)
-    ]
-    return grain.MapDataset.mix(orders, weights) if weights else orders[0]
-
-
-def eval_batches(
-    source: Sequence[Any],
-    preprocess: Preprocess,
+def eval_batches[Item](
+    source: Sequence[Item],
+    preprocess: Preprocess[Item],
     *,
     lengths: Mapping[str, int],
     rows: int,
@@ -221,16 +205,40 @@ def eval_batches(
     The last batch is filled up with empty rows (segment id 0): all batches have one shape.
 
     Raises:
-        UserError: the source is empty, or every example is overlong.
+      UserError: the source is empty, or every example is overlong.
     """
     if not len(source):
         raise UserError("no examples to evaluate: the source is empty")
-    examples = grain.MapDataset.range(len(source)).random_map(
-        lambda i, rng: preprocess(source[i], rng), seed=0
-    )
-    batches, position, overlong = [], 0, 0
-    while position < len(examples):
-        group = pack_group(examples, position, epoch=examples, lengths=lengths, rows=rows)
+    examples = _preprocessed(grain.MapDataset.range(len(source)), source, preprocess, seed=0)
+    packer, batches, place, overlong = Packer(examples, lengths, rows), [], 0, 0
+    while place < len(examples):
+        group = packer.pack(examples, place)
         batches.append(group.arrays)
-        position, overlong = group.end, overlong + group.overlong
-    return EvalBatches(tuple(batches), seen=position, overlong=overlong)
+        place, overlong = group.end, overlong + group.overlong
+    return EvalBatches(tuple(batches), seen=place, overlong=overlong)
+
+
+def _preprocessed[Item](
+    places: grain.MapDataset[int],
+    source: Sequence[Item],
+    preprocess: Preprocess[Item],
+    seed: int,
+) -> grain.MapDataset[Features]:
+    """The features of the examples at these places of `source`.
+
+    Over places rather than `source`: Grain meters each read of a source at more than its cost.
+    """
+    return places.random_map(lambda i, rng: preprocess(source[i], rng), seed=seed)
+
+
+def _order(source: Sequence[Any], seed: int) -> grain.MapDataset[int]:
+    """The endless sequence of places in `source` that training takes its examples from: each once
+    an epoch; of corpora with weights, each corpus in epochs of its own."""
+    weights, bounds = None, [0, len(source)]
+    if isinstance(source, Corpora) and source.weights:
+        weights, bounds = source.weights, source.starts
+    orders = [
+        grain.MapDataset.range(*part).pipe(EpochShuffle, [seed]).repeat()
+        for part in itertools.pairwise(bounds)
+    ]
+    return grain.MapDataset.mix(orders, weights) if weights else orders[0]

@@ -7,7 +7,7 @@ import grain
 import numpy as np
 
 
-class EpochShuffle(grain.MapDataset):
+class EpochShuffle[T](grain.MapDataset[T]):
     """The parent's examples in an order drawn for each epoch, for `repeat` to follow.
 
     Grain's own shuffle needs no memory (this one: 4 bytes an example), but below some thousand
@@ -15,11 +15,11 @@ class EpochShuffle(grain.MapDataset):
     meets one of the set.
 
     Args:
-        parent: the examples of one epoch.
-        seed: decides the orders.
+      parent: the examples of one epoch.
+      seed: decides the orders.
     """
 
-    def __init__(self, parent: grain.MapDataset, seed: Sequence[int]):
+    def __init__(self, parent: grain.MapDataset[T], seed: Sequence[int]):
         super().__init__(parent)
         self._size = len(parent)
         self._seed = seed
@@ -28,7 +28,7 @@ class EpochShuffle(grain.MapDataset):
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, place: int):
+    def __getitem__(self, place: int) -> T:
         epoch, i = divmod(place, self._size)
         return self._parent[int(self._order(epoch)[i])]
 

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.data.examples import Example
+from transformer_jax.data.examples import Features, RandomAccess
 from transformer_jax.errors import UserError
 
 _BAR_AFTER_SECONDS = 2  # what is done sooner needs no progress bar
@@ -21,7 +21,7 @@ _BAR_AFTER_SECONDS = 2  # what is done sooner needs no progress bar
 
 @dataclass(frozen=True)
 class TokenStream:
-    """Documents one behind the other: SEP document SEP document ... SEP.
+    """Documents one after another: SEP document SEP document ... SEP.
 
     Attributes:
       tokens: int32 [N].
@@ -33,8 +33,8 @@ class TokenStream:
 
 
 @dataclass(frozen=True)
-class Windows(Sequence):
-    """Windows of a stream, which go on across the ends of documents.
+class Windows(RandomAccess[Features]):
+    """Windows of a stream, across the ends of documents.
 
     Item i is {"input": tokens[i * stride : i * stride + n], "target": the same, shifted by one},
     int32 [n]; n = length, in the last one perhaps less. The last window holds the last token. With
@@ -55,7 +55,7 @@ class Windows(Sequence):
     length: int
     stride: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 1 <= self.stride <= self.length:
             raise ValueError(f"stride must be from 1 to {self.length}, not {self.stride}")
         _require_text(self.tokens)
@@ -64,13 +64,13 @@ class Windows(Sequence):
         behind_first = max(0, len(self.tokens) - 1 - self.length)  # targets behind its last one
         return 1 - (-behind_first // self.stride)
 
-    def __getitem__(self, index: int) -> Example:
-        start = range(len(self))[index] * self.stride
+    def item(self, index: int) -> Features:
+        start = index * self.stride
         return _window(self.tokens, start, min(start + self.length, len(self.tokens) - 1))
 
 
 @dataclass(frozen=True)
-class Pieces(Sequence):
+class Pieces(RandomAccess[Features]):
     """Documents apart, cut where they are longer than a window.
 
     Item i is {"input": int32 [n], "target": the same, shifted by one}, n <= length. The first input
@@ -88,7 +88,7 @@ class Pieces(Sequence):
     stream: TokenStream
     length: int
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _require_text(self.stream.tokens)
 
     @cached_property
@@ -104,12 +104,12 @@ class Pieces(Sequence):
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, index: int) -> Example:
+    def item(self, index: int) -> Features:
         return _window(self.stream.tokens, *self.places[index])
 
 
 def token_stream(documents: Iterable[Sequence[int]], separator: int) -> TokenStream:
-    """Lays documents out as one stream, in a temporary file without a name, mapped into memory.
+    """Writes documents as one stream to a nameless temporary file, mapped into memory.
 
     No more than one document is in memory at a time, besides 8 bytes for each.
 
@@ -147,7 +147,7 @@ def _stored(documents: Iterable[Sequence[int]], separator: np.ndarray) -> TokenS
     return TokenStream(tokens, np.array(starts, np.int64))
 
 
-def _window(tokens: np.ndarray, start: int, stop: int) -> Example:
+def _window(tokens: np.ndarray, start: int, stop: int) -> Features:
     return {"input": tokens[start:stop], "target": tokens[start + 1 : stop + 1]}
 
 

@@ -7,13 +7,13 @@ from functools import partial
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, Parsed, Selection
+from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
 from transformer_jax.data.files.text import TextLines, blocks, open_files
 from transformer_jax.errors import UserError
 
 
 @dataclass(frozen=True)
-class WholeFiles(Sequence):
+class WholeFiles(RandomAccess[Example]):
     """Each file is one document, line ends and blank lines kept.
 
     A file is read when its document is asked for; only then does it take memory.
@@ -27,7 +27,7 @@ class WholeFiles(Sequence):
 
     paths: tuple[str, ...]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for path in self.paths:
             lines = TextLines(path)  # looked at now and let go of: many files may be named
             if not any(line.strip() for line in lines):
@@ -36,11 +36,11 @@ class WholeFiles(Sequence):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index: int) -> Example:
+    def item(self, index: int) -> Example:
         return {"text": TextLines(self.paths[index]).text()}
 
 
-def open_split(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
     """The corpora of a split of `text`: one for each file.
 
     Raises:
@@ -49,7 +49,7 @@ def open_split(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
     return open_files(config, split, partial(read_documents, documents=config.documents))
 
 
-def read_documents(path: str, documents: str) -> Sequence[Example]:
+def read_documents(path: str, documents: str) -> Corpus:
     """The documents {"text": str} of one file.
 
     Args:
@@ -68,7 +68,9 @@ def read_documents(path: str, documents: str) -> Sequence[Example]:
     if documents == "line":
         not_blank = np.concatenate([np.arange(*place) for place in places])
         return Selection(Parsed(lines, _document), not_blank)
-    return Parsed(places, lambda place: _document(lines.text(*place).removesuffix("\n")))
+    return Parsed(
+        range(len(places)), lambda i: _document(lines.text(*places[i]).removesuffix("\n"))
+    )
 
 
 def _document(text: str) -> Example:

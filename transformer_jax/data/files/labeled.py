@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, Parsed, Selection
-from transformer_jax.data.files.text import TextLines, open_files
+from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
+from transformer_jax.data.files.text import TextLines
 from transformer_jax.errors import UserError
 
 
@@ -43,16 +41,12 @@ OWN_LAYOUTS = (_own("text", "label"), _own("text", "pair", "label"))
 """The layouts of `labeled_tsv`."""
 
 
-def open_labeled_tsv(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
-    """The corpora of a split of `labeled_tsv`: one for each file.
-
-    Raises:
-      UserError: no file is named, or one cannot be used.
-    """
-    return open_files(config, split, partial(read_labeled, layouts=OWN_LAYOUTS))
+def read_labeled_tsv(path: str) -> Corpus:
+    """`read_labeled` of the user's own file."""
+    return read_labeled(path, OWN_LAYOUTS)
 
 
-def read_labeled(path: str, layouts: Sequence[Layout]) -> Sequence[Example]:
+def read_labeled(path: str, layouts: Sequence[Layout]) -> Corpus:
     """The examples {"text", "label"} or {"text", "pair", "label"} of a file.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, LinePairs, Parsed, Selection
+from transformer_jax.data.examples import Corpus, Example, LinePairs, Parsed, Selection
 from transformer_jax.data.files.text import TextLines, configured_paths, open_files
 from transformer_jax.errors import UserError
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 _SIDES = ("source", "target")
 
 
-def open_parallel_text(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
     """The corpora of a split of `parallel_text`: one for each pair of aligned files.
 
     Raises:
@@ -32,9 +32,7 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Sequence[Exam
     return [open_aligned(pair, split) for pair in zip(sources, targets, strict=True)]
 
 
-def open_pairs(
-    config: DataConfig, split: str, read: Callable[[str], Sequence[Example]]
-) -> Sequence[Sequence[Example]]:
+def open_pairs(config: DataConfig, split: str, read: Callable[[str], Corpus]) -> Sequence[Corpus]:
     """The corpora of a split whose pairs stand whole in one file: one for each file.
 
     Raises:
@@ -43,17 +41,17 @@ def open_pairs(
     return open_files(config, split, lambda path: for_split(read(path), split, path))
 
 
-def open_aligned(paths: Sequence[str], split: str) -> Sequence[Example]:
+def open_aligned(paths: Sequence[str], split: str) -> Corpus:
     """The pairs of two aligned files, source and target, as the split needs them."""
     return for_split(read_aligned(*paths), split, " and ".join(paths))
 
 
-def for_split(pairs: Sequence[Example], split: str, where: str) -> Sequence[Example]:
+def for_split(pairs: Corpus, split: str, where: str) -> Corpus:
     """Only training may lose blank lines: what is scored keeps every line and its order."""
     return drop_blank(pairs, where) if split == "train" else pairs
 
 
-def read_aligned(source_path: str, target_path: str) -> Sequence[Example]:
+def read_aligned(source_path: str, target_path: str) -> Corpus:
     """Line i of one file beside line i of the other; plain or gzip (by the ending .gz).
 
     Raises:
@@ -68,7 +66,7 @@ def read_aligned(source_path: str, target_path: str) -> Sequence[Example]:
     return LinePairs(sources, targets)
 
 
-def read_tsv(path: str) -> Sequence[Example]:
+def read_tsv(path: str) -> Corpus:
     """A file of lines SOURCE<tab>TARGET.
 
     Raises:
@@ -83,7 +81,7 @@ def read_tsv(path: str) -> Sequence[Example]:
     return Parsed(lines, _split_tsv)
 
 
-def read_json_lines(path: str) -> Sequence[Example]:
+def read_json_lines(path: str) -> Corpus:
     """A file of one object {"source": text, "target": text} a line; other keys are not looked at.
 
     Raises:
@@ -96,7 +94,7 @@ def read_json_lines(path: str) -> Sequence[Example]:
     return Parsed(lines, _read_object)
 
 
-def drop_blank(pairs: Sequence[Example], where: str) -> Sequence[Example]:
+def drop_blank(pairs: Corpus, where: str) -> Corpus:
     """Leaves out pairs that have no text on one side or on both, with a warning that counts them.
 
     That fits training; what is scored keeps every line.

@@ -4,25 +4,15 @@ An example is {"text": words, "tags": tags}, with one space between two words an
 of `text.split(" ")` has tag i of `tags.split(" ")`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, Parsed
-from transformer_jax.data.files.text import TextLines, blocks, open_files
+from transformer_jax.data.examples import Corpus, Example, Parsed
+from transformer_jax.data.files.text import TextLines, blocks
 from transformer_jax.data.files.trees import leaves
 from transformer_jax.errors import UserError
 
 
-def open_tagged_words(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
-    """The corpora of a split of `tagged_words`: one for each file.
-
-    Raises:
-      UserError: no file is named, or one cannot be used.
-    """
-    return open_files(config, split, read_tagged_words)
-
-
-def read_tagged_words(path: str) -> Sequence[Example]:
+def read_tagged_words(path: str) -> Corpus:
     """The sentences of a file of lines WORD<tab>TAG, with blank lines between sentences.
 
     Raises:
@@ -36,10 +26,13 @@ def read_tagged_words(path: str) -> Sequence[Example]:
     for start, stop in places:
         for i in range(start, stop):
             _check(lines, i)
-    return Parsed(places, lambda place: _example(lines[i].split("\t") for i in range(*place)))
+    return Parsed(
+        range(len(places)),
+        lambda sentence: _example(lines[i].split("\t") for i in range(*places[sentence])),
+    )
 
 
-def read_trees(path: str) -> Sequence[Example]:
+def read_trees(path: str) -> Corpus:
     """The words and part-of-speech tags of a file of trees in brackets, one a line.
 
     Raises:
@@ -69,6 +62,7 @@ def _check(lines: TextLines, i: int) -> None:
     raise UserError(f"{lines.path}, line {i + 1}: {problem}; write word<tab>tag, two columns")
 
 
-def _example(tagged) -> Example:
+def _example(tagged: Iterable[Sequence[str]]) -> Example:
+    """The example of (word, tag), ..."""
     words, tags = zip(*tagged, strict=True)
     return {"text": " ".join(words), "tags": " ".join(tags)}

@@ -19,16 +19,17 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 
 _CHUNK_BYTES = 1 << 24
 
 
-class TextLines(Sequence[str]):
+class TextLines(RandomAccess[str]):
     """The lines of a UTF-8 text file, plain or gzip (by the ending .gz), without their line ends.
 
-    The file is read through once, for the places where its lines end; these alone stay in memory.
-    What is compressed is unpacked into a temporary file without a name.
+    The file is read through once, for the places where its lines end; only these stay in memory.
+    A compressed file is unpacked into a nameless temporary one.
 
     Raises:
       UserError: the file is missing, unreadable, empty, broken gzip or not UTF-8 (names the line).
@@ -44,8 +45,7 @@ class TextLines(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, index: int) -> str:
-        index = range(len(self))[index]
+    def item(self, index: int) -> str:
         return self.line_bytes(index).decode()
 
     def line_bytes(self, index: int) -> bytes:
@@ -83,8 +83,8 @@ class TextLines(Sequence[str]):
 
 
 def blocks(lines: Sequence[str]) -> np.ndarray:
-    """The runs of lines that are not blank, int64 [N, 2]: places of the first line of each, and of
-    the line behind its last."""
+    """The runs of lines that are not blank, int64 [N, 2]: the place of each run's first line, and
+    the place behind its last."""
     blank = np.fromiter((not line.strip() for line in lines), bool, len(lines))
     changes = np.diff(blank, prepend=True, append=True)
     return np.flatnonzero(changes).reshape(-1, 2)
@@ -153,10 +153,10 @@ def _unpacked(packed: BinaryIO, path: str) -> mmap.mmap:
 
 def _line_ends(data: mmap.mmap) -> np.ndarray:
     """The place of each line feed; of the end, too, where a last line has none."""
-    ends, size = [], len(data)
+    ends, size = [np.empty(0, np.int64)], len(data)
     for start in range(0, size, _CHUNK_BYTES):
         chunk = np.frombuffer(data[start : start + _CHUNK_BYTES], np.uint8)
         ends.append(np.flatnonzero(chunk == ord("\n")) + start)
     if data[size - 1 :] != b"\n":
-        ends.append([size])
-    return np.concatenate(ends).astype(np.int64)
+        ends.append(np.array([size]))
+    return np.concatenate(ends)

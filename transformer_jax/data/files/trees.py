@@ -41,8 +41,9 @@ def leaves(tree: str) -> list[tuple[str, str]]:
 
 def _leaf(node: list[str | None]) -> tuple[str, str] | None:
     """The word and tag of a node that is a leaf; None for one with nodes within."""
-    if len(node) == 2 and None not in node:
-        return node[1], node[0]
+    match node:
+        case str(tag), str(word):
+            return word, tag
     if None not in node or any(node[1:]):  # a label stands before all that is within
         inside = " ".join(part or "(...)" for part in node)
         raise ValueError(f"({inside}) is neither (TAG word) nor a node of others")

@@ -6,9 +6,9 @@ import os
 import tempfile
 import urllib.request
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from tqdm import tqdm
 
@@ -44,9 +44,9 @@ class RemoteFile:
 def download(remote: RemoteFile, folder: Path) -> Path:
     """Brings `remote` into `folder` and returns its path there.
 
-    The file takes its name only once it is whole and right, in one atomic step, so that processes
-    that download at the same time do no harm to each other. Missing folders are made for
-    their owner alone (0700), as the XDG base directory specification asks for caches.
+    The file gets its name in one atomic step once it is whole and verified, so that processes may
+    download it at the same time. Missing folders are made for their owner alone (0700), as the XDG
+    base directory specification asks for caches.
 
     Raises:
       UserError: no network, a wrong size or hash, or a folder that cannot be written.
@@ -73,8 +73,12 @@ def _make_private(folder: Path) -> None:
         missing.mkdir(mode=0o700, exist_ok=True)
 
 
-def _copy_verified(response: BinaryIO, file: BinaryIO, remote: RemoteFile) -> None:
-    """Copies the body to `file`; raises OSError if it is not the file that is pinned."""
+def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) -> None:
+    """Copies the body to `file`.
+
+    Raises:
+      OSError: it is not the file that is pinned.
+    """
     digest, received = hashlib.sha256(), 0
     with tqdm(desc=remote.name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
         while chunk := response.read(_CHUNK_BYTES):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example
+from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.labeled import Layout, read_labeled
 from transformer_jax.data.sets.public_sets import PublicSet
 
@@ -28,7 +28,7 @@ class Task:
 
     Attributes:
       folder: their folder below that of GLUE.
-      files: split -> file name. Splits whose labels GLUE keeps to itself are left out.
+      files: split -> file name. Splits whose labels are not public are left out.
       layout: what the columns hold.
     """
 
@@ -74,7 +74,7 @@ TASKS = {
 """Name of the set -> its files."""
 
 
-def open_split(config: DataConfig, split: str, name: str) -> Sequence[Sequence[Example]]:
+def open_split(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
     """The one corpus of a split of `name`, one of `TASKS`.
 
     `config.dir` is the folder of the task's files, or that of GLUE above it.

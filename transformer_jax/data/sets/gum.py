@@ -8,7 +8,7 @@ them for use that is not commercial.
 from collections.abc import Sequence
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example
+from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.tagged import read_trees
 from transformer_jax.data.sets.public_sets import PublicSet
 
@@ -22,7 +22,7 @@ GUM = PublicSet(
 _FILES = {"train": "train.trees", "valid": "dev.trees", "test": "test.trees"}
 
 
-def open_pos(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def open_pos(config: DataConfig, split: str) -> Sequence[Corpus]:
     """The one corpus of a split of `pos_gum`: words and their part-of-speech tags.
 
     Raises:

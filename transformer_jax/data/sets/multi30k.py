@@ -8,7 +8,7 @@ lines a language, aligned. The WMT multimodal task gives the licence as CC BY-NC
 from collections.abc import Sequence
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example
+from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.pairs import open_aligned
 from transformer_jax.data.sets.download import RemoteFile
 from transformer_jax.data.sets.public_sets import PublicSet
@@ -52,7 +52,11 @@ MULTI30K = PublicSet(
 
 def open_split(
     config: DataConfig, split: str, source_language: str, target_language: str
-) -> Sequence[Sequence[Example]]:
-    """The one corpus of a split, in either direction; UserError where a file is not to be had."""
+) -> Sequence[Corpus]:
+    """The one corpus of a split, in either direction.
+
+    Raises:
+      UserError: a file is missing and cannot be downloaded.
+    """
     stems = [f"{FILE_STEMS[split]}.{language}" for language in (source_language, target_language)]
     return [open_aligned([MULTI30K.path(stem, config.dir) for stem in stems], split)]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, Parsed, Selection
+from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.text import TextLines
 from transformer_jax.data.sets.download import RemoteFile
 from transformer_jax.data.sets.public_sets import PublicSet
@@ -70,7 +70,7 @@ SCAN = PublicSet(
 _LINE = re.compile(r"IN: (.*?) OUT: (.*)")
 
 
-def open_split(config: DataConfig, split: str, name: str) -> Sequence[Sequence[Example]]:
+def open_split(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
     """The one corpus of a split of `name`, one of `SETS`.
 
     Raises:
@@ -79,8 +79,10 @@ def open_split(config: DataConfig, split: str, name: str) -> Sequence[Sequence[E
     part = "test" if split == "test" else "train"
     lines = TextLines(SCAN.path(f"tasks_{part}_{SETS[name][1]}.txt", config.dir))
     for i, line in enumerate(lines):
-        if not _LINE.fullmatch(line.strip()):
-            raise UserError(f'{lines.path}, line {i + 1}: not "IN: command OUT: actions"')
+        try:
+            _parse(line)
+        except ValueError as error:
+            raise UserError(f"{lines.path}, line {i + 1}: {error}") from error
     examples = Parsed(lines, _parse)
     if split == "test":
         return [examples]
@@ -89,5 +91,8 @@ def open_split(config: DataConfig, split: str, name: str) -> Sequence[Sequence[E
 
 
 def _parse(line: str) -> Example:
-    command, actions = _LINE.fullmatch(line.strip()).groups()
-    return {"source": command, "target": actions}
+    """The example of a line; ValueError where it is of another form."""
+    found = _LINE.fullmatch(line.strip())
+    if not found:
+        raise ValueError('not "IN: command OUT: actions"')
+    return {"source": found[1], "target": found[2]}

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, Parsed, Selection
+from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.pairs import for_split, open_aligned
 from transformer_jax.data.files.text import TextLines
 from transformer_jax.data.sets.public_sets import PublicSet
@@ -32,13 +32,13 @@ TATOEBA = PublicSet(
 )
 
 _COLUMNS = {"en": 0, "de": 1}
-_LARGEST_HELD_OUT = 20  # pairs that hang together; more of them go to training
+_LARGEST_HELD_OUT = 20  # pairs of one group; larger groups go to training
 _PERCENT = {"test": range(0, 2), "valid": range(2, 4), "train": range(4, 100)}
 
 
 def open_split(
     config: DataConfig, split: str, source_language: str, target_language: str
-) -> Sequence[Sequence[Example]]:
+) -> Sequence[Corpus]:
     """The one corpus of a split, in either direction.
 
     Raises:
@@ -52,7 +52,7 @@ def open_split(
     return [for_split(_part_of_export(export, split, languages), split, export)]
 
 
-def _part_of_export(path: str, split: str, languages: Sequence[str]) -> Sequence[Example]:
+def _part_of_export(path: str, split: str, languages: Sequence[str]) -> Corpus:
     lines = TextLines(path)
     for i in range(len(lines)):
         if lines.line_bytes(i).count(b"\t") not in (1, 2):
@@ -72,14 +72,14 @@ def _parse(line: str, source: int, target: int) -> Example:
 def assign_parts(pairs: Iterable[Sequence[str]]) -> list[str]:
     """ "train", "valid" or "test" for each pair; the same for pairs that share a side.
 
-    Sides are compared without case and punctuation. A group's part hangs on the MD5 of its first
-    side, 2% of the groups are "valid" and 2% "test"; large groups are "train".
+    Sides are compared without case and punctuation. A group's part depends on the MD5 of its
+    first side: 2% of the groups are "valid" and 2% "test"; large groups are "train".
     """
     roots: dict[str, str] = {}
 
     def root(side: str) -> str:
         while (parent := roots.setdefault(side, side)) != side:
-            roots[side] = roots[parent]  # halves the way of the next who asks
+            roots[side] = roots[parent]  # path halving
             side = parent
         return side
 

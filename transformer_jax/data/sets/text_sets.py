@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example
+from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.documents import WholeFiles
 from transformer_jax.data.sets.download import RemoteFile
 from transformer_jax.data.sets.public_sets import PublicSet
@@ -69,7 +69,7 @@ HELD_OUT_BOOKS = {"valid": "chesterton-thursday", "test": "austen-persuasion"}
 """The books of `gutenberg` that are scored; NLTK's selection has others of both authors."""
 
 
-def open_tiny_shakespeare(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def open_tiny_shakespeare(config: DataConfig, split: str) -> Sequence[Corpus]:
     """One document: the first 90% of the characters, or, "valid" and "test" alike, the rest.
 
     Raises:
@@ -80,12 +80,16 @@ def open_tiny_shakespeare(config: DataConfig, split: str) -> Sequence[Sequence[E
     return [[{"text": text[:middle] if split == "train" else text[middle:]}]]
 
 
-def open_wikitext2(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
-    """One document; UserError where its file is missing or cannot be used."""
+def open_wikitext2(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """One document: the split's file.
+
+    Raises:
+      UserError: the file is missing or cannot be used.
+    """
     return [WholeFiles((WIKITEXT2.path(f"wiki.{split}.tokens", config.dir),))]
 
 
-def open_gutenberg(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def open_gutenberg(config: DataConfig, split: str) -> Sequence[Corpus]:
     """A document for each book; those of `HELD_OUT_BOOKS` are not trained on.
 
     Raises:

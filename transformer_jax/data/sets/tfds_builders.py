@@ -15,23 +15,31 @@ from transformer_jax.errors import UserError
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
-def require(config: DataConfig, *fields: str) -> None:
-    """UserError where a field of the config is not set."""
-    for field in fields:
-        if not getattr(config, field):
-            raise UserError(f"data.{field} is not set: tfds needs it")
+def required(config: DataConfig, field: str) -> str:
+    """The value of a field.
+
+    Raises:
+      UserError: it is not set.
+    """
+    if not (value := getattr(config, field)):
+        raise UserError(f"data.{field} is not set: tfds needs it")
+    return value
 
 
 def library() -> Any:
-    """The package tensorflow_datasets, older builders imported; UserError where it is absent."""
+    """The package tensorflow_datasets, with its older builders imported.
+
+    Raises:
+      UserError: it is not installed.
+    """
     try:
         tfds = importlib.import_module("tensorflow_datasets")
     except ImportError as error:
         raise UserError(
             f"data.name tfds asks for the extra [tfds], as in make setup EXTRAS=tfds ({error})"
         ) from error
-    # Those not below its folder `datasets`, wmt14_translate and glue among them, are not found
-    # before they are imported.
+    # Builders outside of its folder `datasets`, such as wmt14_translate and glue, are found only
+    # once they are imported.
     for folder in ("summarization", "text", "translate"):
         with contextlib.suppress(ImportError):
             importlib.import_module(f"tensorflow_datasets.{folder}")

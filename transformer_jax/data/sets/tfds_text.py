@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Example, Parsed
+from transformer_jax.data.examples import Corpus, Example, Parsed
 from transformer_jax.data.sets import tfds_builders
 from transformer_jax.errors import UserError
 
 Read = Callable[[Any], str]
 
 
-def open_split(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
+def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
     """The one corpus of a split.
 
     Raises:
@@ -27,14 +27,13 @@ def open_split(config: DataConfig, split: str) -> Sequence[Sequence[Example]]:
         builder, split or field, a field is not of its kind, the labels are hidden, or the set
         cannot be downloaded.
     """
-    tfds_builders.require(config, "tfds_name")
-    tfds = tfds_builders.library()
-    builder = tfds_builders.find_builder(tfds, config, config.tfds_name)
+    name = tfds_builders.required(config, "tfds_name")
+    builder = tfds_builders.find_builder(tfds_builders.library(), config, name)
     readers = _readers(config, builder.info.features)  # before anything is downloaded
     examples = tfds_builders.read_split(builder, config, split)
     corpus = Parsed(examples, partial(_parse, readers=readers))
     if len(corpus):
-        corpus[0]  # labels that are hidden are told now
+        corpus[0]  # reports hidden labels now
     return [corpus]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transformer_jax.data.synthetic.words import (
+from experiments.grammar.words import (
     PLURAL,
     THIRD,
     Adjective,

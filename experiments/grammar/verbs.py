@@ -4,7 +4,7 @@ Verbs that would make the translation ambiguous are left out, such as `read` (pr
 `must` (its negation is another modal: `must not`, darf nicht).
 """
 
-from transformer_jax.data.synthetic.words import Modal, Preposition, Verb, table
+from experiments.grammar.words import Modal, Preposition, Verb, table
 
 
 def _verbs(text: str) -> tuple[Verb, ...]:

@@ -1,4 +1,4 @@
-"""The kinds of words of the synthetic grammar, and how a row of a table becomes one.
+"""The kinds of words of the grammar, and how a row of a table becomes one.
 
 Kinds of nouns, by which verbs and adjectives select them, are single letters: p person, a animal,
 r to read, t thing, c clothes, o to open, f food, d drink, v vehicle, l place. Cases are nom, acc

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from transformer_jax.data.synthetic.meaning import (
+from experiments.grammar.meaning import (
     Argument,
     Clause,
     Gap,
@@ -14,8 +14,8 @@ from transformer_jax.data.synthetic.meaning import (
     Pair,
     PrepositionalPhrase,
 )
-from transformer_jax.data.synthetic.nouns import ADJECTIVES
-from transformer_jax.data.synthetic.particles import (
+from experiments.grammar.nouns import ADJECTIVES
+from experiments.grammar.particles import (
     COMPANIONS,
     EVERY_DAY,
     FOR,
@@ -25,14 +25,14 @@ from transformer_jax.data.synthetic.particles import (
     MANNERS,
     TIMES,
 )
-from transformer_jax.data.synthetic.phrases import (
+from experiments.grammar.phrases import (
     DEFINITE,
     FOR_SUBJECTS,
     PLAIN,
     QUANTIFIED,
     PhraseSampler,
 )
-from transformer_jax.data.synthetic.verbs import (
+from experiments.grammar.verbs import (
     ANIMAL_VERBS,
     BE,
     GIVING_VERBS,
@@ -43,7 +43,7 @@ from transformer_jax.data.synthetic.verbs import (
     SERVING_VERBS,
     WILL,
 )
-from transformer_jax.data.synthetic.words import (
+from experiments.grammar.words import (
     Adverb,
     Determiner,
     Modal,

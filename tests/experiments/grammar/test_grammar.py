@@ -1,23 +1,13 @@
-"""The synthetic grammar: literal sentences of each phenomenon, and what its splits promise."""
+"""The grammar: literal sentences of each phenomenon, and no ambiguity."""
 
-import re
-from collections import Counter, defaultdict
 from dataclasses import replace
 
 import pytest
-import sacrebleu
 
-from transformer_jax.data.synthetic import (
-    SPLITS,
-    dictionary_translate,
-    nouns,
-    particles,
-    synthetic_split,
-    verbs,
-)
-from transformer_jax.data.synthetic.english import english
-from transformer_jax.data.synthetic.german import german
-from transformer_jax.data.synthetic.meaning import (
+from experiments.grammar import nouns, particles, verbs
+from experiments.grammar.english import english
+from experiments.grammar.german import german
+from experiments.grammar.meaning import (
     Clause,
     Gap,
     NounPhrase,
@@ -25,8 +15,7 @@ from transformer_jax.data.synthetic.meaning import (
     PrepositionalPhrase,
     Sentence,
 )
-from transformer_jax.data.synthetic.sampling import MeaningSampler
-from transformer_jax.data.synthetic.splits import _Stream, held_out_combinations
+from experiments.grammar.sampling import MeaningSampler
 
 NOUN = {noun.english: noun for noun in nouns.NOUNS}
 ADJECTIVE = {adjective.english: adjective for adjective in nouns.ADJECTIVES}
@@ -306,24 +295,6 @@ def test_literal_sentences(meaning, source, target):
     assert german(meaning) == target
 
 
-@pytest.fixture(scope="module")
-def splits():
-    sizes = {"train": 6_000, "valid": 200, "test": 200, "test_combinations": 200}
-    return {name: synthetic_split(name, num_examples=sizes[name], seed=3) for name in SPLITS}
-
-
-def test_a_split_is_deterministic_in_its_seed(splits):
-    again = synthetic_split("train", num_examples=300, seed=3)
-    assert again == splits["train"][:300]
-    assert again != synthetic_split("train", num_examples=300, seed=4)
-
-
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_no_sentence_occurs_twice_on_either_side(splits, side):
-    sentences = [pair[side] for pairs in splits.values() for pair in pairs]
-    assert len(set(sentences)) == len(sentences)
-
-
 def assert_one_translation_each(meanings):
     translations = {}
     for meaning in meanings:
@@ -360,86 +331,3 @@ def test_no_noun_phrase_is_ambiguous():
         for plural in ((False,) if noun.mass else (False, True))
         for adjective in (None, *nouns.ADJECTIVES)
     )
-
-
-def words(pairs, side):
-    return [word for pair in pairs for word in re.findall(r"\w+", pair[side])]
-
-
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_vocabulary_and_length(splits, side):
-    counts = Counter(word.lower() for word in words(splits["train"], side))
-    assert 400 <= len(counts) <= 700
-    assert 8 <= counts.total() / len(splits["train"]) <= 11
-    assert max(len(pair[side].split()) for pair in splits["train"]) <= 25
-
-
-def verb_forms(name):
-    return {VERB[name].english, *VERB[name].english_present, *VERB[name].english_past}
-
-
-def noun_forms(name):
-    return {NOUN[name].english, NOUN[name].english_plural} - {""}
-
-
-def test_held_out_combinations_never_meet_in_training(splits):
-    """Surface forms alone decide here; verbs that share forms, as `look at`, are left aside."""
-    where = defaultdict(set)
-    for i, pair in enumerate(splits["train"]):
-        for word in words([pair], "source"):
-            where[word].add(i)
-    held_out = held_out_combinations(3)
-    assert len(held_out) > 40
-    distinct = [pair for pair in held_out if " " not in pair[0]]
-    for verb, noun in distinct:
-        with_verb = set().union(*(where[form] for form in verb_forms(verb)))
-        with_noun = set().union(*(where[form] for form in noun_forms(noun)))
-        assert not with_verb & with_noun, (verb, noun)
-
-
-def test_each_test_combination_has_a_held_out_pair(splits):
-    held_out = held_out_combinations(3)
-    for pair in splits["test_combinations"]:
-        present = set(words([pair], "source"))
-        assert any(verb_forms(v) & present and noun_forms(n) & present for v, n in held_out), pair
-
-
-def test_held_out_words_are_frequent_in_training(splits):
-    counts = Counter(words(splits["train"], "source"))
-    for verb, noun in held_out_combinations(3):
-        assert sum(counts[form] for form in verb_forms(verb)) >= 30, verb
-        assert sum(counts[form] for form in noun_forms(noun)) >= 30, noun
-
-
-def test_the_seed_chooses_the_held_out_combinations():
-    assert held_out_combinations(3) != held_out_combinations(4)
-
-
-def test_a_split_does_not_depend_on_what_was_drawn_before():
-    fresh, drawn = _Stream(3), _Stream(3)
-    drawn.first("train", 200)
-    drawn.first("test", 7)
-    assert drawn.first("valid", 5) == fresh.first("valid", 5)
-    assert drawn.first("train", 50) == fresh.first("train", 50)
-    assert len(drawn.first("test", 3)) == 3
-
-
-def test_an_unknown_split_is_refused():
-    with pytest.raises(ValueError, match="train, valid, test, test_combinations"):
-        synthetic_split("dev", num_examples=1, seed=0)
-
-
-def test_dictionary_translates_word_for_word():
-    assert dictionary_translate("The man sees Xanadu, but we sleep.") == (
-        "Die Mann sieht Xanadu, aber wir schlafen."
-    )
-
-
-def test_dictionary_knows_every_word_but_no_grammar(splits):
-    unchanged = Counter(
-        word for word in words(splits["train"], "source") if dictionary_translate(word) == word
-    )
-    assert set(unchanged) <= {"in", "In"}
-    outputs = [dictionary_translate(pair["source"]) for pair in splits["test"]]
-    bleu = sacrebleu.corpus_bleu(outputs, [[pair["target"] for pair in splits["test"]]]).score
-    assert 5 < bleu < 40

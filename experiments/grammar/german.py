@@ -5,7 +5,7 @@ bracket holds the particle, participle or infinitive. A verb-final clause moves 
 behind the bracket, which joins a separable verb again: `ruft ... an`, `..., weil ... anruft`.
 """
 
-from transformer_jax.data.synthetic.meaning import (
+from experiments.grammar.meaning import (
     Argument,
     Clause,
     Gap,
@@ -14,10 +14,10 @@ from transformer_jax.data.synthetic.meaning import (
     PrepositionalPhrase,
     Sentence,
 )
-from transformer_jax.data.synthetic.nouns import ADJECTIVE_ENDINGS, BARE, NO, THE, A
-from transformer_jax.data.synthetic.particles import CONTRACTIONS
-from transformer_jax.data.synthetic.verbs import PERFECT
-from transformer_jax.data.synthetic.words import Determiner, Preposition, Pronoun
+from experiments.grammar.nouns import ADJECTIVE_ENDINGS, BARE, NO, THE, A
+from experiments.grammar.particles import CONTRACTIONS
+from experiments.grammar.verbs import PERFECT
+from experiments.grammar.words import Determiner, Preposition, Pronoun
 
 Words = list[str]
 

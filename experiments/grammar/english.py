@@ -1,6 +1,6 @@
 """The English side: agreement, do-support, a and an, where adverbs go."""
 
-from transformer_jax.data.synthetic.meaning import (
+from experiments.grammar.meaning import (
     Argument,
     Clause,
     Gap,
@@ -9,8 +9,8 @@ from transformer_jax.data.synthetic.meaning import (
     PrepositionalPhrase,
     Sentence,
 )
-from transformer_jax.data.synthetic.verbs import BE, DO_PRESENT
-from transformer_jax.data.synthetic.words import Adverb, Pronoun
+from experiments.grammar.verbs import BE, DO_PRESENT
+from experiments.grammar.words import Adverb, Pronoun
 
 Words = list[str]
 

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from itertools import accumulate
 
-from transformer_jax.data.synthetic.clauses import ClauseSampler
-from transformer_jax.data.synthetic.meaning import Clause, Sentence
-from transformer_jax.data.synthetic.particles import (
+from experiments.grammar.clauses import ClauseSampler
+from experiments.grammar.meaning import Clause, Sentence
+from experiments.grammar.particles import (
     ADVERBIAL,
     AND,
     BUT,
@@ -15,9 +15,9 @@ from transformer_jax.data.synthetic.particles import (
     WHY,
     YES_NO,
 )
-from transformer_jax.data.synthetic.phrases import FOR_SUBJECTS, PLAIN, PhraseSampler
-from transformer_jax.data.synthetic.verbs import ASK, OBJECT_VERBS, SAYING_VERBS
-from transformer_jax.data.synthetic.words import Conjunction
+from experiments.grammar.phrases import FOR_SUBJECTS, PLAIN, PhraseSampler
+from experiments.grammar.verbs import ASK, OBJECT_VERBS, SAYING_VERBS
+from experiments.grammar.words import Conjunction
 
 _NON_PAST = ("present", "present", "modal", "future")
 _TENSES = (*_NON_PAST, "past", "past")

@@ -5,8 +5,8 @@ from bisect import bisect
 from collections.abc import Sequence
 from functools import cache
 
-from transformer_jax.data.synthetic.meaning import Gap, NounPhrase, Pair
-from transformer_jax.data.synthetic.nouns import (
+from experiments.grammar.meaning import Gap, NounPhrase, Pair
+from experiments.grammar.nouns import (
     ADJECTIVES,
     ALL,
     EVERY,
@@ -19,7 +19,7 @@ from transformer_jax.data.synthetic.nouns import (
     THIS,
     A,
 )
-from transformer_jax.data.synthetic.words import Adjective, Determiner, Noun, Pronoun
+from experiments.grammar.words import Adjective, Determiner, Noun, Pronoun
 
 DEFINITE = (THE, THE, THE, THIS, *POSSESSIVES)
 PLAIN = (*DEFINITE, A, A, A, A)  # without quantities, whose negation would be ambiguous

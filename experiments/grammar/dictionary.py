@@ -3,9 +3,9 @@
 import re
 from functools import cache
 
-from transformer_jax.data.synthetic.nouns import ADJECTIVES, NOUNS, PRONOUNS
-from transformer_jax.data.synthetic.particles import ADVERBIAL, FREQUENCIES, MANNERS, TIMES
-from transformer_jax.data.synthetic.verbs import (
+from experiments.grammar.nouns import ADJECTIVES, NOUNS, PRONOUNS
+from experiments.grammar.particles import ADVERBIAL, FREQUENCIES, MANNERS, TIMES
+from experiments.grammar.verbs import (
     BE,
     GIVING_VERBS,
     MOTION_VERBS,

@@ -1,6 +1,6 @@
 """Prepositions, adverbials and conjunctions."""
 
-from transformer_jax.data.synthetic.words import Adverb, Conjunction, Preposition
+from experiments.grammar.words import Adverb, Conjunction, Preposition
 
 LOCATIONS = (
     Preposition("in", "in", "dat"),

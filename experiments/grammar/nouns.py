@@ -4,7 +4,7 @@ Every English form has one German counterpart in its construction, so that trans
 function. Nouns that would break this are left out, such as `fish` (singular or plural).
 """
 
-from transformer_jax.data.synthetic.words import (
+from experiments.grammar.words import (
     FIRST,
     PLURAL,
     THIRD,

@@ -1,0 +1,84 @@
+"""A kind of tokenizer of the user's own registers in one place, and nothing else knows it."""
+
+import json
+
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import (
+    NUM_SPECIALS,
+    TOKENIZERS,
+    UNK,
+    Tokenizer,
+    TokenizerConfig,
+    TokenizerKind,
+    load_tokenizers,
+    train_tokenizers,
+)
+
+
+class Letters:
+    """Each letter is a token, and begins a word behind a space."""
+
+    mask_id = None
+
+    def __init__(self, content):
+        self.letters = json.loads(content)
+        self.vocab_size = NUM_SPECIALS + len(self.letters)
+
+    def encode(self, text):
+        return [self.letters.index(c) + NUM_SPECIALS if c in self.letters else UNK for c in text]
+
+    def encode_words(self, words):
+        return [self.encode(word) or [UNK] for word in words]
+
+    def decode(self, ids):
+        return "".join(self.letters[i - NUM_SPECIALS] for i in ids if i >= NUM_SPECIALS)
+
+    def pieces(self, ids):
+        return [self.decode([i]) or "⟨special⟩" for i in ids]
+
+    def starts_word(self, ids):
+        return [i < NUM_SPECIALS or self.decode([i]) == " " for i in ids]
+
+    def count_unknown(self, ids):
+        return list(ids).count(UNK)
+
+
+def train_letters(config, texts, name):
+    letters = sorted(set("".join(texts)), reverse=config.lowercase)
+    return json.dumps(letters[: config.vocab_size - NUM_SPECIALS]).encode()
+
+
+@pytest.fixture
+def letters():
+    before = dict(TOKENIZERS)
+    yield TOKENIZERS.register(
+        "letters", TokenizerKind(train_letters, Letters, ".letters", options=("lowercase",))
+    )
+    TOKENIZERS.restore(before)
+
+
+def test_a_kind_of_the_users_own_is_trained_stored_and_loaded(letters, tmp_path):
+    config = TokenizerConfig("letters", 20, lowercase=True)
+    train_tokenizers(config, {"text": ["a dog", "a cat"]}, tmp_path / "tokenizer")
+    tokenizer: Tokenizer = load_tokenizers(tmp_path / "tokenizer")["text"]
+    assert (tmp_path / "tokenizer" / "text.letters").read_bytes() == train_letters(
+        config, ["a dog", "a cat"], ""
+    )
+    assert tokenizer.decode(tokenizer.encode("a cog")) == "a cog"
+    assert tokenizer.count_unknown(tokenizer.encode("bad")) == 1
+
+
+def test_its_options_are_checked_as_those_of_others(letters):
+    with pytest.raises(ValueError, match="byte_fallback asks for kind bpe, unigram, not letters"):
+        TokenizerConfig("letters", byte_fallback=True)
+    with pytest.raises(ValueError, match="lowercase asks for kind wordpiece, letters, not char"):
+        TokenizerConfig("char", lowercase=True)
+
+
+def test_without_its_module_the_folder_is_not_loaded(letters, tmp_path):
+    train_tokenizers(TokenizerConfig("letters"), {"text": ["a dog"]}, tmp_path / "tokenizer")
+    TOKENIZERS.restore({name: TOKENIZERS[name] for name in TOKENIZERS if name != "letters"})
+    with pytest.raises(UserError, match=r"sides.json: .* no kind .* stores \*.letters; give the"):
+        load_tokenizers(tmp_path / "tokenizer")

@@ -1,0 +1,36 @@
+"""The kinds of tokenizers that come with the package."""
+
+from functools import partial
+
+from transformer_jax.tokenization.config import TOKENIZERS, TokenizerKind
+from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
+from transformer_jax.tokenization.huggingface_training import train_byte_bpe, train_wordpiece
+from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
+from transformer_jax.tokenization.sentencepiece_training import train_sentencepiece
+from transformer_jax.tokenization.specials import NUM_SPECIALS, WORDPIECE_PIECES
+
+_sentencepiece = partial(
+    TokenizerKind, train=train_sentencepiece, load=SentencePieceTokenizer, suffix=".model"
+)
+_hugging_face = partial(TokenizerKind, load=HuggingFaceTokenizer, suffix=".json")
+
+_SUBWORDS = _sentencepiece(options=("character_coverage", "normalization", "byte_fallback"))
+
+TOKENIZERS.register("bpe", _SUBWORDS)
+TOKENIZERS.register("unigram", _SUBWORDS)
+TOKENIZERS.register("char", _sentencepiece(options=("character_coverage", "normalization")))
+TOKENIZERS.register("word", _sentencepiece(options=("character_coverage",)))
+TOKENIZERS.register(
+    "byte_bpe",
+    _hugging_face(
+        train=train_byte_bpe,
+        least_vocab_size=NUM_SPECIALS + 256,  # all bytes are in it
+        keeps_white_space=True,
+    ),
+)
+TOKENIZERS.register(
+    "wordpiece",
+    _hugging_face(
+        train=train_wordpiece, options=("lowercase",), least_vocab_size=len(WORDPIECE_PIECES) + 1
+    ),
+)
