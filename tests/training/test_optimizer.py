@@ -86,13 +86,16 @@ def test_clipping_bounds_the_global_norm_before_adam(gradients):
 
 def test_adamw_decays_matrices_alone():
     config = OptimizerConfig(name="adamw", weight_decay=0.1, warmup_steps=1)
-    params = {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 2.0), "scale": jnp.full((), 2.0)}
+    params = {
+        "inner": {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 2.0)},
+        "norm": {"scale": jnp.full(2, 2.0)},
+    }
     zeros = jax.tree.map(jnp.zeros_like, params)
     (decayed,) = train(config, params, [zeros])
-    rate = paper_rate(1, 1)
-    np.testing.assert_allclose(decayed["kernel"], 2.0 * (1 - rate * 0.1), rtol=1e-6)
-    np.testing.assert_array_equal(decayed["bias"], params["bias"])
-    np.testing.assert_array_equal(decayed["scale"], params["scale"])
+    kernel = 2.0 * (1 - paper_rate(1, 1) * 0.1)
+    np.testing.assert_allclose(decayed["inner"]["kernel"], kernel, rtol=1e-6)
+    np.testing.assert_array_equal(decayed["inner"]["bias"], params["inner"]["bias"])
+    np.testing.assert_array_equal(decayed["norm"]["scale"], params["norm"]["scale"])
 
 
 def test_the_schedule_is_that_of_the_config():
