@@ -11,7 +11,7 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.training import loop as loop_module
-from transformer_jax.training.loop import Loop, TrainConfig
+from transformer_jax.training.loop import Every, Loop, TrainConfig
 from transformer_jax.training.profiling import Profiler
 
 
@@ -34,8 +34,7 @@ class Parts:
         self.events, self.records, self.saved = [], [], {}
         self.before_step = lambda step: None
 
-    def loop(self, **every):
-        every = {"log_every": 100, "evaluate_every": 100, "save_every": 100} | every
+    def loop(self, log_every=100, evaluate_every=100, save_every=100):
         return Loop(
             train_step=self.train_step,
             portable=lambda state: state,
@@ -46,7 +45,7 @@ class Parts:
             learning_rate=lambda updates: updates / 10,
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
-            **every,
+            every=Every(log_every, evaluate_every, save_every),
         )
 
     def train_step(self, state, batch):
