@@ -45,7 +45,7 @@ def write_run(workdir, *, start_step, steps):
             log.record(step, "train", {"loss": 1.0 / step})
 
 
-def test_a_record_is_one_object_with_its_step_split_and_figures(tmp_path):
+def test_a_record_is_one_object_with_its_step_split_and_metrics(tmp_path):
     with RunLog(tmp_path, start_step=0, num_steps=10) as log:
         log.record(5, "train", {"loss": np.float32(2.5), "num_tokens": np.int32(7)})
         log.record(5, "valid", {"bleu": 31.0, "signature": "nrefs:1|case:mixed"})
@@ -62,7 +62,7 @@ def test_a_record_is_on_disk_before_the_run_ends(tmp_path):
         assert read_records(tmp_path)[0]["loss"] == 2.5
 
 
-def test_figures_go_to_weights_and_biases_too(tmp_path, monkeypatch):
+def test_metrics_go_to_weights_and_biases_too(tmp_path, monkeypatch):
     calls = []
 
     class Run:

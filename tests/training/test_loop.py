@@ -60,7 +60,7 @@ class Parts:
             "slots": 10.0,
             "weight": 1.0,
         }
-        sums["loss"] = Figure(self, step, self.losses.get(step, float(step)))
+        sums["loss"] = Pending(self, step, self.losses.get(step, float(step)))
         return State(step), sums | {"grad_norm": self.grad_norms.get(step, 2.0)}
 
     def evaluate(self, step, params):
@@ -94,7 +94,7 @@ class Parts:
         return {step: metrics for step, of, metrics in self.records if of == split}
 
 
-class Figure:
+class Pending:
     """A number still on its way from the device; reading it is an event."""
 
     def __init__(self, parts, step, value):

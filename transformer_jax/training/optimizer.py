@@ -83,9 +83,9 @@ class OptimizerKind:
     """An entry of `OPTIMIZERS`: what lies between clipping and the learning rate.
 
     Attributes:
-      scale: the section -> what is done to gradients before weight decay is added.
+      scale: the config's section -> the transformations before weight decay is added.
       decays: whether `weight_decay` may be set.
-      rescale: what is done after weight decay is added.
+      rescale: the transformations after weight decay is added.
     """
 
     scale: Callable[[OptimizerConfig], Transformations]
@@ -209,7 +209,7 @@ def make_optimizer(
     if config.clip_norm is not None:
         parts.append(optax.clip_by_global_norm(config.clip_norm))
     parts += kind.scale(config)
-    # "adamw" without decay too: saved states have a place for it.
+    # For "adamw" at 0 too: the states of saved runs have a place for it.
     if config.weight_decay or config.name == "adamw":
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=decayed))
     optimizer = optax.chain(*parts, *kind.rescale, optax.scale_by_learning_rate(schedule))

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step, which counts from 0 (section 5.3)."""
+"""Learning rates as functions of the updates done, from 0 (section 5.3)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -55,13 +55,12 @@ def cosine(peak: float, warmup_steps: int, decay_steps: int) -> optax.Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleOptions:
-    """What a schedule is made from: fields of the config's section `optimizer`, and the model's
-    width.
+    """What a schedule is made from: fields of the config's section `optimizer`, and d_model.
 
     Attributes:
-      learning_rate: the peak; for `transformer` a factor.
+      learning_rate: the peak; for `transformer` the factor of equation 3.
       warmup_steps: updates until the peak.
-      decay_steps: updates until the end of the decay; 0 where the config gives none.
+      decay_steps: updates until the end of the decay; 0 if the config gives none.
       d_model: width of the model.
     """
 
