@@ -40,7 +40,7 @@ HOMES = {
     "wandb": {"logs"},
     "matplotlib": {"tools", "sweeps"},
     "orbax": {"checkpoints"},
-    "tensorboardX": {"logs"},
+    "tensorboardX": set(),
     "ml_collections": {"runs", "sweeps", "tools"},
     "tensorflow": set(),
     "torch": set(),

@@ -1,27 +1,32 @@
-"""Sums over tokens that the device makes, and the metrics read from them.
+"""Sums over tokens, made on the device, and the metrics computed from them on the host.
 
-Everything is a sum until the very end, so that batches, micro-batches and devices of unequal
-padding can be added up and divided once.
+Everything stays a sum until the end, so that batches, micro-batches and devices of unequal padding
+add up, and one division gives the mean.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Int, Num
 
-from transformer_jax.losses import cross_entropy
+from transformer_jax.losses import Labels, Logits, cross_entropy
 
-Sums = Mapping[str, jax.Array]
+HostSums = dict[str, Any]
+"""Sums by name, on the host: numbers, or arrays [R] of R replicas."""
 
 
-def token_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
-    """What the metrics of a batch are made of, each a scalar.
+def token_sums(
+    logits: Logits, labels: Labels, weights: Num[Array | np.ndarray, "*B"]
+) -> dict[str, Num[Array, ""]]:
+    """The sums that the metrics of a batch are computed from.
 
     Args:
-      logits: [B, T, V].
-      labels: int32 [B, T].
-      weights: [B, T], 0 where a position does not count.
+      logits: one for each token of the vocabulary.
+      labels: the right tokens.
+      weights: 0 where a position does not count.
 
     Returns:
       "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels ranked
@@ -30,27 +35,34 @@ def token_sums(logits: jax.Array, labels: jax.Array, weights: jax.Array) -> dict
     logits = jax.lax.stop_gradient(logits)
     of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return {
-        "tokens": weights.sum(),
+        "tokens": jnp.sum(weights),
         "nll": (cross_entropy(logits, labels) * weights).sum(),
         "correct": ((of_label >= logits.max(axis=-1)) * weights).sum(),
     }
 
 
-def slot_sums(batch: Mapping[str, jax.Array], features: Sequence[str]) -> dict[str, jax.Array]:
-    """ "filled", the slots of a packed batch's features that hold a token, and "slots", all."""
+def slot_sums(
+    batch: Mapping[str, Int[Array, "B T"]], features: Sequence[str]
+) -> dict[str, Num[Array, ""]]:
+    """How full these features of a packed batch are.
+
+    Returns:
+      "filled" (slots that hold a token) and "slots" (all of them).
+    """
+    filled = [(batch[f"{feature}_segment_ids"] > 0).sum() for feature in features]
     return {
-        "filled": sum((batch[f"{feature}_segment_ids"] > 0).sum() for feature in features),
+        "filled": jnp.asarray(sum(filled)),
         "slots": jnp.float32(sum(batch[feature].size for feature in features)),
     }
 
 
-def add_sums(sums: Sums, more: Sums) -> dict[str, np.ndarray]:
-    """Adds figure by figure, on the host in double precision; of replicas, each by itself."""
+def add_sums(sums: Mapping[str, Any], more: Mapping[str, Any]) -> HostSums:
+    """The sums of both, name by name, in double precision; of replicas, each by itself."""
     return {name: np.float64(value) + sums.get(name, 0.0) for name, value in more.items()}
 
 
-def metrics_of(sums: Sums) -> dict[str, np.ndarray]:
-    """From sums, numbers or arrays [R] of replicas, to what is reported.
+def metrics_of(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics that sums amount to, numbers or arrays [R] as the sums are.
 
     Returns:
       "loss" (nats a token, smoothed as in training), "perplexity" (of the unsmoothed likelihood),

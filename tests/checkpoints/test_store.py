@@ -17,6 +17,7 @@ import optax
 import pytest
 
 from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.selection import find_checkpoint
 from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 from transformer_jax.errors import UserError
 
@@ -49,6 +50,11 @@ def assert_same(restored, saved):
     for got, want in zip(jax.tree.leaves(restored), jax.tree.leaves(saved), strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+
+
+def step_of(checkpoints, which):
+    """The step of the checkpoint that `which` names, all of its items intact."""
+    return int(find_checkpoint(checkpoints.directory, which).name)
 
 
 def save_steps(directory, steps, scores=None, **config):
@@ -135,6 +141,7 @@ def test_restores_onto_the_devices_asked_for(run):
     program = f"""
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from transformer_jax.checkpoints.selection import find_checkpoint
 from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
 target = {{
@@ -182,7 +189,7 @@ def test_the_latest_and_the_best_are_kept(tmp_path):
     scores = {1: 1.0, 2: 5.0, 3: 2.0, 4: float("nan"), 5: 3.0, 6: 3.0}
     checkpoints = save_steps(tmp_path, scores, scores, keep=2)
     assert steps_in(tmp_path) == [2, 5, 6]
-    assert checkpoints.resolve("best") == 2
+    assert step_of(checkpoints, "best") == 2
     # Also by a process that comes later.
     save_steps(tmp_path, [7, 8], {7: 0.0, 8: 6.0}, keep=1)
     assert steps_in(tmp_path) == [8]
@@ -195,7 +202,7 @@ def test_without_scores_only_the_latest_are_kept(tmp_path):
 
 def test_the_newer_of_equally_good_checkpoints_is_the_best(tmp_path):
     checkpoints = save_steps(tmp_path, [1, 2, 3], {1: 5.0, 2: 5.0, 3: 1.0})
-    assert checkpoints.resolve("best") == 2
+    assert step_of(checkpoints, "best") == 2
 
 
 def test_an_unfinished_save_is_not_the_latest_step(tmp_path, monkeypatch):
@@ -229,7 +236,7 @@ def test_a_config_without_sense_is_refused(field):
 
 def test_a_checkpoint_is_named_by_step_latest_or_best(run):
     names = {None: 3, "latest": 3, "best": 1, 2: 2, "2": 2}
-    assert {which: run.resolve(which) for which in names} == names
+    assert {which: step_of(run, which) for which in names} == names
 
 
 def test_no_checkpoint(tmp_path):
@@ -240,13 +247,13 @@ def test_no_checkpoint(tmp_path):
 @pytest.mark.parametrize("which", [4, "4", "newest", "-1"])
 def test_a_checkpoint_that_is_not_there(run, which):
     with pytest.raises(UserError, match=f"no checkpoint {which} in .* 1, 2, 3"):
-        run.resolve(which)
+        step_of(run, which)
 
 
 def test_no_best_without_scores(tmp_path):
     checkpoints = save_steps(tmp_path, [1])
     with pytest.raises(UserError, match="has a score"):
-        checkpoints.resolve("best")
+        step_of(checkpoints, "best")
 
 
 # --- Damage ---
@@ -265,9 +272,9 @@ def test_a_flipped_bit_in_any_file_is_found(run):
         written = path.read_bytes()
         flip_bit(path)
         with pytest.raises(UserError, match="damaged: " + str(path.relative_to(folder))):
-            run.resolve(3)
+            step_of(run, 3)
         path.write_bytes(written)
-    assert run.resolve(3) == 3
+    assert step_of(run, 3) == 3
 
 
 def test_of_damaged_checkpoints_the_next_newest_is_read_with_one_warning_each(run, caplog):
@@ -283,7 +290,7 @@ def test_of_damaged_checkpoints_the_next_newest_is_read_with_one_warning_each(ru
 
 def test_of_a_damaged_best_the_next_best_is_read(run, caplog):
     flip_bit(run.directory / "1" / "metrics" / "metrics")
-    assert run.resolve("best") == 3
+    assert step_of(run, "best") == 3
     assert len(caplog.records) == 1
 
 
@@ -328,6 +335,7 @@ def test_a_run_that_goes_on_clears_what_a_killed_one_left(run):
 def test_a_killed_run_can_be_resumed(tmp_path, delay):
     program = f"""
 import jax.numpy as jnp
+from transformer_jax.checkpoints.selection import find_checkpoint
 from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
 checkpoints = Checkpoints({str(tmp_path)!r}, CheckpointConfig(keep=2, keep_params=3))
 for step in range(1, 100000):
@@ -380,7 +388,7 @@ def test_a_failed_save_is_one_line_and_leaves_earlier_checkpoints(
     assert "\n" not in str(error.value) and "File too large" in str(error.value)
     checkpoints.close()
     assert capfd.readouterr().err == ""
-    assert checkpoints.resolve(None) == 1
+    assert step_of(checkpoints, None) == 1
 
 
 def test_a_directory_that_cannot_be_written(tmp_path):

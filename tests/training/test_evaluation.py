@@ -58,7 +58,7 @@ def test_decoded_examples_are_spread_evenly(num_decoded, chosen):
     assert evaluator([0, 1, 2, 3], num_decoded).decoded == chosen
 
 
-def test_the_same_parameters_have_the_same_figures_again():
+def test_the_same_parameters_have_the_same_metrics_again():
     evaluate = evaluator(range(7))
     first = evaluate(1.0)
     assert evaluate(2.0) != first

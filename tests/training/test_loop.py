@@ -11,7 +11,7 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.training import loop as loop_module
-from transformer_jax.training.loop import Loop, TrainConfig
+from transformer_jax.training.loop import Every, Loop, TrainConfig
 from transformer_jax.training.profiling import Profiler
 
 
@@ -34,8 +34,7 @@ class Parts:
         self.events, self.records, self.saved = [], [], {}
         self.before_step = lambda step: None
 
-    def loop(self, **every):
-        every = {"log_every": 100, "evaluate_every": 100, "save_every": 100} | every
+    def loop(self, log_every=100, evaluate_every=100, save_every=100):
         return Loop(
             train_step=self.train_step,
             portable=lambda state: state,
@@ -46,7 +45,7 @@ class Parts:
             learning_rate=lambda updates: updates / 10,
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
-            **every,
+            every=Every(log_every, evaluate_every, save_every),
         )
 
     def train_step(self, state, batch):
@@ -61,7 +60,7 @@ class Parts:
             "slots": 10.0,
             "weight": 1.0,
         }
-        sums["loss"] = Figure(self, step, self.losses.get(step, float(step)))
+        sums["loss"] = Pending(self, step, self.losses.get(step, float(step)))
         return State(step), sums | {"grad_norm": self.grad_norms.get(step, 2.0)}
 
     def evaluate(self, step, params):
@@ -95,7 +94,7 @@ class Parts:
         return {step: metrics for step, of, metrics in self.records if of == split}
 
 
-class Figure:
+class Pending:
     """A number still on its way from the device; reading it is an event."""
 
     def __init__(self, parts, step, value):

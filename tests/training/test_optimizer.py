@@ -8,12 +8,16 @@ import optax
 import pytest
 
 from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
 from transformer_jax.training.optimizer import (
-    SCALINGS,
+    OPTIMIZERS,
     OptimizerConfig,
+    OptimizerKind,
     make_optimizer,
     make_schedule,
 )
+from transformer_jax.training.schedules import SCHEDULES, ScheduleKind
 from transformer_jax.training.state import TrainState
 
 D_MODEL = 64
@@ -86,13 +90,16 @@ def test_clipping_bounds_the_global_norm_before_adam(gradients):
 
 def test_adamw_decays_matrices_alone():
     config = OptimizerConfig(name="adamw", weight_decay=0.1, warmup_steps=1)
-    params = {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 2.0), "scale": jnp.full((), 2.0)}
+    params = {
+        "inner": {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 2.0)},
+        "norm": {"scale": jnp.full(2, 2.0)},
+    }
     zeros = jax.tree.map(jnp.zeros_like, params)
     (decayed,) = train(config, params, [zeros])
-    rate = paper_rate(1, 1)
-    np.testing.assert_allclose(decayed["kernel"], 2.0 * (1 - rate * 0.1), rtol=1e-6)
-    np.testing.assert_array_equal(decayed["bias"], params["bias"])
-    np.testing.assert_array_equal(decayed["scale"], params["scale"])
+    kernel = 2.0 * (1 - paper_rate(1, 1) * 0.1)
+    np.testing.assert_allclose(decayed["inner"]["kernel"], kernel, rtol=1e-6)
+    np.testing.assert_array_equal(decayed["inner"]["bias"], params["inner"]["bias"])
+    np.testing.assert_array_equal(decayed["norm"]["scale"], params["norm"]["scale"])
 
 
 def test_the_schedule_is_that_of_the_config():
@@ -234,7 +241,7 @@ def test_muon_leaves_frozen_parameters():
 def test_all_but_adam_decay_matrices():
     params = layer(np.random.default_rng(0))
     zeros = jax.tree.map(jnp.zeros_like, params)
-    for name in SCALINGS:
+    for name in OPTIMIZERS:
         if name in ("adam", "lamb"):  # lamb's update is of the parameter's size, whatever the decay
             continue
         config = OptimizerConfig(name=name, weight_decay=0.1, warmup_steps=1)
@@ -247,11 +254,92 @@ def test_all_but_adam_decay_matrices():
             np.testing.assert_allclose(decayed[module][leaf], expected, rtol=1e-5, err_msg=name)
 
 
+GPT2 = {
+    "task.name": "language_modeling",
+    "model.architecture": "decoder_only",
+    "model.initialization": "gpt2",
+}
+GPT2_DECAYED = {
+    "embedding/table",
+    "input/positions/table",
+    "decoder/layer_0/self_attention/query/kernel",
+    "decoder/layer_0/self_attention/key/kernel",
+    "decoder/layer_0/self_attention/value/kernel",
+    "decoder/layer_0/self_attention/output/kernel",
+    "decoder/layer_0/feed_forward/inner/kernel",
+    "decoder/layer_0/feed_forward/outer/kernel",
+}
+BERT = {
+    "task.name": "masked_lm",
+    "model.architecture": "encoder_only",
+    "model.initialization": "bert",
+    "model.embedding_norm": True,
+    "model.num_token_types": 2,
+}
+BERT_DECAYED = {
+    "embedding/table",
+    "input/positions/table",
+    "input/token_types",
+    "encoder/layer_0/self_attention/query/kernel",
+    "encoder/layer_0/self_attention/key/kernel",
+    "encoder/layer_0/self_attention/value/kernel",
+    "encoder/layer_0/self_attention/output/kernel",
+    "encoder/layer_0/feed_forward/inner/kernel",
+    "encoder/layer_0/feed_forward/outer/kernel",
+    "prediction_head/transform/kernel",
+}
+
+
+@pytest.fixture(scope="module", params=["gpt2", "bert"])
+def published_model(request, tiny_config, random_params):
+    """Parameters of one layer as in a published model, all drawn, and the paths that decay."""
+    changes, decayed = {"gpt2": (GPT2, GPT2_DECAYED), "bert": (BERT, BERT_DECAYED)}[request.param]
+    common = {"model.positions": "learned", "model.attention_bias": "all", "model.num_layers": 1}
+    settings = read_settings(tiny_config(common | changes))
+    task = build.build_task(settings, {"text": 20}, tokenizers=None)
+    return random_params(task), decayed
+
+
+@pytest.mark.parametrize("name", [name for name, kind in OPTIMIZERS.items() if kind.decays])
+def test_these_parameters_decay_and_no_biases_or_scales(published_model, name):
+    """Without gradients an update is weight decay alone."""
+    params, decayed = published_model
+    config = OptimizerConfig(name=name, weight_decay=0.1, warmup_steps=1)
+    (after,) = train(config, params, [jax.tree.map(np.zeros_like, params)])
+    changed = jax.tree.map(lambda a, b: bool((a != b).any()), params, after)
+    paths = flax.traverse_util.flatten_dict(changed, sep="/")
+    assert {path for path, is_changed in paths.items() if is_changed} == decayed
+    assert {"bias", "scale"} <= {path.rpartition("/")[2] for path in paths.keys() - decayed}
+
+
+@pytest.fixture
+def entries_taken_back():
+    before = [(registry, dict(registry)) for registry in (OPTIMIZERS, SCHEDULES)]
+    yield
+    for registry, entries in before:
+        registry.restore(entries)
+
+
+@pytest.mark.usefixtures("entries_taken_back")
+def test_a_part_of_ones_own_is_chosen_by_its_name():
+    def signs(config):
+        return [optax.scale_by_sign()]
+
+    def halving(options):
+        return lambda count: options.learning_rate * 0.5**count
+
+    OPTIMIZERS.register("signs", OptimizerKind(signs))
+    SCHEDULES.register("halving", ScheduleKind(halving))
+    config = OptimizerConfig(name="signs", schedule="halving", learning_rate=0.4)
+    history = train(config, jnp.zeros(2), np.array([[3.0, -5.0], [2.0, 1.0]], np.float32))
+    np.testing.assert_allclose(history, [[-0.4, 0.4], [-0.6, 0.2]], rtol=1e-6)
+
+
 def test_every_optimizers_state_is_restored(tmp_path):
     rng = np.random.default_rng(0)
     params, grads = layer(rng), layer(rng)
     states = {}
-    for name in SCALINGS:
+    for name in OPTIMIZERS:
         config = OptimizerConfig(name=name)
         optimizer = make_optimizer(config, make_schedule(config, D_MODEL))
         states[name] = optimizer.update(grads, optimizer.init(params), params)[1]

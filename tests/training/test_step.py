@@ -1,5 +1,7 @@
 """The training step: sums divided once, one micro-batch after another, a key for every step."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.step import make_train_step
+from transformer_jax.training.step import train_step
 
 LEARNING_RATE = 0.5
 
@@ -30,9 +32,13 @@ def batch():
     return {"x": x, "y": y, "weight": np.array([1, 0, 0, 0, 1, 1], np.float32)}
 
 
+def jit_step(loss_fn, optimizer, **options):
+    return jax.jit(partial(train_step, loss_fn=loss_fn, optimizer=optimizer, **options))
+
+
 def sgd_step(loss_fn=squared_error, accumulation_steps=1, learning_rate=LEARNING_RATE):
     optimizer = optax.sgd(learning_rate)
-    step = jax.jit(make_train_step(loss_fn, optimizer, accumulation_steps))
+    step = jit_step(loss_fn, optimizer, accumulation_steps=accumulation_steps)
     return step, lambda params: TrainState.create(params, optimizer, jax.random.key(3))
 
 
@@ -84,8 +90,8 @@ def test_every_step_and_every_micro_batch_has_its_own_key(batch):
 def test_the_moving_average_follows_the_parameters_that_train(batch):
     decay = 0.6
     optimizer = optax.sgd(LEARNING_RATE / 10)
-    plain = jax.jit(make_train_step(squared_error, optimizer))
-    averaging = jax.jit(make_train_step(squared_error, optimizer, ema_decay=decay))
+    plain = jit_step(squared_error, optimizer)
+    averaging = jit_step(squared_error, optimizer, ema_decay=decay)
     start = {"w": jnp.array([0.5, -1.0, 2.0])}
     alone = TrainState.create(start, optimizer, jax.random.key(3))
     state = TrainState.create(start, optimizer, jax.random.key(3), averaged=True)

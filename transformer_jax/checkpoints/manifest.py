@@ -1,6 +1,6 @@
 """SHA-256 manifests: whether the files of a folder are still those that were written.
 
-Orbax keeps no checksum over contents: a flipped bit in an array restores without a word.
+Orbax keeps no checksum of contents: an array with a flipped bit would restore without an error.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ MANIFEST = "manifest.json"
 def write(folder: Path) -> None:
     """Records size (bytes) and SHA-256 of every file in the subfolders of `folder`.
 
-    Files at the top of `folder` are left out: they are Orbax's own notes, which it still rewrites
-    while it commits, and nothing is restored from them.
+    Files directly in `folder` are left out: Orbax rewrites them while it commits, and nothing is
+    restored from them.
     """
     files = sorted(path for path in folder.glob("*/**/*") if path.is_file())
     entries = {path.relative_to(folder).as_posix(): _entry(path) for path in files}
@@ -23,10 +23,13 @@ def write(folder: Path) -> None:
 
 
 def damage(folder: Path, subfolders: Collection[str] | None = None) -> str | None:
-    """Names the first file that is not as it was written and says why; None if all are.
+    """A text that names the first damaged file and the reason; None if all are as written.
 
-    Files that the manifest does not list do no harm and are not looked at. With `subfolders`, only
-    the files in these are checked, which spares reading the others.
+    Files that the manifest does not list are ignored.
+
+    Args:
+      folder: of a checkpoint.
+      subfolders: where to look; None: everywhere.
     """
     try:
         entries = json.loads((folder / MANIFEST).read_text()).items()

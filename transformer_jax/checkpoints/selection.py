@@ -1,4 +1,4 @@
-"""Which checkpoint is meant by "latest", "best" or a step, passing over the damaged ones."""
+"""Which checkpoint "latest", "best" or a step names; damaged ones are skipped."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
@@ -10,18 +10,23 @@ from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-Which = int | str | None  # a step or its digits, "best", "latest"; None is the latest
+Which = int | str | None
+"""A step or its digits, "best", "latest"; None is the latest."""
 
 
 def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEMS) -> Path:
     """The folder of the checkpoint that `which` names, its `items` compared with their manifest.
 
-    "best" is the one of the highest score, the newer of equals. In search of the latest and the
-    best, damaged ones are passed over with a warning; a damaged step asked for by number is an
-    error.
+    "best" has the highest score, and is the newest of equals. For "latest" and "best", damaged
+    checkpoints are skipped with a warning; a step named by its number must be intact.
+
+    Args:
+      directory: of the checkpoints.
+      which: a step or its digits, "best", "latest" or None (the latest).
+      items: what is going to be read of it.
 
     Raises:
-        UserError: there is no such checkpoint, or it is damaged.
+      UserError: there is no such checkpoint, or it is damaged.
     """
     folders = step_folders(directory)
     if not folders:
@@ -40,7 +45,7 @@ def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEM
 
 
 def intact(folders: Iterable[Path], items: Collection[str]) -> Iterator[Path]:
-    """Those of `folders` whose `items` are as they were written; warns about each other one."""
+    """Yields the folders whose `items` are as they were written; warns about each other one."""
     for folder in folders:
         if problem := manifest.damage(folder, items):
             logger.warning("skipping the damaged checkpoint %s: %s", folder, problem)
@@ -59,8 +64,11 @@ def _named(directory: Path, folders: dict[int, Path], which: str, items: Collect
 
 
 def _best_first(directory: Path, newest_first: list[Path]) -> list[Path]:
-    scores = {folder: read_score(folder) for folder in intact(newest_first, (METRICS,))}
-    scored = [folder for folder, score in scores.items() if score is not None]
-    if not scored:
+    scores: dict[Path, float] = {}
+    for folder in intact(newest_first, (METRICS,)):
+        score = read_score(folder)
+        if score is not None:
+            scores[folder] = score
+    if not scores:
         raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
-    return sorted(scored, key=lambda folder: scores[folder], reverse=True)
+    return sorted(scores, key=scores.__getitem__, reverse=True)

@@ -1,10 +1,10 @@
 """The folder of one checkpoint: its items and how they are read.
 
 `params` (parameters), `training` (the rest of the state: step, optimizer moments, random key),
-`data` (where the data iterator stands) and `metrics` (the score) are separate items, so that
+`data` (the state of the data iterator) and `metrics` (the score) are separate items, so that
 parameters can be read alone. The arrays of an item are stored flat, by their path in the tree
-("encoder/layer_0/attention/query/kernel"): the files know nothing of Flax or optax, and what does
-not fit can be named.
+("encoder/layer_0/attention/query/kernel"): the files depend on neither Flax nor optax, and messages
+can name what does not fit.
 """
 
 import contextlib
@@ -19,17 +19,18 @@ import orbax.checkpoint as ocp
 
 from transformer_jax.errors import UserError
 
-# Orbax reports its doings, and its failures with tracebacks, through absl's logger. What goes wrong
-# is raised here as one line, so nothing of Orbax's needs to reach stderr.
+# Orbax logs its progress, and its failures with tracebacks, through absl. Failures are raised here
+# as one line, so nothing of Orbax needs to reach stderr.
 logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 PARAMS, TRAINING, DATA, METRICS = ITEMS = ("params", "training", "data", "metrics")
 
-Leaves = dict[str, Any]  # path in the tree -> array
+Leaves = dict[str, Any]
+"""Arrays, or their shapes, by their path in the tree."""
 
 
 def step_folders(directory: Path) -> dict[int, Path]:
-    """The folders of finished steps, ascending. (Orbax names a folder by its step to commit it.)"""
+    """The folders of finished steps, ascending. (Orbax commits by renaming to the bare step.)"""
     if not directory.is_dir():
         return {}
     folders = {int(path.name): path for path in directory.iterdir() if path.name.isdecimal()}
@@ -43,14 +44,14 @@ def named_leaves(tree: Any) -> Leaves:
 
 
 def fill(tree: Any, leaves: Leaves) -> Any:
-    """The inverse of `named_leaves`: `tree` with `leaves` in the place of its own."""
+    """The inverse of `named_leaves`: `tree` with these leaves."""
     return jax.tree.unflatten(
         jax.tree.structure(tree), [leaves[name] for name in named_leaves(tree)]
     )
 
 
 def split_state(state: Any) -> tuple[Leaves, Leaves]:
-    """The leaves of the state's `params`, by their path below it, and all its other leaves."""
+    """(the leaves of `state.params`, by their path within it; all other leaves of the state)."""
     prefix = PARAMS + "/"
     leaves = named_leaves(state)
     inside = {name for name in leaves if name.startswith(prefix)}
@@ -64,23 +65,23 @@ def join_state(state: Any, params: Leaves, training: Leaves) -> Any:
 
 
 def saved_arrays(folder: Path, item: str) -> Leaves:
-    """Shapes and dtypes of one item's arrays, as they were saved; UserError if unreadable."""
+    """Shapes and dtypes of the saved arrays of an item; raises UserError if unreadable."""
     with _reading(folder / item), ocp.StandardCheckpointer() as reader:
         return dict(reader.metadata(folder / item).item_metadata.items())
 
 
 def read_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
-    """Reads one item's arrays onto the shardings of `abstract` (default: the first local device).
+    """Reads the arrays of an item onto the shardings of `abstract`, else the first local device.
 
     Raises:
-        UserError: the stored names, shapes or dtypes are not those of `abstract`, or unreadable.
+      UserError: unreadable, or the saved names, shapes or dtypes are not those of `abstract`.
     """
     _require_fit(folder / item, saved_arrays(folder, item), abstract)
     return read_some_arrays(folder, item, abstract)
 
 
 def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
-    """As `read_arrays`, of arrays known to be saved so; what else there is stays unread."""
+    """Reads those arrays of an item that `abstract` names and that are known to fit."""
     targets = {name: _target(leaf) for name, leaf in abstract.items()}
     arguments = ocp.args.PyTreeRestore(
         targets,
@@ -92,13 +93,13 @@ def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
 
 
 def read_data(folder: Path) -> Any:
-    """Reads the state of the data iterator (it was JSON: tuples have become lists)."""
+    """Reads the state of the data iterator; stored as JSON, so tuples come back as lists."""
     with _reading(folder / DATA):
         return ocp.JsonCheckpointHandler().restore(folder / DATA)
 
 
 def read_score(folder: Path) -> float | None:
-    """Reads the score (higher is better); None if the step was saved without one."""
+    """Reads the score, higher is better; None if the step was saved without one."""
     if not (folder / METRICS).is_dir():
         return None
     with _reading(folder / METRICS):
@@ -107,16 +108,16 @@ def read_score(folder: Path) -> float | None:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Files whose manifest fits may hold anything all the same: one line for whatever comes."""
+    """Turns any error into a UserError of one line: intact files may still hold anything."""
     try:
         yield
-    except Exception as error:  # of several libraries below
+    except Exception as error:  # Orbax raises the errors of several libraries
         reason = (str(error) or repr(error)).splitlines()[0][:200]
         raise UserError(f"{path} cannot be read: {reason}; take another checkpoint") from error
 
 
 def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
-    """What is saved of another shape or dtype than wanted, a text for each."""
+    """A text for each array that is saved with another shape or dtype than wanted."""
     return [
         f"{name} is saved as {_describe(saved[name])}, expected {_describe(wanted[name])}"
         for name in wanted
@@ -141,7 +142,7 @@ def _describe(leaf: Any) -> str:
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
-    # Without an explicit sharding Orbax asks for the very devices that the array was saved from.
+    # Without an explicit sharding Orbax asks for the devices that the array was saved from.
     sharding = getattr(leaf, "sharding", None)
     if sharding is None:
         sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

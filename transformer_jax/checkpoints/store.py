@@ -1,7 +1,7 @@
 """Checkpoints of a run: what is saved, what is kept, and how it is read back.
 
-Layout of the directory: `STEP/` is one full checkpoint (see `step_folder`), `snapshots/STEP/` holds
-parameters alone, to average over more steps than full checkpoints are kept of.
+Layout of the directory: `STEP/` is a full checkpoint (see `step_folder`), `snapshots/STEP/` holds
+parameters alone, so that the mean can be taken over more steps than have full checkpoints.
 """
 
 import itertools
@@ -39,13 +39,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When to save, and how much to keep."""
+    """When to save, and how much to keep.
+
+    Attributes:
+      every_steps: updates between two checkpoints.
+      keep: how many of the latest checkpoints to keep; the best one is kept besides.
+      keep_params: how many of the latest snapshots of the parameters to keep, to average over.
+
+    Raises:
+      ValueError: a value out of range.
+    """
 
     every_steps: int = 1000
-    keep: int = 3  # the latest full checkpoints; the best one is kept besides
-    keep_params: int = 0  # the latest parameters-only snapshots, to average over
+    keep: int = 3
+    keep_params: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.every_steps < 1 or self.keep < 1 or self.keep_params < 0:
             raise ValueError(
                 "every_steps and keep must be at least 1 and keep_params at least 0: "
@@ -56,9 +65,9 @@ class CheckpointConfig:
 class Checkpoints:
     """The checkpoints in `directory`.
 
-    Reading changes nothing on disk and may go on beside a training process. What is read has been
-    compared with its SHA-256 manifest; see `selection.find_checkpoint` for how `which` names a
-    checkpoint and what becomes of damaged ones.
+    Reading changes nothing on disk and is safe while another process trains. Whatever is read has
+    been compared with its SHA-256 manifest. `selection.find_checkpoint` says how `which` names a
+    checkpoint, and how damaged ones are treated.
     """
 
     def __init__(self, directory: Path | str, config: CheckpointConfig):
@@ -73,21 +82,24 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def save(self, step: int, state: Any, data_state: Any, metrics: dict | None = None) -> None:
+    def save(
+        self, step: int, state: Any, data_state: Any, metrics: dict[str, float] | None = None
+    ) -> None:
         """Saves in the background; the arrays may be donated as soon as this returns.
 
-        Nothing happens for a step that is there already.
+        Nothing happens for a step that is already saved.
 
         Args:
-            state: a tree of jax arrays with the parameters at its `params`. Random keys go in as
-                their data (`jax.random.key_data`).
-            data_state: where the data iterator stands; anything that JSON can hold.
-            metrics: {"score": number, ...}, higher is better. Without it, or with a score of NaN,
-                the step is no candidate for the best.
+          step: updates done.
+          state: a tree of jax arrays with the parameters at its `params`. Random keys go in as
+            their data (`jax.random.key_data`).
+          data_state: where the data iterator stands; anything that JSON can hold.
+          metrics: {"score": number, ...}, higher is better. Without it, or with a score of NaN,
+            the step is no candidate for the best.
 
         Raises:
-            UserError: this save, or the one before, failed (disk full, no permission ...).
-            TypeError: JSON cannot hold `data_state`.
+          UserError: this save, or the one before, failed (disk full, no permission ...).
+          TypeError: JSON cannot hold `data_state`.
         """
         params, training = split_state(jax.tree.map(_detached, state))
         items = {
@@ -103,12 +115,12 @@ class Checkpoints:
             writer.save(step, {PARAMS: items[PARAMS]}, None)
 
     def wait(self) -> None:
-        """Blocks until what was saved is on disk; UserError if that failed."""
+        """Blocks until all saves are on disk; raises UserError if one failed."""
         for writer in self._opened:
             writer.wait()
 
     def close(self) -> None:
-        """Waits and ends the background threads; UserError as from `wait`."""
+        """Waits and ends the background threads; raises UserError as `wait` does."""
         while self._opened:
             self._opened.pop().close()
 
@@ -116,24 +128,20 @@ class Checkpoints:
         """The newest finished step, damaged or not; None if there is none."""
         return max(step_folders(self.directory), default=None)
 
-    def resolve(self, which: Which) -> int:
-        """The step of the intact checkpoint that `which` names; UserError if there is none."""
-        return int(find_checkpoint(self.directory, which).name)
-
     def restore(self, which: Which, abstract_state: Any) -> tuple[int, Any, Any]:
         """Reads a whole checkpoint, bit for bit as it was saved.
 
         Args:
-            which: a step, "best", "latest" or None (the latest).
-            abstract_state: the state's tree of `jax.ShapeDtypeStruct` (or of arrays). The arrays
-                come back with its shardings, whatever devices they were saved from; without a
-                sharding, on the first local device.
+          which: a step, "best", "latest" or None (the latest).
+          abstract_state: the state's tree of `jax.ShapeDtypeStruct` (or of arrays). The arrays
+            come back with its shardings, whatever devices they were saved from; without a
+            sharding, on the first local device.
 
         Returns:
-            (step, state, data_state)
+          (step, state, data_state)
 
         Raises:
-            UserError: there is no such checkpoint, it is damaged, or it does not fit.
+          UserError: there is no such checkpoint, it is damaged, or it does not fit.
         """
         folder = find_checkpoint(self.directory, which)
         params, training = split_state(abstract_state)
@@ -142,11 +150,11 @@ class Checkpoints:
         return int(folder.name), join_state(abstract_state, params, training), read_data(folder)
 
     def data_state(self, which: Which) -> Any:
-        """Where the data iterator stood; else as `restore`."""
+        """The state of the data iterator; `which` and errors as for `restore`."""
         return read_data(find_checkpoint(self.directory, which))
 
     def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
-        """Reads (and compares) the parameters alone: (step, params). Else as `restore`."""
+        """Reads the parameters alone, (step, params); arguments and errors as for `restore`."""
         folder = find_checkpoint(self.directory, which, (PARAMS,))
         params = read_arrays(folder, PARAMS, named_leaves(abstract_params))
         return int(folder.name), fill(abstract_params, params)
@@ -155,10 +163,10 @@ class Checkpoints:
         """The mean, taken in float32, of the last `count` saved parameters up to step `which`.
 
         Returns:
-            (the steps, newest first; params)
+          (the steps, newest first; params)
 
         Raises:
-            UserError: there are fewer, or as `restore`.
+          UserError: there are fewer, or as for `restore`.
         """
         last = int(find_checkpoint(self.directory, which, (PARAMS,)).name)
         kept = step_folders(self._snapshots) | step_folders(self.directory)
@@ -175,7 +183,7 @@ class Checkpoints:
         return steps, fill(abstract_params, _mean(chosen, named_leaves(abstract_params)))
 
     def _writers(self) -> list[CheckpointWriter]:
-        # Opened by the first save: one who only reads must not touch the directory.
+        # Opened by the first save, since reading must not touch the directory.
         if not self._opened:
             best = BestN(
                 get_metric_fn=lambda metrics: metrics["score"],
@@ -198,7 +206,7 @@ def _mean(folders: list[Path], abstract: Leaves) -> Leaves:
 
 
 def _detached(leaf: jax.Array) -> jax.Array:
-    # Orbax reads a CPU array in place while it writes, and a step that donates the array would wait
-    # for that. From other devices it copies to the host before it returns.
+    # Orbax writes a CPU array from its own memory, in the background: a step that donates the array
+    # would have to wait. From other devices Orbax copies to the host before it returns.
     on_cpu = all(device.platform == "cpu" for device in leaf.devices())
     return jnp.copy(leaf) if on_cpu else leaf

@@ -18,21 +18,21 @@ from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_NAMED = 8  # parameters that one message names
+_NAMED = 8  # how many parameters a message names
 
 
 def warm_start(params: Any, workdir: Path) -> Any:
-    """`params` with the values of another run's latest checkpoint wherever both have a parameter.
+    """`params` with the values from another run's latest checkpoint where it has the parameter.
 
-    Says what was loaded, what is new (keeps its fresh value) and what was left out (is not in this
-    model).
+    Logs how much was loaded, which parameters keep their fresh values, and which of the checkpoint
+    are not in this model.
 
     Args:
       params: fresh ones; values are read onto their shardings.
       workdir: of the other run.
 
     Raises:
-      UserError: it has no checkpoint, nothing in common, or a parameter has another shape there.
+      UserError: that run has no checkpoint or no parameter of this model, or one of another shape.
     """
     folder = find_checkpoint(workdir.absolute() / "checkpoints", "latest", (PARAMS,))
     saved, wanted = saved_arrays(folder, PARAMS), named_leaves(params)

@@ -19,14 +19,18 @@ logger = logging.getLogger(__name__)
 class CheckpointWriter:
     """Writes the steps of one directory and deletes those that `policy` does not keep.
 
-    All processes of a job write, each the parts of the arrays that it holds, and call each method
-    in the same order. The directory is one that they share.
+    All processes of a job share the directory, call each method in the same order, and each write
+    the parts of the arrays that they hold.
 
-    Whoever writes a directory owns it: on opening, what a killed process left half written and
-    damaged steps (with a warning) are deleted, so that neither counts among those kept.
+    The writer owns the directory: on opening it deletes unfinished steps of killed processes and,
+    with a warning, damaged steps, so that neither counts among those kept.
+
+    Args:
+      directory: of the steps.
+      policy: which steps to keep.
 
     Raises:
-        UserError: the directory cannot be written; also from `save`, `wait` and `close`.
+      UserError: the directory cannot be written; also from `save`, `wait` and `close`.
     """
 
     def __init__(self, directory: Path, policy: PreservationPolicy):
@@ -39,9 +43,9 @@ class CheckpointWriter:
             raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
 
     def save(self, step: int, items: dict[str, Any], metrics: dict[str, Any] | None) -> None:
-        """Starts to save `items` (Orbax save arguments by name), once the save before has finished.
+        """Starts to save `items` (Orbax save arguments by name) once the previous save has ended.
 
-        Nothing happens for a step that is there already.
+        Nothing happens for a step that is already saved.
         """
         self.wait()
         if step in step_folders(self._directory):
@@ -72,24 +76,25 @@ class CheckpointWriter:
             best_fn=lambda metrics: metrics["score"],
             preservation_policy=policy,
             cleanup_tmp_directories=True,
-            # Two writers save at once: their processes must not take each other's barriers.
+            # Two writers save at once; each needs barriers of its own.
             multiprocessing_options=ocp.options.MultiprocessingOptions(
                 barrier_sync_key_prefix=self._directory.name
             ),
             async_options=ocp.AsyncOptions(
                 post_finalization_callback=self._write_manifest,
-                # Orbax numbers these operations globally: two writers would take each other's.
+                # Orbax numbers these operations globally: two writers would mix theirs up.
                 create_directories_asynchronously=False,
             ),
         )
-        # Compression would take twice the processor time of everything else from training, for 8%.
+        # Compression would take twice the processor time of all else in a save, and spare 8% of the
+        # size.
         arrays = ocp.PyTreeCheckpointHandler(use_compression=False)
         handlers = {PARAMS: arrays, TRAINING: arrays, DATA: ocp.JsonCheckpointHandler()}
         return ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
     def _write_manifest(self) -> None:
-        # Orbax calls this in a background thread of process 0 when all processes have written their
-        # items, just before it renames the folder: no step is ever seen without its manifest.
+        # Orbax calls this in a background thread of process 0, after all processes have written
+        # their items and before it renames the folder: every finished step has its manifest.
         suffix = ocp.path.atomicity_types.TMP_DIR_SUFFIX
         manifest.write(self._directory / f"{self._saving}{suffix}")
 

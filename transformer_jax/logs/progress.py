@@ -4,7 +4,6 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any, Protocol
 
 from tqdm import tqdm
@@ -15,13 +14,13 @@ SHOWN_ON_THE_BAR = ("loss", "tokens_per_s")
 
 
 class Progress(Protocol):
-    """What the two ways of showing progress have in common."""
+    """How progress is shown."""
 
     def advance(self, step: int) -> None:
         """`step` steps are done, counted from the start of the run."""
 
     def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Figures of `split` at `step`."""
+        """Shows metrics of `split` at `step`."""
 
     def close(self) -> None:
         """Nothing more will come."""
@@ -57,14 +56,14 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """One log line a report: `step 200/4000 train loss 3.21 ... 12m left`."""
+    """A log line for each report: `step 200/4000 train loss 3.21 ... 12m left`."""
 
     def __init__(self, num_steps: int):
         self._num_steps = num_steps
         self._began: tuple[int, float] | None = None
 
     def advance(self, step: int) -> None:
-        # The clock starts after the first step, which has compiled the program.
+        # The clock starts after the first step, which includes the compilation.
         if self._began is None:
             self._began = (step, time.monotonic())
 
@@ -74,7 +73,7 @@ class ProgressLines:
         logger.info(" ".join(part for part in parts if part))
 
     def close(self) -> None:
-        """A log has nothing to clear away."""
+        pass
 
     def _left(self, step: int) -> str:
         if self._began is None or step <= self._began[0] or step >= self._num_steps:
@@ -85,7 +84,7 @@ class ProgressLines:
 
 
 class NoProgress:
-    """Nothing is shown, because another shows it."""
+    """Shows nothing."""
 
     def advance(self, step: int) -> None:
         pass
@@ -99,11 +98,11 @@ class NoProgress:
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:
     """The numbers among `metrics`, four digits each: `loss 3.214 tokens_per_s 10453`."""
-    numbers = {name: value for name, value in metrics.items() if isinstance(value, Real)}
+    numbers = {name: x for name, x in metrics.items() if isinstance(x, int | float)}
     return " ".join(f"{name} {_four_digits(value)}" for name, value in numbers.items())
 
 
-def _four_digits(value: Real) -> str:
+def _four_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

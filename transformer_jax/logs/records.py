@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 logger = logging.getLogger(__name__)
 
@@ -16,9 +16,17 @@ def to_json(record: Mapping[str, Any]) -> str:
     return json.dumps(_strict(record), ensure_ascii=False, allow_nan=False)
 
 
+@runtime_checkable
+class ArrayScalar(Protocol):
+    """A number of NumPy, or an array of NumPy or JAX without dimensions."""
+
+    def item(self) -> Any:
+        """The Python number."""
+
+
 def plain_value(value: Any) -> Any:
-    """A zero-dimensional array of NumPy or JAX as a Python number; anything else as it is."""
-    return value.item() if hasattr(value, "item") else value
+    """An `ArrayScalar` as a Python number; anything else as it is."""
+    return value.item() if isinstance(value, ArrayScalar) else value
 
 
 def _strict(value: Any) -> Any:
@@ -33,17 +41,17 @@ def _strict(value: Any) -> Any:
 class RecordFile:
     """Appends records to a file of JSON lines.
 
-    Opening it drops what a resumed run is about to write again, records of a step beyond
-    `last_step`, and a line torn by a kill. The file is replaced atomically: a kill while opening
-    loses nothing.
+    Opening it drops the records of steps beyond `last_step`, which a resumed run writes again, and
+    a line torn by a kill. The file is replaced atomically: a kill while opening loses nothing.
     """
 
     def __init__(self, path: Path, *, last_step: int):
         _drop_after(path, last_step)
-        # One write a line, at once on disk for whoever follows the run.
+        # Line buffering: whoever follows the run sees each record at once.
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def append(self, record: Mapping[str, Any]) -> None:
+        """Writes a record, a line of strict JSON."""
         self._file.write(to_json(record) + "\n")
 
     def close(self) -> None:

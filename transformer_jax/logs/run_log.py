@@ -1,5 +1,5 @@
-"""Where the metrics of a run go: metrics.jsonl, TensorBoard and the progress shown meanwhile; on
-request to Weights & Biases too."""
+"""Where the metrics of a run go: metrics.jsonl, TensorBoard and the terminal; on request to
+Weights & Biases too."""
 
 import contextlib
 import json
@@ -7,14 +7,14 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from transformer_jax.errors import UserError
+from transformer_jax.logs.event_file import EventFile
 from transformer_jax.logs.progress import NoProgress, start_progress
 from transformer_jax.logs.records import RecordFile, plain_value
 
@@ -24,8 +24,8 @@ class LoggingConfig:
     """What is written about a run.
 
     Attributes:
-      every_steps: optimizer steps between two records of training metrics.
-      profile_steps: how many steps to trace, early in each start, into `workdir/profile`.
+      every_steps: updates between two records of training metrics.
+      profile_steps: how many steps to trace into `workdir/profile`, soon after each start.
       wandb: the Weights & Biases project that metrics also go to; None: none.
 
     Raises:
@@ -36,24 +36,46 @@ class LoggingConfig:
     profile_steps: int = 0
     wandb: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.every_steps < 1:
             raise ValueError(f"every_steps must be at least 1, got {self.every_steps}")
         if self.profile_steps < 0:
             raise ValueError(f"profile_steps must be at least 0, got {self.profile_steps}")
 
 
+class Log(Protocol):
+    """Where the training loop reports to."""
+
+    def advance(self, step: int) -> None:
+        """Shows that `step` steps are done; cheap enough for every step."""
+
+    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Writes and shows metrics.
+
+        Args:
+          step: updates done.
+          split: "train", "valid", ...
+          metrics: numbers (Python's, or arrays without dimensions) and texts, such as the signature
+            of a score; the texts go to metrics.jsonl alone.
+        """
+
+
 class RunLog:
-    """The metrics of one run, written and shown; a context manager.
+    """The log of one run; in a job of many processes only the first has it, the others a `NoLog`.
 
     Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the metrics)
-    and the same numbers as TensorBoard events `split/name` under `workdir/tensorboard`. Both forget
-    what lies beyond `start_step`, the step that the run was restored to (0 for a new one).
+    and the same numbers as TensorBoard events `split/name` under `workdir/tensorboard`.
 
-    In a job of many processes the first one alone holds a RunLog, the others a `NoLog`.
+    Args:
+      workdir: of the run.
+      start_step: the step that the run was restored to, 0 for a new one; both files drop what lies
+        beyond it.
+      num_steps: steps in all.
+      wandb: a project of Weights & Biases that metrics also go to.
+      shown: whether progress is shown.
 
     Raises:
-      UserError: `wandb`, a project of Weights & Biases, is given and its package is not installed.
+      UserError: `wandb` is given and its package is not installed.
     """
 
     def __init__(
@@ -65,8 +87,6 @@ class RunLog:
         wandb: str | None = None,
         shown: bool = True,
     ):
-        from transformer_jax.logs.event_file import EventFile  # only what trains writes events
-
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
         self._events = EventFile(workdir / "tensorboard", start_step=start_step)
@@ -74,19 +94,13 @@ class RunLog:
         self._progress = start_progress(start_step, num_steps) if shown else NoProgress()
 
     def advance(self, step: int) -> None:
-        """Shows that `step` steps are done; cheap enough for every step."""
         self._progress.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Writes and shows metrics of `split` ("train", "valid", ...) at `step`.
-
-        `metrics` holds numbers (Python's, or arrays without dimensions) and texts, such as the
-        signature of a score; the texts go to metrics.jsonl alone.
-        """
         plain = {name: plain_value(value) for name, value in metrics.items()}
         now = round(time.time(), 3)
         self._records.append({"step": step, "split": split, "time": now, **plain})
-        numbers = {f"{split}/{n}": value for n, value in plain.items() if isinstance(value, Real)}
+        numbers = {f"{split}/{n}": x for n, x in plain.items() if isinstance(x, int | float)}
         self._events.append(step, numbers, now)
         if self._wandb:
             self._wandb.log(numbers, step=step)
@@ -116,35 +130,46 @@ class RunLog:
 
 
 class ReplicaLogs(contextlib.ExitStack):
-    """The metrics of replicas trained together: each in a log of its own, their means shown.
+    """The logs of replicas trained together, one for each; the means of their metrics are shown.
 
     Args:
       workdirs: of the replicas.
-      options: of each `RunLog`.
+      start_step: as of `RunLog`, and so the rest.
+      num_steps: steps in all.
+      wandb: project.
     """
 
-    def __init__(self, workdirs: Sequence[Path], **options: Any):
+    def __init__(
+        self,
+        workdirs: Sequence[Path],
+        *,
+        start_step: int,
+        num_steps: int,
+        wandb: str | None = None,
+    ):
         super().__init__()
-        self._logs = [RunLog(workdir, **options, shown=False) for workdir in workdirs]
-        self._progress = start_progress(options["start_step"], options["num_steps"])
+        self._logs = [
+            RunLog(workdir, start_step=start_step, num_steps=num_steps, wandb=wandb, shown=False)
+            for workdir in workdirs
+        ]
+        self._progress = start_progress(start_step, num_steps)
         for log in self._logs:
             self.push(log)
         self.callback(self._progress.close)
 
     def advance(self, step: int) -> None:
-        """As `RunLog.advance`."""
         self._progress.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """As `RunLog.record`; what has an axis [R] is of one replica each, the rest of all."""
+        """An array [R] holds a value for each replica; anything else is the same for all."""
         for i, log in enumerate(self._logs):
             log.record(step, split, {n: v[i] if np.ndim(v) else v for n, v in metrics.items()})
         numbers = {n: v for n, v in metrics.items() if np.asarray(v).dtype.kind in "biuf"}
         self._progress.report(step, split, {n: float(np.mean(v)) for n, v in numbers.items()})
 
 
-class NoLog(contextlib.nullcontext):
-    """In place of a `RunLog` where another process writes it."""
+class NoLog(contextlib.nullcontext["NoLog"]):
+    """The log of a process that writes none."""
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +182,7 @@ class NoLog(contextlib.nullcontext):
 
 
 def _start_wandb(project: str, workdir: Path) -> Any:
-    """The W&B run of this workdir, which goes on where the workdir's does."""
+    """The run of Weights & Biases that belongs to this workdir: a resumed run goes on in it."""
     try:
         import wandb
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""How a step runs on the devices, and in the processes, that are there."""
+"""How a step runs on many devices and in many processes."""

@@ -1,21 +1,22 @@
 """Engines: how the one pure training step runs on the devices that are there.
 
-Both sum losses, gradients and weights over all devices and divide once, so that the devices'
-unequal padding cannot bias the gradient. With `jit` the compiler adds the sums; the step under
-`pmap` names its axis and adds them itself.
+All sum losses, gradients and weights over the devices and divide once, so that unequal padding
+cannot bias the gradient. Under `jit` the compiler inserts the sums; under `pmap` the step knows the
+name of its axis and adds them up itself.
 
-A state has two forms: the portable one, arrays over the mesh, which checkpoints and evaluation
-know, and the engine's own, which the step carries. They differ under pmap alone.
+A state has two forms: the portable one, arrays over the mesh, for checkpoints and evaluation; and
+the engine's own, which goes from step to step. They differ only under pmap.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.parallel.mesh import (
@@ -29,24 +30,33 @@ from transformer_jax.parallel.mesh import (
 )
 from transformer_jax.runtime import platform
 
-TrainStep = Callable[[Any, Any], tuple[Any, dict[str, jax.Array]]]
+TrainStep = Callable[..., tuple[Any, dict[str, jax.Array]]]
+"""`training.step.train_step` for one loss and optimizer: (state, batch) -> (state, sums)."""
+
+Rows = Mapping[str, np.ndarray]
+"""The rows of a batch that this process has, by the name of the array."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A training step compiled for one shape of batch; the state given to it is donated.
+    """A training step compiled for one shape of batch; it donates the state that it is given.
 
     Attributes:
-      compiling: XLA at work on it, beside whatever its owner does before the first step.
-      place: makes of this process's rows what the executable takes.
+      compiling: the compilation, which runs in a thread of its own.
+      place: this process's rows -> the batch that the executable takes.
     """
 
     compiling: Future[jax.stages.Compiled]
-    place: Callable[[Mapping[str, Any]], Any]
+    place: Callable[[Rows], Any]
 
     @classmethod
-    def of(cls, lowered: jax.stages.Lowered, place, options=None) -> "CompiledStep":
-        """Starts to compile, under further options of XLA's."""
+    def of(
+        cls,
+        lowered: jax.stages.Lowered,
+        place: Callable[[Rows], Any],
+        options: dict[str, Any] | None = None,
+    ) -> Self:
+        """Starts to compile, with further options for XLA."""
         with_one_thread = ThreadPoolExecutor(max_workers=1)
         compiling = with_one_thread.submit(lowered.compile, options)
         with_one_thread.shutdown(wait=False)
@@ -54,17 +64,55 @@ class CompiledStep:
 
     @property
     def executable(self) -> jax.stages.Compiled:
-        """XLA's, waited for."""
+        """The compiled program; waits until it is."""
         return self.compiling.result()
 
-    def __call__(self, state: Any, batch: Mapping[str, Any]) -> tuple[Any, dict[str, jax.Array]]:
+    def __call__(self, state: Any, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
         """(state in the engine's form, this process's rows) -> (state, sums of the whole batch)."""
-        return self.executable(state, self.place(batch))
+        return self.executable(state, self.place(rows))
+
+
+class Engine(Protocol):
+    """How the pure training step runs on the devices of a job."""
+
+    @property
+    def mesh(self) -> Mesh:
+        """The devices, by the axes of `parallel.mesh`."""
+
+    @property
+    def axis_name(self) -> str | None:
+        """The axis over which the step must add up its sums itself; None: the compiler does."""
+
+    @property
+    def num_replicas(self) -> int:
+        """Models that are trained at once."""
+
+    @property
+    def row_shards(self) -> int:
+        """Parts that the devices divide the rows of a batch into."""
+
+    def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
+        """Traces the step before it returns; XLA then compiles in the background.
+
+        Args:
+          train_step: pure.
+          state: the shapes of a portable state, with their shardings.
+          batch: the shapes of a whole batch, of one replica.
+        """
+
+    def adopt(self, state: Any) -> Any:
+        """A portable state in the engine's own form."""
+
+    def portable(self, state: Any) -> Any:
+        """A state in the engine's own form as a portable one."""
+
+    def constrain(self, x: jax.Array) -> jax.Array:
+        """Activations [B, ...] of the step, divided by rows alone, as parameters may not be."""
 
 
 @dataclasses.dataclass(frozen=True)
 class JitEngine:
-    """`jit` over a mesh: data, fsdp and tensor parallelism, in one process or many."""
+    """`jit` over a mesh: data, fsdp and tensor parallelism, in one process or many (`Engine`)."""
 
     mesh: Mesh
     axis_name: ClassVar[None] = None
@@ -72,12 +120,9 @@ class JitEngine:
 
     @property
     def row_shards(self) -> int:
-        """Into how many parts the devices divide the rows of a batch."""
         return row_shards(self.mesh)
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        """For a portable abstract state and the abstract arrays of a whole batch: traced before
-        this returns, compiled in the background."""
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
         step = jax.jit(
             train_step,
@@ -89,20 +134,17 @@ class JitEngine:
         batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
         return CompiledStep.of(step.lower(state, batch), self._place)
 
-    def _place(self, batch):
-        # Of one process, the compiled step takes NumPy's arrays itself, at a tenth of the cost.
-        return batch if jax.process_count() == 1 else place_own_rows(batch, self.mesh)
+    def _place(self, rows: Rows) -> Any:
+        # With one process the compiled step takes NumPy arrays itself, at a tenth of the cost.
+        return rows if jax.process_count() == 1 else place_own_rows(rows, self.mesh)
 
     def adopt(self, state: Any) -> Any:
-        """A portable state in the engine's own form."""
         return state
 
     def portable(self, state: Any) -> Any:
-        """A state in the engine's own form as a portable one."""
         return state
 
     def constrain(self, x: jax.Array) -> jax.Array:
-        """Keeps activations [B, ...] divided by rows alone, whatever the parameters are."""
         if self.mesh.size == 1:
             return x
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, ROWS))
@@ -110,7 +152,7 @@ class JitEngine:
 
 @dataclasses.dataclass(frozen=True)
 class PmapEngine:
-    """`pmap` over the devices of one process: each holds the whole state and takes its own rows.
+    """`pmap` over the devices of one process (`Engine`): each holds the whole state.
 
     In the engine's own form every leaf of the state has a leading axis of devices.
     """
@@ -121,11 +163,9 @@ class PmapEngine:
 
     @property
     def row_shards(self) -> int:
-        """As `JitEngine.row_shards`."""
         return self.mesh.size
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        """As `JitEngine.compile`."""
         step = jax.pmap(
             train_step,
             self.axis_name,
@@ -141,43 +181,36 @@ class PmapEngine:
         lowered = step.lower(state, batch)
         return CompiledStep.of(lowered, self._place, platform.compiler_options())
 
-    def _place(self, batch):
-        return {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in batch.items()}
+    def _place(self, rows: Rows) -> Any:
+        return {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in rows.items()}
 
     def adopt(self, state: Any) -> Any:
-        """As `JitEngine.adopt`."""
-
-        def stack(x):
+        def stack(x: jax.Array) -> jax.Array:
             return jnp.broadcast_to(x, (self.mesh.size, *x.shape))
 
         return jax.jit(lambda tree: jax.tree.map(stack, tree), out_shardings=self._stacked)(state)
 
     def portable(self, state: Any) -> Any:
-        """As `JitEngine.portable`."""
         return self._unstack(state)
 
     def constrain(self, x: jax.Array) -> jax.Array:
-        """Nothing to divide inside of one device."""
-        return x
+        return x  # one device has the whole of its rows
 
     @cached_property
     def _stacked(self) -> NamedSharding:
         return NamedSharding(self.mesh, PartitionSpec(DATA))
 
     @cached_property
-    def _unstack(self):
+    def _unstack(self) -> Callable[[Any], Any]:
         first = lambda tree: jax.tree.map(lambda x: x[0], tree)  # noqa: E731
         return jax.jit(first, out_shardings=replicated(self.mesh))
-
-
-Engine = JitEngine | PmapEngine
 
 
 def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
     """The engine that `config` asks for, over its mesh unless another one is given.
 
     Raises:
-      ValueError: the mesh cannot be made, or pmap is asked for more than it does.
+      ValueError: the mesh cannot be made, or pmap cannot divide the work so.
     """
     mesh = mesh or make_mesh(config)
     rows_alone = row_shards(mesh) == mesh.size and mesh.shape[DATA] == mesh.size
@@ -191,8 +224,8 @@ def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
     return PmapEngine(mesh) if pmap else JitEngine(mesh)
 
 
-def create_state(init_state: Callable, seed: Any, abstract: Any) -> Any:
-    """The portable state `init_state(seed)`, made in its parts: never whole on one device.
+def create_state(init_state: Callable[[Any], Any], seed: Any, abstract: Any) -> Any:
+    """The portable state `init_state(seed)`; each device makes its parts alone.
 
     Args:
       init_state: a function from a seed to a state.
@@ -200,7 +233,7 @@ def create_state(init_state: Callable, seed: Any, abstract: Any) -> Any:
       abstract: the state's shapes with their shardings (`rules.shard`).
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    # What runs once is not worth the time that LLVM would spend on it: the numbers are the same.
+    # This runs once, so LLVM need not spend time on optimizing it; the numbers are the same.
     options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
     return jax.jit(init_state, out_shardings=shardings, compiler_options=options)(seed)
 
@@ -209,6 +242,8 @@ def _divided(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     return (count, shape[0] // count, *shape[1:])
 
 
-def shape_struct(shape, dtype, sharding=None) -> jax.ShapeDtypeStruct:
+def shape_struct(
+    shape: tuple[int, ...], dtype: np.dtype, sharding: jax.sharding.Sharding | None = None
+) -> jax.ShapeDtypeStruct:
     """An abstract array, with its sharding if it has one."""
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)

@@ -1,7 +1,7 @@
-"""Many processes, one job: who they are, what they tell each other, how they stop together.
+"""Many processes, one job: how they find each other, exchange messages and stop together.
 
-With one process each function is what it would be without this module. Messages between processes
-are JSON; arrays travel inside the compiled steps alone.
+With a single process these functions exchange nothing. Messages between processes are JSON; arrays
+travel within the compiled steps alone.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from jax.experimental import multihost_utils
 from transformer_jax.errors import UserError
 
 LostProcess = jax.errors.JaxRuntimeError
-"""What a step or a message raises when a process that it waits for is gone."""
+"""What a step or a message raises if a process that it waits for is lost."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """How a process finds the others; what is None is detected (Slurm, Open MPI, Kubernetes, TPU).
+    """How a process finds the others; None is detected (Slurm, Open MPI, Kubernetes, TPU).
 
     Attributes:
       coordinator: HOST:PORT of process 0.
-      num_processes: in the job.
-      process_id: of this one, from 0.
+      num_processes: number of processes of the job.
+      process_id: number of this process, from 0.
     """
 
     coordinator: str | None = None
@@ -43,10 +43,14 @@ class Job:
 
 
 def connect(job: Job, heartbeat_seconds: int) -> None:
-    """Joins the job; before any other use of JAX.
+    """Joins the job; must come before any other use of JAX.
+
+    Args:
+      job: how to find it.
+      heartbeat_seconds: a process silent for longer counts as lost.
 
     Raises:
-      UserError: the others cannot be found, or what is given does not fit together.
+      UserError: the others cannot be found, or the fields of `job` do not fit together.
     """
     try:
         jax.distributed.initialize(
@@ -73,10 +77,10 @@ def is_primary() -> bool:
 
 
 def from_primary(make: Callable[[], Any]) -> Any:
-    """What `make` returns in process 0, where alone it runs; JSON must be able to hold it.
+    """Runs `make` in process 0 alone and returns its value, which JSON must hold, in all.
 
     Raises:
-      UserError: as `make` did, in all processes.
+      UserError: `make` raised it; in all processes.
     """
     if jax.process_count() == 1:
         return make()
@@ -93,7 +97,7 @@ def from_primary(make: Callable[[], Any]) -> Any:
 
 
 def gather(value: Any) -> list[Any]:
-    """The values of all processes, in their order; JSON must be able to hold them."""
+    """The values of all processes, in their order; JSON must hold them."""
     if jax.process_count() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
@@ -105,9 +109,9 @@ def gather(value: Any) -> list[Any]:
 
 
 def to_host(tree: Any) -> Any:
-    """Arrays as NumPy's, whole in every process, wherever their parts are."""
+    """A tree of arrays as NumPy arrays, whole in every process, wherever their parts are."""
 
-    def whole(x):
+    def whole(x: Any) -> np.ndarray:
         local = not isinstance(x, jax.Array) or x.is_fully_addressable
         return np.asarray(x if local else multihost_utils.process_allgather(x, tiled=True))
 
@@ -116,10 +120,10 @@ def to_host(tree: Any) -> Any:
 
 @contextlib.contextmanager
 def catch_sigterm() -> Iterator[Callable[[int], bool]]:
-    """A function that tells, after each step's number, whether to stop there: SIGTERM has come.
+    """Yields a function from the number of a step to whether to stop after it: SIGTERM has come.
 
-    One process stops at the step that it is in. Of many, whichever gets the signal, all stop at
-    one step that none of them has passed (`jax.distributed` sees to it); ask at every step.
+    A single process stops at the step that it is in. Many all stop at one step that none of them
+    has passed, whichever got the signal (`jax.distributed` sees to it); call at every step.
     """
     if jax.process_count() > 1:
         yield multihost_utils.reached_preemption_sync_point
@@ -136,7 +140,7 @@ def catch_sigterm() -> Iterator[Callable[[int], bool]]:
 
 
 def leave(status: int) -> None:
-    """Ends this process of many at once: the usual way out would wait for the others."""
+    """Ends this process at once; the usual exit would wait for the other processes."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
 ROWS = PartitionSpec((DATA, FSDP))
-"""Of an array whose first axis is the batch's rows."""
+"""The spec of an array whose first axis is the batch's rows."""
 
 _ENGINES = ("auto", "jit", "pmap")
 
@@ -26,13 +26,13 @@ class ParallelConfig:
     """How a run is divided among devices.
 
     Attributes:
-      engine: "pmap" (data parallelism over this machine's devices), "jit" (over the mesh, on any
-        number of machines), or "auto": pmap where several devices of one process share nothing but
-        rows, else jit.
+      engine: "pmap" (data parallelism over the devices of this machine), "jit" (over the mesh, on
+        any number of machines), or "auto": pmap where several devices of one process divide rows
+        alone, else jit.
       data: devices along the axis `data`; None: as many as `fsdp` and `tensor` leave.
       fsdp: devices that divide parameters and optimizer state among them.
       tensor: devices that divide every layer among them.
-      heartbeat_seconds: after so long a silence a process counts as lost, and the job ends.
+      heartbeat_seconds: a process silent for longer counts as lost, and the job ends.
 
     Raises:
       ValueError: an unknown engine or a size that is not positive.
@@ -44,7 +44,7 @@ class ParallelConfig:
     tensor: int = 1
     heartbeat_seconds: int = 100
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.engine not in _ENGINES:
             raise ValueError(f"engine is {self.engine!r}, not one of {', '.join(_ENGINES)}")
         for name in ("data", "fsdp", "tensor", "heartbeat_seconds"):
@@ -54,14 +54,13 @@ class ParallelConfig:
 
 
 def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh that `config` asks for, of all devices of the job unless told which.
+    """The mesh that `config` asks for, of `devices` or else of all devices of the job.
 
     Raises:
       ValueError: the axes do not multiply to the number of devices, or `tensor` would spread over
         machines; the message says what would fit.
     """
-    given = devices is not None
-    devices = list(devices) if given else jax.devices()
+    given, devices = devices is not None, list(devices or jax.devices())
     shared = config.fsdp * config.tensor
     if len(devices) % shared:
         raise ValueError(
@@ -86,17 +85,17 @@ def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = Non
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Into how many parts the rows of a batch are divided."""
+    """Parts that the rows of a batch are divided into."""
     return mesh.shape[DATA] * mesh.shape[FSDP]
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Every device holds the whole."""
+    """The sharding of an array that every device holds whole."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def place_own_rows(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """A batch on the devices, from the rows that this process has of it."""
+    """A batch on the devices, each process giving the rows that it has."""
     sharding = NamedSharding(mesh, ROWS)
     return {
         name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
@@ -104,9 +103,9 @@ def place_own_rows(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax
 
 
 def place_like(params: Any, batch: Any) -> Any:
-    """The rows of a batch divided among the devices that hold `params`.
+    """A batch with its rows divided among the devices that hold `params`.
 
-    Parameters that are not spread over a mesh leave the batch as it is.
+    The batch itself where the parameters are not spread over a mesh.
 
     Args:
       params: a tree of arrays.
@@ -122,17 +121,19 @@ def place_like(params: Any, batch: Any) -> Any:
 
 
 def round_up_rows(rows: int, params: Any) -> int:
-    """The next number of rows that divides among the devices that hold `params`."""
+    """`rows`, or the next higher number that divides among the devices that hold `params`."""
     mesh = mesh_of(params)
     shards = 1 if mesh is None else row_shards(mesh)
     return -(-rows // shards) * shards
 
 
 def mesh_of(params: Any) -> Mesh | None:
-    """The mesh that the arrays of a tree are spread over, if they are."""
+    """The mesh that the arrays of a tree are spread over; None where there is none."""
     leaves = jax.tree.leaves(params)
     sharding = getattr(leaves[0], "sharding", None) if leaves else None
-    return sharding.mesh if isinstance(sharding, NamedSharding) else None
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
+        return None
+    return sharding.mesh
 
 
 def _divisors(count: int) -> str:

@@ -1,6 +1,6 @@
 """Replicas: several runs of one config in one program, by `vmap`.
 
-R replicas, each with parameters, optimizer and random numbers of its own; none knows of another.
+Each of the R replicas has its own parameters, optimizer state and random key.
 """
 
 import dataclasses
@@ -13,22 +13,22 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.parallel.engines import CompiledStep, shape_struct
+from transformer_jax.parallel.engines import CompiledStep, TrainStep, shape_struct
 from transformer_jax.parallel.mesh import DATA, ParallelConfig, make_mesh, replicated
 from transformer_jax.runtime import platform
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaEngine:
-    """`jit` of the step under `vmap`: R replicas, each with a state of its own, in one program.
+    """`jit` of the step under `vmap` (`engines.Engine`): R replicas in one program.
 
-    Every leaf of the state, and every array of the batch unless all share it, has a leading axis
-    of replicas, divided along the mesh's axis `data`; a device has its replicas' rows whole.
+    Every leaf of the state, and every array of the batch unless all replicas share it, has a
+    leading axis [R], divided along the mesh's axis `data`; a device has all rows of its replicas.
 
     Attributes:
-      mesh: with `data` alone, which divides R.
-      rates: each replica's learning rate, as a multiple of what the schedule says.
-      same_batch: all replicas train on the same batches.
+      mesh: of the axis `data` alone, whose size divides R.
+      rates: each replica's learning rate, as a multiple of the schedule's.
+      same_batch: whether all replicas train on the same batches.
     """
 
     mesh: Mesh
@@ -39,21 +39,19 @@ class ReplicaEngine:
 
     @property
     def num_replicas(self) -> int:
-        """R."""
         return len(self.rates)
 
     @property
     def divided(self) -> NamedSharding:
-        """Of an array whose first axis is the replicas."""
+        """The sharding of an array whose first axis is [R]."""
         return NamedSharding(self.mesh, PartitionSpec(DATA))
 
-    def compile(self, train_step: Callable, state: Any, batch: Any) -> CompiledStep:
-        """As `JitEngine.compile`, for the abstract arrays of one replica's batch; the step takes
-        the rate as its third argument."""
+    def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
+        """As `Engine.compile`; the step's third argument is the replica's rate."""
         rates = None if set(self.rates) == {1.0} else np.array(self.rates, np.float32)
         axes = (0, None if self.same_batch else 0, None if rates is None else 0)
 
-        def together(state, batch):
+        def together(state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
             return jax.vmap(train_step, axes)(state, batch, rates)
 
         step = jax.jit(
@@ -70,23 +68,20 @@ class ReplicaEngine:
         return CompiledStep.of(step.lower(state, batch), dict)
 
     def adopt(self, state: Any) -> Any:
-        """As `JitEngine.adopt`."""
         return state
 
     def portable(self, state: Any) -> Any:
-        """As `JitEngine.portable`."""
         return state
 
     def constrain(self, x: jax.Array) -> jax.Array:
-        """Nothing to divide inside of one replica."""
-        return x
+        return x  # one device has all rows of a replica
 
     def replica(self, tree: Any, index: int) -> Any:
-        """One replica's part of a tree of arrays [R, ...], held whole by every device."""
+        """One replica's part of a tree of arrays [R, ...], replicated on every device."""
         return self._take(tree, index)
 
     @cached_property
-    def _take(self):
+    def _take(self) -> Callable[[Any, int], Any]:
         take = lambda tree, index: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
         return jax.jit(take, out_shardings=replicated(self.mesh))
 

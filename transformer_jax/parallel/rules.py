@@ -1,38 +1,41 @@
 """How parameters are divided: which of their axes lie along which axes of the mesh.
 
-`nn.parameters` names the axes of each parameter. What the optimizer keeps of a parameter has the
-parameter's path at its own end, and so is divided like it.
+`nn.parameters` names the axes of each parameter. The path of a moment that the optimizer keeps ends
+with the parameter's path, so it is divided in the same way.
 """
 
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.tree_util import KeyPath
 
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel.mesh import FSDP, TENSOR
 
 MESH_AXES = {"model": FSDP, "vocab": TENSOR, "heads": TENSOR, "hidden": TENSOR}
-"""Names of `nn.parameters` to axes of the mesh; what is not here is not divided."""
+"""Axes of `nn.parameters` -> axes of the mesh; an axis that is not here is not divided."""
 
 
 def partition_spec(path: str) -> PartitionSpec | None:
     """The spec of the parameter at a path; None where the table has none."""
     parameter = parameter_at(path)
-    return parameter and PartitionSpec(*(MESH_AXES.get(axis) for axis in parameter.axes))
+    if parameter is None:
+        return None
+    return PartitionSpec(*(MESH_AXES.get(axis) for axis in parameter.axes))
 
 
 def shard(abstract: Any, mesh: Mesh) -> Any:
     """Gives each leaf of a tree of `ShapeDtypeStruct` its sharding.
 
-    Held whole by every device: leaves that are no parameters (counters, keys), that no longer have
-    the parameter's rank, or that have one element.
+    Replicated are leaves that are no parameters (counters, keys), that have another rank than
+    their parameter, or that have one element.
 
     Raises:
       ValueError: an axis does not divide among the devices; the message says which sizes would.
     """
 
-    def with_sharding(path, leaf):
+    def with_sharding(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         spec = partition_spec(name)
         if spec is None or len(spec) != leaf.ndim or leaf.size == 1:
@@ -44,7 +47,7 @@ def shard(abstract: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(with_sharding, abstract)
 
 
-def _require_division(name, shape, spec, mesh):
+def _require_division(name: str, shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh) -> None:
     for size, axis in zip(shape, spec, strict=False):
         if axis is not None and size % mesh.shape[axis]:
             fitting = [n for n in range(1, mesh.shape[axis]) if size % n == 0]

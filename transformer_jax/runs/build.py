@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import io
 import itertools
 import math
@@ -32,7 +33,7 @@ from transformer_jax.tokenization import (
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.step import make_train_step
+from transformer_jax.training.step import train_step
 
 
 def build_tokenizers(
@@ -152,8 +153,13 @@ def build_training(settings: Settings, task: Task, engine: Engine):
             return task.loss(params, batch, rng)
 
     ema_decay = settings.optimizer.ema_decay
-    train_step = make_train_step(
-        loss, optimizer, settings.train.accumulation_steps, engine.axis_name, ema_decay
+    step = functools.partial(
+        train_step,
+        loss_fn=loss,
+        optimizer=optimizer,
+        accumulation_steps=settings.train.accumulation_steps,
+        axis_name=engine.axis_name,
+        ema_decay=ema_decay,
     )
 
     @jax.jit  # traced once, whoever asks for its shapes
@@ -162,7 +168,7 @@ def build_training(settings: Settings, task: Task, engine: Engine):
         params = task.init(init_key)
         return TrainState.create(params, optimizer, step_key, averaged=ema_decay is not None)
 
-    return schedule, train_step, init_state
+    return schedule, step, init_state
 
 
 def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:

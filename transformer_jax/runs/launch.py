@@ -21,7 +21,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
 from transformer_jax.tasks.interface import Task
 from transformer_jax.training.evaluation import write_predictions
-from transformer_jax.training.loop import Loop
+from transformer_jax.training.loop import Every, Loop
 from transformer_jax.training.profiling import Profiler, step_flops, utilization
 from transformer_jax.training.state import TrainState
 
@@ -101,9 +101,11 @@ def train_plan(plan: Plan, checkpoints: Checkpoints) -> TrainState:
             learning_rate=plan.learning_rate(jax.jit(schedule)),
             utilization=utilization(flops, settings.model.dtype, step),
             profiler=Profiler(plan.workdir / "profile", start + 1, settings.logging.profile_steps),
-            log_every=settings.logging.every_steps,
-            evaluate_every=settings.eval.every_steps,
-            save_every=settings.checkpoint.every_steps,
+            every=Every(
+                log=settings.logging.every_steps,
+                evaluate=settings.eval.every_steps,
+                save=settings.checkpoint.every_steps,
+            ),
         )
         return engine.portable(loop.run(engine.adopt(state), start, num_steps))
 

@@ -8,11 +8,11 @@ import jax
 
 
 def use_compilation_cache() -> None:
-    """Keeps compiled programs in the user's cache, private to the user.
+    """Keeps compiled programs in the user's cache folder, readable by the user alone.
 
-    A directory that the user has set for JAX, or a cache that cannot be written, is left as it is.
-    Programs with products of oneDNN's (`platform.compiler_options`) cannot be kept: jaxlib fails
-    to write them down, and JAX would warn of each.
+    Does nothing where the user has set a directory for JAX, or the folder cannot be written.
+    Programs with oneDNN's products (`platform.compiler_options`) are not kept: jaxlib cannot
+    serialize them, and JAX would warn of each.
     """
     warnings.filterwarnings("ignore", "Error writing persistent compilation cache.*bad_alloc")
     if jax.config.jax_compilation_cache_dir:

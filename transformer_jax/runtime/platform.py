@@ -1,4 +1,4 @@
-"""What the device that programs are compiled for can do: the one place that asks which it is."""
+"""What the device that programs are compiled for can do; the one place that asks which it is."""
 
 import functools
 import time
@@ -25,13 +25,14 @@ PEAK_FLOPS = {
     "TPU v3": 61.5e12,  # a core; a chip has two
     "TPU v2": 22.5e12,
 }
-"""Dense 16-bit products a second by the start of a device's kind, as the makers state them."""
+"""Peak FLOPs a second of dense 16-bit products, as stated by the makers, by the start of
+`device_kind`."""
 
 
 def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
-    """The most products a second that a device makes; None if its kind is not known.
+    """Peak FLOPs a second of a device; None if its kind is not known.
 
-    Of a CPU it is measured, all cores at once, in `dtype`.
+    For a CPU it is measured with products in `dtype`, on all cores at once.
     """
     if device.platform == "cpu":
         return _measured_peak(dtype)
@@ -40,10 +41,10 @@ def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
 
 
 def peak_of_job(dtype: jnp.dtype) -> float | None:
-    """The peak of all devices of the job together; None if their kind is not known."""
+    """Peak FLOPs a second of all devices of the job; None if their kind is not known."""
     device = jax.devices()[0]
     peak = peak_flops(device, dtype)
-    # However many devices a CPU is divided into, it has one set of cores a process.
+    # All CPU devices of a process share its cores.
     count = jax.process_count() if device.platform == "cpu" else jax.device_count()
     return peak and peak * count
 
@@ -54,7 +55,7 @@ def is_cpu() -> bool:
 
 
 def has_bfloat16_products() -> bool:
-    """Whether bfloat16 products run on units of their own: GPU, TPU, and CPUs with AMX."""
+    """Whether the hardware multiplies bfloat16 matrices: GPU, TPU, and CPUs with AMX."""
     return not is_cpu() or _is_cpu_with_amx()
 
 
@@ -62,9 +63,9 @@ def compiler_options() -> dict[str, bool]:
     """XLA options for programs with large products: `jax.jit(..., compiler_options=)`.
 
     On a CPU with AMX, oneDNN runs the transposed bfloat16 products of the backward pass four times
-    faster than XLA does. Without AMX oneDNN would fall back to a reference loop, a thousand times
-    slower, so the option stays off. Searches do not use it: their products are small, where oneDNN
-    is slower, and oneDNN replaces LayerNorm by a kernel that is several times slower.
+    faster than XLA. Without AMX it would fall back to a reference loop, a thousand times slower, so
+    the option stays off. Searches do not use it: oneDNN is slower for their small products, and
+    its kernel for LayerNorm is several times slower than XLA's.
     """
     option = {"xla_cpu_experimental_onednn_custom_call": True}
     return option if _is_cpu_with_amx() and _compiler_knows(tuple(option.items())) else {}
@@ -80,7 +81,7 @@ def _is_cpu_with_amx() -> bool:
 
 @functools.cache
 def _compiler_knows(options: tuple[tuple[str, bool], ...]) -> bool:
-    """Option names differ between releases of jaxlib; an unknown one fails the compilation."""
+    """Whether this release of jaxlib has these options; compiling with an unknown one fails."""
     try:
         jax.jit(lambda x: x + 1, compiler_options=dict(options)).lower(0.0).compile()
     except jax.errors.JaxRuntimeError:
@@ -88,7 +89,7 @@ def _compiler_knows(options: tuple[tuple[str, bool], ...]) -> bool:
     return True
 
 
-def _measured_peak(dtype) -> float:
+def _measured_peak(dtype: jnp.dtype) -> float:
     size = 1024
     ones = jnp.ones((size, size), dtype)
     product = jax.jit(jnp.matmul).lower(ones, ones).compile()

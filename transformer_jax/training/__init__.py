@@ -1,1 +1,1 @@
-"""Training: the state, the optimizer, the step, the loop, checkpoints and logs."""
+"""Training: state, optimizer and schedules, the step, the loop, evaluation, profiling."""

@@ -1,9 +1,9 @@
-"""Scoring parameters on one split of the data."""
+"""Evaluation: the loss and the task's metrics of parameters on one split of the data."""
 
 import dataclasses
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,17 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Prediction, Task
+from transformer_jax.training.step import Sums
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    """Scoring during training.
+    """Evaluation during training.
 
     Attributes:
-      every_steps: updates between two scorings of the validation split.
-      num_examples: how many of its examples are decoded for that, always the same ones; the loss is
-        that of the whole split.
+      every_steps: updates between two evaluations of the validation split.
+      num_examples: how many of its examples are decoded, always the same ones; the loss is that of
+        the whole split.
 
     Raises:
       ValueError: a value that is not positive.
@@ -34,20 +35,20 @@ class EvalConfig:
     every_steps: int = 1000
     num_examples: int = 200
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.every_steps < 1 or self.num_examples < 1:
             raise ValueError("every_steps and num_examples must be at least 1")
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """Scores parameters on examples, as often as asked.
+    """Evaluates parameters on the same examples, as often as it is called.
 
     Attributes:
-      task: what the examples mean.
-      examples: of one split.
+      task: with its model.
+      examples: those of one split.
       decode: how outputs are searched for.
-      rows: of a packed batch.
+      rows: rows of a packed batch.
       num_decoded: how many examples to decode, spread evenly over all; None: all of them.
     """
 
@@ -58,7 +59,7 @@ class Evaluator:
     num_decoded: int | None = None
 
     def __call__(self, params: Any) -> tuple[dict[str, Any], list[Prediction]]:
-        """Figures of the task and of its loss, and the outputs for `decoded`."""
+        """Metrics of the outputs and of the loss, and the outputs for `decoded`."""
         scores, outputs = self.task.evaluate(params, self.decoded, self.decode)
         count = len(outputs or self.examples)
         return {**scores, **self.loss_metrics(params), "num_examples": count}, outputs
@@ -71,11 +72,11 @@ class Evaluator:
         return [self.examples[i] for i in chosen]
 
     def loss_metrics(self, params: Any) -> dict[str, Any]:
-        """What the task makes of the loss over all examples; nothing is decoded."""
+        """The task's metrics of the loss over all examples; nothing is decoded."""
         sums: dict[str, float] = {}
         for batch in self._batches:
-            of_batch = self._sums(params, place_like(params, batch))
-            sums = add_sums(sums, hosts.to_host(of_batch))
+            batch_sums = self._batch_sums(params, place_like(params, batch))
+            sums = add_sums(sums, hosts.to_host(batch_sums))
         metrics = self.task.metrics(sums, self.examples)
         if self._batches.overlong:
             metrics["overlong"] = self._batches.overlong
@@ -88,8 +89,8 @@ class Evaluator:
         return eval_batches(prepared, self.task.preprocess, lengths=lengths, rows=self.rows)
 
     @functools.cached_property
-    def _sums(self):
-        def sums(params, batch):
+    def _batch_sums(self) -> Callable[[Any, Any], Sums]:
+        def sums(params: Any, batch: Any) -> Sums:
             loss, _, sums = self.task.loss(params, batch, None)
             return {"loss": loss, **sums}
 
@@ -99,8 +100,8 @@ class Evaluator:
 def write_predictions(
     path: Path, examples: Sequence[Mapping[str, str]], outputs: Sequence[Prediction]
 ) -> None:
-    """Keeps each example with its output and score, one JSON object a line; nothing where there
-    are no outputs."""
+    """Writes each example with its output and score, one JSON object a line; without outputs, no
+    file."""
     if not outputs:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.data.batches.pipeline import TrainBatches
+from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError
-from transformer_jax.logs.run_log import RunLog
+from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.parallel import hosts
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import Sums
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +30,10 @@ class TrainConfig:
 
     Attributes:
       num_steps: updates in all.
-      tokens_per_batch: slots of a batch on each side, padding included, for one update.
+      tokens_per_batch: tokens of a batch on each side, padding included, for one update.
       accumulation_steps: micro-batches that a batch is divided into.
       label_smoothing: eps (section 5.4).
-      remat: keep only the layers' inputs of the forward pass and compute the rest once more in the
+      remat: keep only the inputs of layers from the forward pass and compute the rest again in the
         backward pass: less memory, more time (`nn.remat`).
       init_from: workdir of a run whose parameters and tokenizers to start from.
 
@@ -47,7 +48,7 @@ class TrainConfig:
     remat: bool = False
     init_from: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("num_steps", "tokens_per_batch", "accumulation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -55,14 +56,14 @@ class TrainConfig:
             raise ValueError(f"label_smoothing is {self.label_smoothing}; it must lie in [0, 1)")
 
     def rows(self, longest: int, shards: int = 1) -> int:
-        """Rows of `longest` slots in a batch, a multiple of `accumulation_steps`.
+        """Rows of `longest` tokens in a batch, a multiple of `accumulation_steps`.
 
         Args:
-          longest: slots of a row.
+          longest: tokens of a row.
           shards: parts that the devices divide each micro-batch into.
 
         Raises:
-          ValueError: not even one row of each micro-batch has room, or its rows do not divide.
+          ValueError: a micro-batch has no room for one row, or its rows do not divide.
         """
         rows = self.tokens_per_batch // longest // self.accumulation_steps * self.accumulation_steps
         if not rows:
@@ -81,7 +82,16 @@ class TrainConfig:
         return rows
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
+class Every:
+    """Updates between two records of training metrics, two evaluations, two checkpoints."""
+
+    log: int
+    evaluate: int
+    save: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Loop:
     """Steps, and what happens between them: of one run, or of R replicas whose metrics are [R].
 
@@ -95,27 +105,26 @@ class Loop:
       learning_rate: of a number of updates done; [R] where replicas differ in it.
       utilization: seconds of a step -> metrics of how much of the hardware it used.
       profiler: traces some of the steps.
-      log_every, evaluate_every, save_every: updates between two of each.
+      every: how often to record, evaluate and save; all three also happen at the end.
     """
 
-    train_step: Callable[[TrainState, Any], tuple[TrainState, dict[str, Any]]]
+    train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
     portable: Callable[[TrainState], TrainState]
-    batches: TrainBatches
-    log: RunLog
+    batches: TrainBatches | StackedBatches
+    log: Log
     checkpoints: Checkpoints
     evaluate: Callable[[int, Any], tuple[dict[str, Any], float]]
     learning_rate: Callable[[int], Any]
     utilization: Callable[[float], dict[str, float]]
     profiler: Profiler
-    log_every: int
-    evaluate_every: int
-    save_every: int
+    every: Every
 
     def run(self, state: TrainState, start: int, num_steps: int) -> TrainState:
-        """Trains from update `start` to `num_steps`, or to a SIGTERM; the state then is saved.
+        """Trains from update `start` to `num_steps`, or to a SIGTERM; the state is then saved.
 
         Raises:
-          DivergedError: the loss is no longer finite, of no replica; nothing of that step is saved.
+          DivergedError: the loss is no longer finite; of replicas, no loss is. Nothing of that step
+            is saved.
         """
         meter = Meter()
         stopped = False
@@ -126,15 +135,15 @@ class Loop:
                 meter.push(step, sums)
                 self.log.advance(step)
                 stopped = stop_at(step)
-                last = step == num_steps or stopped
-                if last or step % self.log_every == 0:
+                finished = step == num_steps
+                if finished or stopped or step % self.every.log == 0:
                     self._record(step, meter)
                 score = None
-                if step == num_steps or step % self.evaluate_every == 0:
+                if finished or step % self.every.evaluate == 0:
                     score = self._evaluate(step, state, meter)
-                if last or step % self.save_every == 0:
+                if finished or stopped or step % self.every.save == 0:
                     self._save(step, state, meter, score)
-                if last:
+                if stopped:
                     break
             self.profiler.close()
             self.checkpoints.wait()
@@ -164,19 +173,23 @@ class Loop:
 
 
 class Meter:
-    """Adds up the steps' sums, reading each one step late so that the device never waits for it."""
+    """Adds up the sums of steps, each read one step late so that the device never waits."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._pending: tuple[int, Any] | None = None
         self._clear()
 
-    def _clear(self):
+    def _clear(self) -> None:
         self._sums: dict[str, Any] = {}
         self._steps = 0
         self._since = time.perf_counter()
 
     def push(self, step: int, sums: Any) -> None:
-        """Takes the sums of a step just dispatched; reads those of the step before."""
+        """Takes the sums of a step just dispatched, and reads those of the step before.
+
+        Raises:
+          DivergedError: those are not finite; of replicas, none are.
+        """
         self._settle()
         self._pending = (step, sums)
 
@@ -194,7 +207,7 @@ class Meter:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Stops the clock, after the last step was found to be finite."""
+        """Stops the clock, once the last step is known to be finite."""
         self._settle()
         start = time.perf_counter()
         yield

@@ -1,18 +1,18 @@
-"""What a step costs: a trace of some steps, and how much of the hardware they use.
+"""Profiling: a trace of some steps, and how much of the hardware a step uses.
 
-MFU (Chowdhery et al. 2022) counts what the model asks for, not what the compiler makes of it: the
-multiplications and additions of the matrix products of the forward and backward pass, padding and
-masked attention included.
+Model FLOPs utilization (MFU; Chowdhery et al. 2022) counts the FLOPs of the model, not of the
+compiled program: the multiplications and additions of the matrix products of the forward and
+backward pass, padding and masked attention included.
 """
 
 import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
-from jax.extend.core import jaxprs_in_params
+from jax.extend.core import Jaxpr, Literal, Var, jaxprs_in_params
 
 from transformer_jax.nn.products import product_dtype
 from transformer_jax.parallel.engines import CompiledStep
@@ -21,15 +21,15 @@ from transformer_jax.tasks.interface import Task
 
 logger = logging.getLogger(__name__)
 
-_WARM_UP = 10  # steps of a start that are left out: the first ones compile and fill buffers
+_WARM_UP = 10  # steps that are not traced: the first ones compile and fill buffers
 
 
 class Profiler:
-    """Writes a trace of the steps after the first few of this start.
+    """Writes a trace of some steps, soon after this process has started to train.
 
     Args:
       directory: where traces go.
-      first: the step that this start begins with.
+      first: the first step of this process.
       num_steps: how many steps to trace; 0: none.
     """
 
@@ -40,7 +40,7 @@ class Profiler:
         self._running = False
 
     def before(self, step: int) -> None:
-        """To be called before each step is dispatched."""
+        """Starts or ends the trace; call it before each step is dispatched."""
         if self._begin == step < self._end:
             jax.profiler.start_trace(self._directory)
             self._running = True
@@ -55,57 +55,69 @@ class Profiler:
             logger.info("the trace of %d steps is in %s", self._end - self._begin, self._directory)
 
 
-def product_flops(function: Callable, *abstract: Any) -> int:
+def product_flops(function: Callable[..., Any], *abstract: Any) -> int:
     """Multiplications and additions in the matrix products of one call.
 
     Args:
-      function: of arrays, without loops of unknown length.
+      function: of arrays; its loops have a known length.
       abstract: its arguments, or their shapes.
     """
     return _count(jax.make_jaxpr(function)(*abstract).jaxpr)
 
 
-def _count(jaxpr) -> int:
+def _count(jaxpr: Jaxpr) -> int:
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            sizes = equation.invars[0].aval.shape
+            sizes = _shape(equation.invars[0])
             inner = math.prod(sizes[axis] for axis in contracted)
-            total += 2 * inner * math.prod(equation.outvars[0].aval.shape)
+            total += 2 * inner * math.prod(_shape(equation.outvars[0]))
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         total += times * sum(map(_count, jaxprs_in_params(equation.params)))
     return total
 
 
+def _shape(variable: Var | Literal) -> tuple[int, ...]:
+    return cast(jax.core.ShapedArray, variable.aval).shape
+
+
 def step_flops(task: Task, params: Any, batch: Any) -> int:
-    """What the model asks of a training step: each product of the forward pass has two of its size
-    in the backward pass, one for each operand.
+    """FLOPs of the model in a training step: for each product of the forward pass, the backward
+    pass has two of its size, one for each operand.
 
     Args:
       task: with its model.
-      params: their shapes.
-      batch: the shapes of its arrays.
+      params: shapes of the parameters.
+      batch: shapes of its arrays.
     """
-    loss = lambda params, batch: task.loss(params, batch, None)  # noqa: E731
+
+    def loss(params: Any, batch: Any) -> Any:
+        return task.loss(params, batch, None)
+
     return 3 * product_flops(loss, params, batch)
 
 
-def utilization(flops: int, dtype: str, step: CompiledStep):
-    """Seconds of a step -> "mfu" (products over the devices' peak) and "xla_flops_per_s" (all that
-    the compiled step does, as XLA counts it); without what is not known.
+def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float], dict[str, float]]:
+    """A function from the seconds of a step to metrics of the hardware's use.
+
+    These are "mfu" (the model's FLOPs over those that the devices could have done) and
+    "xla_flops_per_s" (all FLOPs of the compiled step, as XLA counts them), as far as known.
 
     Args:
-      flops: of the model's products, all replicas together.
+      flops: the model's, of all replicas together.
       dtype: the config's `model.dtype`.
       step: compiled.
     """
     peak = peak_of_job(product_dtype(dtype))
-    of_device = (step.executable.cost_analysis() or {}).get("flops")
+    device_flops = (step.executable.cost_analysis() or {}).get("flops")
 
     def metrics(seconds: float) -> dict[str, float]:
-        known = {"mfu": peak and flops / (seconds * peak)}
-        known["xla_flops_per_s"] = of_device and of_device * jax.device_count() / seconds
-        return {name: value for name, value in known.items() if value}
+        known = {}
+        if peak:
+            known["mfu"] = flops / (seconds * peak)
+        if device_flops:
+            known["xla_flops_per_s"] = device_flops * jax.device_count() / seconds
+        return known
 
     return metrics

@@ -1,6 +1,6 @@
 """What training carries from step to step."""
 
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +8,16 @@ import optax
 from flax import struct
 
 
-@struct.dataclass
-class TrainState:
-    """Everything that a checkpoint must hold for training to go on exactly, but the data's place.
+class TrainState(struct.PyTreeNode):
+    """What a checkpoint must hold, besides the place in the data, to go on exactly.
 
     Attributes:
       step: int32 scalar, updates done.
       params: the model's parameters, float32: those to evaluate and to use.
-      opt_state: of the optimizer.
+      opt_state: the optimizer's state.
       rng: raw key data; each step folds its number into it.
-      live: the parameters that updates change, where `params` are their moving average; None where
-        `params` are changed themselves.
+      live: the parameters that updates change, if `params` are their moving average; None if
+        updates change `params` themselves.
     """
 
     step: jax.Array
@@ -34,8 +33,15 @@ class TrainState:
         optimizer: optax.GradientTransformation,
         rng: jax.Array,
         averaged: bool = False,
-    ):
-        """The state before the first step; `rng` is a key, `averaged` keeps `live` apart."""
+    ) -> Self:
+        """The state before the first step.
+
+        Args:
+          params: fresh ones.
+          optimizer: of optax.
+          rng: a key.
+          averaged: whether `params` are to become a moving average.
+        """
         return cls(
             step=jnp.zeros((), jnp.int32),
             params=params,
@@ -44,7 +50,7 @@ class TrainState:
             live=params if averaged else None,
         )
 
-    def started_from(self, params: Any) -> "TrainState":
-        """This state with other parameters, the moving average among them."""
+    def started_from(self, params: Any) -> Self:
+        """This state with other parameters, which also start the moving average."""
         live = None if self.live is None else jax.tree.map(jnp.copy, params)
         return self.replace(params=params, live=live)

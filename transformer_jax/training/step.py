@@ -6,93 +6,113 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, Float, Int, Num
 
 from transformer_jax.training.state import TrainState
 
-LossFn = Callable[[Any, Any, jax.Array | None], tuple[jax.Array, jax.Array, dict[str, jax.Array]]]
+Params = Any
+"""A tree of parameters, or of their gradients."""
+
+Batch = Any
+"""A tree of arrays whose first axis is the batch's rows."""
+
+Sums = dict[str, Num[Array, ""]]
+"""Sums over the tokens of a batch, by name."""
+
+LossFn = Callable[
+    [Params, Batch, Array | None], tuple[Float[Array, ""], Num[Array, ""], dict[str, Array]]
+]
+"""(params, batch, key for dropout) -> (sum of losses, sum of weights, further sums)."""
 
 
-def make_train_step(
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    rate: Float[Array, ""] | None = None,
+    *,
     loss_fn: LossFn,
     optimizer: optax.GradientTransformation,
     accumulation_steps: int = 1,
     axis_name: str | None = None,
     ema_decay: float | None = None,
-) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
-    """Builds `train_step(state, batch, rate=None) -> (state, sums)`; `rate` scales the update, as a
-    learning rate so many times as high would.
+) -> tuple[TrainState, Sums]:
+    """One update of the parameters.
 
-    Gradients, losses and weights are summed over the whole batch and divided once, so that neither
-    micro-batches nor devices with more padding than others bias the mean over tokens.
+    Gradients, losses and weights are summed over the whole batch and divided once, so that unequal
+    padding of micro-batches or devices does not bias the mean over tokens.
 
     Args:
-      loss_fn: (params, batch, rng) -> (sum of losses, sum of weights, further sums).
+      state: before the update.
+      batch: its rows.
+      rate: factor of the update, as if the learning rate were so many times as high.
+      loss_fn: sums the losses of a batch.
       optimizer: of optax.
-      accumulation_steps: micro-batches that the rows of a batch are divided into, one after
-        another.
+      accumulation_steps: micro-batches that the rows are divided into, one after another.
+      axis_name: under `pmap`, of the devices that each run this step on their own rows; their sums
+        are added, and each draws its own dropout.
       ema_decay: of the moving average of the parameters, if the state keeps one.
-      axis_name: of the devices that each run this step on rows of their own, under `pmap`; their
-        sums are added up, and each draws its own dropout.
+
+    Returns:
+      The state after the update, and the sums of the batch with "loss", "weight" and "grad_norm".
     """
-
-    def train_step(
-        state: TrainState, batch: Any, rate: jax.Array | None = None
-    ) -> tuple[TrainState, dict[str, jax.Array]]:
-        rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
-        if axis_name is not None:
-            rng = jax.random.fold_in(rng, jax.lax.axis_index(axis_name))
-        live = state.params if ema_decay is None else state.live
-        grads, sums = _summed_gradients(loss_fn, live, batch, rng, accumulation_steps)
-        if axis_name is not None:
-            grads, sums = jax.lax.psum((grads, sums), axis_name)
-        grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, live)
-        if rate is not None:
-            updates = jax.tree.map(lambda update: rate * update, updates)
-        sums["grad_norm"] = optax.tree.norm(grads)
-        live = optax.apply_updates(live, updates)
-        state = state.replace(step=state.step + 1, opt_state=opt_state)
-        if ema_decay is None:
-            return state.replace(params=live), sums
-        average = _moved_average(state.params, live, ema_decay, state.step)
-        return state.replace(params=average, live=live), sums
-
-    return train_step
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
+    if axis_name is not None:
+        key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
+    live = state.params if ema_decay is None else state.live
+    grads, sums = _summed_gradients(loss_fn, live, batch, key, accumulation_steps)
+    if axis_name is not None:
+        grads, sums = jax.lax.psum((grads, sums), axis_name)
+    grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
+    sums["grad_norm"] = optax.tree.norm(grads)
+    updates, opt_state = optimizer.update(grads, state.opt_state, live)
+    if rate is not None:
+        updates = jax.tree.map(lambda update: rate * update, updates)
+    live = optax.apply_updates(live, updates)
+    state = state.replace(step=state.step + 1, opt_state=opt_state)
+    if ema_decay is None:
+        return state.replace(params=live), sums
+    average = _moving_average(state.params, live, ema_decay, state.step)
+    return state.replace(params=average, live=live), sums
 
 
-def _moved_average(average, params, decay, step):
-    """decay * average + (1 - decay) * params; early averages forget sooner, min(decay, (1 + n) /
-    (10 + n)), lest the first parameters weigh for long."""
+def _moving_average(average: Params, params: Params, decay: float, step: Int[Array, ""]) -> Params:
+    """d * average + (1 - d) * params, where d = min(decay, (1 + n) / (10 + n)) at update n: early
+    averages forget faster, so that the initial parameters do not weigh for long."""
     weight = 1 - jnp.minimum(decay, (1 + step) / (10 + step))
     return jax.tree.map(lambda old, new: old + weight * (new - old), average, params)
 
 
-def _summed_gradients(loss_fn, params, batch, rng, accumulation_steps):
+def _summed_gradients(
+    loss_fn: LossFn, params: Params, batch: Batch, key: Array, accumulation_steps: int
+) -> tuple[Params, Sums]:
     """Gradients of the summed loss, and the sums, over all micro-batches."""
-
-    def gradients(micro_batch, rng):
-        def loss(params):
-            loss, weight, sums = loss_fn(params, micro_batch, rng)
-            return loss, {"loss": loss, "weight": weight, **sums}
-
-        return jax.grad(loss, has_aux=True)(params)
-
     if accumulation_steps == 1:
-        return gradients(batch, rng)
+        return _gradients(loss_fn, params, batch, key)
 
-    def add_micro_batch(total, step):
-        micro_batch, index = step
-        grads = gradients(micro_batch, jax.random.fold_in(rng, index))
-        return jax.tree.map(jnp.add, total, grads), None
+    def add_micro_batch(
+        total: tuple[Params, Sums], numbered: tuple[Batch, Int[Array, ""]]
+    ) -> tuple[tuple[Params, Sums], None]:
+        micro_batch, index = numbered
+        found = _gradients(loss_fn, params, micro_batch, jax.random.fold_in(key, index))
+        return jax.tree.map(jnp.add, total, found), None
 
-    def divided(x):
-        """[B, ...] -> [A, B / A, ...]; neighbours part, so that no row leaves its device."""
+    def divided(x: Num[Array, "B ..."]) -> Num[Array, "A M ..."]:
+        """A micro-batches of M rows, of which neighbours go apart: no row leaves its device."""
         return jnp.moveaxis(x.reshape(-1, accumulation_steps, *x.shape[1:]), 1, 0)
 
     micro_batches = jax.tree.map(divided, batch)
-    zeros = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, x.dtype),
-        jax.eval_shape(gradients, jax.tree.map(lambda x: x[0], micro_batches), rng),
-    )
-    steps = (micro_batches, jnp.arange(accumulation_steps))
-    return jax.lax.scan(add_micro_batch, zeros, steps)[0]
+    first = jax.tree.map(lambda x: x[0], micro_batches)
+    shapes = jax.eval_shape(lambda: _gradients(loss_fn, params, first, key))
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    numbered = (micro_batches, jnp.arange(accumulation_steps))
+    return jax.lax.scan(add_micro_batch, zeros, numbered)[0]
+
+
+def _gradients(loss_fn: LossFn, params: Params, batch: Batch, key: Array) -> tuple[Params, Sums]:
+    """Gradients of the summed loss, and the sums, of one micro-batch."""
+
+    def loss(params: Params) -> tuple[Float[Array, ""], Sums]:
+        loss, weight, sums = loss_fn(params, batch, key)
+        return loss, {"loss": loss, "weight": weight, **sums}
+
+    return jax.grad(loss, has_aux=True)(params)
