@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import transformer_jax
+import transformer_jax.runs
 from transformer_jax.cli import verbs
 from transformer_jax.cli.main import main
 from transformer_jax.cli.messages import log_to_stderr
@@ -49,7 +49,7 @@ def api(monkeypatch):
     """Stands in for the API, which the verbs import when they run."""
     stand_in = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "transformer_jax.runs.train", stand_in)
-    monkeypatch.setattr(transformer_jax, "api", stand_in, raising=False)
+    monkeypatch.setattr(transformer_jax.runs, "train", stand_in, raising=False)
     monkeypatch.setattr("transformer_jax.cli.main.log_to_stderr", lambda: None)
     return stand_in
 

@@ -57,7 +57,7 @@ def test_tables_and_a_picture_are_kept(swept):
 
 def test_what_is_finished_is_not_done_again(sweep, swept, monkeypatch):
     workdir, rows = swept
-    monkeypatch.setattr("transformer_jax.sweeps.train_together", None)
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.train_together", None)
     assert run_sweep(sweep, workdir) == rows
 
 
@@ -81,7 +81,7 @@ def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
 
 def test_a_stopped_sweep_goes_on(sweep, swept, tmp_path, monkeypatch):
     """As after a SIGTERM, which leaves a run before its last step."""
-    import transformer_jax.sweeps as module
+    import transformer_jax.sweeps.sweep as module
 
     def stopped(configs, folder):
         runs = trained(configs, folder)
