@@ -11,25 +11,26 @@ from transformer_jax.nn.positions.base import Positions
 from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets
 from transformer_jax.nn.positions.relative import DisentangledPositions, RelativePositions
 from transformer_jax.nn.positions.rotary import RotaryPositions
+from transformer_jax.registry import Registry
 
-POSITIONS: dict[str, type[Positions]] = {
-    "none": Positions,
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "relative": RelativePositions,
-    "t5": T5Buckets,
-    "deberta": DisentangledPositions,
-    "rotary": RotaryPositions,
-    "alibi": LinearBiases,
-}
+POSITIONS: Registry[type[Positions]] = Registry(
+    "model.positions",
+    {
+        "none": Positions,
+        "sinusoidal": SinusoidalPositions,
+        "learned": LearnedPositions,
+        "relative": RelativePositions,
+        "t5": T5Buckets,
+        "deberta": DisentangledPositions,
+        "rotary": RotaryPositions,
+        "alibi": LinearBiases,
+    },
+)
 
 
 def encoding_class(config: TransformerConfig) -> type[Positions]:
     """The class that `config.positions` names; ValueError if there is none."""
-    if config.positions not in POSITIONS:
-        known = ", ".join(POSITIONS)
-        raise ValueError(f"positions is {config.positions!r}, not one of {known}")
-    return POSITIONS[config.positions]
+    return POSITIONS.find(config.positions)
 
 
 def check_reach(config: TransformerConfig, length: int) -> None:
