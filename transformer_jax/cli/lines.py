@@ -4,8 +4,9 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from io import BufferedIOBase
 from itertools import batched
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, cast
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,8 @@ def read_batches(stream: BinaryIO, *, most: int) -> Iterator[list[str]]:
 
 def _read_available(stream: BinaryIO, most: int) -> Iterator[tuple[bytes, ...]]:
     rest = b""
-    while block := stream.read1(1 << 20):
+    # Typeshed has no read1 for stdin, which has one.
+    while block := cast(BufferedIOBase, stream).read1(1 << 20):
         *lines, rest = (rest + block).split(b"\n")
         yield from batched(lines, most)
     if rest:

@@ -105,8 +105,9 @@ def score(args: argparse.Namespace) -> None:
     with LineCount("scored", total=len(pairs)) as count:
         for places in batched(range(len(pairs)), LINES_AT_ONCE):
             chunk = [pairs[i] for i in places]
-            sides = ([unescape(pair[side]) for pair in chunk] for side in ("source", "target"))
-            for log_prob in run.score(*sides):
+            sources = [unescape(str(pair["source"])) for pair in chunk]
+            targets = [unescape(str(pair["target"])) for pair in chunk]
+            for log_prob in run.score(sources, targets):
                 _print_once(f"{log_prob:.6f}")
             sys.stdout.flush()
             count.advance(len(chunk))
@@ -135,9 +136,10 @@ def benchmark(args: argparse.Namespace) -> None:
     from transformer_jax.runs.config import load_config
     from transformer_jax.tools import benchmark
 
-    measure = {"train": benchmark.train, "decode": benchmark.decode}[args.what]
+    measures: dict[str, Callable[..., dict[str, Any]]]
+    measures = {"train": benchmark.train, "decode": benchmark.decode}
     config = load_config(args.config, args.overrides, args.modules)
-    print(to_json(measure(config, **_given(args, BENCHMARK_SIZES[args.what]))))
+    print(to_json(measures[args.what](config, **_given(args, BENCHMARK_SIZES[args.what]))))
 
 
 def _load(args: argparse.Namespace) -> Any:

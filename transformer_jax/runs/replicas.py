@@ -38,7 +38,7 @@ class Replicas:
     names: Sequence[str]
     workdir: Path
     task: Task
-    examples: Sequence[Mapping[str, str]]
+    examples: Sequence[Any]
 
     @property
     def settings(self) -> Settings:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def prepare(
     config: ConfigDict,
     workdir: Path,
     checkpoints: Checkpoints,
-    examples: Sequence[Mapping[str, str]],
+    examples: Sequence[Any],
     modules: Sequence[UserModule],
 ) -> None:
     """Puts config, tokenizers and the names of the user's modules into the workdir.
@@ -111,7 +111,7 @@ class OneRun:
     settings: Settings
     workdir: Path
     task: Task
-    examples: Sequence[Mapping[str, str]]
+    examples: Sequence[Any]
 
     @cached_property
     def engine(self) -> Engine:
@@ -152,7 +152,7 @@ class OneRun:
 def batches_of(
     settings: Settings,
     task: Task,
-    examples: Sequence[Mapping[str, str]],
+    examples: Sequence[Any],
     rows: int,
     shard: tuple[int, int] = (0, 1),
 ) -> TrainBatches:
