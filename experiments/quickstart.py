@@ -12,7 +12,7 @@ import transformer_jax as tj
 from experiments.grammar.dictionary import dictionary_translate
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.train import Run
+from transformer_jax.runs.run import Run
 from transformer_jax.scoring.bleu import score_translations
 
 SPLITS = {"test": "unseen sentences", "test_combinations": "unseen combinations of words"}

@@ -18,7 +18,7 @@ __all__ = ["Sweep", "UserError", "config", "load", "sweep", "train"]
 _LAZY = {
     "Sweep": ("transformer_jax.sweeps.files", "Sweep"),
     "config": ("transformer_jax.runs.config", "load_config"),
-    "load": ("transformer_jax.runs.train", "load"),
+    "load": ("transformer_jax.runs.load", "load"),
     "sweep": ("transformer_jax.sweeps.sweep", "run_sweep"),
     "train": ("transformer_jax.runs.train", "train"),
 }

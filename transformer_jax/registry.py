@@ -1,8 +1,10 @@
 """Registries: the names that a field of the config may take, and what each stands for."""
 
+import contextlib
 import difflib
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import overload
+from typing import Any, overload
 
 from transformer_jax.errors import UserError
 
@@ -20,9 +22,11 @@ class Registry[T](Mapping[str, T]):
       field: "section.field" of the config.
     """
 
-    def __init__(self, field: str, entries: Mapping[str, T] | None = None):
+    def __init__(self, field: str, entries: Mapping[str, T] | None = None) -> None:
         self.field = field
         self._entries: dict[str, T] = dict(entries or {})
+        self._modules: dict[str, str] = {}
+        _REGISTRIES.append(self)
 
     @overload
     def register(self, name: str) -> Callable[[T], T]: ...
@@ -36,11 +40,16 @@ class Registry[T](Mapping[str, T]):
         Raises:
           UserError: the name is taken.
         """
+        module = sys._getframe(1).f_globals.get("__name__", "")  # the caller's, whose entry it is
         if entry is None:
-            return lambda decorated: self.register(name, decorated)
+            return lambda decorated: self._add(name, decorated, module)
+        return self._add(name, entry, module)
+
+    def _add(self, name: str, entry: T, module: str) -> T:
         if name in self._entries:
             raise UserError(f"{self.field}: the name {name!r} is taken; choose another one")
         self._entries[name] = entry
+        self._modules[name] = module
         return entry
 
     def find(self, name: str) -> T:
@@ -52,9 +61,15 @@ class Registry[T](Mapping[str, T]):
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"{self.field.partition('.')[2]} is {name!r}, {known}{hint}")
 
-    def restore(self, entries: Mapping[str, T]) -> None:
-        """Holds these entries alone: what a module registered is taken back."""
+    def module_of(self, name: str) -> str | None:
+        """The module that registered a name; None for the entries that the registry began with."""
+        return self._modules.get(name)
+
+    def restore(self, entries: Mapping[str, T], modules: Mapping[str, str] | None = None) -> None:
+        """Holds these entries alone; `modules` says which module registered them."""
+        modules = self._modules if modules is None else modules
         self._entries = dict(entries)
+        self._modules = {name: modules[name] for name in entries if name in modules}
 
     def __getitem__(self, name: str) -> T:
         return self._entries[name]
@@ -67,3 +82,26 @@ class Registry[T](Mapping[str, T]):
 
     def __repr__(self) -> str:
         return f"Registry({self.field!r}: {', '.join(self._entries)})"
+
+
+_REGISTRIES: list[Registry[Any]] = []
+
+
+@contextlib.contextmanager
+def reregistered(module: str) -> Iterator[None]:
+    """Takes back what a module has registered, so that its code may run again inside.
+
+    An exception leaves all registries as they were. The other modules that registered something
+    inside are then forgotten, so that Python runs them again when they are next imported.
+    """
+    before = [(registry, dict(registry), dict(registry._modules)) for registry in _REGISTRIES]
+    for registry, entries, modules in before:
+        registry.restore({name: e for name, e in entries.items() if modules.get(name) != module})
+    try:
+        yield
+    except BaseException:
+        for registry, entries, modules in before:
+            for added in set(registry._modules.values()) - set(modules.values()):
+                sys.modules.pop(added, None)
+            registry.restore(entries, modules)
+        raise

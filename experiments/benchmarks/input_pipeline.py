@@ -19,7 +19,7 @@ from transformer_jax.cli.parser import take_overrides
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.launch import batches_of
+from transformer_jax.runs.train import batches_of
 from transformer_jax.tokenization import load_tokenizers
 
 WARM_UP = 20  # batches; more than are packed ahead

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import transformer_jax
 from transformer_jax.cli import verbs
 from transformer_jax.cli.main import main
 from transformer_jax.cli.messages import log_to_stderr
@@ -23,11 +22,11 @@ from transformer_jax.errors import UserError
 CAPITALS = """
 import sys, types
 from types import SimpleNamespace as N
-api = types.ModuleType("transformer_jax.runs.train")
+stand_in = types.ModuleType("transformer_jax.runs.load")
 outputs_of = lambda lines, first_line, num_outputs: [[N(text=t.upper(), score=-1.5)] for t in lines]
 run = N(n_best=outputs_of)
-api.load = lambda workdir, checkpoint, average: run
-sys.modules["transformer_jax.runs.train"] = api
+stand_in.load = lambda workdir, checkpoint, average, modules: run
+sys.modules["transformer_jax.runs.load"] = stand_in
 from transformer_jax.cli.main import main
 sys.exit(main(["predict", "--workdir=w", *sys.argv[1:]]))
 """
@@ -48,8 +47,8 @@ def predict(data, *flags):
 def api(monkeypatch):
     """Stands in for the API, which the verbs import when they run."""
     stand_in = SimpleNamespace()
-    monkeypatch.setitem(sys.modules, "transformer_jax.runs.train", stand_in)
-    monkeypatch.setattr(transformer_jax, "api", stand_in, raising=False)
+    for name in ("load", "train"):
+        monkeypatch.setitem(sys.modules, f"transformer_jax.runs.{name}", stand_in)
     monkeypatch.setattr("transformer_jax.cli.main.log_to_stderr", lambda: None)
     return stand_in
 
@@ -159,7 +158,7 @@ def test_predict_passes_only_the_decode_options_given(api, monkeypatch):
         asked.update(options)
         return [[SimpleNamespace(text=line, score=0.0)] for line in lines]
 
-    api.load = lambda workdir, checkpoint, average: SimpleNamespace(n_best=run_predict)
+    api.load = lambda workdir, checkpoint, average, modules: SimpleNamespace(n_best=run_predict)
     output = SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None)
     monkeypatch.setattr(verbs.sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
     monkeypatch.setattr(verbs.sys, "stdout", output)
@@ -171,8 +170,8 @@ def test_predict_passes_only_the_decode_options_given(api, monkeypatch):
 def test_evaluate_prints_one_json_object(api, capsys):
     asked = []
 
-    def load(workdir, checkpoint, average):
-        asked.append((workdir, checkpoint, average))
+    def load(workdir, checkpoint, average, modules):
+        asked.append((workdir, checkpoint, average, modules))
         return SimpleNamespace(
             evaluate=lambda **options: asked.append(options) or {"bleu": 31.5, "loss": float("inf")}
         )
@@ -180,11 +179,14 @@ def test_evaluate_prints_one_json_object(api, capsys):
     api.load = load
     assert main(["evaluate", "--workdir=w", "--checkpoint=best", "--average=3"]) == 0
     assert json.loads(capsys.readouterr().out) == {"bleu": 31.5, "loss": None}
-    assert main(["evaluate", "--workdir=w", "--source=s", "--target=t", "--beam_size=2"]) == 0
+    modules = "--modules=my.py,mine.positions"
+    assert (
+        main(["evaluate", "--workdir=w", "--source=s", "--target=t", "--beam_size=2", modules]) == 0
+    )
     assert asked == [
-        ("w", "best", 3),
+        ("w", "best", 3, ()),
         {"split": "test"},
-        ("w", "latest", None),
+        ("w", "latest", None, ["my.py", "mine.positions"]),
         {"source": "s", "target": "t", "beam_size": 2},
     ]
 
@@ -193,7 +195,7 @@ def test_a_run_may_be_asked_to_read_further(api, capsys):
     asked = []
     longer = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
     run = SimpleNamespace(under=lambda changes: asked.append(changes) or longer)
-    api.load = lambda workdir, checkpoint, average: run
+    api.load = lambda workdir, checkpoint, average, modules: run
     assert main(["evaluate", "--workdir=w", "--max_length=96"]) == 0
     assert json.loads(capsys.readouterr().out) == {"loss": 1.0}
     fields = ("data.max_length", "data.max_source_length", "data.max_target_length")
@@ -230,7 +232,7 @@ def test_messages_go_to_stderr_without_the_chatter_of_libraries(capsys):
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_file_system_that_takes_nothing_is_one_line(api, capsys, number):
-    def train(config, workdir):
+    def train(config, workdir, modules):
         raise OSError(number, os.strerror(number), "runs/full/metrics.jsonl")
 
     api.train = train
@@ -241,7 +243,7 @@ def test_a_file_system_that_takes_nothing_is_one_line(api, capsys, number):
 
 
 def test_another_error_of_the_system_is_no_fault_of_the_user(api):
-    def train(config, workdir):
+    def train(config, workdir, modules):
         raise OSError(errno.EIO, "Input/output error")
 
     api.train = train

@@ -14,7 +14,7 @@ import pytest
 from ml_collections import ConfigDict
 
 import transformer_jax as tj
-from transformer_jax.runs.replicas import seeded, train_together
+from transformer_jax.runs.together import seeded, train_together
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 STEPS = 20
@@ -160,7 +160,7 @@ def test_devices_divide_the_replicas(config, together, tmp_path):
     code = f"""
 import json, sys, jax
 from ml_collections import ConfigDict
-from transformer_jax.runs.replicas import seeded, train_together
+from transformer_jax.runs.together import seeded, train_together
 config = ConfigDict(json.load(open({str(tmp_path / "config.json")!r})))
 runs = train_together(seeded(config, 2), {str(tmp_path / "group")!r})
 print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_forward"]

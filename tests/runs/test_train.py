@@ -12,7 +12,6 @@ import transformer_jax as tj
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
-from transformer_jax.runs import train as api
 from transformer_jax.runs.config import read_settings
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
@@ -194,56 +193,6 @@ def test_files_can_be_evaluated(workdir, tmp_path):
         run.evaluate(split="tset")
 
 
-# --- Loaded ---
-
-
-def test_a_checkpoint_may_be_chosen(trained_workdir, trained):
-    earlier = tj.load(trained_workdir, checkpoint=15)
-    assert earlier.step == 15
-    best = tj.load(trained_workdir, checkpoint="best")
-    assert best.step in (15, 30)
-    average = tj.load(trained_workdir, average=2)
-    assert average.step == 30
-    mean = jax.tree.map(lambda a, b: (a + b) / 2, earlier.params, trained.params)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), average.params, mean
-    )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"checkpoint": 7}, "no checkpoint 7 in .*; take latest, best, or of 15, 30"),
-        ({"average": 3}, "cannot average 3 checkpoints"),
-    ],
-)
-def test_a_checkpoint_that_is_not_there(trained_workdir, options, message):
-    with pytest.raises(tj.UserError, match=message):
-        tj.load(trained_workdir, **options)
-
-
-def test_a_moved_run_predicts_the_same(workdir, trained):
-    moved = workdir.rename(workdir.with_name("elsewhere"))
-    assert tj.load(moved).predict(LINES) == trained.predict(LINES)
-
-
-def test_loading_changes_nothing(workdir):
-    def listing():
-        return {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
-
-    before = listing()
-    tj.load(workdir).predict(LINES[:1])
-    assert listing() == before
-
-
-def test_no_run_and_no_checkpoint(workdir, tmp_path):
-    with pytest.raises(tj.UserError, match="absent holds no run: config.json is missing"):
-        tj.load(tmp_path / "absent")
-    shutil.rmtree(workdir / "checkpoints")
-    with pytest.raises(tj.UserError, match="no checkpoint in .*; train there first"):
-        tj.load(workdir)
-
-
 # --- Gone on with ---
 
 
@@ -275,7 +224,7 @@ def test_a_start_that_failed_does_not_claim_its_workdir(tmp_path, tiny_config, m
     with pytest.raises(tj.UserError, match="tokens_per_batch 40 has no room"):
         changes = {"train.tokens_per_batch": 40, "tokenizer.vocab_size": 200}
         tj.train(tiny_config(changes), tmp_path / "run")
-    monkeypatch.setattr(api, "train_plan", lambda *args: FakeState)
+    monkeypatch.setattr("transformer_jax.runs.train.fit", lambda *args: FakeState)
     run = tj.train(tiny_config(), tmp_path / "run")
     assert run.tokenizer["source"].vocab_size == 800
 

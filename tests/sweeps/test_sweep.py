@@ -33,7 +33,7 @@ def swept(sweep, tmp_path_factory):
     return workdir, tj.sweep(sweep, workdir)
 
 
-def test_a_row_has_its_figures_for_each_seed(swept):
+def test_a_row_has_its_metrics_for_each_seed(swept):
     workdir, rows = swept
     assert [row.name for row in rows] == ["as it is", "few pairs"]
     assert list(rows[0].metrics) == ["loss", "perplexity", "twice as long"]
@@ -57,11 +57,11 @@ def test_tables_and_a_picture_are_kept(swept):
 
 def test_what_is_finished_is_not_done_again(sweep, swept, monkeypatch):
     workdir, rows = swept
-    monkeypatch.setattr("transformer_jax.sweeps.train_together", None)
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.train_together", None)
     assert run_sweep(sweep, workdir) == rows
 
 
-def test_seeds_one_by_one_have_the_figures_of_seeds_together(sweep, swept, tmp_path):
+def test_seeds_one_by_one_have_the_metrics_of_seeds_together(sweep, swept, tmp_path):
     rows = {"as it is": {}}
     (alone,) = run_sweep(
         Sweep(sweep.config, rows, sweep.base, seeds=2, metrics=["loss"]), tmp_path, at_once=1
@@ -81,10 +81,10 @@ def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
 
 def test_a_stopped_sweep_goes_on(sweep, swept, tmp_path, monkeypatch):
     """As after a SIGTERM, which leaves a run before its last step."""
-    import transformer_jax.sweeps as module
+    import transformer_jax.sweeps.sweep as module
 
-    def stopped(configs, folder):
-        runs = trained(configs, folder)
+    def stopped(configs, folder, modules):
+        runs = trained(configs, folder, modules)
         return {name: run.__class__(**{**vars(run), "step": 1}) for name, run in runs.items()}
 
     trained = module._train_group
@@ -97,6 +97,23 @@ def test_a_stopped_sweep_goes_on(sweep, swept, tmp_path, monkeypatch):
         assert not (tmp_path / "table.txt").exists()
     (row,) = run_sweep(one, tmp_path)
     assert row.metrics == {"loss": swept[1][0].metrics["loss"]}  # what the task is judged by
+
+
+@pytest.mark.parametrize("damage", ["of an earlier version", "torn", "empty"])
+def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, damage, caplog):
+    folder = shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
+    kept = folder / "result.json"
+    whole = kept.read_text()
+    renamed = whole.replace('"metrics": {', '"figures": {')
+    kept.write_text({"of an earlier version": renamed, "torn": whole[:99], "empty": ""}[damage])
+    (folder / "seconds").write_text("" if damage == "empty" else "7.0\n")
+    one = Sweep(sweep.config, {"as it is": {}}, sweep.base, 2, sweep.metrics, sweep.also)
+    (row,) = run_sweep(one, tmp_path)
+    expected = swept[1][0]
+    assert row.metrics == expected.metrics and row.parameters == expected.parameters
+    assert (row.seconds > 7) == (damage != "empty")
+    assert "result.json is damaged or of an earlier version; it is measured again" in caplog.text
+    assert json.loads(kept.read_text())["row"]["metrics"] == expected.metrics
 
 
 def test_a_sweep_file_is_read(tmp_path):

@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator
 from io import BufferedIOBase
 from itertools import batched
-from typing import Self
+from typing import BinaryIO, Self, cast
 
 logger = logging.getLogger(__name__)
 
-_SECONDS_WORTH_TELLING = 5
+_SECONDS_WORTH_REPORTING = 5
 
 _ESCAPED = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
 _MEANT = {escaped: character for character, escaped in _ESCAPED.items()}
@@ -26,7 +26,7 @@ def unescape(line: str) -> str:
     return re.sub(r"\\[\\nr]", lambda match: _MEANT[match[0]], line)
 
 
-def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
+def read_batches(stream: BinaryIO, *, most: int) -> Iterator[list[str]]:
     r"""Yields the lines of `stream`, at most `most` at a time, without waiting for more to come.
 
     Whoever writes a line and waits for its answer gets it; a file is read in full batches. Lines
@@ -39,9 +39,10 @@ def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
         number += len(batch)
 
 
-def _read_available(stream: BufferedIOBase, most: int) -> Iterator[tuple[bytes, ...]]:
+def _read_available(stream: BinaryIO, most: int) -> Iterator[tuple[bytes, ...]]:
     rest = b""
-    while block := stream.read1(1 << 20):
+    # Typeshed has no read1 for stdin, which has one.
+    while block := cast(BufferedIOBase, stream).read1(1 << 20):
         *lines, rest = (rest + block).split(b"\n")
         yield from batched(lines, most)
     if rest:
@@ -61,10 +62,15 @@ def _decode(line: bytes, number: int) -> str:
 
 
 class LineCount:
-    """A bar on a terminal while lines are done, and at the end, if it took some seconds, how many a
-    second; on stderr."""
+    """Counts lines on stderr: a progress bar on a terminal and, if it took some seconds, lines a
+    second at the end.
 
-    def __init__(self, done: str, total: int | None = None):
+    Args:
+      done: what was done to the lines, such as "predicted".
+      total: how many there are, if known.
+    """
+
+    def __init__(self, done: str, total: int | None = None) -> None:
         from tqdm import tqdm
 
         self._done, self._count, self._start = done, 0, time.perf_counter()
@@ -74,14 +80,14 @@ class LineCount:
         return self
 
     def advance(self, count: int) -> None:
-        """So many lines more are done."""
+        """Counts so many lines more."""
         self._count += count
         self._bar.update(count)
 
-    def __exit__(self, kind, *_) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.close()
         seconds = time.perf_counter() - self._start
-        if kind is None and seconds > _SECONDS_WORTH_TELLING:
+        if kind is None and seconds > _SECONDS_WORTH_REPORTING:
             logger.info(
                 "%s %d lines in %.1f s, %.1f a second",
                 *(self._done, self._count, seconds, self._count / seconds),

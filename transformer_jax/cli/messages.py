@@ -1,4 +1,4 @@
-"""What a run says meanwhile: log lines on stderr, without the chatter of libraries."""
+"""Log lines on stderr, without the chatter of libraries."""
 
 import logging
 import os
@@ -8,9 +8,9 @@ PACKAGE = "transformer_jax"
 
 
 def log_to_stderr() -> None:
-    """The package's messages from INFO up; of the libraries' warnings, and of absl's errors alone.
+    """This package's messages from INFO, other libraries' from WARNING, absl's from ERROR.
 
-    Call it before jax is imported: the compiler's own log level is read from the environment then.
+    Call it before jax is imported, which reads the compiler's log level from the environment.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     handler = _StderrHandler()
@@ -21,9 +21,9 @@ def log_to_stderr() -> None:
     sys.unraisablehook = _tell_unless_left_over
 
 
-def _tell_unless_left_over(unraisable) -> None:
-    """The parts of a save that failed still report to its event loop, from threads below Python,
-    when that is gone."""
+def _tell_unless_left_over(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Passes on what `sys.unraisablehook` gets, but for the remains of a failed save: its threads
+    below Python report to an event loop that is gone."""
     error = unraisable.exc_value
     if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
         sys.__unraisablehook__(unraisable)
@@ -31,8 +31,8 @@ def _tell_unless_left_over(unraisable) -> None:
 
 def _worth_showing(record: logging.LogRecord) -> bool:
     library = record.name.partition(".")[0]
-    # Orbax, Grain and Flax speak through absl. What asyncio complains of are the many parts of a
-    # save that failed, which the save itself tells once.
+    # Orbax, Grain and Flax log through absl. asyncio reports each part of a failed save, which the
+    # save itself reports once.
     quiet = {PACKAGE: logging.INFO, "absl": logging.ERROR, "asyncio": logging.CRITICAL}
     return record.levelno >= quiet.get(library, logging.WARNING)
 
@@ -44,7 +44,7 @@ class _Formatter(logging.Formatter):
 
 
 class _StderrHandler(logging.Handler):
-    """Writes around a progress bar, where one is shown."""
+    """Writes above the progress bar, where one is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm

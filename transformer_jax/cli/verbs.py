@@ -7,8 +7,9 @@ from itertools import batched
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli.flags import BENCHMARK_SIZES, DECODE_OPTIONS
+from transformer_jax.cli.flags import BENCHMARK_SIZES
 from transformer_jax.cli.lines import LineCount, escape, read_batches, unescape
+from transformer_jax.cli.shared_flags import DECODE_OPTIONS
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 
@@ -18,37 +19,43 @@ LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length"
 
 def train(args: argparse.Namespace) -> None:
     """Trains a config in a workdir, or prints what that would hold."""
-    from transformer_jax.runs import train as api
     from transformer_jax.runs.config import load_config
-    from transformer_jax.tools import dry_run
+    from transformer_jax.runs.modules import load_modules
+    from transformer_jax.runs.train import train as train_run
 
+    # Before the config, which names what they register.
+    load_modules(args.modules, args.workdir)
     config = load_config(args.config, args.overrides)
     _connect(args, config)
     if args.dry_run:
-        _print_once(dry_run.describe(config))
-    elif args.seeds:
-        from transformer_jax.sweeps import sweep as sweeps
+        from transformer_jax.tools.dry_run import describe
 
-        _print_table(sweeps.run_seeds(config, args.workdir, args.seeds))
+        _print_once(describe(config))
+    elif args.seeds:
+        from transformer_jax.sweeps.sweep import run_seeds
+
+        _print_table(run_seeds(config, args.workdir, args.seeds, args.modules))
     else:
-        api.train(config, args.workdir)
+        train_run(config, args.workdir, args.modules)
 
 
 def sweep(args: argparse.Namespace) -> None:
     """Trains what a sweep asks for and is not there yet; prints the table."""
-    from transformer_jax.sweeps import files as sweep_files
-    from transformer_jax.sweeps import sweep as sweeps
+    from transformer_jax.sweeps.files import load_sweep
+    from transformer_jax.sweeps.sweep import run_sweep
 
-    changes = _given(args, ("config", "seeds"))
-    plan = sweep_files.load_sweep(args.sweep, **changes)
-    _print_table(sweeps.run_sweep(plan, args.workdir, args.overrides, args.at_once, args.rows))
+    asked = load_sweep(args.sweep, **_given(args, ("config", "seeds")))
+    rows = run_sweep(
+        asked, args.workdir, args.overrides, args.at_once, chosen=args.rows, modules=args.modules
+    )
+    _print_table(rows)
 
 
 def _print_table(rows: list[Any]) -> None:
-    from transformer_jax.sweeps import tables
+    from transformer_jax.sweeps.tables import as_text
 
     if rows:
-        print(tables.as_text(rows))
+        print(as_text(rows))
 
 
 def evaluate(args: argparse.Namespace) -> None:
@@ -98,8 +105,9 @@ def score(args: argparse.Namespace) -> None:
     with LineCount("scored", total=len(pairs)) as count:
         for places in batched(range(len(pairs)), LINES_AT_ONCE):
             chunk = [pairs[i] for i in places]
-            sides = ([unescape(pair[side]) for pair in chunk] for side in ("source", "target"))
-            for log_prob in run.score(*sides):
+            sources = [unescape(str(pair["source"])) for pair in chunk]
+            targets = [unescape(str(pair["target"])) for pair in chunk]
+            for log_prob in run.score(sources, targets):
                 _print_once(f"{log_prob:.6f}")
             sys.stdout.flush()
             count.advance(len(chunk))
@@ -108,14 +116,18 @@ def score(args: argparse.Namespace) -> None:
 def plot(args: argparse.Namespace) -> None:
     """Draws runs or a config; prints the picture's path."""
     from transformer_jax.runs.config import load_config
-    from transformer_jax.tools import pictures
+    from transformer_jax.runs.modules import load_modules
+    from transformer_jax.tools.pictures import plot_config, plot_runs
 
     if args.workdir is None:
         output = Path(args.output or f"{Path(args.config).stem}.png")
-        pictures.plot_config(load_config(args.config, args.overrides), output)
+        plot_config(load_config(args.config, args.overrides, args.modules), output)
     else:
         output = Path(args.output or "curves.png")
-        pictures.plot_runs([Path(one) for one in args.workdir.split(",")], output)
+        workdirs = [Path(one) for one in args.workdir.split(",")]
+        for workdir in workdirs:
+            load_modules(args.modules, workdir)
+        plot_runs(workdirs, output)
     print(output)
 
 
@@ -124,19 +136,20 @@ def benchmark(args: argparse.Namespace) -> None:
     from transformer_jax.runs.config import load_config
     from transformer_jax.tools import benchmark
 
-    measure = {"train": benchmark.train, "decode": benchmark.decode}[args.what]
-    config = load_config(args.config, args.overrides)
-    print(to_json(measure(config, **_given(args, BENCHMARK_SIZES[args.what]))))
+    measures: dict[str, Callable[..., dict[str, Any]]]
+    measures = {"train": benchmark.train, "decode": benchmark.decode}
+    config = load_config(args.config, args.overrides, args.modules)
+    print(to_json(measures[args.what](config, **_given(args, BENCHMARK_SIZES[args.what]))))
 
 
 def _load(args: argparse.Namespace) -> Any:
-    from transformer_jax.runs import train as api
+    from transformer_jax.runs.load import load
 
     if args.distributed:
         from transformer_jax.runs.config import load_json
 
         _connect(args, load_json(Path(args.workdir) / "config.json"))
-    run = api.load(args.workdir, checkpoint=args.checkpoint, average=args.average)
+    run = load(args.workdir, args.checkpoint, args.average, args.modules)
     return run.under(dict.fromkeys(LENGTHS, args.max_length)) if args.max_length else run
 
 

@@ -19,11 +19,12 @@ from transformer_jax.models import MODELS
 from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules
-from transformer_jax.parallel.engines import Engine, make_engine
+from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
+from transformer_jax.parallel.replicas import ReplicaEngine
 from transformer_jax.runs.config import Settings
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import Task, TaskKind
+from transformer_jax.tasks.interface import Batch, Task, TaskKind
 from transformer_jax.tokenization import (
     Tokenizers,
     copy_tokenizers,
@@ -134,21 +135,24 @@ def mesh_for_use(settings: Settings) -> Mesh:
 
 
 def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
-    """Shapes, types and shardings of the state; UserError where the mesh does not divide it."""
+    """Shapes, dtypes and shardings of the state; UserError where the mesh does not divide it."""
     try:
         return rules.shard(jax.eval_shape(init_state, settings.seed), mesh)
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
 
 
-def build_training(settings: Settings, task: Task, engine: Engine):
-    """The schedule, the pure training step, and a function from a seed to the first state."""
+def build_training(
+    settings: Settings, task: Task, engine: Engine | ReplicaEngine
+) -> tuple[Callable[[Any], Any], TrainStep, Callable[[Any], TrainState]]:
+    """The schedule (updates done -> learning rate), the pure training step, and a function from a
+    seed to the first state."""
     schedule = make_schedule(settings.optimizer, settings.model.d_model)
     optimizer = make_optimizer(settings.optimizer, schedule)
 
     layers = rematerialized_layers if settings.train.remat else contextlib.nullcontext
 
-    def loss(params, batch, rng):
+    def loss(params: Any, batch: Batch, rng: jax.Array | None) -> Any:
         with each_stream(engine.constrain), layers():
             return task.loss(params, batch, rng)
 
@@ -172,10 +176,15 @@ def build_training(settings: Settings, task: Task, engine: Engine):
 
 
 def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
-    """Rows of a training batch over all devices, which divide them into so many parts.
+    """Rows of a training batch over all devices.
+
+    Args:
+      settings: of the run.
+      task: which says how long a row is.
+      shards: parts that the devices divide the rows into.
 
     Raises:
-      UserError: `train.tokens_per_batch` has no room for one, or they do not divide among devices.
+      UserError: `train.tokens_per_batch` has no room for a row, or the devices cannot share them.
     """
     try:
         return settings.train.rows(max(task.lengths.values()), shards)
@@ -183,7 +192,7 @@ def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
         raise UserError(f"config.train: {error}") from error
 
 
-def batch_shapes(lengths: dict[str, int], rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+def batch_shapes(lengths: Mapping[str, int], rows: int) -> dict[str, jax.ShapeDtypeStruct]:
     """The arrays of a packed batch."""
     return {
         name: jax.ShapeDtypeStruct((rows, length), jnp.int32)

@@ -26,6 +26,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.logs.run_log import LoggingConfig
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.parallel.mesh import ParallelConfig
+from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
 from transformer_jax.training.evaluation import EvalConfig
@@ -63,13 +64,18 @@ FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
 """What a run keeps for life, but for `data.dir` and a growing `train.num_steps`."""
 
 
-def load_config(path: str | Path, overrides: Mapping[str, Any] | None = None) -> ConfigDict:
+def load_config(
+    path: str | Path, overrides: Mapping[str, Any] | None = None, modules: Modules = ()
+) -> ConfigDict:
     """Reads a config file and sets `overrides`, {"section.field": value}; texts are parsed.
+
+    The user's own `modules`, with components that the config names, are loaded before.
 
     Raises:
       UserError: no such file, it fails or has no get_config, or an unknown field (the nearest is
-        named) or a value of the wrong type, in the file or in `overrides`.
+        named) or a value of the wrong type, in the file or in `overrides`; a module that fails.
     """
+    load_modules(modules)
     if not Path(path).is_file():
         raise UserError(f"there is no config file {path}; see configs/ for what there is")
     try:

@@ -1,57 +1,99 @@
-"""Training a config in a workdir, and loading the run that a workdir holds."""
+"""Training a config in a workdir."""
 
+import dataclasses
 import shutil
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.warm_start import warm_start
+from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import UserError
-from transformer_jax.parallel import hosts, rules
+from transformer_jax.logs.run_log import NoLog, RunLog
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.runs import build
-from transformer_jax.runs.config import check_same_run, load_json, read_settings, save_json
-from transformer_jax.runs.launch import OneRun, train_plan
+from transformer_jax.runs.config import (
+    Settings,
+    check_same_run,
+    load_json,
+    read_settings,
+    save_json,
+)
+from transformer_jax.runs.fit import InitState, Scores, fit
+from transformer_jax.runs.modules import Modules, UserModule, load_modules, record_modules
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.sole_writer import sole_writer
+from transformer_jax.runs.workdir import (
+    CHECKPOINTS,
+    CONFIG,
+    PREDICTIONS,
+    TOKENIZER,
+    workdir_path,
+)
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.host_memory import keep_freed_memory
+from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
+from transformer_jax.training.evaluation import write_predictions
+from transformer_jax.training.state import TrainState
 
 
-def train(config: ConfigDict, workdir: str | Path) -> Run:
+def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run:
     """Trains a config in a workdir, or goes on from its last checkpoint.
 
     In a job of many processes each calls this, with a workdir that they share.
 
+    Args:
+      config: of the run.
+      workdir: where the run is kept; made if absent.
+      modules: the user's own, with components that the config names (`runs.modules`).
+
     Raises:
-      UserError: the config or its data cannot be used, the workdir holds another run, or the loss
-        is no longer finite.
+      UserError: the config, its data or a module cannot be used, the workdir holds another run, or
+        the loss is no longer finite.
     """
     keep_freed_memory()
     use_compilation_cache()
-    settings, workdir = read_settings(config), workdir_path(workdir)
+    workdir = workdir_path(workdir)
+    named = load_modules(modules, workdir)
+    settings = read_settings(config)
     examples = open_split(settings.data, "train")
-    checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
+    checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
     with sole_writer(workdir), checkpoints:
-        hosts.from_primary(lambda: prepare(config, workdir, checkpoints, examples))
-        tokenizers = load_tokenizers(workdir / "tokenizer")
+        hosts.from_primary(lambda: prepare(config, workdir, checkpoints, examples, named))
+        tokenizers = load_tokenizers(workdir / TOKENIZER)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-        state = train_plan(OneRun(settings, workdir, task, examples), checkpoints)
+        state = fit(OneRun(settings, workdir, task, examples), checkpoints)
     return Run(config, workdir, task, state.params, int(state.step))
 
 
-def workdir_path(workdir: str | Path) -> Path:
-    """A workdir as a path; UserError for the address of a bucket."""
-    if "://" in str(workdir):
-        raise UserError(f"workdir {workdir} is no directory; mount the bucket as a file system")
-    return Path(workdir)
+def prepare(
+    config: ConfigDict,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    examples: Sequence[Any],
+    modules: Sequence[UserModule],
+) -> None:
+    """Puts config, tokenizers and the names of the user's modules into the workdir.
 
+    Args:
+      config: of the run.
+      workdir: which may hold an earlier start of it.
+      checkpoints: of the workdir.
+      examples: of the training split, from which tokenizers learn.
+      modules: that were given for the run.
 
-def prepare(config: ConfigDict, workdir: Path, checkpoints: Checkpoints, examples) -> None:
-    """Puts config and tokenizer into the workdir, unless it holds another run."""
-    kept, tokenizer = workdir / "config.json", workdir / "tokenizer"
+    Raises:
+      UserError: the workdir holds another run, or the tokenizers cannot be made.
+    """
+    kept, tokenizer = workdir / CONFIG, workdir / TOKENIZER
     if checkpoints.latest_step() is not None:
         check_same_run(config, load_json(kept), workdir)
     else:
@@ -59,37 +101,92 @@ def prepare(config: ConfigDict, workdir: Path, checkpoints: Checkpoints, example
         shutil.rmtree(tokenizer, ignore_errors=True)
     build.build_tokenizers(read_settings(config), tokenizer, examples)
     save_json(config, kept)
+    record_modules(workdir, config, modules)
 
 
-def load(workdir: str | Path, checkpoint: str | int = "latest", average: int | None = None) -> Run:
-    """Loads a run: nothing in the workdir is code, and nothing of it is executed.
+@dataclasses.dataclass(frozen=True)
+class OneRun:
+    """One run, on all devices of the job; a `Trainable`."""
 
-    Args:
-      workdir: of a run with a checkpoint.
-      checkpoint: "latest", "best" or a step.
-      average: the mean of so many snapshots of the parameters, up to that checkpoint.
+    settings: Settings
+    workdir: Path
+    task: Task
+    examples: Sequence[Any]
 
-    Raises:
-      UserError: there is no such run or checkpoint, or it is damaged.
-    """
-    keep_freed_memory()
-    use_compilation_cache()
-    workdir = workdir_path(workdir)
-    if (workdir / "together").is_dir():
-        names = {path.parent.name for path in workdir.glob("*/checkpoints")} - {"together"}
-        raise UserError(
-            f"{workdir} holds runs trained together; name one of them: {', '.join(sorted(names))}"
-        )
-    config = load_json(workdir / "config.json")
-    settings = read_settings(config)
-    tokenizers = load_tokenizers(workdir / "tokenizer")
-    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-    params = jax.eval_shape(task.init, jax.random.key(0))
-    params = rules.shard(params, build.mesh_for_use(settings))
-    checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
-    if average is None:
-        step, params = checkpoints.restore_params(checkpoint, params)
-    else:
-        steps, params = checkpoints.average(average, checkpoint, params)
-        step = steps[0]
-    return Run(config, workdir, task, params, step)
+    @cached_property
+    def engine(self) -> Engine:
+        """The one that the config asks for."""
+        return build.build_engine(self.settings)
+
+    def abstract_state(self, init_state: InitState) -> TrainState:
+        """As `Trainable.abstract_state`."""
+        return build.abstract_state(self.settings, init_state, self.engine.mesh)
+
+    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
+        """As `Trainable.first_state`."""
+        state = create_state(init_state, self.settings.seed, abstract)
+        return started(state, self.settings)
+
+    def batches(self, rows: int) -> TrainBatches:
+        """As `Trainable.batches`; this process's rows."""
+        shard = (jax.process_index(), jax.process_count())
+        return batches_of(self.settings, self.task, self.examples, rows, shard)
+
+    def log(self, start: int) -> RunLog | NoLog:
+        """As `Trainable.log`; of many processes, the first one has it."""
+        if not hosts.is_primary():
+            return NoLog()
+        steps, project = self.settings.train.num_steps, self.settings.logging.wandb
+        return RunLog(self.workdir, start_step=start, num_steps=steps, wandb=project)
+
+    def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
+        """The schedule's own."""
+        return schedule
+
+    def validation(self) -> Callable[[int, Any], Scores]:
+        """As `Trainable.validation`."""
+        evaluate = validation(self.settings, self.task, self.engine.mesh)
+        return lambda step, params: evaluate(step, params, self.workdir)
+
+
+def batches_of(
+    settings: Settings,
+    task: Task,
+    examples: Sequence[Any],
+    rows: int,
+    shard: tuple[int, int] = (0, 1),
+) -> TrainBatches:
+    """The training data in the order of the settings' seed; `shard` is (process, of how many)."""
+    return train_batches(
+        task.prepare(examples, training=True),
+        task.preprocess,
+        lengths=task.lengths,
+        rows=rows,
+        seed=settings.order_seed,
+        shard=shard,
+    )
+
+
+def started(state: TrainState, settings: Settings) -> TrainState:
+    """A fresh state with the parameters of the run that `train.init_from` names, if any."""
+    if not settings.train.init_from:
+        return state
+    return state.started_from(warm_start(state.params, Path(settings.train.init_from)))
+
+
+def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any, Path], Scores]:
+    """(step, params, workdir) -> scores; the outputs are kept in the workdir."""
+    greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
+    examples = open_split(settings.data, "valid")
+    evaluator = build.build_evaluator(
+        settings, task, examples, greedy, mesh, settings.eval.num_examples
+    )
+
+    def evaluate(step: int, params: Any, workdir: Path) -> Scores:
+        metrics, outputs = evaluator(params)
+        path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
+        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
+        name = task.best_by.removeprefix("-")
+        return metrics, -metrics[name] if name != task.best_by else metrics[name]
+
+    return evaluate

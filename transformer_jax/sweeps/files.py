@@ -27,13 +27,16 @@ class Sweep:
     Attributes:
       config: the config file that all rows share.
       rows: {name: {"section.field": value}}; the name is the row's in the table. Or a function from
-        the base config to these, of rows that are so and so much of it.
+        the base config to these, for rows defined relative to the base (half the heads, ...).
       base: overrides of all rows.
       seeds: of each row.
       metrics: of the validation split, by their names in metrics.jsonl; none: the loss, and what
         chooses the best checkpoint.
-      also: {name: {"section.field": value}}: the loss of the validation split once more, by the
-        trained model under another config; a row whose model cannot be used so has none.
+      also: {name: {"section.field": value}}: further losses of the validation split, by the trained
+        model under another config; None for a row whose model cannot be used so.
+
+    Raises:
+      ValueError: there is no row or no seed.
     """
 
     config: str
@@ -43,12 +46,12 @@ class Sweep:
     metrics: Sequence[str] = ()
     also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.seeds < 1 or not self.rows:
             raise ValueError("a sweep has at least one row and one seed")
 
     def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, ConfigDict]:
-        """The config of each row; `overrides` stand above `base` and below the row's own.
+        """The config of each row; `overrides` go over `base`, the row's own go over both.
 
         Args:
           overrides: of all rows.

@@ -9,7 +9,7 @@ from transformer_jax.tools.plots import grid
 
 
 def draw_rows(rows: Sequence[Row]) -> Figure:
-    """A panel for each figure of an experiment: its seeds as dots, mean and deviation of a row."""
+    """A panel for each metric: a line for each row, its seeds as dots, mean and deviation."""
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     figure, axes = grid(len(names), columns=2, height=0.8 + 0.35 * len(rows))
     for ax, name in zip(axes, names, strict=True):

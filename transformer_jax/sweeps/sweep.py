@@ -20,10 +20,12 @@ from ml_collections import ConfigDict
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, UserError
 from transformer_jax.runs import build
-from transformer_jax.runs import train as api
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.replicas import seeded, train_together
+from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.run import Run
+from transformer_jax.runs.together import seeded, train_together
+from transformer_jax.runs.train import train
+from transformer_jax.runs.workdir import workdir_path, write_whole
 from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.files import Sweep, folder_name
 from transformer_jax.sweeps.plot import draw_rows
@@ -39,6 +41,7 @@ def run_sweep(
     overrides: Mapping[str, Any] | None = None,
     at_once: int | None = None,
     chosen: str = "",
+    modules: Modules = (),
 ) -> list[Row]:
     """Trains what is not trained yet, and writes table.txt, table.md, table.csv and table.png.
 
@@ -48,20 +51,23 @@ def run_sweep(
       overrides: of all rows.
       at_once: how many seeds to train in one program; None: all of a row.
       chosen: a regular expression; only rows in whose name it is found are trained.
+      modules: the user's own, with components that configs name (`runs.modules`).
 
     Returns:
       The rows, as far as they are finished: after a SIGTERM not all.
 
     Raises:
-      UserError: a config or its data cannot be used, or the workdir holds another sweep.
+      UserError: a config, its data or a module cannot be used, or the workdir holds another sweep.
     """
-    workdir, rows = api.workdir_path(workdir), []
+    workdir = workdir_path(workdir)
+    load_modules(modules, workdir)
+    rows: list[Row] = []
     configs = sweep.configs(overrides or {}, chosen)
     for number, (name, config) in enumerate(configs.items(), start=1):
         logger.info("row %d of %d: %s", number, len(configs), name)
         folder = workdir / folder_name(name)
         try:
-            rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds))
+            rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds, modules))
         except _Stopped:
             logger.info("stopped at row %s; the same command goes on", name)
             return rows
@@ -69,13 +75,15 @@ def run_sweep(
     return rows
 
 
-def run_seeds(config: ConfigDict, workdir: str | Path, count: int) -> list[Row]:
-    """Trains `count` seeds of a config together: `workdir/seed_0` and so on, and the table of one
-    row; else as `run_sweep`."""
-    workdir = api.workdir_path(workdir)
+def run_seeds(
+    config: ConfigDict, workdir: str | Path, count: int, modules: Modules = ()
+) -> list[Row]:
+    """Trains `count` seeds of a config together, in `workdir/seed_0` and so on, and writes the
+    table of this one row; else as `run_sweep`."""
+    workdir = workdir_path(workdir)
     sweep = Sweep(config="", rows={workdir.name: {}}, seeds=count)
     try:
-        rows = [_row(sweep, workdir.name, config, workdir, at_once=count)]
+        rows = [_row(sweep, workdir.name, config, workdir, count, modules)]
     except _Stopped:
         logger.info("stopped; the same command goes on")
         return []
@@ -84,53 +92,66 @@ def run_seeds(config: ConfigDict, workdir: str | Path, count: int) -> list[Row]:
 
 
 def write_tables(rows: Sequence[Row], workdir: Path) -> None:
-    """Writes table.txt, table.md, table.csv and table.png."""
+    """Writes table.txt, table.md, table.csv and table.png into a workdir."""
     ways = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
     for ending, write in ways.items():
         (workdir / f"table.{ending}").write_text(write(rows).rstrip() + "\n", encoding="utf-8")
     save_figure(draw_rows(rows), workdir / "table.png")
 
 
-def _row(sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int) -> Row:
+def _row(
+    sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
+) -> Row:
     """A row, from its folder where it is finished; `_Stopped` where its training was."""
     kept = folder / "result.json"
-    asked = {"config": config.to_dict(), "seeds": sweep.seeds}
-    asked |= {"also": {each: dict(changes) for each, changes in sweep.also.items()}}
-    if kept.exists():
-        result = json.loads(kept.read_text(encoding="utf-8"))
-        if result["asked"] == asked:
-            return Row(name, **result["row"])
+    also = {each: dict(changes) for each, changes in sweep.also.items()}
+    asked = {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
+    if (row := _kept_row(kept, name, asked)) is not None:
+        return row
     folder.mkdir(parents=True, exist_ok=True)
     with _stopwatch(folder / "seconds") as seconds:
-        runs = dict(_trained(seeded(config, sweep.seeds), folder, at_once))
+        runs = dict(_trained(seeded(config, sweep.seeds), folder, at_once, modules))
         result = _measured(sweep, runs, min(at_once, sweep.seeds)) | {"seconds": seconds()}
-    record = {"asked": asked, "row": result}
-    kept.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_whole(kept, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
     return Row(name, **result)
 
 
+def _kept_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
+    """The finished row that a file keeps; None where it keeps none, or another one."""
+    if not path.exists():
+        return None
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        return Row(name, **result["row"]) if result["asked"] == asked else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        logger.warning("%s is damaged or of an earlier version; it is measured again", path)
+        return None
+
+
 def _trained(
-    configs: Mapping[str, ConfigDict], folder: Path, at_once: int
+    configs: Mapping[str, ConfigDict], folder: Path, at_once: int, modules: Modules
 ) -> Iterator[tuple[Path, Run | None]]:
     """The workdir and the run of each config; None in place of one that diverged."""
     groups = list(batched(configs.items(), at_once))
     for number, group in enumerate(map(dict, groups)):
         place = folder if len(groups) == 1 else folder / f"group_{number}"
+        runs: dict[str, Run | None] = dict.fromkeys(group)
         try:
-            runs = _train_group(group, place)
+            runs |= _train_group(group, place, modules)
         except DivergedError as error:
             logger.warning("%s", error)
-            runs = dict.fromkeys(group)
         for name, run in runs.items():
             if run is not None and run.step < run.config.train.num_steps:
                 raise _Stopped
             yield place / name, run
 
 
-def _train_group(configs: Mapping[str, ConfigDict], folder: Path) -> dict[str, Run]:
+def _train_group(
+    configs: Mapping[str, ConfigDict], folder: Path, modules: Modules
+) -> dict[str, Run]:
     if len(configs) > 1:
-        return train_together(configs, folder)
-    return {name: api.train(config, folder / name) for name, config in configs.items()}
+        return train_together(configs, folder, modules)
+    return {name: train(config, folder / name, modules) for name, config in configs.items()}
 
 
 def _measured(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
@@ -141,7 +162,7 @@ def _measured(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> di
     valid = [_last(of_run, "valid") for of_run in records]
     metrics = {name: [_number(record, name) for record in valid] for name in names}
     for name, changes in sweep.also.items():
-        metrics[name] = [run and _loss_under(run, changes) for run in runs.values()]
+        metrics[name] = [_loss_under(run, changes) if run else None for run in runs.values()]
     speeds = [r["tokens_per_s"] for of_run in records for r in of_run if r["split"] == "train"]
     params = trained[0].params if trained else {}
     return {
@@ -161,9 +182,10 @@ def _last(records: Sequence[Mapping[str, Any]], split: str) -> Mapping[str, Any]
 
 
 def _number(record: Mapping[str, Any], name: str) -> float | None:
-    """A figure; None where there is none of this name, NaN where it was not finite."""
-    value = record.get(name, None if record else math.nan)
-    return math.nan if value is None and name in record else value
+    """A metric; None where the record has none of this name, NaN where it was not finite or the
+    run left no record."""
+    value = record.get(name)
+    return math.nan if value is None and (name in record or not record) else value
 
 
 def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
@@ -181,8 +203,11 @@ def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
 
 @contextlib.contextmanager
 def _stopwatch(path: Path) -> Iterator[Callable[[], float]]:
-    """Gives a function that tells the seconds spent so far, earlier starts' included."""
-    before = float(path.read_text()) if path.exists() else 0.0
+    """Gives a function that returns the seconds spent so far, earlier starts' included."""
+    try:
+        before = float(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        before = 0.0
     start = time.perf_counter()
 
     def seconds() -> float:
@@ -191,7 +216,7 @@ def _stopwatch(path: Path) -> Iterator[Callable[[], float]]:
     try:
         yield seconds
     finally:
-        path.write_text(f"{seconds():.1f}\n")
+        write_whole(path, f"{seconds():.1f}\n")
 
 
 class _Stopped(Exception):

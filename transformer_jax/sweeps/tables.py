@@ -14,8 +14,8 @@ class Row:
 
     Attributes:
       name: what was varied.
-      metrics: by name, one value for each seed; NaN of a seed that diverged, None where there is
-        no figure.
+      metrics: by name, one value for each seed; NaN of a seed that diverged, None where the seed
+        has no such metric.
       parameters: of the model.
       tokens_per_s: of all seeds that trained at once.
       seconds: wall time of all seeds.
@@ -32,18 +32,18 @@ class Row:
         """How many there are."""
         return len(next(iter(self.metrics.values())))
 
-    def finite(self, figure: str) -> list[float]:
-        """The values of a figure that are numbers."""
-        values = self.metrics.get(figure, [])
+    def finite(self, metric: str) -> list[float]:
+        """The values of a metric that are numbers."""
+        values = self.metrics.get(metric, [])
         return [value for value in values if value is not None and math.isfinite(value)]
 
-    def mean(self, figure: str) -> float:
-        """Over the seeds that have the figure; NaN if none has."""
-        return statistics.fmean(self.finite(figure)) if self.finite(figure) else math.nan
+    def mean(self, metric: str) -> float:
+        """Over the seeds that have the metric; NaN if none has."""
+        return statistics.fmean(self.finite(metric)) if self.finite(metric) else math.nan
 
-    def deviation(self, figure: str) -> float:
+    def deviation(self, metric: str) -> float:
         """The sample's standard deviation; NaN of fewer than two seeds."""
-        values = self.finite(figure)
+        values = self.finite(metric)
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
@@ -51,18 +51,15 @@ def as_text(rows: Sequence[Row]) -> str:
     """Columns of equal width, for a terminal."""
     cells = [_header(rows), *(_cells(row, _metrics(rows)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [[cells[0][0], *cells[0][1:]], *cells[1:]]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    lines = []
+    for name, *values in cells:
+        padded = [value.rjust(width) for value, width in zip(values, widths[1:], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *padded]).rstrip())
+    return "\n".join(lines)
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """The same for a README."""
+    """A table for a README."""
     header = _header(rows)
     rule = ["---", *["---:"] * (len(header) - 1)]
     lines = [header, rule, *(_cells(row, _metrics(rows)) for row in rows)]
@@ -70,15 +67,15 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """The same with all digits, mean and deviation apart."""
+    """A file for other programs: all digits, mean and deviation in columns of their own."""
     names = _metrics(rows)
-    of_figures = [f"{name}_{what}" for name in names for what in ("mean", "deviation")]
+    columns = [f"{name}_{what}" for name in names for what in ("mean", "deviation")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", *of_figures, "seeds", "parameters", "tokens_per_s", "seconds"])
+    writer.writerow(["row", *columns, "seeds", "parameters", "tokens_per_s", "seconds"])
     for row in rows:
-        values = [value for name in names for value in (row.mean(name), row.deviation(name))]
-        values = ["" if math.isnan(value) else value for value in values]
+        numbers = [value for name in names for value in (row.mean(name), row.deviation(name))]
+        values = ["" if math.isnan(value) else value for value in numbers]
         rest = [row.seeds, row.parameters, round(row.tokens_per_s), round(row.seconds)]
         writer.writerow([row.name, *values, *rest])
     return out.getvalue()
@@ -93,13 +90,13 @@ def _header(rows: Sequence[Row]) -> list[str]:
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
-    metrics = [_figure(row, name) for name in names]
+    metrics = [_metric(row, name) for name in names]
     size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
     return [row.name, *metrics, str(row.seeds), size, speed, f"{row.seconds / 60:.1f} min"]
 
 
-def _figure(row: Row, name: str) -> str:
-    """Mean and deviation with as many digits as the deviation tells apart."""
+def _metric(row: Row, name: str) -> str:
+    """Mean ± deviation, with four significant digits of the mean; how many seeds diverged."""
     values, count = row.finite(name), len(row.metrics.get(name, []))
     lost = sum(v is not None and not math.isfinite(v) for v in row.metrics.get(name, []))
     note = f" ({lost} of {count} diverged)" if lost else ""

@@ -33,11 +33,17 @@ def train(
     target_length: int | None = None,
     steps: int = 20,
 ) -> dict[str, Any]:
-    """Times the training step on full rows: of 32 source and 32 target tokens, or those of a
-    one-sided task. tokens/s counts the tokens that are read, of pairs those of both sides.
+    """Times the training step on full rows; tokens/s counts the tokens that the model reads.
+
+    Args:
+      config: of the run; its gradient accumulation is left out.
+      batch_size: rows.
+      source_length: tokens of a row, for tasks of pairs (default: 32).
+      target_length: likewise.
+      steps: to take the median of.
 
     Raises:
-      UserError: the rows do not divide among the devices, or a one-sided task is given lengths.
+      UserError: the rows do not divide among the devices, or a task without pairs is given lengths.
     """
     settings, task = _task(config)
     settings = dataclasses.replace(
@@ -78,8 +84,20 @@ def decode(
     output_length: int = 32,
     steps: int = 5,
 ) -> dict[str, Any]:
-    """Times the search for outputs of exactly `output_length` tokens; tokens/s counts those of one
-    output a sentence."""
+    """Times the search for outputs of exactly `output_length` tokens; tokens/s counts one output a
+    sentence.
+
+    Args:
+      config: of a translation.
+      batch_size: sentences.
+      source_length: tokens of each.
+      beam_size: instead of the config's.
+      output_length: tokens of each output.
+      steps: searches to take the median of.
+
+    Raises:
+      UserError: the config's task is not translation.
+    """
     settings, task = _task(config)
     if not isinstance(task, Translation):
         raise UserError(
@@ -107,12 +125,13 @@ def decode(
     seconds = _median_seconds(lambda: jax.block_until_ready(search(params, arrays)), steps)
     tokens = batch_size * output_length
     report = _report(settings, params, seconds, tokens, search, compile_s)
-    # XLA counts the body of a loop once, whatever its number of turns.
+    # XLA counts the body of a loop once, however often it runs.
     search_settings = {"beam_size": options.beam_size, "weights": options.weights}
     return search_settings | report | {"flops_per_s": None}
 
 
-def _task(config: ConfigDict):
+def _task(config: ConfigDict) -> tuple[Settings, Any]:
+    """The task with its model; no text is read."""
     settings = read_settings(config)
     sizes = build.assumed_vocab_sizes(settings)
     return settings, build.build_task(settings, sizes, tokenizers=None)
@@ -129,7 +148,7 @@ def _row_lengths(task: Task, source: int | None, target: int | None) -> dict[str
 def _random_batch(
     lengths: dict[str, int], rows: int, vocab_sizes: dict[str, int]
 ) -> dict[str, np.ndarray]:
-    """Packed rows that are full: one sentence of random pieces each."""
+    """Packed rows without padding: one sentence of random pieces each."""
     rng, batch = np.random.default_rng(0), {}
     for feature, length in lengths.items():
         shape = (rows, length)

@@ -1,4 +1,6 @@
-"""What training a config would hold, before anything is trained."""
+"""Memory that training a config takes, before anything is trained."""
+
+from typing import Any
 
 import jax
 from ml_collections import ConfigDict
@@ -8,14 +10,18 @@ from transformer_jax.runs.config import read_settings
 
 
 def describe(config: ConfigDict) -> str:
-    """What training would hold: the parameters, the batch and the memory of a step, as text."""
+    """The parameters, the arrays of a batch and the memory of a training step, as text.
+
+    Raises:
+      UserError: the config cannot be used on the devices that are here.
+    """
     settings = read_settings(config)
     task = build.build_task(settings, build.assumed_vocab_sizes(settings), tokenizers=None)
     engine = build.build_engine(settings)
     _, train_step, init_state = build.build_training(settings, task, engine)
     state = build.abstract_state(settings, init_state, engine.mesh)
     batch = build.batch_shapes(task.lengths, build.batch_rows(settings, task, engine.row_shards))
-    memory = engine.compile(train_step, state, batch).executable.memory_analysis()
+    memory: Any = engine.compile(train_step, state, batch).executable.memory_analysis()
     held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     leaves = jax.tree_util.tree_leaves_with_path(state.params)
     table = [

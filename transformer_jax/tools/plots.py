@@ -17,7 +17,7 @@ _PANEL_WIDTH, _PANEL_HEIGHT = 6.0, 3.8  # inches
 def draw_curves(runs: Mapping[str, Records]) -> Figure:
     """Loss, score, learning rate and tokens a second over the steps of one or several runs.
 
-    Validation is dashed and marked. What no run has recorded has no panel.
+    Validation is dashed and marked. A metric that no run has recorded has no panel.
 
     Args:
       runs: a label for each run, and its records.
@@ -35,7 +35,7 @@ def draw_curves(runs: Mapping[str, Records]) -> Figure:
         for number, (label, records) in enumerate(runs.items()):
             for split in splits:
                 steps, values = _series(records, split, name)
-                style = {"color": f"C{number}"}
+                style: dict[str, Any] = {"color": f"C{number}"}
                 style |= {"ls": "--", "marker": "o", "ms": 3} if split == "valid" else {"lw": 1.2}
                 if steps:
                     ax.plot(steps, values, **style, label=f"{label} {split}")
@@ -61,7 +61,7 @@ def draw_recipe(
     axes[0].set(title="learning rate", xlabel="update")
     axes[0].grid(alpha=0.3)
     if encodings is not None:
-        _draw_encodings(figure, *axes[1:], encodings)
+        _draw_encodings(figure, axes[1], axes[2], encodings)
     return figure
 
 
@@ -71,7 +71,7 @@ def _draw_encodings(figure: Figure, whole: Axes, few: Axes, encodings: np.ndarra
     whole.set(title="position encodings", xlabel="position", ylabel="dimension")
     figure.colorbar(image, ax=whole)
     width = encodings.shape[1]
-    # The first ones turn too fast to be followed by the eye.
+    # The first dimensions oscillate too fast to see.
     for dimension in sorted({width // 8, width // 4, width // 4 + 1, width // 2}):
         few.plot(encodings[:, dimension], label=f"dimension {dimension}", lw=1.2)
     few.set(title="some of their dimensions", xlabel="position")
@@ -80,7 +80,13 @@ def _draw_encodings(figure: Figure, whole: Axes, few: Axes, encodings: np.ndarra
 
 
 def grid(panels: int, columns: int, height: float = _PANEL_HEIGHT) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels of axes, filled row by row; `height` in inches of one."""
+    """A figure and its panels, filled row by row.
+
+    Args:
+      panels: how many.
+      columns: at most so many panels stand in a row.
+      height: of a panel, in inches.
+    """
     columns = min(panels, columns)
     rows = -(-panels // columns)
     figure = Figure(figsize=(_PANEL_WIDTH * columns, height * rows), layout="constrained", dpi=120)

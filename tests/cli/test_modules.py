@@ -1,0 +1,92 @@
+"""`--modules` of the shell: what a user's file registers can be named; what goes wrong is told."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.cli.parser import parse
+from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.runs import modules
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
+SHELL_POSITION = """
+from transformer_jax.nn.positions import POSITIONS, Positions
+
+POSITIONS.register("of_the_shell", type("OfTheShell", (Positions,), {}))
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A file of the user's, which is forgotten behind the test."""
+    entries, loaded = dict(POSITIONS), dict(modules._loaded)
+    path = tmp_path / "own.py"
+    path.write_text(SHELL_POSITION)
+    yield path
+    POSITIONS.restore(entries)
+    for name in set(modules._loaded) - set(loaded):
+        del modules._loaded[name], sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --config=a --workdir=w",
+        "sweep --sweep=s --workdir=w",
+        "evaluate --workdir=w",
+        "predict --workdir=w",
+        "score --workdir=w --source=a --target=b",
+        "plot --workdir=w",
+        "benchmark train --config=a",
+        "benchmark decode --config=a",
+    ],
+)
+def test_each_verb_takes_modules(words):
+    args = parse([*words.split(), "--modules=my.py,mine.positions"])
+    assert args.modules == ["my.py", "mine.positions"]
+    assert parse(words.split()).modules == ()
+
+
+def test_a_config_names_what_a_file_registers(shell, own, tmp_path):
+    words = ["plot", f"--config={QUICKSTART}", "--config.model.positions=of_the_shell"]
+    output = tmp_path / "recipe.png"
+    answer = shell(*words, f"--output={output}", f"--modules={own}")
+    assert (answer.status, answer.out) == (0, f"{output}\n")
+    assert POSITIONS["of_the_shell"].__name__ == "OfTheShell"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "own.py: No such file"),
+        ("raise ValueError('a\\nb')", "error: modules: own.py, line 1: ValueError: a b"),
+        ("import sys\nsys.exit(0)", "own.py, line 2: it calls exit()"),
+        (SHELL_POSITION.replace("of_the_shell", "t5"), "the name 't5' is taken; choose another"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(shell, own, tmp_path, text, told):
+    if text is None:
+        own.unlink()
+    else:
+        own.write_text(text)
+    run = ["train", f"--config={QUICKSTART}", f"--workdir={tmp_path / 'run'}"]
+    answer = shell(*run, f"--modules={own}")
+    assert (answer.status, answer.out) == (2, "")
+    assert told in answer.err and answer.err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate", "predict", "plot"])
+def test_a_run_that_needs_a_module_asks_for_it(shell, trained_workdir, tmp_path, verb):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    named = [{"name": "absent_positions.py", "sha256": "0"}]
+    (workdir / "modules.json").write_text(json.dumps(named))
+    config = [f"--config={QUICKSTART}", "--config.model.positions=absent"] * (verb == "train")
+    answer = shell(verb, *config, f"--workdir={workdir}")
+    assert (answer.status, answer.out) == (2, "")
+    asks = f"the run in {workdir} needs absent_positions.py, whose code it does not hold: give "
+    assert f"{asks}--modules=PATH/TO/absent_positions.py" in answer.err
+    assert answer.err.count("\n") == 1

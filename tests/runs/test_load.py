@@ -1,0 +1,64 @@
+"""Runs are loaded from their workdirs, wherever these lie."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+
+LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
+
+
+@pytest.fixture
+def workdir(trained_workdir, tmp_path):
+    """A copy of the finished run."""
+    return shutil.copytree(trained_workdir, tmp_path / "run")
+
+
+def test_a_checkpoint_may_be_chosen(trained_workdir, trained):
+    earlier = tj.load(trained_workdir, checkpoint=15)
+    assert earlier.step == 15
+    best = tj.load(trained_workdir, checkpoint="best")
+    assert best.step in (15, 30)
+    average = tj.load(trained_workdir, average=2)
+    assert average.step == 30
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, earlier.params, trained.params)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), average.params, mean
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"checkpoint": 7}, "no checkpoint 7 in .*; take latest, best, or of 15, 30"),
+        ({"average": 3}, "cannot average 3 checkpoints"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there(trained_workdir, options, message):
+    with pytest.raises(tj.UserError, match=message):
+        tj.load(trained_workdir, **options)
+
+
+def test_a_moved_run_predicts_the_same(workdir, trained):
+    moved = workdir.rename(workdir.with_name("elsewhere"))
+    assert tj.load(moved).predict(LINES) == trained.predict(LINES)
+
+
+def test_loading_changes_nothing(workdir):
+    def listing():
+        return {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
+
+    before = listing()
+    tj.load(workdir).predict(LINES[:1])
+    assert listing() == before
+
+
+def test_no_run_and_no_checkpoint(workdir, tmp_path):
+    with pytest.raises(tj.UserError, match="absent holds no run: config.json is missing"):
+        tj.load(tmp_path / "absent")
+    shutil.rmtree(workdir / "checkpoints")
+    with pytest.raises(tj.UserError, match="no checkpoint in .*; train there first"):
+        tj.load(workdir)

@@ -1,0 +1,80 @@
+"""Flags that several verbs have."""
+
+import argparse
+
+from transformer_jax.cli.values import checkpoint, names, natural, positive
+
+DECODE_OPTIONS: dict[str, type] = {
+    "beam_size": int,
+    "alpha": float,
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "seed": int,
+    "repetition_penalty": float,
+    "stop": str,
+    "max_extra_length": int,
+    "batch_size": int,
+    "weights": str,
+}
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """The config file."""
+    parser.add_argument("--config", metavar="FILE", help="the experiment, such as configs/NAME.py")
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """A trained run, its parameters and what it needs."""
+    parser.add_argument("--workdir", metavar="DIR", help="the run's directory")
+    parser.add_argument(
+        "--checkpoint",
+        type=checkpoint,
+        default="latest",
+        metavar="latest|best|STEP",
+        help="which parameters to use (default: latest)",
+    )
+    parser.add_argument(
+        "--average",
+        type=positive,
+        metavar="K",
+        help="average the last K parameter snapshots",
+    )
+    parser.add_argument(
+        "--max_length",
+        type=positive,
+        metavar="N",
+        help="of sequences, instead of the trained one",
+    )
+    add_modules(parser)
+
+
+def add_modules(parser: argparse.ArgumentParser) -> None:
+    """The user's own modules."""
+    parser.add_argument(
+        "--modules",
+        type=names,
+        default=(),
+        metavar="FILE_OR_MODULE,...",
+        help="your own Python files or importable modules, which register components",
+    )
+
+
+def add_distributed(parser: argparse.ArgumentParser) -> None:
+    """How to join the other processes of a job."""
+    group = parser.add_argument_group(
+        "many processes", "the same command in each; Slurm, Open MPI, Kubernetes and TPUs are asked"
+    )
+    group.add_argument("--distributed", action="store_true", help="join the job's other processes")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0, if not detected")
+    group.add_argument("--num_processes", type=positive, metavar="N", help="if not detected")
+    group.add_argument("--process_id", type=natural, metavar="I", help="if not detected")
+
+
+def add_decode_options(parser: argparse.ArgumentParser) -> None:
+    """Fields of the section `decode`."""
+    for name, kind in DECODE_OPTIONS.items():
+        metavar = {float: "X", int: "N", str: "TEXT"}[kind]
+        parser.add_argument(
+            f"--{name}", type=kind, metavar=metavar, help=f"instead of the config's decode.{name}"
+        )

@@ -1,0 +1,110 @@
+"""The training loop put together, for one run or for replicas of it."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
+from transformer_jax.logs.run_log import NoLog, ReplicaLogs, RunLog
+from transformer_jax.parallel.engines import Engine
+from transformer_jax.parallel.replicas import ReplicaEngine
+from transformer_jax.runs import build
+from transformer_jax.runs.config import Settings
+from transformer_jax.runs.workdir import PROFILE
+from transformer_jax.tasks.interface import Task
+from transformer_jax.training.loop import Every, Loop
+from transformer_jax.training.profiling import Profiler, step_flops, utilization
+from transformer_jax.training.state import TrainState
+
+logger = logging.getLogger(__name__)
+
+InitState = Callable[[Any], TrainState]
+"""A seed -> the portable state before the first step."""
+Scores = tuple[dict[str, Any], float]
+"""Metrics of the validation split, and the score that the best checkpoint has most of."""
+
+
+class Trainable(Protocol):
+    """What the loop trains: one run, or replicas of it."""
+
+    @property
+    def settings(self) -> Settings:
+        """Of the run; of replicas, what they have in common."""
+
+    @property
+    def workdir(self) -> Path:
+        """Where checkpoints and profiles go."""
+
+    @property
+    def task(self) -> Task:
+        """With its model."""
+
+    @property
+    def engine(self) -> Engine | ReplicaEngine:
+        """How the devices share the work."""
+
+    def abstract_state(self, init_state: InitState) -> TrainState:
+        """Shapes, dtypes and shardings of the state."""
+
+    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
+        """The portable state before the first step."""
+
+    def batches(self, rows: int) -> TrainBatches | StackedBatches:
+        """The training data, so many rows of it in a batch."""
+
+    def log(self, start: int) -> RunLog | NoLog | ReplicaLogs:
+        """Where metrics go, from step `start` on."""
+
+    def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
+        """Updates done -> the learning rate that is logged."""
+
+    def validation(self) -> Callable[[int, Any], Scores]:
+        """(step, params) -> scores."""
+
+
+def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
+    """Trains, from the last checkpoint if there is one; returns the portable state."""
+    settings, task, engine = trainable.settings, trainable.task, trainable.engine
+    schedule, train_step, init_state = build.build_training(settings, task, engine)
+    rows = build.batch_rows(settings, task, engine.row_shards)
+    batches = trainable.batches(rows)
+    abstract = trainable.abstract_state(init_state)
+    batch = build.batch_shapes(task.lengths, rows)
+    num_steps, workdir = settings.train.num_steps, trainable.workdir
+    if checkpoints.latest_step() is None:
+        start, step = 0, engine.compile(train_step, abstract, batch)  # beside what follows
+        state = trainable.first_state(init_state, abstract)
+    else:
+        start, state, data_state = checkpoints.restore("latest", abstract)
+        batches.set_state(data_state)
+        logger.info("%s goes on from step %d", workdir, start)
+        if start >= num_steps:
+            told = "%s has finished its %d steps; raise train.num_steps for more"
+            logger.info(told, workdir, start)
+            return state
+        step = engine.compile(train_step, abstract, batch)
+    batches.start()
+    params = jax.eval_shape(init_state, settings.seed).params
+    flops = engine.num_replicas * step_flops(task, params, batch)
+    with trainable.log(start) as log:
+        loop = Loop(
+            train_step=step,
+            portable=engine.portable,
+            batches=batches,
+            log=log,
+            checkpoints=checkpoints,
+            evaluate=trainable.validation(),
+            learning_rate=trainable.learning_rate(jax.jit(schedule)),
+            utilization=utilization(flops, settings.model.dtype, step),
+            profiler=Profiler(workdir / PROFILE, start + 1, settings.logging.profile_steps),
+            every=Every(
+                log=settings.logging.every_steps,
+                evaluate=settings.eval.every_steps,
+                save=settings.checkpoint.every_steps,
+            ),
+        )
+        return engine.portable(loop.run(engine.adopt(state), start, num_steps))

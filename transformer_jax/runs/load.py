@@ -1,0 +1,58 @@
+"""Loading the run that a workdir holds."""
+
+from pathlib import Path
+
+import jax
+
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.errors import UserError
+from transformer_jax.parallel import rules
+from transformer_jax.runs import build
+from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.modules import Modules, load_modules
+from transformer_jax.runs.run import Run
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOGETHER, TOKENIZER, workdir_path
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
+from transformer_jax.runtime.host_memory import keep_freed_memory
+from transformer_jax.tokenization import load_tokenizers
+
+
+def load(
+    workdir: str | Path,
+    checkpoint: str | int = "latest",
+    average: int | None = None,
+    modules: Modules = (),
+) -> Run:
+    """Loads a run: nothing in the workdir is code, and nothing of it is executed.
+
+    Args:
+      workdir: of a run with a checkpoint.
+      checkpoint: "latest", "best" or a step.
+      average: the mean of so many snapshots of the parameters, up to that checkpoint.
+      modules: the user's own, which the run needs (`runs.modules`).
+
+    Raises:
+      UserError: there is no such run or checkpoint, it is damaged, or its modules are not given.
+    """
+    keep_freed_memory()
+    use_compilation_cache()
+    workdir = workdir_path(workdir)
+    if (workdir / TOGETHER).is_dir():
+        names = {path.parent.name for path in workdir.glob(f"*/{CHECKPOINTS}")} - {TOGETHER}
+        raise UserError(
+            f"{workdir} holds runs trained together; name one of them: {', '.join(sorted(names))}"
+        )
+    load_modules(modules, workdir)
+    config = load_json(workdir / CONFIG)
+    settings = read_settings(config)
+    tokenizers = load_tokenizers(workdir / TOKENIZER)
+    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    abstract = jax.eval_shape(task.init, jax.random.key(0))
+    abstract = rules.shard(abstract, build.mesh_for_use(settings))
+    checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
+    if average is None:
+        step, params = checkpoints.restore_params(checkpoint, abstract)
+    else:
+        steps, params = checkpoints.average(average, checkpoint, abstract)
+        step = steps[0]
+    return Run(config, workdir, task, params, step)

@@ -1,0 +1,133 @@
+"""Seeds, and learning rates, of one config trained together: one compilation, one process."""
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.runs import build
+from transformer_jax.runs.config import (
+    FIXED,
+    Settings,
+    check_same_run,
+    load_json,
+    override,
+    read_settings,
+    save_json,
+)
+from transformer_jax.runs.fit import fit
+from transformer_jax.runs.modules import Modules, load_modules, record_modules
+from transformer_jax.runs.replicas import Replicas
+from transformer_jax.runs.run import Run
+from transformer_jax.runs.sole_writer import sole_writer
+from transformer_jax.runs.train import prepare
+from transformer_jax.runs.workdir import (
+    CHECKPOINTS,
+    CONFIG,
+    TOGETHER,
+    TOKENIZER,
+    workdir_path,
+)
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
+from transformer_jax.runtime.host_memory import keep_freed_memory
+from transformer_jax.tokenization import load_tokenizers
+
+
+def seeded(config: ConfigDict, count: int) -> dict[str, ConfigDict]:
+    """A config with `count` seeds from its own upwards, by the name of each."""
+    seeds = range(config.seed, config.seed + count)
+    return {f"seed_{seed}": override(config, {"seed": seed}) for seed in seeds}
+
+
+def train_together(
+    configs: Mapping[str, ConfigDict], workdir: str | Path, modules: Modules = ()
+) -> dict[str, Run]:
+    """Trains replicas in one program, or goes on from their last checkpoint.
+
+    Each is what `train` makes of its config. Where one diverges the others go on.
+
+    Args:
+      configs: by name; they differ in nothing but `seed` and `optimizer.learning_rate`.
+      workdir: of all; each has its own below.
+      modules: the user's own, with components that the configs name (`runs.modules`).
+
+    Returns:
+      The runs, by name. After a SIGTERM they are not finished, and only the joint checkpoint is
+      kept; the same call goes on.
+
+    Raises:
+      UserError: a config, its data or a module cannot be used, the configs differ in more, the
+        workdir holds other runs, or no replica's loss is finite any longer.
+    """
+    keep_freed_memory()
+    use_compilation_cache()
+    workdir = workdir_path(workdir)
+    named = load_modules(modules, workdir)
+    members = {name: read_settings(config) for name, config in configs.items()}
+    _check_alike(members)
+    common, first = workdir / TOGETHER, next(iter(configs.values()))
+    settings = read_settings(first)
+    examples = open_split(settings.data, "train")
+    checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
+    with contextlib.ExitStack() as open_folders:
+        for folder in (common, *(workdir / name for name in configs)):
+            open_folders.enter_context(sole_writer(folder))
+        open_folders.enter_context(checkpoints)
+        _check_same_replicas(configs, workdir, checkpoints)
+        prepare(first, common, checkpoints, examples, named)
+        for name, config in configs.items():
+            _place_replica(config, workdir / name, common / TOKENIZER)
+            record_modules(workdir / name, config, named)
+        tokenizers = load_tokenizers(common / TOKENIZER)
+        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+        replicas = Replicas(list(members.values()), list(members), workdir, task, examples)
+        state = fit(replicas, checkpoints)
+        if int(state.step[0]) >= settings.train.num_steps:
+            replicas.divide(state, checkpoints.data_state("latest"))
+    runs = {}
+    for i, (name, config) in enumerate(configs.items()):
+        params = replicas.engine.replica(state.params, i)
+        runs[name] = Run(config, workdir / name, task, params, step=int(state.step[i]))
+    return runs
+
+
+def _check_alike(members: Mapping[str, Settings]) -> None:
+    """Raises UserError where replicas differ in more than seed and learning rate."""
+    names = list(members)
+    first = members[names[0]]
+    for name in names[1:]:
+        rate = members[name].optimizer.learning_rate
+        optimizer = dataclasses.replace(first.optimizer, learning_rate=rate)
+        alike = dataclasses.replace(first, seed=members[name].seed, optimizer=optimizer)
+        for section in FIXED:
+            if getattr(alike, section) != getattr(members[name], section):
+                raise UserError(
+                    f"{name} differs from {names[0]} in config.{section}: replicas may differ in "
+                    "seed and optimizer.learning_rate alone; train them one by one"
+                )
+
+
+def _check_same_replicas(
+    configs: Mapping[str, ConfigDict], workdir: Path, checkpoints: Checkpoints
+) -> None:
+    if checkpoints.latest_step() is None:
+        return
+    held = {path.parent.name for path in workdir.glob(f"*/{CONFIG}")} - {TOGETHER}
+    if held != set(configs):
+        raise UserError(
+            f"{workdir} holds {', '.join(sorted(held))} trained together, not "
+            f"{', '.join(configs)}; choose another --workdir or the same number of seeds"
+        )
+    for name, config in configs.items():
+        check_same_run(config, load_json(workdir / name / CONFIG), workdir / name)
+
+
+def _place_replica(config: ConfigDict, folder: Path, tokenizer: Path) -> None:
+    shutil.copytree(tokenizer, folder / TOKENIZER, dirs_exist_ok=True)
+    save_json(config, folder / CONFIG)
