@@ -4,6 +4,7 @@ python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdi
 """
 
 from ml_collections import ConfigDict
+from multi30k_en_de import get_config as multi30k_en_de
 
 
 def get_config() -> ConfigDict:
@@ -18,7 +19,7 @@ def get_config() -> ConfigDict:
         norm_placement="pre",
     )
     config.tokenizer = dict(kind="bpe", vocab_size=10_000)
-    config.data = dict(name="multi30k_en_de", max_source_length=64, max_target_length=64)
+    config.data = multi30k_en_de().data
     config.optimizer = dict(schedule="inverse_sqrt", learning_rate=5e-3, warmup_steps=2000)
     config.train = dict(num_steps=8000, tokens_per_batch=4096)
     config.eval = dict(every_steps=500, num_examples=200)

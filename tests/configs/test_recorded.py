@@ -25,29 +25,21 @@ def fields_of(config):
     }
 
 
-def write_recording():
-    """One line a section, so that a diff shows which one has changed."""
-    configs = {path.stem: tj.config(path).to_dict() for path in CONFIGS}
-    text = json.dumps(
-        {
-            name: {section: json.dumps(fields) for section, fields in config.items()}
-            for name, config in configs.items()
-        },
-        indent=1,
-    )
-    KEPT.write_text(text + "\n")
+def as_text(configs):
+    """JSON with one line a section, so that a diff shows which one has changed."""
+    parts = []
+    for name, config in configs.items():
+        sections = [f"  {json.dumps(section)}: {json.dumps(config[section])}" for section in config]
+        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(sections) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 @pytest.fixture(scope="module")
 def recorded(request):
     """{config: {section: fields}}."""
     if request.config.getoption("--record"):
-        write_recording()
-    kept = json.loads(KEPT.read_text())
-    return {
-        name: {section: json.loads(fields) for section, fields in config.items()}
-        for name, config in kept.items()
-    }
+        KEPT.write_text(as_text({path.stem: tj.config(path).to_dict() for path in CONFIGS}))
+    return json.loads(KEPT.read_text())
 
 
 def test_every_config_is_recorded(recorded):
@@ -57,5 +49,7 @@ def test_every_config_is_recorded(recorded):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_describes_the_recorded_run(path, recorded):
     fields, now = fields_of(recorded[path.stem]), fields_of(tj.config(path).to_dict())
+    if fields["decode.temperature"] is not None:
+        del fields["decode.beam_size"]  # samples are not searched for
     changed = {name: (value, now[name]) for name, value in fields.items() if now[name] != value}
     assert changed == {}

@@ -3,6 +3,9 @@
 B batch, T tokens, D model, V vocabulary; N = B x samples while decoding.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -17,11 +20,17 @@ from transformer_jax.nn.masks import look_ahead_mask, segment_mask
 class DecoderOnly(nn.Module):
     """Predicts each token from those before it.
 
-    `prefill` and `decode_step` are the seam of `decoding/`. The options of GPT-2: norm_placement
-    "pre", activation "gelu", positions "learned", attention_bias "all", initialization "gpt2" and
-    no scale_embeddings.
+    `prefill` and `decode_step` are the seam of `decoding/`. The defaults are the options of GPT-2.
     """
 
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "model.norm_placement": "pre",
+        "model.activation": "gelu",
+        "model.positions": "learned",
+        "model.attention_bias": "all",
+        "model.initialization": "gpt2",
+        "model.scale_embeddings": False,
+    }
     config: TransformerConfig
 
     def setup(self):

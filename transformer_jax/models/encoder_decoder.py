@@ -3,6 +3,9 @@
 B batch, S source, T target, D model, V vocabulary; N = B x beams while decoding.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -26,6 +29,7 @@ class EncoderDecoder(nn.Module):
       ValueError: tie_embeddings "all" with vocabularies of two sizes, or an unknown `positions`.
     """
 
+    defaults: ClassVar[Mapping[str, Any]] = {}
     config: TransformerConfig
 
     def setup(self):

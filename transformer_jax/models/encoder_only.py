@@ -3,6 +3,9 @@
 B batch, T tokens, P predicted positions, D model, V vocabulary.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -21,10 +24,18 @@ from transformer_jax.tokenization import EOS
 class EncoderOnly(nn.Module):
     """Reads a text from both sides, and predicts tokens that are hidden in it.
 
-    The options of BERT: activation "gelu", positions "learned", attention_bias "all",
-    embedding_norm, num_token_types 2, initialization "bert" and no scale_embeddings.
+    The defaults are the options of BERT.
     """
 
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "model.activation": "gelu",
+        "model.positions": "learned",
+        "model.attention_bias": "all",
+        "model.embedding_norm": True,
+        "model.num_token_types": 2,
+        "model.initialization": "bert",
+        "model.scale_embeddings": False,
+    }
     config: TransformerConfig
 
     def setup(self):
