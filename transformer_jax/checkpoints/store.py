@@ -39,11 +39,20 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When to save, and how much to keep."""
+    """When to save, and how much to keep.
+
+    Attributes:
+      every_steps: updates between two checkpoints.
+      keep: how many full checkpoints, the latest ones; the best one is kept besides.
+      keep_params: how many snapshots of the parameters alone, the latest ones, for `--average`.
+
+    Raises:
+      ValueError: a value out of range.
+    """
 
     every_steps: int = 1000
-    keep: int = 3  # the latest full checkpoints; the best one is kept besides
-    keep_params: int = 0  # the latest parameters-only snapshots, to average over
+    keep: int = 3
+    keep_params: int = 0
 
     def __post_init__(self):
         if self.every_steps < 1 or self.keep < 1 or self.keep_params < 0:

@@ -24,7 +24,7 @@ class LoggingConfig:
     """What is written about a run.
 
     Attributes:
-      every_steps: optimizer steps between two records of training metrics.
+      every_steps: updates between two records of training metrics.
       profile_steps: how many steps to trace, early in each start, into `workdir/profile`.
       wandb: the Weights & Biases project that metrics also go to; None: none.
 

@@ -29,10 +29,11 @@ class ParallelConfig:
       engine: "pmap" (data parallelism over this machine's devices), "jit" (over the mesh, on any
         number of machines), or "auto": pmap where several devices of one process share nothing but
         rows, else jit.
-      data: devices along the axis `data`; None: as many as `fsdp` and `tensor` leave.
-      fsdp: devices that divide parameters and optimizer state among them.
+      data: devices that hold whole copies and divide the rows of a batch among them; None: as many
+        as `fsdp` and `tensor` leave.
+      fsdp: devices that divide parameters, optimizer state and rows among them.
       tensor: devices that divide every layer among them.
-      heartbeat_seconds: after so long a silence a process counts as lost, and the job ends.
+      heartbeat_seconds: a process that is silent for so long counts as lost, and the job ends.
 
     Raises:
       ValueError: an unknown engine or a size that is not positive.

@@ -27,7 +27,23 @@ from transformer_jax.training.optimizer import OptimizerConfig
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A whole config, each section as the dataclass beside its owner."""
+    """A whole config, each section as the dataclass beside its owner.
+
+    Attributes:
+      task: what is learned.
+      model: architecture and sizes.
+      tokenizer: how text becomes tokens.
+      data: what is read, and how long sequences may be.
+      optimizer: the optimizer and its learning rate.
+      train: how long to train, on how much at once.
+      eval: how often the validation split is scored.
+      decode: how outputs are found, in scoring and afterwards.
+      parallel: how devices share the work.
+      checkpoint: what is saved, and how often.
+      logging: what is written about the run.
+      seed: decides the initial parameters, dropout, and the order of the data unless
+        `data.order_seed` does.
+    """
 
     task: TaskConfig
     model: TransformerConfig

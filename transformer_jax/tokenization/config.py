@@ -18,36 +18,38 @@ _ALWAYS_IN = {
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """The config section `tokenizer`. The paper uses joint byte-pair encoding (section 5.1).
+    """How text becomes tokens. The paper uses joint byte-pair encoding (section 5.1).
 
-    Kinds by sentencepiece: "bpe", "unigram" (Kudo 2018), "char", and "word", what stands between
-    spaces. By Hugging Face's tokenizers: "byte_bpe", GPT-2's byte-level BPE (Radford et al. 2019),
-    to which no text is unknown and which loses nothing, and "wordpiece", BERT's (Devlin et al.
-    2018).
+    Attributes:
+      kind: by sentencepiece "bpe", "unigram" (Kudo 2018), "char", or "word", what stands between
+        spaces; by Hugging Face's tokenizers "byte_bpe", GPT-2's byte-level BPE (Radford et al.
+        2019), to which no text is unknown and which loses nothing, or "wordpiece", BERT's (Devlin
+        et al. 2018).
+      vocab_size: tokens of each vocabulary, the special ones included. Exact for "bpe" and
+        "unigram"; for the others an upper bound, the most frequent tokens being kept: the tokenizer
+        itself has the size that a model needs.
+      joint: one vocabulary for all sides, or one for each.
+      character_coverage: share of the text's characters that get a token; the rarest beyond it
+        become unknown. For sentencepiece's kinds.
+      byte_fallback: characters without a token become their UTF-8 bytes, 256 tokens of the
+        vocabulary, so that none is unknown and the model can copy it; for "bpe" and "unigram".
+      normalization: what becomes of text on its way in: "nmt_nfkc" (NFKC; runs of white space
+        become one space) or "identity" (nothing: line breaks and all spaces are text); for "bpe",
+        "unigram" and "char".
+      lowercase: whether text loses case and accents, as for BERT's uncased models; for "wordpiece".
 
-    vocab_size counts the special tokens and holds for each vocabulary. It is exact for "bpe" and
-    "unigram"; for the others it is an upper bound, the most frequent tokens being kept: ask the
-    tokenizer itself for the size that a model needs.
-
-    Raises ValueError for an unknown kind, a vocabulary without room for what is always in it, a
-    coverage outside [0.98, 1], or a field that does not fit the kind.
+    Raises:
+      ValueError: an unknown kind, a vocabulary without room for what is always in it, a coverage
+        outside [0.98, 1], or a field that does not fit the kind.
     """
 
     kind: str = "bpe"
     vocab_size: int = 8000
     joint: bool = True
-    """One vocabulary for all sides, or one for each."""
     character_coverage: float = 1.0
-    """Share of the text's characters that get a token; the rarest beyond it become unknown. For
-    sentencepiece's kinds."""
     byte_fallback: bool = False
-    """Characters without a token become their UTF-8 bytes, 256 tokens of the vocabulary, so that
-    none is unknown and the model can copy it; for "bpe" and "unigram"."""
     normalization: str = "nmt_nfkc"
-    """What becomes of text on its way in: "nmt_nfkc" (NFKC; runs of white space become one space)
-    or "identity" (nothing: line breaks and all spaces are text); for "bpe", "unigram", "char"."""
     lowercase: bool = False
-    """Whether text loses case and accents, as for BERT's uncased models; for "wordpiece"."""
 
     def __post_init__(self):
         if self.kind not in KINDS:

@@ -24,8 +24,8 @@ class EvalConfig:
 
     Attributes:
       every_steps: updates between two scorings of the validation split.
-      num_examples: how many of its examples are decoded for that, always the same ones; the loss is
-        that of the whole split.
+      num_examples: how many examples of the split are decoded each time, always the same ones; the
+        loss is that of the whole split.
 
     Raises:
       ValueError: a value that is not positive.
