@@ -66,7 +66,7 @@ class TransformerConfig:
       attention_bias: biases in the attention projections: "none" (as the paper writes them),
         "output" (W^O alone) or "all".
       positions: how order enters the model (section 3.5), an entry of `nn.positions.POSITIONS`.
-      max_length: rows of the table of learned positions; no sequence may be longer.
+      max_length: rows of the table of learned positions, which no sequence may exceed.
       max_distance: positions "relative", "t5" and "deberta" treat all distances beyond this one
         alike; None: 16, 128 and 512, as in their papers.
       norm: "layer" (LayerNorm) or "rms" (RMSNorm), everywhere in the model.
