@@ -1,6 +1,8 @@
 """Multi30k, English to German, with the tiny model of the multimodal literature (Wu et al. 2021).
 
-python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/multi30k_tiny
+    python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/tiny
+
+The base of the sweeps in experiments/, which shorten it. Not trained to its end yet.
 """
 
 from ml_collections import ConfigDict

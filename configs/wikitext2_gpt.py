@@ -2,7 +2,7 @@
 
     python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/wikitext2
 
-`word_perplexity` is the figure that the literature states. Seen, with books besides
+`word_perplexity` is the metric that the literature states. Seen, with books besides
 (`--config.data.name=wikitext2,gutenberg --config.data.dir=WIKITEXT2,GUTENBERG`): 332 on the
 validation split; the first 1,500 steps took 37 minutes on one thread of a Xeon without AMX.
 """

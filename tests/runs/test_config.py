@@ -106,7 +106,7 @@ def test_the_defaults_of_a_task_fit_together(task, write_config):
 
 def test_a_wrong_default_names_its_task(message_of, path, monkeypatch):
     kind = dataclasses.replace(TASKS["seq2seq"], defaults={"train.label_smooting": 0.0})
-    monkeypatch.setitem(TASKS, "seq2seq", kind)
+    monkeypatch.setattr("transformer_jax.runs.config.TASKS", {"seq2seq": kind})
     message = message_of(load_config, path, {"task.name": "seq2seq"})
     assert message.startswith("defaults of task seq2seq: there is no config.train.label_smooting;")
 
