@@ -13,37 +13,16 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="masked_lm")
     config.model = dict(
-        architecture="encoder_only",
         d_model=768,
         d_ff=3072,
         num_heads=12,
         num_layers=12,
-        dropout_rate=0.1,
         attention_dropout_rate=0.1,
-        positions="learned",
-        max_length=512,
-        attention_bias="all",
-        norm_placement="post",
-        activation="gelu",
-        embedding_norm=True,
-        num_token_types=2,
-        initialization="bert",
-        scale_embeddings=False,
     )
-    config.tokenizer = dict(kind="wordpiece", vocab_size=30_522, lowercase=True)
-    config.data = dict(name="text", documents="file", max_length=512)
-    config.optimizer = dict(
-        name="adamw",
-        schedule="linear",
-        learning_rate=1e-4,
-        warmup_steps=10_000,
-        decay_steps=1_000_000,
-        weight_decay=0.01,
-        clip_norm=1.0,
-        beta2=0.999,
-        epsilon=1e-6,
-    )
-    config.train = dict(num_steps=1_000_000, tokens_per_batch=131_072, label_smoothing=0.0)
+    config.tokenizer = dict(vocab_size=30_522, lowercase=True)
+    config.data = dict(max_length=512)
+    config.optimizer = dict(decay_steps=1_000_000)
+    config.train = dict(num_steps=1_000_000, tokens_per_batch=131_072)
     config.eval = dict(every_steps=10_000)
     config.checkpoint = dict(every_steps=2000, keep=2)
     return config

@@ -15,36 +15,19 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="masked_lm")
     config.model = dict(
-        architecture="encoder_only",
         d_model=128,
         d_ff=512,
         num_heads=4,
         num_layers=4,
         dropout_rate=0.0,
-        positions="learned",
         max_length=128,
-        attention_bias="all",
         norm_placement="pre",
-        activation="gelu",
-        embedding_norm=True,
-        num_token_types=2,
         initialization="xavier",
-        scale_embeddings=False,
     )
-    config.tokenizer = dict(kind="wordpiece", vocab_size=8000, lowercase=True)
+    config.tokenizer = dict(vocab_size=8000, lowercase=True)
     config.data = dict(name="wikitext2,gutenberg", max_length=128)
-    config.optimizer = dict(
-        name="adamw",
-        schedule="linear",
-        learning_rate=2e-3,
-        warmup_steps=200,
-        decay_steps=3000,
-        weight_decay=0.01,
-        clip_norm=1.0,
-        beta2=0.999,
-        epsilon=1e-6,
-    )
-    config.train = dict(num_steps=3000, tokens_per_batch=4096, label_smoothing=0.0)
+    config.optimizer = dict(learning_rate=2e-3, warmup_steps=200, decay_steps=3000)
+    config.train = dict(num_steps=3000, tokens_per_batch=4096)
     config.eval = dict(every_steps=500)
     config.checkpoint = dict(every_steps=250, keep=2)
     return config

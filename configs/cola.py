@@ -10,44 +10,20 @@ alone. Seen on the 1,043 development sentences: Matthews 0.112 from the longer o
 0.106 from scratch, four minutes each on one thread of a Xeon without AMX.
 """
 
+from bert_small import get_config as bert_small
 from ml_collections import ConfigDict
 
 
 def get_config() -> ConfigDict:
+    pretrained = bert_small()
     config = ConfigDict()
     config.task = dict(name="classification")
-    config.model = dict(
-        architecture="encoder_only",
-        d_model=128,
-        d_ff=512,
-        num_heads=4,
-        num_layers=4,
-        dropout_rate=0.1,
-        attention_dropout_rate=0.1,
-        positions="learned",
-        max_length=128,
-        attention_bias="all",
-        norm_placement="pre",
-        activation="gelu",
-        embedding_norm=True,
-        num_token_types=2,
-        initialization="xavier",
-        scale_embeddings=False,
-    )
-    config.tokenizer = dict(kind="wordpiece", vocab_size=8000, lowercase=True)
+    config.model = pretrained.model
+    config.model.update(dropout_rate=0.1, attention_dropout_rate=0.1)
+    config.tokenizer = pretrained.tokenizer
     config.data = dict(name="cola", max_length=128)
-    config.optimizer = dict(
-        name="adamw",
-        schedule="linear",
-        learning_rate=3e-4,
-        warmup_steps=100,
-        decay_steps=1000,
-        weight_decay=0.01,
-        clip_norm=1.0,
-        beta2=0.999,
-        epsilon=1e-6,
-    )
-    config.train = dict(num_steps=1000, tokens_per_batch=1024, label_smoothing=0.0)
+    config.optimizer = dict(learning_rate=3e-4, warmup_steps=100, decay_steps=1000)
+    config.train = dict(num_steps=1000, tokens_per_batch=1024)
     config.eval = dict(every_steps=250, num_examples=1100)
     config.checkpoint = dict(every_steps=250, keep=2)
     return config

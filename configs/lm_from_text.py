@@ -14,35 +14,16 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="language_modeling")
     config.model = dict(
-        architecture="decoder_only",
         d_model=256,
         d_ff=1024,
         num_heads=4,
         num_layers=4,
-        dropout_rate=0.1,
         attention_dropout_rate=0.1,
-        positions="learned",
         max_length=256,
-        attention_bias="all",
-        norm_placement="pre",
-        activation="gelu",
-        initialization="gpt2",
-        scale_embeddings=False,
     )
-    config.tokenizer = dict(kind="byte_bpe", vocab_size=4000)
-    config.data = dict(name="text", max_length=256)
-    config.optimizer = dict(
-        name="adamw",
-        schedule="cosine",
-        learning_rate=1e-3,
-        warmup_steps=200,
-        decay_steps=4000,
-        weight_decay=0.1,
-        clip_norm=1.0,
-        beta2=0.95,
-        epsilon=1e-8,
-    )
-    config.train = dict(num_steps=4000, tokens_per_batch=4096, label_smoothing=0.0)
+    config.tokenizer = dict(vocab_size=4000)
+    config.optimizer = dict(learning_rate=1e-3, warmup_steps=200, decay_steps=4000)
+    config.train = dict(num_steps=4000, tokens_per_batch=4096)
     config.eval = dict(every_steps=500)
     config.decode = dict(temperature=0.8, top_k=200, max_extra_length=200)
     config.checkpoint = dict(every_steps=250, keep=2)

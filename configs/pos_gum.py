@@ -17,36 +17,19 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="tagging")
     config.model = dict(
-        architecture="encoder_only",
         d_model=192,
         d_ff=384,
         num_heads=4,
         num_layers=3,
         dropout_rate=0.2,
         attention_dropout_rate=0.2,
-        positions="learned",
         max_length=192,
-        attention_bias="all",
         norm_placement="pre",
-        activation="gelu",
-        embedding_norm=True,
         num_token_types=0,
         initialization="xavier",
-        scale_embeddings=False,
     )
-    config.tokenizer = dict(kind="wordpiece", vocab_size=8000)
     config.data = dict(name="pos_gum", max_length=192)
-    config.optimizer = dict(
-        name="adamw",
-        schedule="linear",
-        learning_rate=1.5e-3,
-        warmup_steps=200,
-        decay_steps=2000,
-        weight_decay=0.01,
-        clip_norm=1.0,
-        beta2=0.999,
-        epsilon=1e-6,
-    )
+    config.optimizer = dict(learning_rate=1.5e-3, warmup_steps=200, decay_steps=2000)
     config.train = dict(num_steps=2000, tokens_per_batch=3072, label_smoothing=0.1)
     config.eval = dict(every_steps=500, num_examples=300)
     config.checkpoint = dict(every_steps=250, keep=2)

@@ -1,7 +1,7 @@
 """SCAN, the simple split: commands to action sequences, scored by exact match.
 
-python -m transformer_jax train --config=configs/scan.py --workdir=runs/scan
-python -m transformer_jax evaluate --workdir=runs/scan --split=test
+    python -m transformer_jax train --config=configs/scan.py --workdir=runs/scan
+    python -m transformer_jax evaluate --workdir=runs/scan --split=test
 
 The other splits: `--config.data.name=scan_length` and `scan_addprim_jump`, which ask for
 generalisation. Every word is a token; outputs may be far longer than their sources.

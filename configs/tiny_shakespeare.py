@@ -14,35 +14,18 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="language_modeling")
     config.model = dict(
-        architecture="decoder_only",
         d_model=384,
         d_ff=1536,
         num_heads=6,
         num_layers=6,
         dropout_rate=0.2,
         attention_dropout_rate=0.2,
-        positions="learned",
         max_length=256,
-        attention_bias="all",
-        norm_placement="pre",
-        activation="gelu",
-        initialization="gpt2",
-        scale_embeddings=False,
     )
     config.tokenizer = dict(kind="char", normalization="identity", vocab_size=128)
     config.data = dict(name="tiny_shakespeare", max_length=256)
-    config.optimizer = dict(
-        name="adamw",
-        schedule="cosine",
-        learning_rate=1e-3,
-        warmup_steps=100,
-        decay_steps=5000,
-        weight_decay=0.1,
-        clip_norm=1.0,
-        beta2=0.99,
-        epsilon=1e-8,
-    )
-    config.train = dict(num_steps=5000, tokens_per_batch=16_384, label_smoothing=0.0)
+    config.optimizer = dict(learning_rate=1e-3, warmup_steps=100, decay_steps=5000, beta2=0.99)
+    config.train = dict(num_steps=5000, tokens_per_batch=16_384)
     config.eval = dict(every_steps=250)
     config.decode = dict(temperature=0.8, max_extra_length=500)
     config.checkpoint = dict(every_steps=250, keep=2)

@@ -48,6 +48,9 @@ HOMES = {
 }
 """Libraries that nobody but these rooms imports."""
 
+LONGEST_REPEAT = 9
+"""Lines."""
+
 
 def module_name(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -161,6 +164,17 @@ def test_files_are_short():
     paths = [*PATHS.values(), *(ROOT / "configs").rglob("*.py")]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
     assert {path: length for path, length in lengths.items() if length > 250} == {}
+
+
+def test_configs_repeat_nothing():
+    """What two configs share, one imports from the other."""
+    seen = {}
+    for path in sorted((ROOT / "configs").rglob("*.py")):
+        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
+        for start in range(len(lines) - LONGEST_REPEAT):
+            run = tuple(lines[start : start + LONGEST_REPEAT + 1])
+            assert run not in seen, f"{path.name} repeats {seen[run]} from {run[0]!r} on"
+            seen[run] = path.name
 
 
 def test_no_drawer_for_odds_and_ends():

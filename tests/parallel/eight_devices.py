@@ -38,11 +38,9 @@ CONFIG = {
     "optimizer.warmup_steps": 4,
     "optimizer.clip_norm": 1e9,
 }
-TASKS = {
-    "translation": {},
-    "language_modeling": {"model.architecture": "decoder_only", "model.positions": "learned"},
-    "classification": {"model.architecture": "encoder_only", "model.attention_bias": "output"},
-}
+# Gradients of the keys' biases are 0 but for rounding: no relative distance is small.
+NO_KEY_BIAS = {"model.attention_bias": "output"}
+TASKS = {"translation": {}, "language_modeling": NO_KEY_BIAS, "classification": NO_KEY_BIAS}
 
 
 def task_and_settings(name, dropout_rate, accumulation_steps):

@@ -1,44 +1,25 @@
-"""Configs: what they may say, what a wrong one is answered with, and how a run keeps its own."""
+"""Configs: what they leave out, and how a run keeps its own."""
 
+import dataclasses
 import random
 
 import pytest
 
+import transformer_jax as tj
 from transformer_jax.errors import UserError
+from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import check_reach
 from transformer_jax.runs.config import (
     check_same_run,
     complete_config,
     load_config,
     load_json,
+    override,
     read_settings,
     save_json,
 )
-
-HEADER = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    config = ConfigDict()\n"
-
-
-@pytest.fixture
-def write_config(tmp_path):
-    def write(*lines):
-        path = tmp_path / "experiment.py"
-        path.write_text(HEADER + "".join(f"    {line}\n" for line in (*lines, "return config")))
-        return path
-
-    return write
-
-
-@pytest.fixture
-def path(write_config):
-    return write_config("config.model = dict(d_model=64, num_heads=4)", "config.seed = 3")
-
-
-def message_of(function, *args):
-    with pytest.raises(UserError) as caught:
-        function(*args)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
+from transformer_jax.tasks import TASKS
 
 # --- Reading ---
 
@@ -50,28 +31,6 @@ def test_a_file_says_what_it_changes_and_the_rest_has_its_default(path):
     assert (settings.seed, settings.optimizer.learning_rate) == (3, 1.0)
     assert config.model.d_ff == 2048
     assert "source_vocab_size" not in config.model
-
-
-def test_overrides_are_values_or_texts(path):
-    overrides = {
-        "model.d_model": "32",
-        "model.num_heads": 2,
-        "train.num_steps": "10_000",
-        "optimizer.learning_rate": "2",
-        "optimizer.epsilon": "1e-8",
-        "tokenizer.joint": "false",
-        "data.name": "parallel_text",
-        "model.attention_bias": "none",
-        "seed": "7",
-    }
-    settings = read_settings(load_config(path, overrides))
-    assert (settings.model.d_model, settings.model.num_heads) == (32, 2)
-    assert settings.train.num_steps == 10_000
-    assert (settings.optimizer.learning_rate, settings.optimizer.epsilon) == (2.0, 1e-8)
-    assert type(settings.optimizer.learning_rate) is float
-    assert settings.tokenizer.joint is False
-    assert (settings.data.name, settings.model.attention_bias) == ("parallel_text", "none")
-    assert settings.seed == 7
 
 
 def test_optional_fields_take_a_value_or_none(write_config):
@@ -97,125 +56,80 @@ def test_a_loaded_config_can_be_changed_and_read_again(path):
     assert read_settings(config).model.key_size == 8
 
 
-# --- Mistakes ---
+# --- Defaults of tasks and architectures ---
 
 
-def test_a_missing_file(tmp_path):
-    message = message_of(load_config, tmp_path / "absent.py")
-    assert (
-        message == f"there is no config file {tmp_path}/absent.py; see configs/ for what there is"
+def settings_of(path, **overrides):
+    overrides = {name.replace("__", "."): value for name, value in overrides.items()}
+    return read_settings(load_config(path, overrides))
+
+
+def test_a_task_brings_its_defaults_and_its_architecture(write_config):
+    settings = settings_of(write_config("config.task = dict(name='language_modeling')"))
+    assert settings.model.architecture == "decoder_only"
+    assert (settings.model.positions, settings.model.norm_placement) == ("learned", "pre")
+    assert (settings.tokenizer.kind, settings.data.name) == ("byte_bpe", "text")
+    assert (settings.train.label_smoothing, settings.decode.beam_size) == (0.0, 1)
+    assert (settings.optimizer.name, settings.optimizer.schedule) == ("adamw", "cosine")
+
+
+def test_a_file_stands_above_its_task_and_an_override_above_the_file(write_config):
+    path = write_config(
+        "config.task = dict(name='language_modeling')",
+        "config.model = dict(positions='rotary', activation='relu')",
+        "config.train = dict(label_smoothing=0.2)",
     )
+    settings = settings_of(path, model__activation="silu", optimizer__schedule="constant")
+    assert (settings.model.positions, settings.model.activation) == ("rotary", "silu")
+    assert (settings.model.norm_placement, settings.train.label_smoothing) == ("pre", 0.2)
+    assert settings.optimizer.schedule == "constant"
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("config = {}\n", "defines no get_config()"),
-        ("def get_config(:\n", "fails: SyntaxError"),
-        (
-            "import nonsense_module\n",
-            "fails: ModuleNotFoundError: No module named 'nonsense_module'",
-        ),
-        ("def get_config():\n    return {}['size']\n", "fails: KeyError: 'size'"),
-        ("def get_config():\n    return None\n", "fails: AttributeError"),
-        ("\x00", "fails: "),
-    ],
-)
-def test_a_file_that_fails(tmp_path, text, reason):
-    path = tmp_path / "broken.py"
-    path.write_text(text)
-    message = message_of(load_config, path)
-    assert message.startswith(f"config file {path} ")
-    assert reason in message
+def test_an_override_of_the_task_or_the_architecture_changes_the_defaults(path):
+    masked = settings_of(path, task__name="masked_lm")
+    assert (masked.model.architecture, masked.model.num_token_types) == ("encoder_only", 2)
+    assert (masked.model.norm_placement, masked.optimizer.schedule) == ("post", "linear")
+    decoder = settings_of(path, task__name="tagging", model__architecture="decoder_only")
+    assert (decoder.model.norm_placement, decoder.model.num_token_types) == ("pre", 0)
+    assert (decoder.tokenizer.kind, decoder.data.name) == ("wordpiece", "tagged_words")
+    assert decoder.model.d_model == 64, "the file's"
 
 
-@pytest.mark.parametrize(
-    ("line", "nearest"),
-    [
-        ("config.model = dict(d_modle=64)", "there is no config.model.d_modle; did you mean "
-         "config.model.d_model?"),
-        ("config.modle = dict()", "there is no config.modle; did you mean config.model?"),
-        ("config.sed = 3", "did you mean config.seed?"),
-        ("config.model = 3", "config.model is a section; set one of its fields"),
-        ("config.model = dict(source_vocab_size=9)", "there is no config.model.source_vocab_size"),
-    ],
-)  # fmt: skip
-def test_an_unknown_field_of_a_file(write_config, line, nearest):
-    path = write_config(line)
-    message = message_of(load_config, path)
-    assert message.startswith(f"{path}: ")
-    assert nearest in message
+@pytest.mark.parametrize("task", TASKS)
+def test_the_defaults_of_a_task_fit_together(task, write_config):
+    settings = settings_of(write_config(f"config.task = dict(name={task!r})"))
+    assert settings.model.architecture in MODELS
+    check_reach(settings.model, settings.data.max_length)
+    if settings.optimizer.decay_steps:
+        assert settings.train.num_steps <= settings.optimizer.decay_steps
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [
-        ("train.num_step", "config.train.num_steps"),
-        ("num_steps", "config.train.num_steps"),
-        ("model", "set one of its fields"),
-        ("seed.x", "config.seed"),
-        ("optimizer.lr.peak", "config.optimizer."),
-    ],
-)
-def test_an_unknown_field_of_an_override(path, name, nearest):
-    message = message_of(load_config, path, {name: "1"})
-    assert message.startswith("override: ")
-    assert nearest in message
+def test_a_wrong_default_names_its_task(message_of, path, monkeypatch):
+    kind = dataclasses.replace(TASKS["seq2seq"], defaults={"train.label_smooting": 0.0})
+    monkeypatch.setattr("transformer_jax.runs.config.TASKS", {"seq2seq": kind})
+    message = message_of(load_config, path, {"task.name": "seq2seq"})
+    assert message.startswith("defaults of task seq2seq: there is no config.train.label_smooting;")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "shown", "type_"),
-    [
-        ("model.d_model", "wide", "'wide'", "int"),
-        ("model.d_model", "64.5", "64.5", "int"),
-        ("model.d_model", "true", "True", "int"),
-        ("model.d_model", None, "None", "int"),
-        ("model.d_model", "none", "None", "int"),
-        ("model.d_model", {"size": 3}, "{'size': 3}", "int"),
-        ("model.key_size", "1.5", "1.5", "int"),
-        ("tokenizer.joint", "1", "1", "bool"),
-        ("tokenizer.joint", "yes", "'yes'", "bool"),
-        ("optimizer.learning_rate", "fast", "'fast'", "float"),
-        ("optimizer.learning_rate", "", "''", "float"),
-        ("optimizer.learning_rate", "nan", "'nan'", "float"),
-        ("data.name", 3, "3", "str"),
-        ("data.dir", 3, "3", "str"),
-        ("seed", "1.5", "1.5", "int"),
-    ],
-)
-def test_a_value_of_the_wrong_type(path, name, value, shown, type_):
-    message = message_of(load_config, path, {name: value})
-    assert message == f"override: config.{name} is {shown}; it must be of type {type_}"
+def test_a_complete_config_keeps_what_it_says(path):
+    config = override(load_config(path), {"task.name": "language_modeling"})
+    assert (config.model.architecture, config.decode.beam_size) == ("encoder_decoder", 4)
+    old = complete_config({"task": {"name": "language_modeling"}}, "config.json")
+    assert (old.model.architecture, old.train.label_smoothing) == ("encoder_decoder", 0.1)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "reason"),
-    [
-        ("model.d_model", 0, "config.model: d_model is 0; it must be at least 1"),
-        ("model.num_heads", 7, "config.model: num_heads 7 does not divide d_model 64"),
-        ("model.dropout_rate", 1.0, "config.model: dropout_rate is 1.0"),
-        (
-            "model.norm_placement",
-            "pro",
-            "config.model: norm_placement is 'pro', not one of post, pre",
-        ),
-        ("model.dtype", "float16", "config.model: dtype is 'float16'"),
-        ("tokenizer.kind", "bytes", "config.tokenizer: kind is 'bytes', not one of bpe"),
-        ("tokenizer.vocab_size", 4, "config.tokenizer: vocab_size 4 is too small"),
-        ("data.max_source_length", 1, "config.data: max_source_length must be at least 2"),
-        ("optimizer.name", "sdg", "config.optimizer: name is 'sdg', not one of adam, adamw"),
-        ("train.num_steps", 0, "config.train: num_steps is 0"),
-        ("eval.every_steps", 0, "config.eval: every_steps"),
-        ("decode.beam_size", 0, "config.decode: beam_size is 0"),
-        ("parallel.engine", "warp", "config.parallel: engine is 'warp'"),
-        ("checkpoint.keep", 0, "config.checkpoint: every_steps and keep must be at least 1"),
-        ("logging.every_steps", 0, "config.logging: every_steps must be at least 1"),
-        ("seed", -1, "config.seed is -1"),
-        ("seed", 2**31, "config.seed is 2147483648"),
-    ],
-)
-def test_an_impossible_value_names_its_section(path, name, value, reason):
-    assert message_of(load_config, path, {name: value}).startswith(reason)
+def test_a_minimal_language_model_trains_and_predicts(write_config, tiny, tmp_path):
+    """Shrunk, but with no choice of its own."""
+    path = write_config(
+        "config.task = dict(name='language_modeling')",
+        f"config.data = dict(train_text={tiny['data.train_source']!r},",
+        f"                   valid_text={tiny['data.valid_source']!r})",
+    )
+    sizes = {"model.d_model": 16, "model.d_ff": 32, "model.num_heads": 2, "model.num_layers": 1}
+    sizes |= {"train.num_steps": 3, "train.tokens_per_batch": 512, "tokenizer.vocab_size": 300}
+    sizes |= {"data.max_length": 64, "decode.max_extra_length": 4, "decode.batch_size": 2}
+    run = tj.train(load_config(path, sizes), tmp_path / "run")
+    assert len(run.predict(["the old", "a"])) == 2
 
 
 # --- A run's own config ---
@@ -235,7 +149,7 @@ def test_a_kept_config_of_fewer_fields_has_their_defaults():
     assert complete_config({"seed": 4}, "config.json").model.d_model == 512
 
 
-def test_no_run(tmp_path):
+def test_no_run(message_of, tmp_path):
     message = message_of(load_json, tmp_path / "config.json")
     assert message == f"{tmp_path} holds no run: config.json is missing"
 
@@ -261,7 +175,7 @@ def test_a_damaged_config_is_one_line(path, tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "3", "null", '{"model": []}', '{"model": {"x": 1}}', "[" * 9999]
 )
-def test_a_config_that_is_no_object_of_sections(tmp_path, text):
+def test_a_config_that_is_no_object_of_sections(message_of, tmp_path, text):
     kept = tmp_path / "config.json"
     kept.write_text(text)
     assert str(kept) in message_of(load_json, kept)
@@ -295,7 +209,7 @@ def test_a_run_may_move_grow_and_be_watched_otherwise(path, tmp_path, changes):
         ("seed", 4),
     ],
 )
-def test_a_run_is_not_gone_on_with_as_another(path, name, value):
+def test_a_run_is_not_gone_on_with_as_another(message_of, path, name, value):
     kept, config = load_config(path), load_config(path, {name: value})
     section, _, field = name.partition(".")
     old = kept[section][field] if field else kept[section]

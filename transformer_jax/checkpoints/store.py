@@ -43,8 +43,8 @@ class CheckpointConfig:
 
     Attributes:
       every_steps: updates between two checkpoints.
-      keep: how many of the latest checkpoints to keep; the best one is kept besides.
-      keep_params: how many of the latest snapshots of the parameters to keep, to average over.
+      keep: how many full checkpoints, the latest ones; the best one is kept besides.
+      keep_params: how many snapshots of the parameters alone, the latest ones, for `--average`.
 
     Raises:
       ValueError: a value out of range.

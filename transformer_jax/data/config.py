@@ -14,28 +14,31 @@ class DataConfig:
     """Which set to read, and the longest sequences to make of it.
 
     Attributes:
-      name: an entry of `sources.SOURCES`, or several, separated by commas: all are trained on, the
-        first one is scored.
+      name: the data set, an entry of `data.sources.SOURCES`, or several, separated by commas: all
+        are trained on, the first one is scored.
       dir: the folder of a named public set's files; None: below $TRANSFORMER_JAX_DATA or the user
         cache, downloaded there when absent. With several sets one folder for all of them, or as
         many as there are sets, in their order, separated by commas.
-      max_source_length, max_target_length: in tokens, the end-of-sequence token included; also
-        the row lengths of packed batches.
-      max_length: likewise where there is one side; all that a language model sees at once.
-      packing: of running text: "together", windows across the ends of documents, or "apart".
-      train_source ... test_target: the files of `parallel_text`, one sentence a line, plain or .gz;
-        of several, separated by commas or matched by "*", each is a corpus.
-      train_text, valid_text, test_text: the same for sets that keep whole examples in one file:
-        `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv` and `tagged_words`.
+      max_source_length, max_target_length: tokens of the longest sequences, the end-of-sequence
+        token included; also the row lengths of packed batches.
+      max_length: likewise where there is one side; the context of a language model.
+      packing: how running text becomes rows: "together", windows across the ends of documents, or
+        "apart", where no token attends to another document's.
+      train_source, train_target, valid_source, valid_target, test_source, test_target: the files
+        of `parallel_text`, one sentence a line, plain or .gz; several, separated by commas or
+        matched by "*", are so many corpora.
+      train_text, valid_text, test_text: likewise of the sets whose examples stand whole in one
+        file: `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv` and `tagged_words`.
       documents: what a document of `text` is: a whole "file", each "line" that is not blank, or a
         "paragraph", lines between blank ones.
       weights: how often training draws from each corpus relative to the others, as "2,1"; None:
         each example once an epoch.
       tfds_name: the builder of `tfds`, as "wmt14_translate", "lm1b" or "glue/sst2".
-      source_language, target_language: of `tfds`, as "en", "de"; both None where the builder has
-        no translations.
+      source_language, target_language: of `tfds`, as "en" and "de"; None where the builder has no
+        translations.
       text_field: the field that `tfds` reads of such a builder; None: "text".
-      label_field, pair_field: the fields of labels and of second texts, if they are to be read.
+      label_field, pair_field: the fields of `tfds` that hold labels and second texts; None: they
+        are not read.
       order_seed: decides the order of training examples, and what is drawn of them (masks, say);
         None: the run's `seed`.
       num_train_examples: train on the first so many examples of the split; None: on all.

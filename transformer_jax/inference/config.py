@@ -7,27 +7,28 @@ from transformer_jax.nn.int8 import WEIGHTS
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """How outputs are found; the defaults are the paper's (§6.1).
+    """How outputs are found; the defaults are the paper's (section 6.1).
 
     Attributes:
-        beam_size: hypotheses kept for a sentence; 1 is greedy search.
-        num_outputs: the best of them to return, which must be certain before the search stops; or
-            how many to sample.
-        alpha: exponent of the length penalty, at least 0; 0 compares plain log-probabilities.
-        temperature: outputs are sampled, the logits divided by this; None: they are searched for.
-        top_k: sample from the likeliest so many tokens alone; None: from all.
-        top_p: sample from the likeliest tokens that have so much probability; None: from all.
-        seed: of the samples.
-        repetition_penalty: above 1, tokens that were there already become less likely in samples.
-        stop: a sample ends before the first of these texts, which "|" separates; None: at its end.
-        max_extra_length: tokens by which an output may be longer than its source; all the tokens of
-            one that continues its input.
-        batch_size: sentences decoded together.
-        weights: kind of weights that a trained run is used with: "float32", as they are, or "int8",
-            rounded (`nn.int8.Int8Matrix`). While it trains they are as they are.
+      beam_size: hypotheses kept for a sentence; 1 is greedy search.
+      num_outputs: outputs to return for each input: the best hypotheses, at most beam_size (the
+        search goes on until these are certain), or so many samples.
+      alpha: exponent of the length penalty, at least 0; 0 compares plain log-probabilities.
+      temperature: outputs are sampled from softmax(logits / temperature); None: they are searched
+        for.
+      top_k: sample among the k likeliest tokens; None: among all.
+      top_p: sample among the likeliest tokens that together have this probability; None: among all.
+      seed: random seed of the samples.
+      repetition_penalty: above 1, tokens that occurred already become less likely in samples.
+      stop: a sample ends before the first of these texts, which "|" separates; None: at its end.
+      max_extra_length: tokens by which an output may be longer than its source; where an output
+        continues its input, all its tokens.
+      batch_size: examples decoded together.
+      weights: how the weights of a trained run are held in use: "float32", as they were trained, or
+        "int8", quantized (`nn.int8.Int8Matrix`). Training and its scoring have them as they are.
 
     Raises:
-        ValueError: a setting is out of its range.
+      ValueError: a value out of range.
     """
 
     beam_size: int = 4

@@ -43,51 +43,51 @@ class TransformerConfig:
     """Hyperparameters of "Attention Is All You Need", table 3, and of what grew out of it.
 
     Attributes:
-      architecture: entry of `models.MODELS`.
+      architecture: the model, an entry of `models.MODELS`.
       d_model: width of the residual stream (section 3.1).
       d_ff: inner width of the feed-forward layers (section 3.3).
       num_heads: attention heads h (section 3.2.2).
-      key_size: d_k of a head; None: d_model / num_heads.
-      value_size: d_v of a head; None: d_model / num_heads.
-      num_encoder_layers: N of the encoder.
-      num_decoder_layers: N of the decoder.
-      num_layers: of a model that is one stack, decoder-only or encoder-only.
+      key_size: size d_k of a head's queries and keys; None: d_model / num_heads.
+      value_size: size d_v of a head's values; None: d_model / num_heads.
+      num_encoder_layers: layers N of the encoder.
+      num_decoder_layers: layers N of the decoder.
+      num_layers: layers of a model that is one stack, decoder-only or encoder-only.
       num_key_value_heads: heads G of keys and values, which groups of heads share: 1 in multi-query
         (Shazeer 2019), more in grouped-query attention (Ainslie et al. 2023); None: num_heads.
-      attention_window: r; a token attends to those of its sequence less than r positions away
-        (section 4): in a decoder the last r, its own among them, in an encoder r - 1 on either
-        side. Long rows are worked in blocks, at a cost of r n. None: no window.
-      logit_cap: c; attention logits x become c tanh(x / c) (Gemma 2, 2024); None: they stay.
+      attention_window: a token attends only to tokens less than r positions away (section 4): in a
+        decoder the last r, itself included, in an encoder r - 1 on either side. Rows of n tokens
+        cost O(r n). None: no window.
+      logit_cap: attention logits x become c tanh(x / c) (Gemma 2, 2024); None: they stay.
       qk_norm: RMSNorm of each query and key, with a learned scale that the heads share (Henry et
         al. 2020, Dehghani et al. 2023).
       dropout_rate: P_drop on sublayer outputs and on embeddings plus positions (section 5.4).
       attention_dropout_rate: dropout on attention weights (not in the paper's text).
-      feed_forward_dropout_rate: dropout on the inner feed-forward activations, likewise.
+      feed_forward_dropout_rate: dropout on the inner feed-forward activations (nor is this).
       attention_bias: biases in the attention projections: "none" (as the paper writes them),
         "output" (W^O alone) or "all".
-      positions: entry of `nn.positions.POSITIONS` (section 3.5).
-      max_length: rows of the table of learned positions.
-      max_distance: between tokens, beyond which positions "relative", "t5" and "deberta" tell none
-        apart; None: 16, 128 and 512, as in their papers.
-      norm: "layer" (LayerNorm) or "rms" (RMSNorm), wherever a norm stands.
+      positions: how order enters the model (section 3.5), an entry of `nn.positions.POSITIONS`.
+      max_length: rows of the table of learned positions, which no sequence may exceed.
+      max_distance: positions "relative", "t5" and "deberta" treat all distances beyond this one
+        alike; None: 16, 128 and 512, as in their papers.
+      norm: "layer" (LayerNorm) or "rms" (RMSNorm), everywhere in the model.
       norm_placement: "post" LayerNorm(x + Sublayer(x)) as in the paper, "pre" x +
         Sublayer(LayerNorm(x)), or "sandwich" x + LayerNorm(Sublayer(LayerNorm(x))).
       activation: "relu" (section 3.3), "gelu" or "silu".
       gated_feed_forward: the feed-forward layers multiply activations by a second projection: with
-        "gelu" GEGLU, with "silu" SwiGLU (Shazeer 2020). They have three matrices; take 2/3 of d_ff
-        for as many parameters.
+        "gelu" GEGLU, with "silu" SwiGLU (Shazeer 2020). That makes three matrices of two: take 2/3
+        of d_ff for as many parameters.
       tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4; asks for a
-        joint vocabulary), "target" the last two, "none" none. Where there is one vocabulary, the
-        first two are the same.
+        joint vocabulary), "target" the last two, "none" none. A model of one stack has one
+        embedding, which "all" and "target" share with the pre-softmax matrix.
       scale_embeddings: multiply token embeddings by sqrt(d_model) (section 3.4).
       embedding_norm: a norm over embeddings plus positions, as BERT has it.
       num_token_types: embeddings for the parts of a pair of texts, 2 in BERT; 0: none.
       initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (all N(0, 0.02^2),
         Devlin et al. 2019) or "gpt2" (likewise, and the projections that end on the residual stream
         smaller by sqrt(2 num_layers), Radford et al. 2019).
-      dtype: of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or
+      dtype: dtype of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or
         "bfloat16".
-      source_vocab_size, target_vocab_size: pieces of the tokenizers.
+      source_vocab_size, target_vocab_size: tokens of the vocabularies, which the tokenizers tell.
       vocab_size: likewise, where there is one.
 
     Raises:

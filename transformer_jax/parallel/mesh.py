@@ -26,13 +26,14 @@ class ParallelConfig:
     """How a run is divided among devices.
 
     Attributes:
-      engine: "pmap" (data parallelism over the devices of this machine), "jit" (over the mesh, on
-        any number of machines), or "auto": pmap where several devices of one process divide rows
-        alone, else jit.
-      data: devices along the axis `data`; None: as many as `fsdp` and `tensor` leave.
-      fsdp: devices that divide parameters and optimizer state among them.
+      engine: "pmap" (data parallelism over this machine's devices), "jit" (over the mesh, on any
+        number of machines), or "auto": pmap where several devices of one process share nothing but
+        rows, else jit.
+      data: devices that hold whole copies and divide the rows of a batch among them; None: as many
+        as `fsdp` and `tensor` leave.
+      fsdp: devices that divide parameters, optimizer state and rows among them.
       tensor: devices that divide every layer among them.
-      heartbeat_seconds: a process silent for longer counts as lost, and the job ends.
+      heartbeat_seconds: a process that is silent for so long counts as lost, and the job ends.
 
     Raises:
       ValueError: an unknown engine or a size that is not positive.

@@ -1,65 +1,25 @@
-"""Config files: read, completed with defaults, overridden, and turned into dataclasses.
+"""Configs: completed with defaults, overridden, and turned into dataclasses.
 
-A config file is Python with a `get_config()` that returns an `ml_collections.ConfigDict` of
-sections; what it leaves out has the defaults of the dataclass that its section becomes. This is
-the only reader of a ConfigDict.
+A config is an `ml_collections.ConfigDict` of sections, one for each dataclass of `Settings`. A
+config file names the fields in which a run differs from the defaults. This and `config_file` are
+the only readers of a ConfigDict.
 """
 
 import copy
-import dataclasses
-import difflib
-import functools
 import json
-import runpy
-import types
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from transformer_jax.checkpoints.store import CheckpointConfig
-from transformer_jax.data.config import DataConfig
 from transformer_jax.errors import UserError
-from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.logs.run_log import LoggingConfig
-from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.parallel.mesh import ParallelConfig
+from transformer_jax.models import MODELS
+from transformer_jax.runs.config_file import run_config_file
 from transformer_jax.runs.modules import Modules, load_modules
-from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tokenization import TokenizerConfig
-from transformer_jax.training.evaluation import EvalConfig
-from transformer_jax.training.loop import TrainConfig
-from transformer_jax.training.optimizer import OptimizerConfig
+from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
+from transformer_jax.tasks import TASKS
 
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """A whole config, each section as the dataclass beside its owner."""
-
-    task: TaskConfig
-    model: TransformerConfig
-    tokenizer: TokenizerConfig
-    data: DataConfig
-    optimizer: OptimizerConfig
-    train: TrainConfig
-    eval: EvalConfig
-    decode: DecodeConfig
-    parallel: ParallelConfig
-    checkpoint: CheckpointConfig
-    logging: LoggingConfig
-    seed: int = 0
-
-    @property
-    def order_seed(self) -> int:
-        """What decides the order of the training data."""
-        return self.seed if self.data.order_seed is None else self.data.order_seed
-
-
-SECTIONS: dict[str, type] = {
-    name: hint for name, hint in typing.get_type_hints(Settings).items() if name != "seed"
-}
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
 """What a run keeps for life, but for `data.dir` and a growing `train.num_steps`."""
 
@@ -69,6 +29,7 @@ def load_config(
 ) -> ConfigDict:
     """Reads a config file and sets `overrides`, {"section.field": value}; texts are parsed.
 
+    What neither sets has its default for the task and the architecture (`defaults_for`).
     The user's own `modules`, with components that the config names, are loaded before.
 
     Raises:
@@ -76,18 +37,27 @@ def load_config(
         named) or a value of the wrong type, in the file or in `overrides`; a module that fails.
     """
     load_modules(modules)
-    if not Path(path).is_file():
-        raise UserError(f"there is no config file {path}; see configs/ for what there is")
-    try:
-        names = runpy.run_path(str(path))
-        given = names["get_config"]().to_dict() if "get_config" in names else None
-    except Exception as error:
-        raise UserError(f"config file {path} fails: {type(error).__name__}: {error}") from error
-    if given is None:
-        raise UserError(f"config file {path} defines no get_config()")
-    config = override(complete_config(given, str(path)), overrides or {})
+    chosen = _flattened(run_config_file(path), str(path)) | parsed(overrides or {}, "override")
+    config = _to_config_dict(defaults_for(chosen) | chosen)
     read_settings(config)
     return config
+
+
+def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The default of every field in a config that sets those of `chosen`, {"section.field": value}.
+
+    The dataclasses' defaults, above them those of the task, which may bring its architecture, and
+    above both those of the architecture. An unknown name has none: who builds it refuses it.
+    """
+    defaults = dict(DEFAULTS)
+    task = {**defaults, **chosen}["task.name"]
+    if task in TASKS:
+        defaults |= parsed(TASKS[task].defaults, f"defaults of task {task}")
+    architecture = {**defaults, **chosen}["model.architecture"]
+    if architecture in MODELS:
+        own = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
+        defaults |= parsed(own, f"defaults of architecture {architecture}")
+    return defaults
 
 
 def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
@@ -97,22 +67,14 @@ def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
       UserError: an unknown field (the nearest is named) or a value of the wrong type.
     """
     config = copy.deepcopy(config)
-    for name, value in overrides.items():
-        _set(config, name, value, "override")
+    for name, value in parsed(overrides, "override").items():
+        _set(config, name, value)
     return config
 
 
 def complete_config(given: Mapping[str, Any], where: str) -> ConfigDict:
-    """The defaults of all sections with the values of `given`, {section: {field: value}}, set."""
-    config = _defaults()
-    for section, values in given.items():
-        _check_known(config, section, where)
-        if isinstance(values, Mapping):
-            for field, value in values.items():
-                _set(config, f"{section}.{field}", value, where)
-        else:
-            _set(config, section, values, where)
-    return config
+    """The dataclasses' defaults with the values of `given`, {section: {field: value}}, set."""
+    return _to_config_dict(DEFAULTS | _flattened(given, where))
 
 
 def read_settings(config: ConfigDict) -> Settings:
@@ -154,33 +116,25 @@ def save_json(config: ConfigDict, path: Path) -> None:
 
 def check_same_run(config: ConfigDict, kept: ConfigDict, workdir: Path) -> None:
     """Raises UserError, naming the first difference, unless `config` is that of `workdir`'s run."""
-    for section in FIXED:
-        fields = dataclasses.fields(SECTIONS[section]) if section in SECTIONS else ()
-        names = [f"{section}.{field.name}" for field in fields if _is_set_by_config(field)]
-        for name in names or [section]:
-            old, new = _get(kept, name), _get(config, name)
-            grows = name == "train.num_steps" and new > old
-            if old != new and not grows and name != "data.dir":
-                raise UserError(
-                    f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
-                    "choose another --workdir or the same value"
-                )
-
-
-def _is_set_by_config(field: dataclasses.Field) -> bool:
-    return not field.metadata.get("given")
-
-
-def _defaults() -> ConfigDict:
-    config = ConfigDict({"seed": 0})
-    for section, cls in SECTIONS.items():
-        config[section] = ConfigDict()
-        for field in filter(_is_set_by_config, dataclasses.fields(cls)):
-            missing = field.default is None
-            of_type = _types(section, field.name)[0]
-            config[section][field.name] = (
-                config_dict.placeholder(of_type) if missing else field.default
+    for name in FIELDS:
+        old, new = _get(kept, name), _get(config, name)
+        fixed = name.partition(".")[0] in FIXED and name != "data.dir"
+        grows = name == "train.num_steps" and new > old
+        if fixed and old != new and not grows:
+            raise UserError(
+                f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
+                "choose another --workdir or the same value"
             )
+
+
+def _to_config_dict(values: Mapping[str, Any]) -> ConfigDict:
+    """A ConfigDict of the values of all fields, {"section.field": value}."""
+    config = ConfigDict({section: {} for section in SECTIONS})
+    for name, value in values.items():
+        # A reference with a type lets an optional field change between None and a value.
+        optional = FIELDS[name].optional
+        reference = config_dict.FieldReference(value, FIELDS[name].type) if optional else value
+        _set(config, name, reference)
     return config
 
 
@@ -189,51 +143,19 @@ def _get(config: ConfigDict, name: str) -> Any:
     return config[section][field] if field else config[section]
 
 
-def _set(config: ConfigDict, name: str, value: Any, where: str) -> None:
-    _check_known(config, name, where)
+def _set(config: ConfigDict, name: str, value: Any) -> None:
     section, _, field = name.partition(".")
-    if not field and section in SECTIONS:
-        raise UserError(f"{where}: config.{name} is a section; set one of its fields")
-    types_ = _types(section, field) if field else (int,)
-    value = _parse(value, types_, name, where)
     target = config[section] if field else config
     with target.ignore_type():
         target[field or section] = value
 
 
-def _check_known(config: ConfigDict, name: str, where: str) -> None:
-    known = ["seed", *SECTIONS] + [f"{s}.{field}" for s in SECTIONS for field in config[s]]
-    if name in known:
-        return
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-    raise UserError(f"{where}: there is no config.{name}; did you mean config.{nearest}?")
-
-
-@functools.cache
-def _types(section: str, field: str) -> tuple[type, ...]:
-    """The types that a field takes, NoneType among them where it is optional."""
-    hint = typing.get_type_hints(SECTIONS[section])[field]
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-
-
-def _parse(value: Any, allowed: tuple[type, ...], name: str, where: str) -> Any:
-    """`value` as one of the types `allowed`; texts, as a shell gives them, are parsed."""
-    if value is None and types.NoneType in allowed:
-        return None
-    if isinstance(value, str) and str not in allowed:
-        try:
-            value = json.loads(value.lower().replace("none", "null").replace("_", ""))
-        except ValueError:
-            value = value  # the check below names it
-        if value is None and types.NoneType in allowed:
-            return None
-    elif isinstance(value, str) and value.lower() == "none" and types.NoneType in allowed:
-        return None
-    wanted = allowed[0]
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not wanted:
-        raise UserError(
-            f"{where}: config.{name} is {value!r}; it must be of type {wanted.__name__}"
-        )
-    return value
+def _flattened(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    """{section: {field: value}} as {"section.field": value}, each value checked."""
+    flat: dict[str, Any] = {}
+    for section, values in given.items():
+        if section in SECTIONS and isinstance(values, Mapping):
+            flat |= {f"{section}.{field}": value for field, value in values.items()}
+        else:
+            flat[section] = values
+    return parsed(flat, where)

@@ -13,15 +13,65 @@ from transformer_jax.tasks.translation import Translation
 _PAIRS = {"source": ("source",), "target": ("target",)}
 _TEXT = {"text": ("text",)}
 
+_ADAMW = {"optimizer.name": "adamw", "optimizer.clip_norm": 1.0, "train.label_smoothing": 0.0}
+
+_GPT_DEFAULTS = {
+    **_ADAMW,
+    "model.architecture": "decoder_only",
+    "tokenizer.kind": "byte_bpe",
+    "data.name": "text",
+    "decode.beam_size": 1,
+    "optimizer.schedule": "cosine",
+    "optimizer.learning_rate": 6e-4,
+    "optimizer.warmup_steps": 2000,
+    "optimizer.decay_steps": 100_000,
+    "optimizer.weight_decay": 0.1,
+    "optimizer.beta2": 0.95,
+    "optimizer.epsilon": 1e-8,
+}
+"""The optimizer's are GPT-3's (Brown et al. 2020, appendix B)."""
+
+_BERT_DEFAULTS = {
+    **_ADAMW,
+    "model.architecture": "encoder_only",
+    "tokenizer.kind": "wordpiece",
+    "data.name": "text",
+    "optimizer.schedule": "linear",
+    "optimizer.learning_rate": 1e-4,
+    "optimizer.warmup_steps": 10_000,
+    "optimizer.decay_steps": 100_000,
+    "optimizer.weight_decay": 0.01,
+    "optimizer.beta2": 0.999,
+    "optimizer.epsilon": 1e-6,
+}
+"""The optimizer's are BERT's (Devlin et al. 2019, appendix A.2)."""
+
+_FINE_TUNING_DEFAULTS = {
+    **_BERT_DEFAULTS,
+    "optimizer.learning_rate": 5e-5,
+    "optimizer.warmup_steps": 500,
+    "optimizer.decay_steps": 10_000,
+    "train.num_steps": 10_000,
+}
+"""Likewise (appendix A.3)."""
+
 TASKS = {
     "translation": TaskKind(Translation.build, _PAIRS),
     "seq2seq": TaskKind(
         partial(Translation.build, compare=exact_match, best_by="exact_match"), _PAIRS
     ),
-    "language_modeling": TaskKind(LanguageModeling.build, _TEXT),
-    "masked_lm": TaskKind(MaskedLanguageModeling.build, _TEXT),
+    "language_modeling": TaskKind(LanguageModeling.build, _TEXT, defaults=_GPT_DEFAULTS),
+    "masked_lm": TaskKind(MaskedLanguageModeling.build, _TEXT, defaults=_BERT_DEFAULTS),
     "classification": TaskKind(
-        Classification.build, {"text": ("text", "pair")}, {"label": lambda label: [label]}
+        Classification.build,
+        {"text": ("text", "pair")},
+        {"label": lambda label: [label]},
+        _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
     ),
-    "tagging": TaskKind(Tagging.build, _TEXT, {"tags": str.split}),
+    "tagging": TaskKind(
+        Tagging.build,
+        _TEXT,
+        {"tags": str.split},
+        _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
+    ),
 }

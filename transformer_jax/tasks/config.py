@@ -8,9 +8,9 @@ class TaskConfig:
     """What the model learns.
 
     Attributes:
-      name: an entry of `tasks.TASKS`.
+      name: the task, an entry of `tasks.TASKS`.
       mask_rate: share of the tokens that masked language modelling hides.
-      whole_words: whether it hides all pieces of a word together.
+      whole_words: whether masked language modelling hides all tokens of a word together.
 
     Raises:
       ValueError: a value out of range.

@@ -74,11 +74,13 @@ class TaskKind:
       texts: each side that has a tokenizer, and the parts of an example that it is to know.
       labels: each side that has a vocabulary of whole labels, and how its part of an example holds
         them.
+      defaults: {"section.field": value} of configs of this task.
     """
 
     build: Callable[..., Task]
     texts: Mapping[str, tuple[str, ...]]
     labels: Mapping[str, Callable[[str], Iterable[str]]] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def require_model(settings: Any, wanted: Sequence[type], given: type) -> None:

@@ -24,9 +24,9 @@ class EvalConfig:
     """Evaluation during training.
 
     Attributes:
-      every_steps: updates between two evaluations of the validation split.
-      num_examples: how many of its examples are decoded, always the same ones; the loss is that of
-        the whole split.
+      every_steps: updates between two scorings of the validation split.
+      num_examples: how many examples of the split are decoded each time, always the same ones; the
+        loss is that of the whole split.
 
     Raises:
       ValueError: a value that is not positive.

@@ -31,11 +31,13 @@ class TrainConfig:
     Attributes:
       num_steps: updates in all.
       tokens_per_batch: tokens of a batch on each side, padding included, for one update.
-      accumulation_steps: micro-batches that a batch is divided into.
-      label_smoothing: eps (section 5.4).
-      remat: keep only the inputs of layers from the forward pass and compute the rest again in the
+      accumulation_steps: micro-batches that a batch is divided into, one after the other; their
+        gradients are summed before the update.
+      label_smoothing: probability eps that the smoothed labels spread over the vocabulary (section
+        5.4).
+      remat: keep only the layers' inputs of the forward pass and compute the rest once more in the
         backward pass: less memory, more time (`nn.remat`).
-      init_from: workdir of a run whose parameters and tokenizers to start from.
+      init_from: workdir of a run whose parameters and tokenizers to start from; None: start anew.
 
     Raises:
       ValueError: a value out of range.

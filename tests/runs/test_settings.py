@@ -1,0 +1,119 @@
+"""Values of a config: what a field takes, and what a wrong one is answered with."""
+
+import numpy as np
+import pytest
+
+from transformer_jax.runs.config import load_config, read_settings
+
+
+def test_overrides_are_values_or_texts(path):
+    overrides = {
+        "model.d_model": "32",
+        "model.num_heads": 2,
+        "train.num_steps": "10_000",
+        "optimizer.learning_rate": "2",
+        "optimizer.epsilon": "1e-8",
+        "tokenizer.joint": "false",
+        "data.name": "parallel_text",
+        "model.attention_bias": "none",
+        "seed": "7",
+    }
+    settings = read_settings(load_config(path, overrides))
+    assert (settings.model.d_model, settings.model.num_heads) == (32, 2)
+    assert settings.train.num_steps == 10_000
+    assert (settings.optimizer.learning_rate, settings.optimizer.epsilon) == (2.0, 1e-8)
+    assert type(settings.optimizer.learning_rate) is float
+    assert settings.tokenizer.joint is False
+    assert (settings.data.name, settings.model.attention_bias) == ("parallel_text", "none")
+    assert settings.seed == 7
+
+
+def test_overrides_may_be_numbers_of_numpy(path):
+    overrides = {
+        "optimizer.learning_rate": np.float64(0.5),
+        "optimizer.clip_norm": np.float32(1),
+        "model.key_size": np.int64(24),
+        "train.num_steps": np.int32(7),
+        "tokenizer.joint": np.bool_(False),
+    }
+    settings = read_settings(load_config(path, overrides))
+    assert (settings.optimizer.learning_rate, settings.optimizer.clip_norm) == (0.5, 1.0)
+    assert (settings.model.key_size, settings.train.num_steps) == (24, 7)
+    assert type(settings.model.key_size) is int
+    assert settings.tokenizer.joint is False
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("train.num_step", "config.train.num_steps"),
+        ("num_steps", "config.train.num_steps"),
+        ("model", "set one of its fields"),
+        ("seed.x", "config.seed"),
+        ("optimizer.lr.peak", "config.optimizer."),
+        (3, "there is no config.3"),
+    ],
+)
+def test_an_unknown_field_of_an_override(message_of, path, name, nearest):
+    message = message_of(load_config, path, {name: "1"})
+    assert message.startswith("override: ")
+    assert nearest in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown", "type_"),
+    [
+        ("model.d_model", "wide", "'wide'", "int"),
+        ("model.d_model", "64.5", "64.5", "int"),
+        ("model.d_model", "true", "True", "int"),
+        ("model.d_model", None, "None", "int"),
+        ("model.d_model", "none", "None", "int"),
+        ("model.d_model", {"size": 3}, "{'size': 3}", "int"),
+        ("model.key_size", "1.5", "1.5", "int"),
+        ("tokenizer.joint", "1", "1", "bool"),
+        ("tokenizer.joint", "yes", "'yes'", "bool"),
+        ("optimizer.learning_rate", "fast", "'fast'", "float"),
+        ("optimizer.learning_rate", "", "''", "float"),
+        ("optimizer.learning_rate", "nan", "'nan'", "float"),
+        ("optimizer.learning_rate", "1e999", "'1e999'", "float"),
+        ("optimizer.learning_rate", "9" * 400, "9" * 400, "float"),
+        ("train.num_steps", "[" * 9999, repr("[" * 9999), "int"),
+        ("train.num_steps", np.float64(7), "7.0", "int"),
+        ("data.name", 3, "3", "str"),
+        ("data.dir", 3, "3", "str"),
+        ("seed", "1.5", "1.5", "int"),
+    ],
+)
+def test_a_value_of_the_wrong_type(message_of, path, name, value, shown, type_):
+    message = message_of(load_config, path, {name: value})
+    assert message == f"override: config.{name} is {shown}; it must be of type {type_}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("model.d_model", 0, "config.model: d_model is 0; it must be at least 1"),
+        ("model.num_heads", 7, "config.model: num_heads 7 does not divide d_model 64"),
+        ("model.dropout_rate", 1.0, "config.model: dropout_rate is 1.0"),
+        (
+            "model.norm_placement",
+            "pro",
+            "config.model: norm_placement is 'pro', not one of post, pre",
+        ),
+        ("model.dtype", "float16", "config.model: dtype is 'float16'"),
+        ("tokenizer.kind", "bytes", "config.tokenizer: kind is 'bytes', not one of bpe"),
+        ("tokenizer.vocab_size", 4, "config.tokenizer: vocab_size 4 is too small"),
+        ("data.max_source_length", 1, "config.data: max_source_length must be at least 2"),
+        ("optimizer.name", "sdg", "config.optimizer: name is 'sdg', not one of adam, adamw"),
+        ("train.num_steps", 0, "config.train: num_steps is 0"),
+        ("eval.every_steps", 0, "config.eval: every_steps"),
+        ("decode.beam_size", 0, "config.decode: beam_size is 0"),
+        ("parallel.engine", "warp", "config.parallel: engine is 'warp'"),
+        ("checkpoint.keep", 0, "config.checkpoint: every_steps and keep must be at least 1"),
+        ("logging.every_steps", 0, "config.logging: every_steps must be at least 1"),
+        ("seed", -1, "config.seed is -1"),
+        ("seed", 2**31, "config.seed is 2147483648"),
+    ],
+)
+def test_an_impossible_value_names_its_section(message_of, path, name, value, reason):
+    assert message_of(load_config, path, {name: value}).startswith(reason)
