@@ -8,30 +8,17 @@ Names, types and defaults are the code's; the meanings are the `Attributes:` of 
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.data.sources import SOURCES
 from transformer_jax.models import MODELS
-from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config import FIXED
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings
 from transformer_jax.tasks import TASKS
-from transformer_jax.tokenization.config import KINDS
-from transformer_jax.training.optimizer import SCALINGS
 
 PAGE = Path(__file__).with_name("configuration.md")
-
-CHOICES: Mapping[str, Iterable[str]] = {
-    "task.name": TASKS,
-    "model.architecture": MODELS,
-    "model.positions": POSITIONS,
-    "tokenizer.kind": KINDS,
-    "data.name": SOURCES,
-    "optimizer.name": SCALINGS,
-}
-"""What a field may name, where that is an entry of a registry."""
 
 INTRODUCTION = """\
 # Configuration

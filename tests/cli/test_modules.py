@@ -13,9 +13,9 @@ from transformer_jax.runs import modules
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 SHELL_POSITION = """
-from transformer_jax.nn.positions import POSITIONS, Positions
+from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 
-POSITIONS.register("of_the_shell", type("OfTheShell", (Positions,), {}))
+POSITIONS.register("of_the_shell", type("OfTheShell", (PositionEncoding,), {}))
 """
 
 

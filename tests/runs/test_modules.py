@@ -17,12 +17,12 @@ from transformer_jax.runs.modules import load_modules
 from transformer_jax.runs.together import seeded, train_together
 
 POSITION = """
-from transformer_jax.nn.positions import POSITIONS, Positions
+from transformer_jax.nn.positions import POSITIONS, PositionEncoding
 
 VERSION = 1
 
 @POSITIONS.register("{name}")
-class Mine(Positions):
+class Mine(PositionEncoding):
     '''Adds nothing, in its own way.'''
 """
 MOMENTS = {"train.num_steps": 1, "eval.every_steps": 1, "logging.every_steps": 1}

@@ -31,8 +31,6 @@ _SIZES = (
 _CHOICES = {
     "attention_bias": ("none", "output", "all"),
     "norm_placement": ("post", "pre", "sandwich"),
-    "norm": ("layer", "rms"),
-    "activation": ("relu", "gelu", "silu"),
     "tie_embeddings": ("all", "target", "none"),
     "initialization": ("xavier", "bert", "gpt2"),
 }

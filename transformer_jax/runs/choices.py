@@ -2,10 +2,26 @@
 
 from typing import Any
 
+from transformer_jax.data.sources import SOURCES
+from transformer_jax.models import MODELS
+from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.nn.residual import NORMS
 from transformer_jax.registry import Registry
+from transformer_jax.tokenization.config import TOKENIZERS
+from transformer_jax.training.optimizer import OPTIMIZERS
+from transformer_jax.training.schedules import SCHEDULES
 
-_REGISTRIES: tuple[Registry[Any], ...] = (POSITIONS,)
+_REGISTRIES: tuple[Registry[Any], ...] = (
+    MODELS,
+    POSITIONS,
+    ACTIVATIONS,
+    NORMS,
+    TOKENIZERS,
+    SOURCES,
+    OPTIMIZERS,
+    SCHEDULES,
+)
 
 CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}
 """Config field, "section.field" -> the registry of what it may name."""

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
+from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config_file import run_config_file
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
@@ -89,9 +90,19 @@ def read_settings(config: ConfigDict) -> Settings:
     for name, cls in SECTIONS.items():
         try:
             sections[name] = cls(**config[name].to_dict())
+            _check_choices(name, config[name])
         except ValueError as error:
             raise UserError(f"config.{name}: {error}") from error
     return Settings(**sections, seed=config.seed)
+
+
+def _check_choices(section: str, values: ConfigDict) -> None:
+    """Raises ValueError where a field of a section names no entry of its registry."""
+    for field, registry in CHOICES.items():
+        owner, _, name = field.partition(".")
+        # data.name may be several, which data.sources takes apart.
+        if owner == section and field != "data.name" and values[name] is not None:
+            registry.find(values[name])
 
 
 def load_json(path: Path) -> ConfigDict:
