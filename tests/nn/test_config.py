@@ -51,8 +51,6 @@ def test_rates_lie_below_one(name, rate):
     [
         ("attention_bias", "none, output, all"),
         ("norm_placement", "post, pre, sandwich"),
-        ("norm", "layer, rms"),
-        ("activation", "relu, gelu, silu"),
         ("tie_embeddings", "all, target, none"),
         ("dtype", "auto, float32, bfloat16"),
     ],
