@@ -24,12 +24,18 @@ from transformer_jax.tokenization import BOS, EOS, PAD
 
 
 @dataclasses.dataclass(frozen=True)
-class _Request:
-    """A source, the tokens that its outputs start with, and what its samples are drawn from."""
+class Request:
+    """A source whose outputs are asked for.
+
+    Attributes:
+      source: tokens that end in EOS.
+      prefix: tokens that each output starts with, not returned with it.
+      number: of the source; with the seed, it decides the samples.
+    """
 
     source: Sequence[int]
-    prompt: Sequence[int]
-    number: int
+    prefix: Sequence[int] = ()
+    number: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,42 +46,34 @@ class SourceSearch:
     model: EncoderDecoder
 
     def __call__(
-        self,
-        params: Any,
-        sources: Sequence[Sequence[int]],
-        decode: DecodeConfig,
-        prefixes: Sequence[Sequence[int]] | None = None,
-        numbers: Sequence[int] | None = None,
-    ) -> Hypotheses:
-        """Finds outputs for sources that end in EOS: tokens [B, n, L] and scores [B, n].
+        self, params: Any, requests: Sequence[Request], decode: DecodeConfig
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Finds outputs: tokens [B, n, L] and scores [B, n].
 
         The batch is filled up to `decode.batch_size` rows, and its rows to a rounded length. Its
         rows are divided among the devices that hold the parameters.
 
         Args:
           params: of the model.
-          sources: tokens.
+          requests: the sources.
           decode: how to find outputs.
-          prefixes: tokens that each output starts with, not returned with it; None: nothing.
-          numbers: of the sources, from which their samples follow; None: 0, 1, ...
 
         Raises:
           UserError: the beam is larger than the target vocabulary or smaller than the number of
             outputs, a setting is not for translation, or outputs may grow beyond the positions that
             the model knows.
         """
-        prompts = [[BOS, *prefix] for prefix in prefixes or [()] * len(sources)]
-        self._check(max(map(len, sources)) + max(map(len, prompts)) - 1, decode)
-        numbers = numbers or range(len(sources))
-        requests = [_Request(*one) for one in zip(sources, prompts, numbers, strict=True)]
+        longest = max(len(one.source) for one in requests)
+        self._check(longest + max(len(one.prefix) for one in requests), decode)
         extra = decode.max_extra_length
 
         def program(params: Any, arrays: Mapping[str, jax.Array]) -> Hypotheses:
             return self.compiled(params, arrays, decode, arrays["source"].shape[1] + extra)
 
         to_arrays = functools.partial(_arrays, max_extra_length=extra)
-        batch = FilledBatch(_Request([EOS], [BOS], number=0), to_arrays)
-        return batch.run(program, params, requests, decode.batch_size)
+        batch = FilledBatch(Request([EOS]), to_arrays)
+        tokens, scores = batch.run(program, params, requests, decode.batch_size)
+        return tokens, scores
 
     def _check(self, longest: int, decode: DecodeConfig) -> None:
         config, search = self.model.config, decode.make_search()
@@ -143,10 +141,10 @@ def _check_beams(beam_size: int, num_outputs: int, vocab_size: int) -> None:
         )
 
 
-def _arrays(requests: Sequence[_Request], max_extra_length: int) -> dict[str, np.ndarray]:
+def _arrays(requests: Sequence[Request], max_extra_length: int) -> dict[str, np.ndarray]:
     """The arrays of `SourceSearch.run`."""
     sources = [request.source for request in requests]
-    prompts = [request.prompt for request in requests]
+    prompts = [[BOS, *request.prefix] for request in requests]
     is_forced = max(map(len, prompts)) > 1
     source = pad_rows(sources, rounded_length(sources))
     return {

@@ -1,8 +1,8 @@
 """Tasks by the name that `task.name` gives."""
 
-from functools import partial
+from typing import Any
 
-from transformer_jax.scoring.exact_match import exact_match
+from transformer_jax.registry import Registry
 from transformer_jax.tasks.classification import Classification
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
@@ -13,15 +13,67 @@ from transformer_jax.tasks.translation import Translation
 _PAIRS = {"source": ("source",), "target": ("target",)}
 _TEXT = {"text": ("text",)}
 
-TASKS = {
-    "translation": TaskKind(Translation.build, _PAIRS),
-    "seq2seq": TaskKind(
-        partial(Translation.build, compare=exact_match, best_by="exact_match"), _PAIRS
-    ),
-    "language_modeling": TaskKind(LanguageModeling.build, _TEXT),
-    "masked_lm": TaskKind(MaskedLanguageModeling.build, _TEXT),
-    "classification": TaskKind(
-        Classification.build, {"text": ("text", "pair")}, {"label": lambda label: [label]}
-    ),
-    "tagging": TaskKind(Tagging.build, _TEXT, {"tags": str.split}),
+_ADAMW = {"optimizer.name": "adamw", "optimizer.clip_norm": 1.0, "train.label_smoothing": 0.0}
+
+_GPT_DEFAULTS: dict[str, Any] = {
+    **_ADAMW,
+    "model.architecture": "decoder_only",
+    "tokenizer.kind": "byte_bpe",
+    "data.name": "text",
+    "decode.beam_size": 1,
+    "optimizer.schedule": "cosine",
+    "optimizer.learning_rate": 6e-4,
+    "optimizer.warmup_steps": 2000,
+    "optimizer.decay_steps": 100_000,
+    "optimizer.weight_decay": 0.1,
+    "optimizer.beta2": 0.95,
+    "optimizer.epsilon": 1e-8,
 }
+"""The optimizer's are GPT-3's (Brown et al. 2020, appendix B)."""
+
+_BERT_DEFAULTS: dict[str, Any] = {
+    **_ADAMW,
+    "model.architecture": "encoder_only",
+    "tokenizer.kind": "wordpiece",
+    "data.name": "text",
+    "optimizer.schedule": "linear",
+    "optimizer.learning_rate": 1e-4,
+    "optimizer.warmup_steps": 10_000,
+    "optimizer.decay_steps": 100_000,
+    "optimizer.weight_decay": 0.01,
+    "optimizer.beta2": 0.999,
+    "optimizer.epsilon": 1e-6,
+}
+"""The optimizer's are BERT's (Devlin et al. 2019, appendix A.2)."""
+
+_FINE_TUNING_DEFAULTS: dict[str, Any] = {
+    **_BERT_DEFAULTS,
+    "optimizer.learning_rate": 5e-5,
+    "optimizer.warmup_steps": 500,
+    "optimizer.decay_steps": 10_000,
+    "train.num_steps": 10_000,
+}
+"""Likewise (appendix A.3)."""
+
+TASKS: Registry[TaskKind] = Registry(
+    "task.name",
+    {
+        "translation": TaskKind(Translation.build, _PAIRS, metric="bleu"),
+        "seq2seq": TaskKind(Translation.build, _PAIRS, metric="exact_match"),
+        "language_modeling": TaskKind(LanguageModeling.build, _TEXT, defaults=_GPT_DEFAULTS),
+        "masked_lm": TaskKind(MaskedLanguageModeling.build, _TEXT, defaults=_BERT_DEFAULTS),
+        "classification": TaskKind(
+            Classification.build,
+            {"text": ("text", "pair")},
+            {"label": lambda label: [label]},
+            _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
+        ),
+        "tagging": TaskKind(
+            Tagging.build,
+            _TEXT,
+            {"tags": str.split},
+            _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
+        ),
+    },
+)
+"""A task of yours is a `TaskKind` registered here; `tasks.interface` says what a task can do."""
