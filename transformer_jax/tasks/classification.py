@@ -15,8 +15,7 @@ import numpy as np
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
 from transformer_jax.models.apply import apply
-from transformer_jax.models.classifier import TextClassifier
-from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.scoring.classification import classification_scores
@@ -63,9 +62,7 @@ class Classification:
           ValueError: the model is an encoder-decoder, or its positions do not reach as far as rows.
         """
         length, sizes = parts.data.max_length, parts.vocab_sizes
-        body: EncoderOnly | DecoderOnly = parts.make_model(
-            EncoderOnly, DecoderOnly, reach=length, vocab_size=sizes["text"]
-        )
+        body = parts.make_model(*BODIES, reach=length, vocab_size=sizes["text"])
         return cls(
             model=TextClassifier(body, num_classes=sizes["label"]),
             tokenizers=parts.tokenizers,

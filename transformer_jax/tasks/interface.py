@@ -145,8 +145,8 @@ class TaskParts:
     vocab_sizes: Mapping[str, int]
     tokenizers: Tokenizers
 
-    def make_model[Model](self, *wanted: type[Model], reach: int, **vocab_sizes: int) -> Model:
-        """The model.
+    def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
+        """The model, of one of the wanted classes.
 
         Args:
           *wanted: the classes of models that the task goes with.
@@ -157,7 +157,6 @@ class TaskParts:
           ValueError: the config asks for another class of models, or for positions that do not
             reach so far.
         """
-        make: Callable[[TransformerConfig], Any] = self.model_class
         if not issubclass(self.model_class, wanted):
             raise ValueError(
                 f"task {self.task.name} does not go with architecture "
@@ -167,7 +166,7 @@ class TaskParts:
         sizes: dict[str, Any] = dict(vocab_sizes)
         config = dataclasses.replace(self.model, **sizes)
         check_reach(config, reach)
-        return make(config)
+        return self.model_class(config)
 
 
 @dataclasses.dataclass(frozen=True)
