@@ -28,7 +28,6 @@ from transformer_jax.tasks.interface import (
 from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tokenization import EOS, PAD, Tokenizers
 
-
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 
 

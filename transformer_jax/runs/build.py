@@ -22,6 +22,7 @@ from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules
 from transformer_jax.parallel.engines import Engine, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
+from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task, TaskKind, TaskParts
@@ -74,7 +75,7 @@ def _texts(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Itera
 
 def task_kind(settings: Settings) -> TaskKind:
     """The registry's entry; UserError where there is none."""
-    return _entry(TASKS, settings.task.name, "task.name")
+    return _entry(TASKS, settings.task.name)
 
 
 def build_task(
@@ -105,7 +106,7 @@ def build_task(
     parts = TaskParts(
         task=settings.task,
         model=settings.model,
-        model_class=_entry(MODELS, settings.model.architecture, "model.architecture"),
+        model_class=_entry(MODELS, settings.model.architecture),
         data=settings.data,
         label_smoothing=settings.train.label_smoothing,
         metric=settings.task.metric or kind.metric,
@@ -222,7 +223,10 @@ def build_evaluator(
     return Evaluator(task, examples, decode, rows, num_decoded)
 
 
-def _entry[Entry](registry: Mapping[str, Entry], name: str, field: str) -> Entry:
-    if name not in registry:
-        raise UserError(f"config.{field} is {name!r}, not one of {', '.join(registry)}")
-    return registry[name]
+def _entry[Entry](registry: Registry[Entry], name: str) -> Entry:
+    """An entry of a registry; UserError where there is none."""
+    try:
+        return registry.find(name)
+    except ValueError as error:
+        section = registry.field.partition(".")[0]
+        raise UserError(f"config.{section}.{error}") from error

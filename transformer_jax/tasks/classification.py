@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
 from transformer_jax.models.apply import apply
@@ -75,13 +76,11 @@ class Classification:
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row - 1, row, row)["params"]
 
-    def prepare(self, examples: Sequence[Any], training: bool) -> Sequence[Any]:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The examples as they are."""
         return examples
 
-    def preprocess(
-        self, example: Mapping[str, str], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
         """The text as tokens, and its label; UserError for a label that training never saw."""
         label = self.tokenizers.labels("label").encode(example["label"])
         tokens = self._tokens(_parts(example))
@@ -107,12 +106,12 @@ class Classification:
         """[B, J, C] for the texts of these segment ids [B, J]."""
         return apply(self.model, params, *row_inputs(batch, "text"), texts, rng=rng)
 
-    def metrics(self, sums: Mapping[str, Any], examples: Sequence[Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The mean loss of an example, in nats."""
         return {"loss": sums["loss"] / sums["tokens"]}
 
     def evaluate(
-        self, params: Params, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Accuracy, F1 and Matthews correlation, and the likeliest label of each example."""
         ranked = self._rank(params, [_parts(example) for example in examples], decode)
@@ -145,6 +144,6 @@ class Classification:
         return jax.jit(probabilities, compiler_options=platform.compiler_options())
 
 
-def _parts(example: Mapping[str, str]) -> list[str]:
+def _parts(example: Example) -> list[str]:
     """The text, and its pair if there is one."""
     return [example[part] for part in ("text", "pair") if part in example]

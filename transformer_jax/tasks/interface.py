@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import check_reach
@@ -61,22 +62,20 @@ class Task(Protocol):
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters; under `jax.jit`."""
 
-    def prepare(self, examples: Sequence[Any], training: bool) -> Sequence[Any]:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The items that are packed: the examples themselves, or windows of all their text."""
 
-    def preprocess(self, example: Any, rng: np.random.Generator) -> Mapping[str, np.ndarray]:
+    def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
         """The features of one item, an int32 array [n] each. `rng` draws what differs by epoch."""
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """The loss of a packed batch; without dropout where `rng` is None."""
 
-    def metrics(
-        self, sums: Mapping[str, Any], examples: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """What is reported of the loss's sums ("loss" among them) over all examples."""
 
     def evaluate(
-        self, params: Params, examples: Sequence[Mapping[str, Any]], decode: DecodeConfig
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Metrics of the outputs, and the best output of each example; both empty where the task is
         scored by its loss alone."""

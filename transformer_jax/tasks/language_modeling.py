@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.windows import Pieces, TokenStream, Windows, token_stream
-from transformer_jax.data.examples import Corpora
+from transformer_jax.data.examples import Corpora, Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
@@ -83,7 +83,7 @@ class LanguageModeling:
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row)["params"]
 
-    def prepare(self, examples: Sequence[Mapping[str, str]], training: bool) -> Sequence[Any]:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens."""
         stream = text_stream(examples, self.tokenizers)
         if self.packing == "apart":
@@ -91,9 +91,7 @@ class LanguageModeling:
         stride = training_stride(stream) if training else self.max_length
         return Windows(stream.tokens, self.max_length, stride)
 
-    def preprocess(
-        self, example: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> Mapping[str, np.ndarray]:
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """A window as it is: the features "input" and, one token on, "target"."""
         return example
 
@@ -104,9 +102,7 @@ class LanguageModeling:
         target = batch["target"]
         return packed_loss(batch, self.read, logits, target, counted, self.label_smoothing)
 
-    def metrics(
-        self, sums: Mapping[str, Any], examples: Sequence[Mapping[str, str]]
-    ) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss and perplexity of a token; and what compares models with other tokenizers: bits a
         byte, and perplexity of a word (white space separates words, a line's end is one more)."""
         texts = [example["text"] for example in examples]
@@ -118,7 +114,7 @@ class LanguageModeling:
         }
 
     def evaluate(
-        self, params: Params, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Nothing besides the loss's metrics."""
         return {}, []
@@ -203,7 +199,7 @@ class LanguageModeling:
         return Continuation(self.model, self.max_length)
 
 
-def text_stream(examples: Sequence[Mapping[str, str]], tokenizers: Tokenizers) -> TokenStream:
+def text_stream(examples: Corpus, tokenizers: Tokenizers) -> TokenStream:
     """The documents {"text": str} as tokens, EOS around each.
 
     Raises:

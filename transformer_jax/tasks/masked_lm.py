@@ -16,6 +16,7 @@ import numpy as np
 
 from transformer_jax.data.batches.padding import pad_rows, padded_batch
 from transformer_jax.data.batches.windows import Pieces, Windows
+from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.batches import FilledBatch, in_batches
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.metrics import metrics_of
@@ -94,7 +95,7 @@ class MaskedLanguageModeling:
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row, row - 1)["params"]
 
-    def prepare(self, examples: Sequence[Mapping[str, str]], training: bool) -> Sequence[Any]:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens; two less than a row has slots."""
         stream = text_stream(examples, self.tokenizers)
         length = self.max_length - 2
@@ -103,9 +104,7 @@ class MaskedLanguageModeling:
         stride = training_stride(stream) if training else length
         return Windows(stream.tokens, length, stride)
 
-    def preprocess(
-        self, example: Mapping[str, np.ndarray], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """A window as "text", some of it hidden, and "labels", 0 where nothing is predicted."""
         text = np.array([BOS, *example["input"], EOS], np.int32)
         chosen = self._choose(text, rng)
@@ -140,12 +139,12 @@ class MaskedLanguageModeling:
         logits = apply(self.model, params, *row_inputs(batch, "text"), places, rng=rng)
         return packed_loss(batch, self.read, logits, labels, is_chosen > 0)
 
-    def metrics(self, sums: Mapping[str, Any], examples: Sequence[Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss, perplexity and accuracy of the predicted tokens."""
         return metrics_of(sums)
 
     def evaluate(
-        self, params: Params, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Nothing besides the loss's metrics."""
         return {}, []

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
 from transformer_jax.models.apply import apply
@@ -76,13 +77,11 @@ class Tagging:
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row)["params"]
 
-    def prepare(self, examples: Sequence[Any], training: bool) -> Sequence[Any]:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The examples as they are."""
         return examples
 
-    def preprocess(
-        self, example: Mapping[str, str], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
         """The words as tokens, and "tags": 1 + the tag at the first piece of each word, 0 at all
         others; UserError for a tag that training never saw."""
         text, firsts = self._tokens(_words(example["text"]))
@@ -108,12 +107,12 @@ class Tagging:
         tags, counted = jnp.maximum(batch["tags"] - 1, 0), batch["tags"] > 0
         return packed_loss(batch, self.read, logits, tags, counted, self.label_smoothing)
 
-    def metrics(self, sums: Mapping[str, Any], examples: Sequence[Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The mean loss of a word, in nats."""
         return {"loss": sums["loss"] / sums["tokens"]}
 
     def evaluate(
-        self, params: Params, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """The share of words with the right tag, and the tags of each example."""
         n_best = self.predict(params, [example["text"] for example in examples], decode)

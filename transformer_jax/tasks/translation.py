@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.padding import padded_batch
+from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch, in_batches
 from transformer_jax.inference.config import DecodeConfig
@@ -80,13 +81,11 @@ class Translation:
             best_by=parts.metric or "bleu",
         )
 
-    def prepare(self, examples: Sequence[Any], training: bool) -> Sequence[Any]:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The pairs as they are."""
         return examples
 
-    def preprocess(
-        self, example: Mapping[str, str], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
         """Both sides as tokens ending in EOS."""
         return {side: np.array(ids, np.int32) for side, ids in self._tokens(example).items()}
 
@@ -113,12 +112,12 @@ class Translation:
         inputs = (shift_right(target, positions), positions, segment_ids)
         return apply(self.model, params, *row_inputs(batch, "source"), *inputs, rng=rng)
 
-    def metrics(self, sums: Mapping[str, Any], examples: Sequence[Any]) -> dict[str, Any]:
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The metrics of the loss over all examples."""
         return metrics_of(sums)
 
     def evaluate(
-        self, params: Params, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """The metrics of the best outputs beside the targets, such as BLEU."""
         n_best = self.predict(params, [example["source"] for example in examples], decode)
