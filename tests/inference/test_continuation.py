@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -120,3 +121,11 @@ def test_an_output_that_is_complete_is_left_alone(model, params, draw):
     assert outputs[0].tokens == first.tokens
     assert len(outputs[1].tokens) == 1 and outputs[1].tokens == second.tokens[:1]
     assert all(output.ended for output in outputs)
+
+
+def test_a_search_that_cannot_pause_is_refused(draw):
+    for decode in (DecodeConfig(), DecodeConfig(search="beam", beam_size=1)):
+        with pytest.raises(UserError, match="decode: language models draw their outputs: set deco"):
+            draw(PROMPTS, decode)
+    named = draw(PROMPTS, dataclasses.replace(GREEDY, search="greedy"))
+    assert named == draw(PROMPTS, GREEDY)

@@ -1,15 +1,22 @@
-"""Beam search with an encoder-decoder: how long its outputs are, and what it refuses."""
+"""Searches with an encoder-decoder: lengths of outputs, searches by name, what is refused."""
 
+import dataclasses
+import re
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.decoding import Hypotheses
 from transformer_jax.errors import UserError
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import SEARCHES, DecodeConfig
+from transformer_jax.inference.source_search import Request
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tokenization import BOS, EOS, PAD
 
 SOURCES = [[7, 8, 9, EOS], [5, EOS]]
+REQUESTS = [Request(source) for source in SOURCES]
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +33,7 @@ def test_outputs_are_as_long_as_their_own_sources_allow(task_of, random_params):
     task = task_of()
     params = random_params(task)
     decode = DecodeConfig(beam_size=2, max_extra_length=3, batch_size=4)
-    tokens, scores = task.search(params, SOURCES, decode)
+    tokens, scores = task.search(params, REQUESTS, decode)
     assert tokens.shape == (2, 1, 16 + 3) and scores.shape == (2, 1)
     assert ((tokens != PAD).sum(axis=-1)[:, 0] <= [4 + 3, 2 + 3]).all()
 
@@ -46,10 +53,11 @@ def test_a_prefix_goes_on_as_the_search_itself_would(task_of, random_params):
     task = task_of()
     params = random_params(task)
     decode = DecodeConfig(beam_size=1, max_extra_length=8, batch_size=2)
-    tokens, _ = task.search(params, SOURCES, decode)
+    tokens, _ = task.search(params, REQUESTS, decode)
     whole = [row[row != PAD].tolist() for row in tokens[:, 0]]
     prefixes = [whole[0][:2], []]
-    rest, _ = task.search(params, SOURCES, decode, prefixes)
+    requests = [Request(*one) for one in zip(SOURCES, prefixes, strict=True)]
+    rest, _ = task.search(params, requests, decode)
     for output, prefix, found in zip(whole, prefixes, rest[:, 0], strict=True):
         left = output[len(prefix) :]
         assert left and found[: len(left)].tolist() == left
@@ -59,18 +67,52 @@ def test_samples_hang_on_the_number_of_their_source(task_of, random_params):
     task = task_of()
     params = random_params(task)
     decode = DecodeConfig(temperature=1.0, num_outputs=2, max_extra_length=3, batch_size=2)
-    tokens, scores = task.search(params, SOURCES, decode, numbers=[3, 7])
-    swapped, _ = task.search(params, SOURCES[::-1], decode, numbers=[7, 3])
+    requests = [Request(SOURCES[0], number=3), Request(SOURCES[1], number=7)]
+    tokens, scores = task.search(params, requests, decode)
+    swapped, _ = task.search(params, requests[::-1], decode)
     np.testing.assert_array_equal(tokens, swapped[::-1])
-    others, _ = task.search(params, SOURCES, decode, numbers=[4, 8])
+    others = [Request(SOURCES[0], number=4), Request(SOURCES[1], number=8)]
+    others, _ = task.search(params, others, decode)
     assert (tokens != others).any() and np.isfinite(scores).all()
+
+
+def test_a_search_of_ones_own_is_found_by_its_name(task_of, random_params, monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Longest:
+        """Repeats the likeliest first token, and never ends."""
+
+        def find(self, decode_step, start, *, num_outputs, max_length):
+            first = start.logits[:, EOS + 1 :].argmax(axis=1) + EOS + 1
+            tokens = jnp.broadcast_to(first[:, None, None], (len(first), num_outputs, max_length))
+            return Hypotheses(tokens, jnp.zeros((len(first), num_outputs)))
+
+    monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
+    SEARCHES.register("longest", lambda decode: Longest())
+    task = task_of()
+    decode = DecodeConfig(search="longest", num_outputs=5, max_extra_length=3, batch_size=2)
+    tokens, _ = task.search(random_params(task), REQUESTS, decode)
+    assert tokens.shape == (2, 5, 19) and (tokens == tokens[:, :1, :1]).all()
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"search": "bem"}, "search is 'bem', not one of beam, greedy, sample; did you mean beam?"),
+        ({"search": "sample"}, "search 'sample' asks for a temperature"),
+        ({"search": "beam", "temperature": 1.0}, "temperature is for sampling, and search is 'bea"),
+        ({"search": "greedy", "top_k": 3}, "top_k is for sampling"),
+    ],
+)
+def test_settings_that_a_search_would_ignore_are_refused(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DecodeConfig(**settings)
 
 
 def test_what_cannot_be_searched_is_told(task_of):
     search = task_of(positions="learned", max_length=50).search
     with pytest.raises(UserError, match="decode: beam_size is 21; the target vocabulary has 20 pi"):
-        search({}, SOURCES, DecodeConfig(beam_size=21))
+        search({}, REQUESTS, DecodeConfig(beam_size=21))
     with pytest.raises(
         UserError, match="decode: positions 'learned' reach to max_length 50, seque"
     ):
-        search({}, SOURCES, DecodeConfig(max_extra_length=47))
+        search({}, REQUESTS, DecodeConfig(max_extra_length=47))

@@ -69,7 +69,7 @@ def test_a_beam_sees_the_past_of_the_one_that_it_follows():
 
     for step in range(4):
         parents = RNG.integers(beams if step else 1, size=(sentences, beams))
-        cache = cache.follow(jnp.array(parents))
+        cache = cache.reorder(jnp.array(parents))
         key, value = random(sentences * beams, 1, H, K), random(sentences * beams, 1, H, V)
         positions = cache.next_positions(1).reshape(sentences, beams)
         cache = cache.append(key, value)
@@ -93,14 +93,14 @@ def test_a_beam_sees_the_past_of_the_one_that_it_follows():
 def test_one_beam_goes_on_from_itself():
     key, value = random(2, 2, H, K), random(2, 2, H, V)
     cache = KVCache.empty(CONFIG, rows=2, max_length=4).append(key, value)
-    followed = cache.follow(jnp.zeros((2, 1), int))
+    followed = cache.reorder(jnp.zeros((2, 1), int))
     for found, kept in zip(jax.tree.leaves(followed), jax.tree.leaves(cache), strict=True):
         np.testing.assert_array_equal(found, kept)
-    assert cache.follow(jnp.zeros((2, 3), int)).origins.shape == (2, 3, 4)
+    assert cache.reorder(jnp.zeros((2, 3), int)).origins.shape == (2, 3, 4)
 
 
 def test_further_queries_of_a_sentence_are_its_beams_in_order():
-    cache = KVCache.empty(CONFIG, 2, 4).follow(jnp.zeros((2, 3), int))
+    cache = KVCache.empty(CONFIG, 2, 4).reorder(jnp.zeros((2, 3), int))
     x = random(6, 1, H, K)
     inputs = cache.inputs(x, cache.next_positions(1))
     np.testing.assert_array_equal(inputs.query, x.reshape(2, 3, H, K))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.data.batches.pipeline import eval_batches
+from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.tokenization import EOS
@@ -94,11 +95,9 @@ def test_figures_are_of_bytes_and_words_too(task):
 
 
 def test_weights_are_refused(task):
-    class Weighted(list):
-        weights = (2.0, 1.0)
-
+    corpora = Corpora((DOCUMENTS, DOCUMENTS), (2.0, 1.0))
     with pytest.raises(UserError, match="data.weights: running text is one stream"):
-        task.prepare(Weighted(DOCUMENTS), training=True)
+        task.prepare(corpora, training=True)
 
 
 def test_another_architecture_is_refused(build):
@@ -152,8 +151,6 @@ def test_a_prompt_beyond_the_context_says_what_is_kept(task, params, caplog):
     assert "its last 8 (data.max_length is 16)" in told
 
 
-def test_what_is_of_translation_is_refused(task, params):
+def test_beam_search_is_refused(task, params):
     with pytest.raises(UserError, match="set decode.temperature, or decode.beam_size 1"):
         next(task.predict(params, ["a"], DecodeConfig()))
-    with pytest.raises(UserError, match="prefixes: a language model's prompt is its input"):
-        next(task.predict(params, ["a"], DECODE, prefixes=["b"]))

@@ -13,6 +13,7 @@ from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.source_search import Request
 from transformer_jax.runs import build
 from transformer_jax.runs.config import TaskConfig, read_settings
 from transformer_jax.scoring.bleu import score_translations
@@ -203,7 +204,7 @@ def test_the_n_best_differ_and_come_best_first(n_best):
 
 def test_a_prediction_has_the_score_of_its_tokens(task, params, n_best):
     source = [*task.tokenizers["source"].encode(n_best[0][0]), EOS]
-    tokens, scores = task.search(params, [source], DECODE)
+    tokens, scores = task.search(params, [Request(source)], DECODE)
     outputs = [row[row != PAD] for row in tokens[0]]
     pairs = [{"source": source, "target": output} for output in outputs]
     log_probs = task._log_probs(params, padded_batch(pairs))
@@ -267,7 +268,7 @@ def test_an_evaluation_scores_the_best_outputs(task, params, examples, n_best):
 def test_outputs_start_with_their_prefixes(task, params, n_best):
     lines, (free, *_) = n_best
     prefixes = ["der alte Mann", "", "die Frau"]
-    found = list(task.predict(params, lines[:3], DECODE, prefixes=prefixes))
+    found = list(task.predict_with_prefixes(params, lines[:3], prefixes, DECODE))
     for outputs, prefix in zip(found, prefixes, strict=True):
         assert len(outputs) == DECODE.num_outputs
         assert all(output.text.startswith(prefix) for output in outputs)
@@ -275,8 +276,9 @@ def test_outputs_start_with_their_prefixes(task, params, n_best):
     assert [one.text for one in found[0]] != [one.text for one in free]
 
 
-def test_sequence_to_sequence_counts_exact_matches(settings, task, params, examples):
-    changed = dataclasses.replace(settings, task=TaskConfig("seq2seq"))
+@pytest.mark.parametrize("section", [TaskConfig("seq2seq"), TaskConfig(metric="exact_match")])
+def test_the_metric_that_compares_is_a_choice(settings, task, params, examples, section):
+    changed = dataclasses.replace(settings, task=section)
     sizes = build.vocab_sizes(task.tokenizers)
     exact = build.build_task(changed, sizes, task.tokenizers)
     metrics, outputs = exact.evaluate(params, examples[:3], DECODE)

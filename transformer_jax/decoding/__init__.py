@@ -1,31 +1,35 @@
 """Searches for a model's outputs. They know no model: `interface` is the seam between the two."""
 
-from transformer_jax.decoding.beam_search import beam_search, length_penalty
+from transformer_jax.decoding.beam_search import BeamSearch, beam_search
 from transformer_jax.decoding.interface import (
     DecodeStep,
     Hypotheses,
+    KeepsOrder,
     Memory,
     Prefill,
+    Search,
+    Start,
     State,
 )
-from transformer_jax.decoding.sampling import (
-    Sampler,
-    Samples,
-    penalized_logits,
-    sample,
-    truncated_logits,
-)
+from transformer_jax.decoding.length_penalty import length_penalty
+from transformer_jax.decoding.sampling import Sampler, Samples, StepwiseSearch, sample
+from transformer_jax.decoding.truncation import penalized_logits, truncated_logits
 
 __all__ = [
-    # The seam: what a model offers, and what a search returns.
+    # The seam: what a model offers, what a search starts from, does and returns.
     "Prefill",
-    "Sampler",
-    "Samples",
     "DecodeStep",
     "Memory",
     "State",
+    "KeepsOrder",
+    "Start",
+    "Search",
+    "StepwiseSearch",
     "Hypotheses",
+    "Samples",
     # Searches.
+    "BeamSearch",
+    "Sampler",
     "beam_search",
     "length_penalty",
     "penalized_logits",

@@ -1,49 +1,95 @@
-"""What a search asks of a model, and what it gives back.
+"""What a search asks of a model, what it starts from, and what it returns.
 
-A search knows no model. It is handed what the model's `prefill` returned and a function that takes
-one step; everything that the model remembers passes through the search unread.
+A search knows no model. It is given what the model's `prefill` returned and a function that takes
+one step; the model's memory and state pass through the search unread.
 
-Axes: B batch, K beams of a sentence, N = B * K, V vocabulary, L output length.
+Axes: B batch, K beams (or samples) of a sentence, N = B * K, V vocabulary, L output length.
 """
 
-from typing import Any, NamedTuple, Protocol
+import dataclasses
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import jax
+from jaxtyping import Array, Float, Int
 
 Memory = Any
-"""A pytree led by B, such as the encoder's output. Once a sentence; a search never reorders it."""
+"""A pytree led by B, such as the encoder's output: once a sentence, and never reordered."""
 
 State = Any
-"""A pytree whose every leaf is led by B after `prefill` and by N in the search, such as a KV cache.
-
-The N rows of a sentence are neighbours: row b * K + k is beam k of sentence b. A part that has a
-method `follow(parents)` is led by B and keeps order among its beams itself: the method returns the
-part for new beams, parents int32 [B, K] naming the old one that each goes on from.
-"""
+"""A pytree whose every leaf is led by B after `prefill` and by N in the search, such as the hidden
+state of an RNN. The N rows of a sentence are neighbours: row b * K + k is beam k of sentence b. A
+part that `KeepsOrder` is led by B throughout."""
 
 
+@runtime_checkable
+class KeepsOrder(Protocol):
+    """A part of the state that is led by B and reorders its beams itself, such as a KV cache."""
+
+    def reorder(self, parents: Int[Array, "B K"]) -> "KeepsOrder":
+        """The part for K new beams a sentence; `parents` names the old beam each goes on from."""
+
+
+@runtime_checkable
 class Prefill(Protocol):
     """Reads the inputs and predicts the first output token."""
 
-    def __call__(self, params: Any, inputs: Any) -> tuple[jax.Array, Memory, State]:
-        """Returns logits [B, V] of the first token, the memory and the state."""
+    def __call__(self, params: Any, inputs: Any) -> tuple[Float[Array, "B V"], Memory, State]:
+        """Returns the logits of the first token, the memory and the state."""
 
 
+@runtime_checkable
 class DecodeStep(Protocol):
-    """Takes the last token of every hypothesis and predicts the next. Closed over parameters, it
-    takes any number of sentences; their memory and state follow as rows of what `prefill` gave."""
+    """Takes the last token of every hypothesis and predicts the next.
 
-    def __call__(self, tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
-        """Maps tokens int32 [N] to logits [N, V] and the next state, of unchanged shapes."""
+    Closed over the parameters. It takes any number of sentences: a search may go on with some of
+    them, whose memory and state are then rows of what `prefill` returned.
+    """
+
+    def __call__(
+        self, tokens: Int[Array, " N"], memory: Memory, state: State
+    ) -> tuple[Float[Array, "N V"], State]:
+        """Returns the logits of the next token and the next state, of unchanged shapes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where a search starts.
+
+    Attributes:
+      logits: float32 [B, V], of the first token; this, `memory` and `state` are what `prefill`
+        returned.
+      memory: leaves led by B.
+      state: leaves led by B; `decode_step` sees them led by N.
+      max_lengths: int32 [B], the longest output of each sentence, EOS included, in 1..L.
+      keys: [B], a random key for each sentence.
+    """
+
+    logits: Array
+    memory: Memory
+    state: State
+    max_lengths: Array
+    keys: Array
 
 
 class Hypotheses(NamedTuple):
     """The n best outputs of every sentence.
 
     Attributes:
-        tokens: int32 [B, n, L]. Each ends in EOS, unless its length limit cut it, and is padded.
-        scores: float32 [B, n], log-probability over length penalty; -inf where there is none.
+      tokens: int32 [B, n, L]. Each ends in EOS, unless its length limit cut it, and is padded.
+      scores: float32 [B, n], higher is better; -inf where there is no output.
     """
 
-    tokens: jax.Array
-    scores: jax.Array
+    tokens: Array
+    scores: Array
+
+
+@runtime_checkable
+class Search(Protocol):
+    """A strategy that finds the outputs of sentences.
+
+    Implement it as a small frozen dataclass of its settings: hashable, as they are compiled in.
+    """
+
+    def find(
+        self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
+    ) -> Hypotheses:
+        """Finds n = `num_outputs` outputs of at most L = `max_length` tokens, under `jax.jit`."""

@@ -4,12 +4,15 @@ Axes: B batch, n samples of a sentence, N = B * n, V vocabulary, L output length
 """
 
 import dataclasses
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key
 
-from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Memory, State
+from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Memory, Start, State
+from transformer_jax.decoding.truncation import penalized_logits, truncated_logits
 
 
 @jax.tree_util.register_dataclass
@@ -18,38 +21,76 @@ class Samples:
     """Outputs as far as they are drawn.
 
     Attributes:
-        length: int32 [], tokens in a sample that has not ended.
-        tokens: int32 [N, L], padded.
-        log_probs: float32 [N], of the tokens so far under the model itself, in nats.
-        ended: bool [N].
-        limits: int32 [N], the longest output of each, in 1..L.
-        keys: [N], a random key for each.
-        drawn_before: int32 [], tokens drawn with these keys before the first of these.
-        seen: bool [N, V], tokens met so far, where repetition is penalized; otherwise None.
-        state: of the model.
+      length: int32 [], tokens in a sample that has not ended.
+      tokens: int32 [N, L], padded.
+      log_probs: float32 [N], of the tokens so far under the model itself, in nats.
+      ended: bool [N].
+      limits: int32 [N], the longest output of each, in 1..L.
+      keys: [N], a random key for each.
+      drawn_before: int32 [], tokens drawn with these keys before the first of these.
+      seen: bool [N, V], tokens met so far, where repetition is penalized; otherwise None.
+      state: of the model.
     """
 
-    length: jax.Array
-    tokens: jax.Array
-    log_probs: jax.Array
-    ended: jax.Array
-    limits: jax.Array
-    keys: jax.Array
-    drawn_before: jax.Array
-    seen: jax.Array | None
+    length: Array
+    tokens: Array
+    log_probs: Array
+    ended: Array
+    limits: Array
+    keys: Array
+    drawn_before: Array
+    seen: Array | None
     state: State
+
+
+@runtime_checkable
+class StepwiseSearch(Protocol):
+    """A search that can pause every few tokens, one row for each output.
+
+    It is what a language model asks for: between two calls its outputs are streamed, cut at stop
+    texts, and given a new context when they outgrow the model's. Hashable, like every `Search`.
+    """
+
+    def begin(
+        self,
+        logits: Float[Array, "N V"],
+        state: State,
+        *,
+        keys: Key[Array, " N"],
+        limits: Int[Array, " N"],
+        max_length: int,
+        drawn_before: Int[Array, ""] | int = 0,
+        seen: Bool[Array, "N V"] | None = None,
+    ) -> Samples:
+        """Chooses the first token of each output; the arguments are fields of `Samples`.
+
+        Args:
+          logits: of the first token.
+          state: of the model, led by N.
+          keys, limits, drawn_before, seen: as in `Samples`.
+          max_length: L.
+        """
+
+    def extend(
+        self,
+        samples: Samples,
+        decode_step: DecodeStep,
+        memory: Memory,
+        length: Int[Array, ""] | int,
+    ) -> Samples:
+        """Chooses tokens until the outputs have `length` of them or have all ended."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-    """How tokens are drawn.
+    """Draws tokens: a `Search` and a `StepwiseSearch`.
 
     Attributes:
-        temperature, top_k, top_p: see `truncated_logits`.
-        eos_id: the token that ends an output.
-        pad_id: the token that fills an output after its end.
-        banned_ids: tokens never chosen.
-        repetition_penalty: of tokens met before, see `penalized_logits`; 1 leaves them alone.
+      temperature, top_k, top_p: see `truncated_logits`.
+      eos_id: the token that ends an output.
+      pad_id: the token that fills an output after its end.
+      banned_ids: tokens never chosen.
+      repetition_penalty: of tokens met before, see `penalized_logits`; 1 leaves them alone.
     """
 
     temperature: float
@@ -60,18 +101,34 @@ class Sampler:
     banned_ids: tuple[int, ...] = ()
     repetition_penalty: float = 1.0
 
+    def find(
+        self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
+    ) -> Hypotheses:
+        """`num_outputs` samples of each sentence, as `sample` draws them."""
+        return sample(
+            decode_step,
+            start.logits,
+            start.memory,
+            start.state,
+            self,
+            keys=start.keys,
+            max_lengths=start.max_lengths,
+            max_length=max_length,
+            num_outputs=num_outputs,
+        )
+
     def begin(
         self,
-        logits: jax.Array,
+        logits: Float[Array, "N V"],
         state: State,
         *,
-        keys: jax.Array,
-        limits: jax.Array,
+        keys: Key[Array, " N"],
+        limits: Int[Array, " N"],
         max_length: int,
-        drawn_before: jax.Array | int = 0,
-        seen: jax.Array | None = None,
+        drawn_before: Int[Array, ""] | int = 0,
+        seen: Bool[Array, "N V"] | None = None,
     ) -> Samples:
-        """Draws the first token of each output from logits [N, V]."""
+        """As `StepwiseSearch.begin`."""
         rows = logits.shape[0]
         samples = Samples(
             length=jnp.int32(0),
@@ -87,21 +144,25 @@ class Sampler:
         return self._draw(samples, logits)
 
     def extend(
-        self, samples: Samples, decode_step: DecodeStep, memory: Memory, length: jax.Array
+        self,
+        samples: Samples,
+        decode_step: DecodeStep,
+        memory: Memory,
+        length: Int[Array, ""] | int,
     ) -> Samples:
-        """Draws tokens until the outputs have `length` of them or have all ended."""
+        """As `StepwiseSearch.extend`."""
 
         def step(samples: Samples) -> Samples:
             last = jnp.take(samples.tokens, samples.length - 1, axis=1)
             logits, state = decode_step(last, memory, samples.state)
             return self._draw(dataclasses.replace(samples, state=state), logits)
 
-        def unfinished(samples: Samples) -> jax.Array:
+        def unfinished(samples: Samples) -> Bool[Array, ""]:
             return (samples.length < length) & ~samples.ended.all()
 
         return lax.while_loop(unfinished, step, samples)
 
-    def _draw(self, samples: Samples, logits: jax.Array) -> Samples:
+    def _draw(self, samples: Samples, logits: Float[Array, "N V"]) -> Samples:
         position = samples.length
         penalized = logits
         if samples.seen is not None:
@@ -127,31 +188,31 @@ class Sampler:
 
 def sample(
     decode_step: DecodeStep,
-    logits: jax.Array,
+    logits: Float[Array, "B V"],
     memory: Memory,
     state: State,
     sampler: Sampler,
     *,
-    keys: jax.Array,
-    max_lengths: jax.Array,
+    keys: Key[Array, " B"],
+    max_lengths: Int[Array, " B"],
     max_length: int,
     num_outputs: int,
 ) -> Hypotheses:
     """Draws `num_outputs` outputs of every sentence; meant to be called under `jax.jit`.
 
-    A sentence's samples depend on its own key alone, not on its neighbours in the batch. They come
-    back with the likeliest first; a score is log P(output) under the model itself, in nats.
+    A sentence's samples depend on its own key alone, not on its neighbours in the batch. The
+    likeliest comes first; a score is log P(output) under the model itself, in nats.
 
     Args:
-        decode_step, logits, memory, state: as for `beam_search`.
-        sampler: how to draw.
-        keys: [B], a random key for each sentence.
-        max_lengths: int32 [B], the longest output of each sentence, EOS included, in 1..L.
-        max_length: L, the length of the arrays returned.
-        num_outputs: n.
+      decode_step, logits, memory, state: as for `beam_search`.
+      sampler: how to draw.
+      keys: a random key for each sentence.
+      max_lengths: the longest output of each sentence, EOS included, in 1..L.
+      max_length: L, the length of the arrays returned.
+      num_outputs: n.
     """
 
-    def repeated(x):  # [B, ...] -> [N, ...]
+    def repeated(x: Array) -> Array:  # [B, ...] -> [N, ...]
         return jnp.repeat(x, num_outputs, axis=0)
 
     keys = jax.vmap(lambda key: jax.random.split(key, num_outputs))(keys).reshape(-1)
@@ -166,42 +227,3 @@ def sample(
     tokens = last.tokens.reshape(-1, num_outputs, max_length)
     scores, order = lax.top_k(last.log_probs.reshape(-1, num_outputs), num_outputs)
     return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores)
-
-
-def penalized_logits(logits: jax.Array, seen: jax.Array, penalty: float) -> jax.Array:
-    """Logits [N, V] of the tokens seen [N, V] divided by the penalty where they are positive,
-    multiplied by it where they are negative (Keskar et al. 2019, section 4.1)."""
-    penalized = jnp.where(logits > 0, logits / penalty, logits * penalty)
-    return jnp.where(seen, penalized, logits)
-
-
-def truncated_logits(
-    logits: jax.Array,
-    temperature: float,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    banned_ids: tuple[int, ...] = (),
-) -> jax.Array:
-    """The logits to draw from, -inf for what is never drawn: float [N, V] -> [N, V].
-
-    Args:
-        logits: of the model.
-        temperature: divides them; below 1 the likely becomes likelier.
-        top_k: only so many of the likeliest are left (Fan et al. 2018).
-        top_p: only the fewest of the likeliest that have so much probability together are left
-            (Holtzman et al. 2020); taken after `top_k`.
-        banned_ids: never drawn.
-    """
-    logits = logits / temperature
-    if banned_ids:
-        logits = logits.at[:, jnp.array(banned_ids)].set(-jnp.inf)
-    if top_k is not None and top_k < logits.shape[-1]:
-        least = lax.top_k(logits, top_k)[0][:, -1:]
-        logits = jnp.where(logits < least, -jnp.inf, logits)
-    if top_p is not None:
-        ordered = -jnp.sort(-logits, axis=-1)
-        probabilities = jax.nn.softmax(ordered)
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        least = jnp.where(before < top_p, ordered, jnp.inf).min(axis=-1, keepdims=True)
-        logits = jnp.where(logits < least, -jnp.inf, logits)
-    return logits

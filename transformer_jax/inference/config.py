@@ -1,8 +1,13 @@
-"""The section `decode` of a config."""
+"""The section `decode` of a config, and the searches that it may name."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import TypedDict
 
+from transformer_jax.decoding import BeamSearch, Sampler, Search
 from transformer_jax.nn.int8 import WEIGHTS
+from transformer_jax.registry import Registry
+from transformer_jax.tokenization import BOS, EOS, PAD, UNK
 
 
 @dataclasses.dataclass(frozen=True)
@@ -10,6 +15,7 @@ class DecodeConfig:
     """How outputs are found; the defaults are the paper's (section 6.1).
 
     Attributes:
+      search: an entry of `SEARCHES`; None: "sample" where a temperature is set, else "beam".
       beam_size: hypotheses kept for a sentence; 1 is greedy search.
       num_outputs: outputs to return for each input: the best hypotheses, at most beam_size (the
         search goes on until these are certain), or so many samples.
@@ -28,9 +34,10 @@ class DecodeConfig:
         "int8", quantized (`nn.int8.Int8Matrix`). Training and its scoring have them as they are.
 
     Raises:
-      ValueError: a value out of range.
+      ValueError: a value out of range, or no search has the name.
     """
 
+    search: str | None = None
     beam_size: int = 4
     num_outputs: int = 1
     alpha: float = 0.6
@@ -44,7 +51,7 @@ class DecodeConfig:
     batch_size: int = 64
     weights: str = "float32"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.weights not in WEIGHTS:
             raise ValueError(f"weights is {self.weights!r}, not one of {', '.join(WEIGHTS)}")
         for name, least in (
@@ -57,29 +64,76 @@ class DecodeConfig:
         ):
             if not getattr(self, name) >= least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        if not 0 < self.repetition_penalty < float("inf"):
-            raise ValueError(
-                f"repetition_penalty is {self.repetition_penalty}; it must be positive"
-            )
-        if self.temperature is None:
-            self._check_search()
-        else:
-            self._check_sampling()
-
-    def _check_search(self):
-        for name in ("top_k", "top_p"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"{name} is for sampling; set temperature too, as to 1.0")
-
-    def _check_sampling(self):
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(f"temperature is {self.temperature}; it must be positive")
+        for name in ("repetition_penalty", "temperature"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ValueError(f"{name} is {value}; it must be positive")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k is {self.top_k}; it must be at least 1")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+        self.make_search()  # which refuses settings that it would ignore
 
     @property
     def samples(self) -> bool:
         """Whether outputs are sampled rather than searched for."""
         return self.temperature is not None
+
+    def make_search(self) -> Search:
+        """The strategy that `search` names; ValueError where it refuses a setting."""
+        name = self.search or ("sample" if self.samples else "beam")
+        return SEARCHES.find(name)(self)
+
+
+class TokenIds(TypedDict):
+    """The special tokens as every search of `decoding` takes them."""
+
+    eos_id: int
+    pad_id: int
+    banned_ids: tuple[int, ...]
+
+
+TOKEN_IDS: TokenIds = {"eos_id": EOS, "pad_id": PAD, "banned_ids": (PAD, UNK, BOS)}
+
+
+def _beam(decode: DecodeConfig) -> BeamSearch:
+    _refuse_sampling(decode)
+    return BeamSearch(decode.beam_size, decode.alpha, **TOKEN_IDS)
+
+
+def _greedy(decode: DecodeConfig) -> Sampler:
+    """The likeliest token each time."""
+    _refuse_sampling(decode)
+    penalty = decode.repetition_penalty
+    return Sampler(1.0, top_k=1, top_p=None, repetition_penalty=penalty, **TOKEN_IDS)
+
+
+def _sample(decode: DecodeConfig) -> Sampler:
+    if decode.temperature is None:
+        raise ValueError("search 'sample' asks for a temperature; set it, as to 1.0")
+    return Sampler(
+        decode.temperature,
+        decode.top_k,
+        decode.top_p,
+        repetition_penalty=decode.repetition_penalty,
+        **TOKEN_IDS,
+    )
+
+
+def _refuse_sampling(decode: DecodeConfig) -> None:
+    for name in ("top_k", "top_p"):
+        if getattr(decode, name) is not None:
+            raise ValueError(f"{name} is for sampling; set temperature too, as to 1.0")
+    if decode.temperature is not None:
+        raise ValueError(f"temperature is for sampling, and search is {decode.search!r}")
+
+
+SEARCHES: Registry[Callable[[DecodeConfig], Search]] = Registry(
+    "decode.search", {"beam": _beam, "greedy": _greedy, "sample": _sample}
+)
+"""What makes the search of each name from the section `decode`.
+
+A function of yours returns a `decoding.Search`, which serves models with an encoder; language
+models ask for a `decoding.StepwiseSearch` too. Let it raise ValueError for settings that the search
+would ignore.
+"""

@@ -13,14 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.padding import LENGTH_STEP, pad_rows
-from transformer_jax.decoding import Sampler, Samples
+from transformer_jax.decoding import Memory, Samples, State, StepwiseSearch
+from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.models.apply import apply, call
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.mesh import place_like, round_up_rows
-from transformer_jax.tokenization import BOS, EOS, PAD, UNK
+from transformer_jax.tokenization import EOS, PAD
 
-CHUNK = 16  # tokens drawn between two looks at them
+CHUNK = 16  # tokens drawn before the host looks at them
 
 
 @dataclasses.dataclass
@@ -29,12 +31,13 @@ class Output:
 
     Attributes:
       prompt: its tokens.
-      number: of the prompt, and `sample`, of this output among those of the prompt: what is drawn
-        follows from the two and the seed.
+      number: of the prompt.
+      sample: number of this output among those of the prompt. What is drawn depends on the seed and
+        these two numbers alone.
       tokens: drawn so far.
       log_prob: of these under the model, in nats.
       ended: whether that is all.
-      context: what the model looks at: the end of the prompt and the tokens.
+      context: what the model sees: the end of the prompt and the tokens.
     """
 
     prompt: list[int]
@@ -45,7 +48,7 @@ class Output:
     ended: bool = False
     context: list[int] = dataclasses.field(init=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.context = self.prompt
 
 
@@ -53,13 +56,13 @@ class Output:
 class Continuation:
     """Draws what follows prompts of unequal length, all in one batch.
 
-    The model looks at `context` tokens at most. Of a prompt, or a prompt and what was drawn behind
-    it, that is longer, it keeps the last half of that many, and is prefilled with them anew.
+    The model sees `context` tokens at most. Where a prompt, with what was drawn behind it, is
+    longer, the last half of so many tokens are kept and prefilled again.
 
     Attributes:
       model: predicts the next token.
       context: tokens that it sees at once.
-      use_cache: False computes keys and values of all tokens anew for each; for comparison.
+      use_cache: False computes the keys and values of all tokens at every step; for comparison.
     """
 
     model: DecoderOnly
@@ -67,7 +70,7 @@ class Continuation:
     use_cache: bool = True
 
     def kept(self, tokens: list[int]) -> list[int]:
-        """The tokens that the model looks at."""
+        """The tokens that the model sees."""
         return tokens if len(tokens) <= self.context else tokens[-(self.context // 2) :]
 
     def draw(
@@ -77,58 +80,68 @@ class Continuation:
         decode: DecodeConfig,
         is_complete: Callable[[Output], bool] = lambda output: False,
     ) -> Iterator[None]:
-        """Goes on with the outputs, in place, until all have ended; yields every few tokens.
+        """Extends the outputs, in place, until all have ended; yields every few tokens.
 
         Args:
           params: of the model.
           outputs: with their prompts.
-          decode: how to draw; without a temperature the likeliest token is taken each time.
+          decode: how to draw; with a beam size of 1 the likeliest token each time.
           is_complete: whether an output needs no further token.
+
+        Raises:
+          UserError: the search cannot pause every few tokens, as beam search cannot.
         """
-        sampler, drawn = _sampler(decode), 0
+        search, drawn = _stepwise_search(decode), 0
         while not all(output.ended for output in outputs):
             for output in outputs:
                 output.context = self.kept(output.context)
             longest = max(len(output.context) for output in outputs if not output.ended)
             room = self.context + 1 - longest
             before = [(len(output.tokens), output.log_prob) for output in outputs]
-            arrays = place_like(params, self._arrays(params, outputs, decode))
-            samples = self.begin(params, arrays, sampler, decode.seed, drawn)
+            to_arrays = functools.partial(self._arrays, decode=decode)
+            batch = FilledBatch(Output([EOS], 0, 0, ended=True), to_arrays)
+            arrays = batch.place(params, outputs, 1 << (len(outputs) - 1).bit_length())
+            samples = self.begin(params, arrays, search, decode.seed, drawn)
             while True:
                 length = self._read(samples, outputs, before, is_complete)
                 yield
                 if length == room or all(output.ended for output in outputs):
                     break
                 samples = self._mark_ended(samples, outputs)
-                samples = self.extend(params, samples, sampler, min(length + CHUNK, room))
+                samples = self.extend(params, samples, search, min(length + CHUNK, room))
             drawn += length
             for output, (count, _) in zip(outputs, before, strict=True):
                 output.context = [*output.context, *output.tokens[count:]]
 
-    def _arrays(self, params, outputs, decode) -> dict[str, np.ndarray]:
-        """The rows of a batch; what fills it up has ended already."""
-        rows = round_up_rows(1 << (len(outputs) - 1).bit_length(), params)
-        fill = rows - len(outputs)
+    def _arrays(self, outputs: Sequence[Output], decode: DecodeConfig) -> dict[str, np.ndarray]:
+        """The arrays of `begin`."""
         contexts = [output.context for output in outputs]
         longest = max(map(len, contexts))
         width = min(max(LENGTH_STEP, 1 << (longest - 1).bit_length()), self.context)
         left = [decode.max_extra_length - len(output.tokens) for output in outputs]
         arrays = {
-            "prompt": pad_rows([*contexts, *[[EOS]] * fill], width),
-            "lengths": np.array([*map(len, contexts), *[1] * fill], np.int32),
-            "limits": np.array([*left, *[1] * fill], np.int32),
-            "ended": np.array([*(output.ended for output in outputs), *[True] * fill]),
-            "numbers": np.array([*(output.number for output in outputs), *[0] * fill], np.int32),
-            "samples": np.array([*(output.sample for output in outputs), *[0] * fill], np.int32),
+            "prompt": pad_rows(contexts, width),
+            "lengths": np.array([len(context) for context in contexts], np.int32),
+            "limits": np.array(left, np.int32),
+            "ended": np.array([output.ended for output in outputs]),
+            "numbers": np.array([output.number for output in outputs], np.int32),
+            "samples": np.array([output.sample for output in outputs], np.int32),
         }
         if decode.repetition_penalty != 1:
-            arrays["seen"] = np.zeros((rows, self.model.config.vocab_size), bool)
-            for row, output in zip(arrays["seen"], outputs, strict=False):
+            arrays["seen"] = np.zeros((len(outputs), self.model.config.vocab_size), bool)
+            for row, output in zip(arrays["seen"], outputs, strict=True):
                 row[[*output.prompt, *output.tokens]] = True
         return arrays
 
-    def _read(self, samples, outputs, before, is_complete) -> int:
-        """Takes over what was drawn; how many tokens that is for an output that goes on."""
+    def _read(
+        self,
+        samples: Samples,
+        outputs: Sequence[Output],
+        before: Sequence[tuple[int, float]],
+        is_complete: Callable[[Output], bool],
+    ) -> int:
+        """Copies what was drawn into the outputs, which had so many tokens and that log-probability
+        `before`; returns how many tokens were drawn for an output that goes on."""
         length, tokens, log_probs, ended = hosts.to_host(
             (samples.length, samples.tokens, samples.log_probs, samples.ended)
         )
@@ -146,21 +159,28 @@ class Continuation:
         return dataclasses.replace(samples, ended=jax.device_put(ended, samples.ended.sharding))
 
     @functools.cached_property
-    def begin(self):
-        """`(params, arrays, sampler, seed, drawn) -> Samples`: prefills, draws the first token."""
-        return jax.jit(self._begin, static_argnames="sampler")
+    def begin(self) -> Callable[..., Samples]:
+        """`(params, arrays, search, seed, drawn) -> Samples`: prefills, draws the first token."""
+        return jax.jit(self._begin, static_argnames="search")
 
     @functools.cached_property
-    def extend(self):
-        """`(params, samples, sampler, length) -> Samples` of that length; takes over the memory of
-        those given."""
-        return jax.jit(self._extend, static_argnames="sampler", donate_argnums=1)
+    def extend(self) -> Callable[..., Samples]:
+        """`(params, samples, search, length) -> Samples` of that length; the memory of the given
+        samples is reused."""
+        return jax.jit(self._extend, static_argnames="search", donate_argnums=1)
 
-    def _begin(self, params, arrays: Mapping[str, jax.Array], sampler, seed, drawn) -> Samples:
+    def _begin(
+        self,
+        params: Any,
+        arrays: Mapping[str, jax.Array],
+        search: StepwiseSearch,
+        seed: jax.Array,
+        drawn: jax.Array,
+    ) -> Samples:
         logits, _, state = self._prefill(params, arrays["prompt"], arrays["lengths"])
         fold_in = jax.vmap(jax.random.fold_in)
         seeds = jnp.broadcast_to(jax.random.key(seed), arrays["numbers"].shape)
-        samples = sampler.begin(
+        samples = search.begin(
             logits,
             state,
             keys=fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"]),
@@ -171,38 +191,45 @@ class Continuation:
         )
         return dataclasses.replace(samples, ended=samples.ended | arrays["ended"])
 
-    def _extend(self, params, samples: Samples, sampler, length) -> Samples:
+    def _extend(
+        self, params: Any, samples: Samples, search: StepwiseSearch, length: jax.Array
+    ) -> Samples:
         step = functools.partial(self._decode_step, params)
-        return sampler.extend(samples, step, (), length)
+        return search.extend(samples, step, (), length)
 
-    def _prefill(self, params, prompt, lengths):
+    def _prefill(
+        self, params: Any, prompt: jax.Array, lengths: jax.Array
+    ) -> tuple[jax.Array, Memory, State]:
         if self.use_cache:
-            arguments = (prompt, lengths, self.context)
-            return self.model.apply({"params": params}, *arguments, method="prefill")
+            return call(self.model, params, "prefill", prompt, lengths, self.context)
         rows = jnp.zeros((len(prompt), self.context), jnp.int32)
-        state = rows.at[:, : prompt.shape[1]].set(prompt), lengths
-        return self._logits_behind(params, *state), (), state
+        rows = rows.at[:, : prompt.shape[1]].set(prompt)
+        return self._logits_behind(params, rows, lengths), (), (rows, lengths)
 
-    def _decode_step(self, params, tokens, memory, state):
+    def _decode_step(
+        self, params: Any, tokens: jax.Array, memory: Memory, state: State
+    ) -> tuple[jax.Array, State]:
         if self.use_cache:
-            arguments = (tokens, memory, state)
-            return self.model.apply({"params": params}, *arguments, method="decode_step")
+            return call(self.model, params, "decode_step", tokens, memory, state)
         rows, lengths = state
         rows = rows.at[jnp.arange(len(rows)), lengths].set(tokens)
         return self._logits_behind(params, rows, lengths + 1), (rows, lengths + 1)
 
-    def _logits_behind(self, params, rows, lengths):
+    def _logits_behind(self, params: Any, rows: jax.Array, lengths: jax.Array) -> jax.Array:
         """Logits [B, V] of the token after the first `lengths` of rows, without a cache."""
         positions = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
         segment_ids = (positions < lengths[:, None]).astype(jnp.int32)
-        logits = self.model.apply({"params": params}, rows, positions, segment_ids)
+        logits = apply(self.model, params, rows, positions, segment_ids)
         return jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
 
 
-def _sampler(decode: DecodeConfig) -> Sampler:
-    ids = {"eos_id": EOS, "pad_id": PAD, "banned_ids": (PAD, UNK, BOS)}
-    penalty = decode.repetition_penalty
-    if not decode.samples:
-        return Sampler(1.0, 1, None, **ids, repetition_penalty=penalty)
-    parts = (decode.temperature, decode.top_k, decode.top_p)
-    return Sampler(*parts, **ids, repetition_penalty=penalty)
+def _stepwise_search(decode: DecodeConfig) -> StepwiseSearch:
+    if decode.search is None and not decode.samples and decode.beam_size == 1:
+        decode = dataclasses.replace(decode, search="greedy")
+    search = decode.make_search()
+    if not isinstance(search, StepwiseSearch):
+        raise UserError(
+            "decode: language models draw their outputs: set decode.temperature, or "
+            "decode.beam_size 1 for the likeliest token each time"
+        )
+    return search

@@ -1,16 +1,16 @@
-"""What the tasks that put labels on text share: inference on one text a row."""
+"""What the tasks that label text share: a program run on one text a row."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import batched
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from transformer_jax.data.batches.padding import padded_batch
-from transformer_jax.parallel import hosts
-from transformer_jax.parallel.mesh import place_like, round_up_rows
+from transformer_jax.inference.batches import FilledBatch, in_batches
 from transformer_jax.tokenization import EOS
+
+_TEXTS = FilledBatch({"text": [EOS]}, padded_batch)
 
 
 def label_rows(
@@ -18,8 +18,8 @@ def label_rows(
     params: Any,
     rows: Sequence[Sequence[int]],
     batch_size: int,
-) -> Iterator[np.ndarray]:
-    """What a compiled function makes of each row of tokens, a text alone, in order.
+) -> list[np.ndarray]:
+    """What a compiled program makes of each row of tokens, a text alone, in order.
 
     Args:
       probabilities: (params, the feature "text" as a batch [B, T]) -> [B, ...].
@@ -27,13 +27,8 @@ def label_rows(
       rows: tokens.
       batch_size: rows at once; texts of like length go together.
     """
-    results: list[np.ndarray] = [np.zeros(0)] * len(rows)
-    size = round_up_rows(batch_size, params)
-    for indices in batched(sorted(range(len(rows)), key=lambda i: len(rows[i])), batch_size):
-        texts = [{"text": rows[i]} for i in indices]
-        fill = [{"text": [EOS]}] * (size - len(texts))
-        batch = place_like(params, padded_batch([*texts, *fill]))
-        found = hosts.to_host(probabilities(params, batch))
-        for i, result in zip(indices, found, strict=False):
-            results[i] = result
-    yield from results
+
+    def run(texts: Sequence[Sequence[int]]) -> np.ndarray:
+        return _TEXTS.run(probabilities, params, [{"text": list(t)} for t in texts], batch_size)
+
+    return in_batches(rows, batch_size, run, length=len)

@@ -1,11 +1,11 @@
 """Decoding with an encoder-decoder: sources in, outputs out, both as tokens.
 
-B batch, S source, L output length, n outputs a source.
+B batch, S source, P prompt, L output length, V vocabulary, N = B x beams, n outputs a source.
 """
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,86 +13,81 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.padding import pad_rows, rounded_length
-from transformer_jax.decoding import Hypotheses, Sampler, beam_search, sample
+from transformer_jax.decoding import BeamSearch, Hypotheses, Memory, Start, State
 from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.models.apply import call
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
-from transformer_jax.parallel import hosts
-from transformer_jax.parallel.mesh import place_like, round_up_rows
-from transformer_jax.tokenization import BOS, EOS, PAD, UNK
+from transformer_jax.tokenization import BOS, EOS, PAD
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A source whose outputs are asked for.
+
+    Attributes:
+      source: tokens that end in EOS.
+      prefix: tokens that each output starts with, not returned with it.
+      number: of the source; with the seed, it decides the samples.
+    """
+
+    source: Sequence[int]
+    prefix: Sequence[int] = ()
+    number: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceSearch:
-    """The outputs of a batch of sources, by the search of section 6.1 or sampled; compiled for few
-    shapes."""
+    """Finds the outputs of a batch of sources by the search that a `DecodeConfig` names; compiled
+    for few shapes."""
 
     model: EncoderDecoder
 
     def __call__(
-        self,
-        params: Any,
-        sources: Sequence[Sequence[int]],
-        decode: DecodeConfig,
-        prefixes: Sequence[Sequence[int]] | None = None,
-        numbers: Sequence[int] | None = None,
+        self, params: Any, requests: Sequence[Request], decode: DecodeConfig
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Finds outputs for sources that end in EOS: tokens [B, n, L] and scores [B, n].
+        """Finds outputs: tokens [B, n, L] and scores [B, n].
 
         The batch is filled up to `decode.batch_size` rows, and its rows to a rounded length. Its
         rows are divided among the devices that hold the parameters.
 
         Args:
           params: of the model.
-          sources: tokens.
+          requests: the sources.
           decode: how to find outputs.
-          prefixes: tokens that each output starts with, not returned with it; None: nothing.
-          numbers: of the sources, from which their samples follow; None: 0, 1, ...
 
         Raises:
           UserError: the beam is larger than the target vocabulary or smaller than the number of
             outputs, a setting is not for translation, or outputs may grow beyond the positions that
             the model knows.
         """
-        prompts = [[BOS, *prefix] for prefix in prefixes or [()] * len(sources)]
-        self._check(max(map(len, sources)) + max(map(len, prompts)) - 1, decode)
-        fill = round_up_rows(decode.batch_size, params) - len(sources)
-        width = rounded_length(sources)
-        forced = max(map(len, prompts)) > 1
-        arrays = {
-            "source": pad_rows([*sources, *[[EOS]] * fill], width),
-            "prompt": pad_rows(
-                [*prompts, *[[BOS]] * fill], rounded_length(prompts) if forced else 1
-            ),
-            "numbers": np.array([*(numbers or range(len(sources))), *[0] * fill], np.int32),
-        }
-        arrays["limits"] = (arrays["source"] != PAD).sum(1, np.int32) + decode.max_extra_length
-        arrays = place_like(params, arrays)
-        found = self.compiled(params, arrays, decode, width + decode.max_extra_length)
-        return tuple(x[: len(sources)] for x in hosts.to_host(found))
+        longest = max(len(one.source) for one in requests)
+        self._check(longest + max(len(one.prefix) for one in requests), decode)
+        extra = decode.max_extra_length
+
+        def program(params: Any, arrays: Mapping[str, jax.Array]) -> Hypotheses:
+            return self.compiled(params, arrays, decode, arrays["source"].shape[1] + extra)
+
+        to_arrays = functools.partial(_arrays, max_extra_length=extra)
+        batch = FilledBatch(Request([EOS]), to_arrays)
+        tokens, scores = batch.run(program, params, requests, decode.batch_size)
+        return tokens, scores
 
     def _check(self, longest: int, decode: DecodeConfig) -> None:
-        config = self.model.config
-        if not decode.samples and decode.num_outputs > decode.beam_size:
-            raise UserError(
-                f"decode: num_outputs is {decode.num_outputs}; it must be at most beam_size "
-                f"{decode.beam_size}"
-            )
+        config, search = self.model.config, decode.make_search()
+        if isinstance(search, BeamSearch):
+            _check_beams(search.beam_size, decode.num_outputs, config.target_vocab_size)
         if decode.stop or decode.repetition_penalty != 1:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
-        if decode.beam_size > config.target_vocab_size:
-            raise UserError(
-                f"decode: beam_size is {decode.beam_size}; the target vocabulary has "
-                f"{config.target_vocab_size} pieces"
-            )
         try:
             check_reach(config, longest + decode.max_extra_length)
         except ValueError as error:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
 
     @functools.cached_property
-    def compiled(self):
+    def compiled(self) -> Callable[..., Hypotheses]:
         """`run`, compiled once for each shape and setting."""
         return jax.jit(self.run, static_argnames=("decode", "max_length", "may_end"))
 
@@ -114,37 +109,51 @@ class SourceSearch:
           max_length: L, of the longest output.
           may_end: False: no output ends before its limit, as a benchmark wants it.
         """
-        variables = {"params": params}
-        forbid = (lambda logits: logits) if may_end else _without_eos
-        prompt = arrays["prompt"]
-        logits, memory, state = self.model.apply(
-            variables,
-            arrays["source"],
-            prompt,
-            (prompt != PAD).sum(axis=1),
-            prompt.shape[1] - 1 + max_length,
-            method="prefill",
-        )
+        source, prompt = arrays["source"], arrays["prompt"]
+        lengths, slots = (prompt != PAD).sum(axis=1), prompt.shape[1] - 1 + max_length
+        prefilled = call(self.model, params, "prefill", source, prompt, lengths, slots)
+        logits, memory, state = prefilled
 
-        def decode_step(tokens, memory, state):
-            logits, state = self.model.apply(variables, tokens, memory, state, method="decode_step")
-            return forbid(logits), state
+        def allowed(logits: jax.Array) -> jax.Array:
+            return logits if may_end else _without_eos(logits)
 
-        ids = {"eos_id": EOS, "pad_id": PAD, "banned_ids": (PAD, UNK, BOS)}
-        common = {
-            "max_lengths": arrays["limits"],
-            "max_length": max_length,
-            "num_outputs": decode.num_outputs,
-        }
-        logits = forbid(logits)
-        if not decode.samples:
-            options = {"beam_size": decode.beam_size, "alpha": decode.alpha}
-            return beam_search(decode_step, logits, memory, state, **options, **ids, **common)
-        sampler = Sampler(decode.temperature, decode.top_k, decode.top_p, **ids)
+        def decode_step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
+            logits, state = call(self.model, params, "decode_step", tokens, memory, state)
+            return allowed(logits), state
+
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
-        return sample(decode_step, logits, memory, state, sampler, keys=keys, **common)
+        start = Start(allowed(logits), memory, state, arrays["limits"], keys)
+        search = decode.make_search()
+        return search.find(
+            decode_step, start, num_outputs=decode.num_outputs, max_length=max_length
+        )
 
 
-def _without_eos(logits):
+def _check_beams(beam_size: int, num_outputs: int, vocab_size: int) -> None:
+    if num_outputs > beam_size:
+        raise UserError(
+            f"decode: num_outputs is {num_outputs}; it must be at most beam_size {beam_size}"
+        )
+    if beam_size > vocab_size:
+        raise UserError(
+            f"decode: beam_size is {beam_size}; the target vocabulary has {vocab_size} pieces"
+        )
+
+
+def _arrays(requests: Sequence[Request], max_extra_length: int) -> dict[str, np.ndarray]:
+    """The arrays of `SourceSearch.run`."""
+    sources = [request.source for request in requests]
+    prompts = [[BOS, *request.prefix] for request in requests]
+    is_forced = max(map(len, prompts)) > 1
+    source = pad_rows(sources, rounded_length(sources))
+    return {
+        "source": source,
+        "prompt": pad_rows(prompts, rounded_length(prompts) if is_forced else 1),
+        "limits": (source != PAD).sum(1, np.int32) + max_extra_length,
+        "numbers": np.array([request.number for request in requests], np.int32),
+    }
+
+
+def _without_eos(logits: jax.Array) -> jax.Array:
     return jnp.where(jnp.arange(logits.shape[1]) == EOS, -jnp.inf, logits)

@@ -55,8 +55,8 @@ class Memory(struct.PyTreeNode):
 class KVCache(struct.PyTreeNode):
     """Keys and values of the positions decoded so far, of all beams of each sentence.
 
-    What a beam wrote stays in that beam's place, whichever beam continues it: `follow` changes only
-    `origins`. The beams of a sentence attend to all of its places in one product, and the mask
+    What a beam wrote stays in that beam's place, whichever beam continues it: `reorder` changes
+    only `origins`. The beams of a sentence attend to all of its places in one product, and the mask
     leaves each only its own past.
 
     Attributes:
@@ -87,7 +87,7 @@ class KVCache(struct.PyTreeNode):
         """J."""
         return self.origins.shape[1]
 
-    def follow(self, parents: Int[Array, "B K"]) -> "KVCache":
+    def reorder(self, parents: Int[Array, "B K"]) -> "KVCache":
         """The cache of K >= J new beams, each of which continues one of the J old ones."""
         more = parents.shape[1] - self.num_beams
         if self.num_beams == 1 and not more:

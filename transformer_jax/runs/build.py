@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
 from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.nn.residual import each_stream
@@ -22,9 +23,10 @@ from transformer_jax.parallel import rules
 from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
 from transformer_jax.parallel.replicas import ReplicaEngine
+from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import Batch, Task, TaskKind
+from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import (
     Tokenizers,
     copy_tokenizers,
@@ -40,8 +42,8 @@ from transformer_jax.training.step import train_step
 def build_tokenizers(
     settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
 ) -> Tokenizers:
-    """Those in `directory`; where there are none, first trained on the examples, or taken over from
-    the run that this one starts from, and kept there."""
+    """The tokenizers in `directory`; where there are none, they are first trained on the examples,
+    or copied from the run that this one starts from, and stored there."""
     if directory.exists():
         return load_tokenizers(directory)
     kind = task_kind(settings)
@@ -66,7 +68,7 @@ def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, st
 
 
 def _texts(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
-    """The lines of these parts of all examples, with their ends."""
+    """The lines of these parts of all examples, with their line ends."""
     for example in examples:
         for part in parts:
             yield from io.StringIO(example.get(part, ""), newline="\n")
@@ -74,21 +76,22 @@ def _texts(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Itera
 
 def task_kind(settings: Settings) -> TaskKind:
     """The registry's entry; UserError where there is none."""
-    return _entry(TASKS, settings.task.name, "task.name")
+    return _entry(TASKS, settings.task.name)
 
 
 def build_task(
-    settings: Settings, vocab_sizes: dict[str, int], tokenizers: Tokenizers | None
+    settings: Settings, vocab_sizes: Mapping[str, int], tokenizers: Tokenizers | None
 ) -> Task:
-    """The task with its model; no tokenizers are needed where no text is met.
+    """The task with its model.
 
     Args:
       settings: of the run.
       vocab_sizes: pieces of each side's vocabulary.
-      tokenizers: of the run.
+      tokenizers: of the run; None where no text is read.
 
     Raises:
-      UserError: an unknown task, architecture or choice of the model, or a side is missing.
+      UserError: an unknown task, architecture or choice of the model, a side is missing, or a
+        metric is given to a task that compares no texts.
     """
     kind = task_kind(settings)
     if missing := {*kind.texts, *kind.labels} - vocab_sizes.keys():
@@ -96,9 +99,23 @@ def build_task(
             f"task {settings.task.name} needs a vocabulary of side {min(missing)!r}, and there is "
             f"none among {', '.join(sorted(vocab_sizes))}; restore the run's tokenizer folder"
         )
-    model = _entry(MODELS, settings.model.architecture, "model.architecture")
+    if settings.task.metric and not kind.metric:
+        raise UserError(
+            f"config.task.metric is {settings.task.metric!r}, but task {settings.task.name} "
+            "compares no texts; leave it out"
+        )
+    parts = TaskParts(
+        task=settings.task,
+        model=settings.model,
+        model_class=_entry(MODELS, settings.model.architecture),
+        data=settings.data,
+        label_smoothing=settings.train.label_smoothing,
+        metric=settings.task.metric or kind.metric,
+        vocab_sizes=vocab_sizes,
+        tokenizers=tokenizers or Tokenizers({}),
+    )
     try:
-        task = kind.build(model, settings, vocab_sizes, tokenizers)
+        task = kind.build(parts)
         jax.eval_shape(task.init, jax.random.key(0))  # a Flax module refuses its choices here
     except ValueError as error:
         raise UserError(f"config.model: {error}") from error
@@ -111,7 +128,7 @@ def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
 
 
 def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
-    """Likewise before any text is read: what the config asks for, and two labels."""
+    """The same before any text is read: what the config asks for, and two labels."""
     kind = task_kind(settings)
     return dict.fromkeys(kind.texts, settings.tokenizer.vocab_size) | dict.fromkeys(kind.labels, 2)
 
@@ -205,17 +222,20 @@ def build_evaluator(
     settings: Settings,
     task: Task,
     examples: Sequence[Any],
-    decode: Any,
+    decode: DecodeConfig,
     mesh: Mesh,
     num_decoded: int | None = None,
 ) -> Evaluator:
-    """Scores the task's parameters on examples, all of them decoded unless told how many."""
+    """Evaluates the task's parameters on examples, all of them decoded unless told how many."""
     shards = row_shards(mesh)
     rows = math.ceil(batch_rows(settings, task) / shards) * shards
     return Evaluator(task, examples, decode, rows, num_decoded)
 
 
-def _entry(registry: dict[str, Any], name: str, field: str) -> Any:
-    if name not in registry:
-        raise UserError(f"config.{field} is {name!r}, not one of {', '.join(registry)}")
-    return registry[name]
+def _entry[Entry](registry: Registry[Entry], name: str) -> Entry:
+    """An entry of a registry; UserError where there is none."""
+    try:
+        return registry.find(name)
+    except ValueError as error:
+        section = registry.field.partition(".")[0]
+        raise UserError(f"config.{section}.{error}") from error

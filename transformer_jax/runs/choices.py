@@ -3,16 +3,21 @@
 from typing import Any
 
 from transformer_jax.data.sources import SOURCES
+from transformer_jax.inference.config import SEARCHES
 from transformer_jax.models import MODELS
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.residual import NORMS
 from transformer_jax.registry import Registry
+from transformer_jax.scoring import METRICS
+from transformer_jax.tasks import TASKS
 from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.optimizer import OPTIMIZERS
 from transformer_jax.training.schedules import SCHEDULES
 
 _REGISTRIES: tuple[Registry[Any], ...] = (
+    TASKS,
+    METRICS,
     MODELS,
     POSITIONS,
     ACTIVATIONS,
@@ -21,6 +26,7 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     SOURCES,
     OPTIMIZERS,
     SCHEDULES,
+    SEARCHES,
 )
 
 CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}

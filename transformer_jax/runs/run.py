@@ -1,6 +1,7 @@
 """A trained run and what can be done with it."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,19 @@ from ml_collections import ConfigDict
 from transformer_jax.data.files.pairs import read_aligned
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
-from transformer_jax.runs.config import override, read_settings
-from transformer_jax.tasks.interface import Prediction, Task
+from transformer_jax.runs.config import Settings, override, read_settings
+from transformer_jax.tasks.interface import (
+    Params,
+    Prediction,
+    ScoresPairs,
+    Streams,
+    TakesPrefixes,
+    Task,
+)
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.training.evaluation import write_predictions
 
@@ -35,13 +44,18 @@ class Run:
     config: ConfigDict
     workdir: Path
     task: Task
-    params: Any
+    params: Params
     step: int
 
     @property
     def model(self) -> Any:
         """The Flax module: `run.model.apply({"params": run.params}, ...)`."""
         return self.task.model
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """The sections of the config as dataclasses."""
+        return read_settings(self.config)
 
     @property
     def tokenizer(self) -> Tokenizers:
@@ -85,20 +99,29 @@ class Run:
     ) -> list[list[Prediction]]:
         """The `num_outputs` best outputs of each line with their scores, best first.
 
-        Warnings name lines by their number, counted from `first_line`; samples hang on it, too.
+        Warnings name lines by their number, counted from `first_line`; samples depend on it, too.
         """
-        if prefixes is not None and len(prefixes) != len(lines):
+        _require_texts("predict", lines=lines, prefixes=prefixes or [])
+        options = self._decode(decode)
+        params = weights_as(options.weights, self.params)
+        if prefixes is None:
+            return list(self.task.predict(params, lines, options, first_line))
+        if not isinstance(self.task, TakesPrefixes):
+            raise UserError(
+                "prefixes: this run's task cannot start its outputs with given text; leave them out"
+            )
+        if len(prefixes) != len(lines):
             raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
-        decode = self._decode(decode)
-        params = weights_as(decode.weights, self.params)
-        return list(self.task.predict(params, lines, decode, first_line, prefixes))
+        found = self.task.predict_with_prefixes(params, lines, prefixes, options, first_line)
+        return list(found)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log P(target | source) of each pair, in nats; UserError where the task has no pairs."""
-        self._require_pairs("score")
+        task = self._task_on_pairs("score")
+        _require_texts("score", sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
-        return self.task.score(self.params, sources, targets, self._decode({}).batch_size)
+        return task.score(self.params, sources, targets, self.settings.decode.batch_size)
 
     def evaluate(
         self,
@@ -112,13 +135,14 @@ class Run:
         Raises:
           UserError: the split or the files cannot be used.
         """
-        settings = read_settings(self.config)
-        if source is not None:
-            self._require_pairs("evaluate with source and target")
-        if source is None:
+        settings = self.settings
+        if source is not None and target is not None:
+            self._task_on_pairs("evaluate with source and target")
+            examples, name = read_aligned(source, target), Path(source).name
+        elif source is None and target is None:
             examples, name = open_split(settings.data, split), split
         else:
-            examples, name = read_aligned(source, target), Path(source).name
+            raise UserError("evaluate: source and target are files that go together; give both")
         options, mesh = self._decode(decode), build.mesh_for_use(settings)
         evaluator = build.build_evaluator(settings, self.task, examples, options, mesh)
         metrics, outputs = evaluator(weights_as(options.weights, self.params))
@@ -132,17 +156,25 @@ class Run:
         Raises:
           UserError: the task does not continue text.
         """
-        if not hasattr(self.task, "stream"):
+        if not isinstance(self.task, Streams):
             raise UserError("stream: this run's task does not continue text; use predict")
-        decode = self._decode(decode)
-        return self.task.stream(weights_as(decode.weights, self.params), line, decode)
+        options = self._decode(decode)
+        return self.task.stream(weights_as(options.weights, self.params), line, options)
 
-    def _require_pairs(self, what: str) -> None:
-        if "source" not in self.task.lengths:
-            raise UserError(f"{what}: this run's task has no pairs of source and target")
+    def _task_on_pairs(self, use: str) -> ScoresPairs:
+        if not isinstance(self.task, ScoresPairs):
+            raise UserError(f"{use}: this run's task has no pairs of source and target")
+        return self.task
 
-    def _decode(self, overrides: dict[str, Any]) -> Any:
+    def _decode(self, overrides: dict[str, Any]) -> DecodeConfig:
         try:
-            return dataclasses.replace(read_settings(self.config).decode, **overrides)
+            return dataclasses.replace(self.settings.decode, **overrides)
         except ValueError as error:
             raise UserError(f"decode: {error}") from error
+
+
+def _require_texts(use: str, **given: Sequence[str]) -> None:
+    """Refuses one text in place of a sequence of texts: its characters would be taken for them."""
+    for name, texts in given.items():
+        if isinstance(texts, str):
+            raise UserError(f"{use}: {name} is one text; give a list of texts")

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 def classification_scores(predicted: Sequence[str], expected: Sequence[str]) -> dict[str, float]:
     """Scores of one label an example, shares of 1 like every accuracy here.
 
-    accuracy: share of the labels that are right.
-    f1: harmonic mean of precision and recall; where there are two labels in all, of the one that
-        sorts last (1 of 0 and 1), else the unweighted mean over the labels.
-    matthews: correlation of predicted and expected (Matthews 1975; for more than two labels
-        Gorodkin 2004), from -1 to 1; 0 where either has one label only.
+    Returns:
+      "accuracy": share of the labels that are right. "f1": harmonic mean of precision and recall;
+      with two labels in all, of the one that sorts last (1 of 0 and 1), else the unweighted mean
+      over the labels. "matthews": correlation of predicted and expected (Matthews 1975; for more
+      than two labels Gorodkin 2004), from -1 to 1; 0 where either has one label only.
 
     Raises:
       ValueError: there are none, or not as many of one as of the other.

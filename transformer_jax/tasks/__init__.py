@@ -1,8 +1,8 @@
 """Tasks by the name that `task.name` gives."""
 
-from functools import partial
+from typing import Any
 
-from transformer_jax.scoring.exact_match import exact_match
+from transformer_jax.registry import Registry
 from transformer_jax.tasks.classification import Classification
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
@@ -15,7 +15,7 @@ _TEXT = {"text": ("text",)}
 
 _ADAMW = {"optimizer.name": "adamw", "optimizer.clip_norm": 1.0, "train.label_smoothing": 0.0}
 
-_GPT_DEFAULTS = {
+_GPT_DEFAULTS: dict[str, Any] = {
     **_ADAMW,
     "model.architecture": "decoder_only",
     "tokenizer.kind": "byte_bpe",
@@ -31,7 +31,7 @@ _GPT_DEFAULTS = {
 }
 """The optimizer's are GPT-3's (Brown et al. 2020, appendix B)."""
 
-_BERT_DEFAULTS = {
+_BERT_DEFAULTS: dict[str, Any] = {
     **_ADAMW,
     "model.architecture": "encoder_only",
     "tokenizer.kind": "wordpiece",
@@ -46,7 +46,7 @@ _BERT_DEFAULTS = {
 }
 """The optimizer's are BERT's (Devlin et al. 2019, appendix A.2)."""
 
-_FINE_TUNING_DEFAULTS = {
+_FINE_TUNING_DEFAULTS: dict[str, Any] = {
     **_BERT_DEFAULTS,
     "optimizer.learning_rate": 5e-5,
     "optimizer.warmup_steps": 500,
@@ -55,23 +55,25 @@ _FINE_TUNING_DEFAULTS = {
 }
 """Likewise (appendix A.3)."""
 
-TASKS = {
-    "translation": TaskKind(Translation.build, _PAIRS),
-    "seq2seq": TaskKind(
-        partial(Translation.build, compare=exact_match, best_by="exact_match"), _PAIRS
-    ),
-    "language_modeling": TaskKind(LanguageModeling.build, _TEXT, defaults=_GPT_DEFAULTS),
-    "masked_lm": TaskKind(MaskedLanguageModeling.build, _TEXT, defaults=_BERT_DEFAULTS),
-    "classification": TaskKind(
-        Classification.build,
-        {"text": ("text", "pair")},
-        {"label": lambda label: [label]},
-        _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
-    ),
-    "tagging": TaskKind(
-        Tagging.build,
-        _TEXT,
-        {"tags": str.split},
-        _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
-    ),
-}
+TASKS: Registry[TaskKind] = Registry(
+    "task.name",
+    {
+        "translation": TaskKind(Translation.build, _PAIRS, metric="bleu"),
+        "seq2seq": TaskKind(Translation.build, _PAIRS, metric="exact_match"),
+        "language_modeling": TaskKind(LanguageModeling.build, _TEXT, defaults=_GPT_DEFAULTS),
+        "masked_lm": TaskKind(MaskedLanguageModeling.build, _TEXT, defaults=_BERT_DEFAULTS),
+        "classification": TaskKind(
+            Classification.build,
+            {"text": ("text", "pair")},
+            {"label": lambda label: [label]},
+            _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
+        ),
+        "tagging": TaskKind(
+            Tagging.build,
+            _TEXT,
+            {"tags": str.split},
+            _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
+        ),
+    },
+)
+"""A task of yours is a `TaskKind` registered here; `tasks.interface` says what a task can do."""

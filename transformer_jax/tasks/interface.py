@@ -1,13 +1,28 @@
 """What a task is: everything that depends on what the examples mean."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import check_reach
+from transformer_jax.tasks.config import TaskConfig
+from transformer_jax.tokenization import Tokenizers
+
+Params = Any
+"""The parameters: a tree of arrays, as `Task.init` makes it."""
+
 Batch = Mapping[str, jax.Array]
+"""A packed batch: the arrays f, f_positions and f_segment_ids, int32 [B, T], of each feature f."""
+
+LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
+"""Loss, weight and further sums, each summed over a packed batch."""
 
 
 class Prediction(NamedTuple):
@@ -18,76 +33,156 @@ class Prediction(NamedTuple):
 
 
 class Task(Protocol):
-    """The seam between the training loop and what is trained.
+    """What training, evaluation and prediction ask of a task.
 
-    Attributes:
-      lengths: the slots of a packed row for each feature that `preprocess` yields.
-      read: those of the features whose tokens the model reads: what throughput counts.
-      best_by: the figure that chooses the best checkpoint; higher is better, unless its name has a
-        minus sign before it.
+    What only some tasks can do is a protocol of its own: `ScoresPairs`, `TakesPrefixes`, `Streams`.
     """
 
-    lengths: Mapping[str, int]
-    read: Sequence[str]
-    best_by: str
+    @property
+    def model(self) -> Any:
+        """The Flax module."""
 
-    def prepare(self, examples: Sequence[Mapping[str, str]], training: bool) -> Sequence[Any]:
-        """What is packed, one by one: the examples themselves, or what is made of all of them."""
+    @property
+    def tokenizers(self) -> Tokenizers:
+        """One for each side; none where no text is read, as in benchmarks."""
 
-    def preprocess(self, example: Any, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """One of these as integer features, one int32 array [n] each."""
+    @property
+    def lengths(self) -> Mapping[str, int]:
+        """Slots of a packed row for each feature that `preprocess` yields."""
 
-    def loss(
-        self, params: Any, batch: Batch, rng: jax.Array | None
-    ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
-        """(loss, weight, further sums), each summed over a packed batch; rng None: no dropout."""
+    @property
+    def read(self) -> Sequence[str]:
+        """The features whose tokens the model reads; throughput counts these."""
 
-    def metrics(
-        self, sums: Mapping[str, float], examples: Sequence[Mapping[str, str]]
-    ) -> dict[str, Any]:
-        """What is reported of the loss's sums over all examples."""
+    @property
+    def best_by(self) -> str:
+        """The metric that chooses the best checkpoint: the higher the better, or the lower, if its
+        name follows a minus sign."""
+
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh parameters; under `jax.jit`."""
+
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
+        """The items that are packed: the examples themselves, or windows of all their text."""
+
+    def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
+        """The features of one item, an int32 array [n] each. `rng` draws what differs by epoch."""
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+        """The loss of a packed batch; without dropout where `rng` is None."""
+
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
+        """What is reported of the loss's sums ("loss" among them) over all examples."""
 
     def evaluate(
-        self, params: Any, examples: Sequence[Mapping[str, str]], decode: Any
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Further metrics, of what the model puts out, and the best output of each example; no
-        outputs where the task has none."""
+        """Metrics of the outputs, and the best output of each example; both empty where the task is
+        scored by its loss alone."""
 
     def predict(
-        self,
-        params: Any,
-        lines: Sequence[str],
-        decode: Any,
-        first_line: int = 1,
-        prefixes: Sequence[str] | None = None,
+        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
-        """The n best outputs of each line, in order, each behind its prefix; warnings count lines
-        from `first_line`."""
+        """The n best outputs of each line, in order. Warnings name a line by its number, counted
+        from `first_line`, and samples depend on that number."""
 
 
-@dataclass(frozen=True)
+@runtime_checkable
+class ScoresPairs(Protocol):
+    """A task on pairs of source and target."""
+
+    def score(
+        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[float]:
+        """log P(target | source) of each pair, in nats."""
+
+
+@runtime_checkable
+class TakesPrefixes(Protocol):
+    """A task whose outputs can be made to start with given text."""
+
+    def predict_with_prefixes(
+        self,
+        params: Params,
+        lines: Sequence[str],
+        prefixes: Sequence[str],
+        decode: DecodeConfig,
+        first_line: int = 1,
+    ) -> Iterator[list[Prediction]]:
+        """As `Task.predict`; the outputs of a line start with its prefix."""
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """A task that continues text."""
+
+    def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
+        """What follows a line, piece by piece as it is drawn."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskParts:
+    """What a task is built from.
+
+    Attributes:
+      task: the section `task`.
+      model: the section `model`; vocabulary sizes are not yet in it.
+      model_class: what `model.architecture` names.
+      data: the section `data`.
+      label_smoothing: of the training loss.
+      metric: an entry of `scoring.METRICS`, where the task compares texts.
+      vocab_sizes: pieces of each side's vocabulary.
+      tokenizers: of the sides; none where no text is read.
+    """
+
+    task: TaskConfig
+    model: TransformerConfig
+    model_class: type[Any]
+    data: DataConfig
+    label_smoothing: float
+    metric: str | None
+    vocab_sizes: Mapping[str, int]
+    tokenizers: Tokenizers
+
+    def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
+        """The model, of one of the wanted classes.
+
+        Args:
+          *wanted: the classes of models that the task goes with.
+          reach: tokens of the longest row.
+          **vocab_sizes: fields of `TransformerConfig`.
+
+        Raises:
+          ValueError: the config asks for another class of models, or for positions that do not
+            reach so far.
+        """
+        if not issubclass(self.model_class, wanted):
+            raise ValueError(
+                f"task {self.task.name} does not go with architecture "
+                f"{self.model.architecture!r}; "
+                f"it asks for {' or '.join(one.__name__ for one in wanted)}"
+            )
+        sizes: dict[str, Any] = dict(vocab_sizes)
+        config = dataclasses.replace(self.model, **sizes)
+        check_reach(config, reach)
+        return self.model_class(config)
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskKind:
     """An entry of the registry.
 
     Attributes:
-      build: (the model's class, settings, size of each side's vocabulary, tokenizers) -> the task.
-      texts: each side that has a tokenizer, and the parts of an example that it is to know.
-      labels: each side that has a vocabulary of whole labels, and how its part of an example holds
-        them.
-      defaults: {"section.field": value} of configs of this task.
+      build: makes the task; ValueError where its parts do not go together.
+      texts: each side that has a tokenizer, and the parts of an example that it is trained on.
+      labels: each side that has a vocabulary of whole labels, and what lists the labels in its part
+        of an example.
+      defaults: {"section.field": value} of configs of this task, in place of the dataclasses' own.
+      metric: the entry of `scoring.METRICS` that compares its outputs; None: it compares no texts.
     """
 
-    build: Callable[..., Task]
+    build: Callable[[TaskParts], Task]
     texts: Mapping[str, tuple[str, ...]]
-    labels: Mapping[str, Callable[[str], Iterable[str]]] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-
-def require_model(settings: Any, wanted: Sequence[type], given: type) -> None:
-    """Raises ValueError where the config's task asks for another architecture."""
-    if given not in wanted:
-        raise ValueError(
-            f"task {settings.task.name} does not go with architecture "
-            f"{settings.model.architecture!r}; "
-            f"it asks for {' or '.join(one.__name__ for one in wanted)}"
-        )
+    labels: Mapping[str, Callable[[str], Iterable[str]]] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metric: str | None = None

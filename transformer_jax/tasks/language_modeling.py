@@ -16,47 +16,46 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.windows import Pieces, TokenStream, Windows, token_stream
-from transformer_jax.data.examples import Corpora
+from transformer_jax.data.examples import Corpora, Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
-from transformer_jax.losses import cross_entropy
-from transformer_jax.metrics import metrics_of, slot_sums, token_sums
+from transformer_jax.metrics import metrics_of
+from transformer_jax.models.apply import apply
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.nn.positions import check_reach
-from transformer_jax.tasks.interface import Batch, Prediction, require_model
+from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
+from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tokenization import EOS, Tokenizers
 
 logger = logging.getLogger(__name__)
 
 MOST_STARTS = 1 << 24
-"""Places at which training windows start; of a longer text every so many-th token is one."""
+"""The most places at which training windows start; in longer texts they are further apart."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModeling:
     """The task of a decoder-only model on documents {"text": str}.
 
-    EOS stands before, between and behind documents, as GPT-2's <|endoftext|> does.
+    EOS stands before, between and after documents, as GPT-2's <|endoftext|> does.
 
     Attributes:
       model: maps tokens to logits of the next.
-      tokenizers: of the side "text"; None where no text is met.
+      tokenizers: of the side "text".
       max_length: slots of a row, which is the context: the tokens that the model sees at once.
       packing: "together": rows are windows of all documents run together; training takes windows
         that start anywhere, evaluation those that tile the text. "apart": no token sees another
         document.
       label_smoothing: of the training loss.
-      best_by: the loss, of which less is better.
     """
 
     model: DecoderOnly
-    tokenizers: Tokenizers | None
+    tokenizers: Tokenizers
     max_length: int
     packing: str
     label_smoothing: float
     read: ClassVar[Sequence[str]] = ("input",)
-    best_by: str = "-loss"
+    best_by: ClassVar[str] = "-loss"
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -64,27 +63,27 @@ class LanguageModeling:
         return {"input": self.max_length, "target": self.max_length}
 
     @classmethod
-    def build(
-        cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers
-    ) -> "LanguageModeling":
-        """The task of a run: its sections `model`, `data` and `train`, and the vocabulary's size.
+    def build(cls, parts: TaskParts) -> "LanguageModeling":
+        """The task of a run.
 
         Raises:
           ValueError: the model is no decoder, or its positions do not reach as far as the rows.
         """
-        require_model(settings, [DecoderOnly], model_class)
-        config = dataclasses.replace(settings.model, vocab_size=vocab_sizes["text"])
-        data = settings.data
-        check_reach(config, data.max_length)
-        parts = (data.max_length, data.packing, settings.train.label_smoothing)
-        return cls(model_class(config), tokenizers, *parts)
+        length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
+        return cls(
+            model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
+            tokenizers=parts.tokenizers,
+            max_length=length,
+            packing=parts.data.packing,
+            label_smoothing=parts.label_smoothing,
+        )
 
-    def init(self, rng: jax.Array) -> Any:
+    def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row)["params"]
 
-    def prepare(self, examples: Sequence[Mapping[str, str]], training: bool) -> Sequence[Any]:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens."""
         stream = text_stream(examples, self.tokenizers)
         if self.packing == "apart":
@@ -92,31 +91,20 @@ class LanguageModeling:
         stride = training_stride(stream) if training else self.max_length
         return Windows(stream.tokens, self.max_length, stride)
 
-    def preprocess(self, example: Mapping[str, np.ndarray], rng: np.random.Generator):
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """A window as it is: the features "input" and, one token on, "target"."""
         return example
 
-    def loss(self, params: Any, batch: Batch, rng: jax.Array | None):
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of each token given its past, label-smoothed in training."""
-        logits = self.model.apply(
-            {"params": params},
-            batch["input"],
-            batch["input_positions"],
-            batch["input_segment_ids"],
-            deterministic=rng is None,
-            rngs=None if rng is None else {"dropout": rng},
-        )
-        weights = (batch["target_segment_ids"] > 0).astype(jnp.float32)
-        smoothed = cross_entropy(logits, batch["target"], self.label_smoothing)
-        sums = token_sums(logits, batch["target"], weights)
-        sums |= slot_sums(batch, self.read)
-        return (smoothed * weights).sum(), weights.sum(), sums
+        logits = apply(self.model, params, *row_inputs(batch, "input"), rng=rng)
+        counted = batch["target_segment_ids"] > 0
+        target = batch["target"]
+        return packed_loss(batch, self.read, logits, target, counted, self.label_smoothing)
 
-    def metrics(
-        self, sums: Mapping[str, float], examples: Sequence[Mapping[str, str]]
-    ) -> dict[str, Any]:
-        """Loss and perplexity a token; and what texts tokenized otherwise compare by: bits a byte,
-        and perplexity a word, where white space parts words and each line's end is one more."""
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
+        """Loss and perplexity of a token; and what compares models with other tokenizers: bits a
+        byte, and perplexity of a word (white space separates words, a line's end is one more)."""
         texts = [example["text"] for example in examples]
         words = sum(len(text.split()) + text.count("\n") for text in texts)
         size = sum(len(text.encode()) for text in texts)
@@ -126,18 +114,13 @@ class LanguageModeling:
         }
 
     def evaluate(
-        self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Nothing beside the loss's metrics."""
+        """Nothing besides the loss's metrics."""
         return {}, []
 
     def predict(
-        self,
-        params: Any,
-        lines: Sequence[str],
-        decode: DecodeConfig,
-        first_line: int = 1,
-        prefixes: Sequence[str] | None = None,
+        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
         """What follows each line, without the line: `decode.num_outputs` samples, likeliest first;
         a score is the log-probability in nats.
@@ -146,10 +129,8 @@ class LanguageModeling:
         warning that names its line.
 
         Raises:
-          UserError: prefixes are given, or a search with several beams is asked for.
+          UserError: a search is asked for that cannot draw token by token, such as beam search.
         """
-        if prefixes is not None:
-            raise UserError("prefixes: a language model's prompt is its input; put them there")
         count = decode.num_outputs
         prompts = [self._prompt(line, number) for number, line in enumerate(lines, first_line)]
         outputs = [
@@ -164,7 +145,7 @@ class LanguageModeling:
             found = [Prediction(self._text(one, decode), one.log_prob) for one in of_line]
             yield sorted(found, key=lambda one: -one.score)
 
-    def stream(self, params: Any, line: str, decode: DecodeConfig) -> Iterator[str]:
+    def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         """What follows a line, piece by piece as it is drawn."""
         output, told = Output(self._prompt(line, 1), 1, 0), 0
         held = max(map(len, _stops(decode)), default=1) - 1
@@ -176,31 +157,33 @@ class LanguageModeling:
                 yield text[told:ready]
                 told = ready
 
-    def _draw(self, params, outputs, decode):
-        if not decode.samples and decode.beam_size > 1:
-            raise UserError(
-                "decode: language models draw their outputs: set decode.temperature, or "
-                "decode.beam_size 1 for the likeliest token each time"
-            )
+    def _draw(
+        self, params: Params, outputs: Sequence[Output], decode: DecodeConfig
+    ) -> Iterator[None]:
         stops = _stops(decode)
-        return self.continuation.draw(
-            params, outputs, decode, lambda output: any(s in self._whole(output) for s in stops)
-        )
+
+        def is_complete(output: Output) -> bool:
+            return any(stop in self._whole(output) for stop in stops)
+
+        return self.continuation.draw(params, outputs, decode, is_complete)
 
     def _prompt(self, line: str, number: int) -> list[int]:
-        prompt = [EOS, *self.tokenizers["text"].encode(line)]
+        prompt = [EOS, *self.tokenizers.text("text").encode(line)]
         if len(prompt) > self.max_length:
             logger.warning(
                 "line %d has %d tokens, more than the model sees; it is continued from its last %d "
                 "(data.max_length is %d)",
-                *(number, len(prompt) - 1, len(self.continuation.kept(prompt)), self.max_length),
+                number,
+                len(prompt) - 1,
+                len(self.continuation.kept(prompt)),
+                self.max_length,
             )
         return prompt
 
     def _whole(self, output: Output) -> str:
-        """What was drawn, as text, to its end."""
-        decode = self.tokenizers["text"].decode
-        # In the light of the prompt: alone, a first piece would lose the space before it.
+        """All that was drawn, as text."""
+        decode = self.tokenizers.text("text").decode
+        # Decoded behind the prompt: alone, a first piece would lose the space before it.
         prompt = decode(output.prompt)
         text = decode([*output.prompt, *output.tokens])
         return text[len(prompt) :] if text.startswith(prompt) else decode(output.tokens)
@@ -216,15 +199,15 @@ class LanguageModeling:
         return Continuation(self.model, self.max_length)
 
 
-def text_stream(examples: Sequence[Mapping[str, str]], tokenizers: Tokenizers) -> TokenStream:
+def text_stream(examples: Corpus, tokenizers: Tokenizers) -> TokenStream:
     """The documents {"text": str} as tokens, EOS around each.
 
     Raises:
-      UserError: the corpora have weights, which one stream cannot heed.
+      UserError: the corpora have weights, which one stream cannot follow.
     """
     if isinstance(examples, Corpora) and examples.weights:
         raise UserError("data.weights: running text is one stream; leave the weights out")
-    encode = tokenizers["text"].encode
+    encode = tokenizers.text("text").encode
     return token_stream((encode(example["text"]) for example in examples), EOS)
 
 

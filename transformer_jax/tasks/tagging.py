@@ -6,23 +6,22 @@ B batch, T tokens, C tags.
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.errors import UserError
+from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
-from transformer_jax.losses import cross_entropy
-from transformer_jax.metrics import slot_sums, token_sums
+from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TokenClassifier
 from transformer_jax.models.encoder_only import EncoderOnly
-from transformer_jax.nn.positions import check_reach
 from transformer_jax.runtime import platform
-from transformer_jax.tasks.interface import Batch, Prediction, require_model
+from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
+from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tokenization import BOS, EOS, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -33,25 +32,24 @@ UNTAGGED = "_"
 @dataclasses.dataclass(frozen=True)
 class Tagging:
     """The task of an encoder-only or decoder-only body with a head, on {"text", "tags"}: words and
-    as many tags, parted by spaces.
+    as many tags, each separated by spaces.
 
     A word's tag is read at its first piece (Devlin et al. 2019, section 5.3). Words beyond the row
     are left out.
 
     Attributes:
       model: maps tokens to logits of the tags.
-      tokenizers: of the sides "text" and "tags"; None where no text is met.
+      tokenizers: of the sides "text" and "tags".
       max_length: slots of a row.
       label_smoothing: of the training loss.
-      best_by: the accuracy.
     """
 
     model: TokenClassifier
-    tokenizers: Tokenizers | None
+    tokenizers: Tokenizers
     max_length: int
     label_smoothing: float
     read: ClassVar[Sequence[str]] = ("text",)
-    best_by: str = "accuracy"
+    best_by: ClassVar[str] = "accuracy"
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -59,35 +57,35 @@ class Tagging:
         return {"text": self.max_length, "tags": self.max_length}
 
     @classmethod
-    def build(cls, model_class, settings, vocab_sizes: Mapping[str, int], tokenizers) -> "Tagging":
-        """The task of a run: its sections `model`, `data` and `train`, and the sizes of vocabulary
-        and tag set.
+    def build(cls, parts: TaskParts) -> "Tagging":
+        """The task of a run.
 
         Raises:
           ValueError: the model is an encoder-decoder, or its positions do not reach as far as rows.
         """
-        require_model(settings, BODIES, model_class)
-        config = dataclasses.replace(settings.model, vocab_size=vocab_sizes["text"])
-        check_reach(config, settings.data.max_length)
-        model = TokenClassifier(model_class(config), vocab_sizes["tags"])
-        return cls(model, tokenizers, settings.data.max_length, settings.train.label_smoothing)
+        length, sizes = parts.data.max_length, parts.vocab_sizes
+        body = parts.make_model(*BODIES, reach=length, vocab_size=sizes["text"])
+        return cls(
+            model=TokenClassifier(body, num_classes=sizes["tags"]),
+            tokenizers=parts.tokenizers,
+            max_length=length,
+            label_smoothing=parts.label_smoothing,
+        )
 
-    def init(self, rng: jax.Array) -> Any:
+    def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row)["params"]
 
-    def prepare(self, examples: Sequence[Any], training: bool) -> Sequence[Any]:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The examples as they are."""
         return examples
 
-    def preprocess(
-        self, example: Mapping[str, str], rng: np.random.Generator
-    ) -> dict[str, np.ndarray]:
+    def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
         """The words as tokens, and "tags": 1 + the tag at the first piece of each word, 0 at all
-        else; UserError where training never saw a tag."""
+        others; UserError for a tag that training never saw."""
         text, firsts = self._tokens(_words(example["text"]))
-        encode = self.tokenizers["tags"].encode
+        encode = self.tokenizers.labels("tags").encode
         tags = np.zeros(len(text), np.int32)
         given = _words(example["tags"])[: len(firsts)]
         tags[firsts] = [1 + encode(tag) for tag in given]
@@ -95,39 +93,26 @@ class Tagging:
 
     def _tokens(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Tokens of the words that a row has room for, and the place of each one's first piece."""
-        text, firsts = [BOS if isinstance(self.model.body, EncoderOnly) else EOS], []
-        for pieces in self.tokenizers["text"].encode_words(words):
+        text, firsts = [BOS if isinstance(self.model.body, EncoderOnly) else EOS], list[int]()
+        for pieces in self.tokenizers.text("text").encode_words(words):
             if len(text) + len(pieces) + 1 > self.max_length:
                 break
             firsts.append(len(text))
             text += pieces
         return [*text, EOS], firsts
 
-    def loss(self, params: Any, batch: Batch, rng: jax.Array | None):
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of the tag of each word, label-smoothed in training."""
-        logits = self._logits(params, batch, rng)
-        weights = (batch["tags"] > 0).astype(jnp.float32)
-        tags = jnp.maximum(batch["tags"] - 1, 0)
-        losses = cross_entropy(logits, tags, self.label_smoothing)
-        sums = token_sums(logits, tags, weights) | slot_sums(batch, self.read)
-        return (losses * weights).sum(), weights.sum(), sums
+        logits = apply(self.model, params, *row_inputs(batch, "text"), rng=rng)
+        tags, counted = jnp.maximum(batch["tags"] - 1, 0), batch["tags"] > 0
+        return packed_loss(batch, self.read, logits, tags, counted, self.label_smoothing)
 
-    def _logits(self, params, batch, rng=None):
-        return self.model.apply(
-            {"params": params},
-            batch["text"],
-            batch["text_positions"],
-            batch["text_segment_ids"],
-            deterministic=rng is None,
-            rngs=None if rng is None else {"dropout": rng},
-        )
-
-    def metrics(self, sums: Mapping[str, float], examples: Sequence[Any]) -> dict[str, Any]:
-        """The loss of a word, in nats."""
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
+        """The mean loss of a word, in nats."""
         return {"loss": sums["loss"] / sums["tokens"]}
 
     def evaluate(
-        self, params: Any, examples: Sequence[Mapping[str, str]], decode: DecodeConfig
+        self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """The share of words with the right tag, and the tags of each example."""
         n_best = self.predict(params, [example["text"] for example in examples], decode)
@@ -141,47 +126,39 @@ class Tagging:
         return {"accuracy": right / len(pairs), "words": len(pairs)}, outputs
 
     def predict(
-        self,
-        params: Any,
-        lines: Sequence[str],
-        decode: DecodeConfig,
-        first_line: int = 1,
-        prefixes: Sequence[str] | None = None,
+        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
-        """The tags of each line's words, which spaces part; a score is the mean probability.
+        """The tags of each line's words, which spaces separate; a score is the mean probability.
 
         Words beyond `max_length` tokens are tagged "_", with a warning that names the line.
-
-        Raises:
-          UserError: prefixes are given.
         """
-        if prefixes is not None:
-            raise UserError("prefixes: a tagger puts out tags; leave them out")
         words = [_words(line) for line in lines]
         rows = [self._tokens(of_line) for of_line in words]
         tokens = [text for text, _ in rows]
         found = label_rows(self._probabilities, params, tokens, decode.batch_size)
+        names = self.tokenizers.labels("tags").names
         for i, (of_line, (_, firsts), row) in enumerate(zip(words, rows, found, strict=True)):
             left = len(of_line) - len(firsts)
             if left:
                 logger.warning(
                     "line %d is too long: its last %d words are left untagged "
                     "(data.max_length is %d)",
-                    *(first_line + i, left, self.max_length),
+                    first_line + i,
+                    left,
+                    self.max_length,
                 )
-            names = self.tokenizers["tags"].names
             tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [UNTAGGED] * left
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
             yield [Prediction(" ".join(tags), score)]
 
     @functools.cached_property
-    def _probabilities(self):
-        def probabilities(params, batch):
-            return jax.nn.softmax(self._logits(params, batch))
+    def _probabilities(self) -> Callable[..., jax.Array]:
+        def probabilities(params: Params, batch: Batch) -> jax.Array:
+            return jax.nn.softmax(apply(self.model, params, *row_inputs(batch, "text")))
 
         return jax.jit(probabilities, compiler_options=platform.compiler_options())
 
 
 def _words(text: str) -> list[str]:
-    """What spaces part; other white space may belong to a word."""
+    """Split at spaces alone: other white space may belong to a word."""
     return [word for word in text.split(" ") if word]

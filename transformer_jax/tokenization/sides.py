@@ -50,6 +50,18 @@ class Tokenizers:
     def __getitem__(self, side: str) -> Tokenizer | Labels:
         return self.sides[side]
 
+    def text(self, side: str) -> Tokenizer:
+        """The tokenizer of a side of text."""
+        found = self.sides[side]
+        assert not isinstance(found, Labels), f"side {side} holds labels"
+        return found
+
+    def labels(self, side: str) -> Labels:
+        """The labels of a side that has labels."""
+        found = self.sides[side]
+        assert isinstance(found, Labels), f"side {side} holds text"
+        return found
+
     @property
     def joint(self) -> bool:
         """Whether all text shares one vocabulary, as tied embeddings ask (section 3.4)."""

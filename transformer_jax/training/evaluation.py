@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from transformer_jax.data.batches.pipeline import EvalBatches, eval_batches
+from transformer_jax.data.examples import Corpus
 from transformer_jax.metrics import add_sums
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like
@@ -53,7 +54,7 @@ class Evaluator:
     """
 
     task: Task
-    examples: Sequence[Mapping[str, str]]
+    examples: Corpus
     decode: Any
     rows: int
     num_decoded: int | None = None
@@ -65,7 +66,7 @@ class Evaluator:
         return {**scores, **self.loss_metrics(params), "num_examples": count}, outputs
 
     @functools.cached_property
-    def decoded(self) -> Sequence[Mapping[str, str]]:
+    def decoded(self) -> Corpus:
         """The examples that are decoded."""
         count = min(self.num_decoded or len(self.examples), len(self.examples))
         chosen = np.linspace(0, len(self.examples) - 1, count).astype(int)
@@ -97,9 +98,7 @@ class Evaluator:
         return jax.jit(sums, compiler_options=platform.compiler_options())
 
 
-def write_predictions(
-    path: Path, examples: Sequence[Mapping[str, str]], outputs: Sequence[Prediction]
-) -> None:
+def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction]) -> None:
     """Writes each example with its output and score, one JSON object a line; without outputs, no
     file."""
     if not outputs:

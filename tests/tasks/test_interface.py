@@ -1,0 +1,145 @@
+"""A task with the members of the protocol and nothing else works like the built-in ones."""
+
+import dataclasses
+from itertools import batched
+from pathlib import Path
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.inference.continuation import Continuation, Output
+from transformer_jax.metrics import metrics_of
+from transformer_jax.models.apply import apply
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.runs.config import complete_config, override
+from transformer_jax.runs.run import Run
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.interface import (
+    Prediction,
+    ScoresPairs,
+    Streams,
+    TakesPrefixes,
+    TaskKind,
+)
+from transformer_jax.tasks.packed import packed_loss, row_inputs
+from transformer_jax.tokenization import EOS, PAD, Tokenizers
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
+
+
+@dataclasses.dataclass(frozen=True)
+class Copying:
+    """Says {"text": str} once more: after EOS text EOS the model writes text EOS."""
+
+    model: DecoderOnly
+    tokenizers: Tokenizers
+    max_length: int
+    read: ClassVar = ("input",)
+    best_by: ClassVar = "copied"
+
+    @property
+    def lengths(self):
+        return {"input": self.max_length, "target": self.max_length}
+
+    @classmethod
+    def build(cls, parts):
+        length, sizes = parts.data.max_length, parts.vocab_sizes
+        model = parts.make_model(DecoderOnly, reach=length, vocab_size=sizes["text"])
+        return cls(model, parts.tokenizers, length)
+
+    def init(self, rng):
+        row = jnp.ones((1, 1), jnp.int32)
+        return self.model.init(rng, row, row, row)["params"]
+
+    def prepare(self, examples, training):
+        return examples
+
+    def preprocess(self, example, rng):
+        text = self.tokenizers.text("text").encode(example["text"])[: self.max_length // 2 - 1]
+        row = np.array([EOS, *text, EOS, *text, EOS], np.int32)
+        target = row[1:].copy()
+        target[: len(text) + 1] = PAD
+        return {"input": row[:-1], "target": target}
+
+    def loss(self, params, batch, rng):
+        logits = apply(self.model, params, *row_inputs(batch, "input"), rng=rng)
+        return packed_loss(batch, self.read, logits, batch["target"], batch["target"] != PAD)
+
+    def metrics(self, sums, examples):
+        return metrics_of(sums)
+
+    def evaluate(self, params, examples, decode):
+        texts = [example["text"] for example in examples]
+        outputs = [found[0] for found in self.predict(params, texts, decode)]
+        copied = [one.text == text for one, text in zip(outputs, texts, strict=True)]
+        return {"copied": float(np.mean(copied))}, outputs
+
+    def predict(self, params, lines, decode, first_line=1):
+        text = self.tokenizers.text("text")
+        prompts = [[EOS, *text.encode(line), EOS] for line in lines]
+        outputs = [Output(prompt, number, 0) for number, prompt in enumerate(prompts, first_line)]
+        for batch in batched(outputs, decode.batch_size):
+            list(Continuation(self.model, self.max_length).draw(params, batch, decode))
+        for output in outputs:
+            yield [Prediction(text.decode(output.tokens), output.log_prob)]
+
+
+@pytest.fixture
+def config(tiny_language_model):
+    """Of a run of 8 steps; the task is registered for as long as the test lasts."""
+    entries = dict(TASKS)
+    TASKS.register("copying", TaskKind(Copying.build, {"text": ("text",)}))
+    changes = {"task.name": "copying", "train.num_steps": 8, "eval.every_steps": 8}
+    yield tj.config(QUICKSTART, tiny_language_model | changes)
+    TASKS.restore(entries)
+
+
+def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
+    run = tj.train(config, tmp_path / "run")
+    tj.train(override(config, {"train.num_steps": 4}), tmp_path / "halves")
+    resumed = tj.train(config, tmp_path / "halves")
+    assert resumed.step == run.step == 8
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, run.params)
+
+    loaded = tj.load(tmp_path / "run", checkpoint="best")
+    assert isinstance(loaded.task, Copying)
+    lines = ["the dog", ""]
+    assert len(loaded.predict(lines)) == 2
+    assert loaded.predict(lines) == run.predict(lines)
+    metrics = loaded.evaluate(split="valid")
+    assert metrics["copied"] == 0.0 and metrics["loss"] > 0 and metrics["step"] == 8
+
+
+def test_what_it_cannot_do_is_refused(config, tmp_path, tokenizers_of, task_with):
+    task = task_with(tokenizers_of("char"), "copying", {"model.architecture": "decoder_only"})
+    assert not isinstance(task, ScoresPairs | Streams | TakesPrefixes)
+    run = Run(config, tmp_path, task, params={}, step=0)
+    for use, told in (
+        (lambda: run.score(["a"], ["a"]), "score: this run's task has no pairs of source and targ"),
+        (lambda: run.evaluate(source="a", target="b"), "evaluate with source and target: this run"),
+        (lambda: run.stream("a"), "stream: this run's task does not continue text"),
+        (lambda: run.predict(["a"], prefixes=["b"]), "prefixes: this run's task cannot start its"),
+    ):
+        with pytest.raises(tj.UserError, match=told):
+            use()
+
+
+def test_the_defaults_of_each_task_are_fields_with_values_of_their_types():
+    config = complete_config({}, "test")
+    for name, kind in TASKS.items():
+        changed = override(config, {**kind.defaults, "task.name": name})
+        for field, value in kind.defaults.items():
+            section, _, field = field.partition(".")
+            assert changed[section][field] == value
+
+
+def test_a_metric_is_refused_where_no_texts_are_compared(tokenizers_of, task_with):
+    changes = {"task.metric": "bleu", "model.architecture": "decoder_only"}
+    with pytest.raises(tj.UserError, match="config.task.metric is 'bleu', but task language_model"):
+        task_with(tokenizers_of("char"), "language_modeling", changes)
+    with pytest.raises(tj.UserError, match="config.task: metric is 'blue', not one of bleu, exact"):
+        task_with(tokenizers_of("char"), "translation", {"task.metric": "blue"})
