@@ -33,9 +33,10 @@ quickstart: setup  ## train, translate and score the embedded task
 test: lint  ## lint, check the format and run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
-lint: setup  ## ruff's checks, and its format as a check
+lint: setup  ## ruff's checks, its format as a check, and mypy's types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
 
 format: setup  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .

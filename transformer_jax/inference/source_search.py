@@ -5,7 +5,7 @@ B batch, S source, P prompt, L output length, V vocabulary, N = B x beams, n out
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -87,7 +87,7 @@ class SourceSearch:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
 
     @functools.cached_property
-    def compiled(self) -> Callable[..., Hypotheses]:
+    def compiled(self) -> jax.stages.Wrapped:
         """`run`, compiled once for each shape and setting."""
         return jax.jit(self.run, static_argnames=("decode", "max_length", "may_end"))
 

@@ -91,9 +91,12 @@ class Replicas:
 
     def log(self, start: int) -> ReplicaLogs:
         """As `Trainable.log`: one for each."""
-        folders = [self.workdir / name for name in self.names]
-        options = dict(num_steps=self.settings.train.num_steps, wandb=self.settings.logging.wandb)
-        return ReplicaLogs(folders, start_step=start, **options)
+        return ReplicaLogs(
+            [self.workdir / name for name in self.names],
+            start_step=start,
+            num_steps=self.settings.train.num_steps,
+            wandb=self.settings.logging.wandb,
+        )
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """That of each."""
