@@ -52,9 +52,9 @@ class TokenizerConfig:
         "word", what stands between spaces. By Hugging Face's tokenizers: "byte_bpe", GPT-2's
         byte-level BPE (Radford et al. 2019), to which no text is unknown and which loses nothing,
         and "wordpiece", BERT's (Devlin et al. 2018).
-      vocab_size: of each vocabulary, special tokens included. Exact for "bpe" and "unigram"; for
-        the others an upper bound, the most frequent tokens being kept: ask the tokenizer itself for
-        the size that a model needs.
+      vocab_size: tokens of each vocabulary, special ones included. Exact for "bpe" and "unigram",
+        for the others an upper bound, the most frequent tokens being kept: ask the tokenizer itself
+        for the size that a model needs.
       joint: one vocabulary for all sides, or one for each.
       character_coverage: share of the text's characters that get a token; the rarest beyond it
         become unknown. For sentencepiece's kinds.
