@@ -42,7 +42,7 @@ def token_sums(
 
 
 def slot_sums(
-    batch: Mapping[str, Int[Array, "B T"]], features: Sequence[str]
+    batch: Mapping[str, Int[Array | np.ndarray, "B _"]], features: Sequence[str]
 ) -> dict[str, Num[Array, ""]]:
     """How full these features of a packed batch are.
 

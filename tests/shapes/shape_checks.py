@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from beartype import beartype
 
-CHECKED = ("nn", "models", "decoding", "losses", "training.step")
+CHECKED = ("nn", "models", "decoding", "losses", "metrics", "training.step")
 """Rooms and modules of the package whose signatures have shapes."""
 
 
