@@ -12,6 +12,7 @@ def pairs():
 def test_line_pairs_are_a_sequence(pairs):
     assert len(pairs) == 3
     assert pairs[-1] == {"source": "c", "target": "z"}
+    assert pairs[1:] == pairs[-2:] == [pairs[1], pairs[2]]
     with pytest.raises(IndexError):
         pairs[3]
 

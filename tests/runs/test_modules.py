@@ -10,6 +10,8 @@ import textwrap
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sources import SOURCES, open_split
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import modules
 from transformer_jax.runs.choices import CHOICES
@@ -32,9 +34,11 @@ MOMENTS = {"train.num_steps": 1, "eval.every_steps": 1, "logging.every_steps": 1
 def forgetful():
     """Modules that a test loads are forgotten behind it, as by a new process."""
     entries, loaded, known = dict(POSITIONS), dict(modules._loaded), set(sys.modules)
+    sets = dict(SOURCES)
 
     def forget():
         POSITIONS.restore(entries)
+        SOURCES.restore(sets)
         modules._loaded.clear()
         modules._loaded.update(loaded)
         for name in set(sys.modules) - known:
@@ -172,6 +176,23 @@ def test_a_module_that_is_not_there(write, tmp_path):
 def test_what_a_module_prints_is_no_result(write, capsys):
     load_modules(write("print('hello')"))
     assert capsys.readouterr() == ("", "hello\n")
+
+
+SET = """
+from transformer_jax.data.sources import SOURCES, SourceSet
+
+SOURCES.register("{name}", SourceSet(lambda config, split: [[{{"text": split}}]]))
+"""
+
+
+def test_a_set_of_the_users_own_is_read_and_named_by_the_run(write, tiny_config, tmp_path):
+    load_modules(write(SET.format(name="mine")))
+    config = tiny_config({"data.name": "text,mine"})
+    assert list(open_split(DataConfig(name="mine"), "valid")) == [{"text": "valid"}]
+    modules.record_modules(tmp_path, config, [])
+    assert [one["name"] for one in json.loads((tmp_path / "modules.json").read_text())] == [
+        "mine.py"
+    ]
 
 
 # --- Named by the run ---

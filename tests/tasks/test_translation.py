@@ -15,8 +15,9 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.source_search import Request
 from transformer_jax.runs import build
-from transformer_jax.runs.config import TaskConfig, read_settings
+from transformer_jax.runs.config import read_settings
 from transformer_jax.scoring.bleu import score_translations
+from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.translation import shift_right
 from transformer_jax.tokenization import BOS, EOS, PAD, UNK, TokenizerConfig, train_tokenizers
 

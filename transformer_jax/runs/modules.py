@@ -228,8 +228,10 @@ def _known(name: str) -> list[UserModule]:
 
 def _chosen(config: ConfigDict) -> list[UserModule]:
     """The modules outside the package that registered what a config chooses."""
-    names = {field: config[field.partition(".")[0]][field.partition(".")[2]] for field in CHOICES}
-    registered_in = [CHOICES[field].module_of(name) for field, name in names.items()]
+    registered_in = []
+    for field, registry in CHOICES.items():
+        section, _, key = field.partition(".")
+        registered_in += map(registry.module_of, (config[section][key] or "").split(","))
     return [one for one in map(_described, filter(None, registered_in)) if one]
 
 
