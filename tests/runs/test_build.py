@@ -118,8 +118,8 @@ def test_a_task_has_the_sizes_of_its_sections(task_of):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"task__name": "poetry"}, "config.task.name is 'poetry', not one of translation"),
-        ({"model__architecture": "cnn"}, "config.model.architecture is 'cnn', not one of encoder"),
+        ({"task__name": "poetry"}, "config.task: name is 'poetry', not one of translation"),
+        ({"model__architecture": "cnn"}, "config.model: architecture is 'cnn', not one of encode"),
         (
             {"model__positions": "lunar"},
             "config.model: positions is 'lunar', not one of none, sinu",
