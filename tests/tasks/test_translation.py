@@ -12,6 +12,7 @@ from transformer_jax.data.batches.packing import PackedRows
 from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.source_search import Request
 from transformer_jax.runs import build
@@ -169,6 +170,14 @@ def test_a_score_is_the_log_probability_of_the_target(task, params, examples, lo
     sides = ([example[side] for example in pairs] for side in ("source", "target"))
     assert task.score(params, *sides, batch_size=3) == pytest.approx(expected, rel=1e-5)
     assert task.score(params, [], [], batch_size=3) == []
+
+
+def test_a_score_beyond_the_positions_is_refused(settings, task):
+    model = dataclasses.replace(settings.model, positions="learned", max_length=48)
+    changed = dataclasses.replace(settings, model=model)
+    short = build.build_task(changed, build.vocab_sizes(task.tokenizers), task.tokenizers)
+    with pytest.raises(UserError, match="score: positions 'learned' reach to max_length 48, seq"):
+        short.score({}, ["man " * 60], ["Mann"], batch_size=1)
 
 
 # --- Predictions ---

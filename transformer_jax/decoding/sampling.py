@@ -53,22 +53,18 @@ class StepwiseSearch(Protocol):
 
     def begin(
         self,
-        logits: Float[Array, "N V"],
-        state: State,
+        start: Start,
         *,
-        keys: Key[Array, " N"],
-        limits: Int[Array, " N"],
         max_length: int,
         drawn_before: Int[Array, ""] | int = 0,
         seen: Bool[Array, "N V"] | None = None,
     ) -> Samples:
-        """Chooses the first token of each output; the arguments are fields of `Samples`.
+        """Chooses the first token of each output.
 
         Args:
-          logits: of the first token.
-          state: of the model, led by N.
-          keys, limits, drawn_before, seen: as in `Samples`.
+          start: with a row for each output, B = N.
           max_length: L.
+          drawn_before, seen: as in `Samples`.
         """
 
     def extend(
@@ -119,29 +115,26 @@ class Sampler:
 
     def begin(
         self,
-        logits: Float[Array, "N V"],
-        state: State,
+        start: Start,
         *,
-        keys: Key[Array, " N"],
-        limits: Int[Array, " N"],
         max_length: int,
         drawn_before: Int[Array, ""] | int = 0,
         seen: Bool[Array, "N V"] | None = None,
     ) -> Samples:
         """As `StepwiseSearch.begin`."""
-        rows = logits.shape[0]
+        rows = start.logits.shape[0]
         samples = Samples(
             length=jnp.int32(0),
             tokens=jnp.full((rows, max_length), self.pad_id, jnp.int32),
             log_probs=jnp.zeros(rows),
             ended=jnp.zeros(rows, bool),
-            limits=jnp.clip(limits, 1, max_length),
-            keys=keys,
+            limits=jnp.clip(start.max_lengths, 1, max_length),
+            keys=start.keys,
             drawn_before=jnp.int32(drawn_before),
             seen=seen,
-            state=state,
+            state=start.state,
         )
-        return self._draw(samples, logits)
+        return self._draw(samples, start.logits)
 
     def extend(
         self,
@@ -216,13 +209,10 @@ def sample(
         return jnp.repeat(x, num_outputs, axis=0)
 
     keys = jax.vmap(lambda key: jax.random.split(key, num_outputs))(keys).reshape(-1)
-    first = sampler.begin(
-        repeated(logits),
-        jax.tree.map(repeated, state),
-        keys=keys,
-        limits=repeated(max_lengths),
-        max_length=max_length,
+    start = Start(
+        repeated(logits), memory, jax.tree.map(repeated, state), repeated(max_lengths), keys
     )
+    first = sampler.begin(start, max_length=max_length)
     last = sampler.extend(first, decode_step, memory, max_length)
     tokens = last.tokens.reshape(-1, num_outputs, max_length)
     scores, order = lax.top_k(last.log_probs.reshape(-1, num_outputs), num_outputs)

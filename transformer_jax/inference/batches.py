@@ -1,8 +1,7 @@
 """Batches of few shapes for a trained model: filled up, placed on the devices, run, taken back."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import batched
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -48,29 +47,9 @@ class FilledBatch[Row]:
         Returns:
           The program's tree as NumPy arrays, led by the rows given.
         """
-        found = hosts.to_host(program(params, self.place(params, rows, batch_size)))
-        return jax.tree.map(lambda x: x[: len(rows)], found)
+        return taken_back(program(params, self.place(params, rows, batch_size)), len(rows))
 
 
-def in_batches[Item, Result](
-    items: Sequence[Item],
-    batch_size: int,
-    run: Callable[[Sequence[Item]], Iterable[Result]],
-    length: Callable[[Item], Any] | None = None,
-) -> list[Result]:
-    """The result of each item, in the order of the items.
-
-    Args:
-      items: of any number.
-      batch_size: the most items at once.
-      run: the results of a batch of items, in their order.
-      length: sorts the items, so that those of like length share a batch; None: they are batched
-        as they come.
-    """
-    order = list(range(len(items)))
-    if length is not None:
-        order.sort(key=lambda i: length(items[i]))
-    results: dict[int, Result] = {}
-    for chosen in batched(order, batch_size):
-        results |= zip(chosen, run([items[i] for i in chosen]), strict=True)
-    return [results[i] for i in range(len(items))]
+def taken_back(found: Any, count: int) -> Any:
+    """The first rows of a tree of arrays, as NumPy arrays: what filled up the batch is left out."""
+    return jax.tree.map(lambda x: x[:count], hosts.to_host(found))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.padding import LENGTH_STEP, pad_rows
-from transformer_jax.decoding import Memory, Samples, State, StepwiseSearch
+from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.inference.config import DecodeConfig
@@ -180,11 +180,9 @@ class Continuation:
         logits, _, state = self._prefill(params, arrays["prompt"], arrays["lengths"])
         fold_in = jax.vmap(jax.random.fold_in)
         seeds = jnp.broadcast_to(jax.random.key(seed), arrays["numbers"].shape)
+        keys = fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"])
         samples = search.begin(
-            logits,
-            state,
-            keys=fold_in(fold_in(seeds, arrays["numbers"]), arrays["samples"]),
-            limits=arrays["limits"],
+            Start(logits, (), state, arrays["limits"], keys),
             max_length=self.context + 1,
             drawn_before=drawn,
             seen=arrays.get("seen"),

@@ -15,7 +15,7 @@ import numpy as np
 from transformer_jax.data.batches.padding import pad_rows, rounded_length
 from transformer_jax.decoding import BeamSearch, Hypotheses, Memory, Start, State
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import FilledBatch
+from transformer_jax.inference.batches import FilledBatch, taken_back
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models.apply import call
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -66,13 +66,10 @@ class SourceSearch:
         longest = max(len(one.source) for one in requests)
         self._check(longest + max(len(one.prefix) for one in requests), decode)
         extra = decode.max_extra_length
-
-        def program(params: Any, arrays: Mapping[str, jax.Array]) -> Hypotheses:
-            return self.compiled(params, arrays, decode, arrays["source"].shape[1] + extra)
-
-        to_arrays = functools.partial(_arrays, max_extra_length=extra)
-        batch = FilledBatch(Request([EOS]), to_arrays)
-        tokens, scores = batch.run(program, params, requests, decode.batch_size)
+        batch = FilledBatch(Request([EOS]), functools.partial(_arrays, max_extra_length=extra))
+        arrays = batch.place(params, requests, decode.batch_size)
+        found = self.compiled(params, arrays, decode, arrays["source"].shape[1] + extra)
+        tokens, scores = taken_back(found, len(requests))
         return tokens, scores
 
     def _check(self, longest: int, decode: DecodeConfig) -> None:

@@ -238,4 +238,4 @@ def _entry[Entry](registry: Registry[Entry], name: str) -> Entry:
         return registry.find(name)
     except ValueError as error:
         section = registry.field.partition(".")[0]
-        raise UserError(f"config.{section}.{error}") from error
+        raise UserError(f"config.{section}: {error}") from error

@@ -15,9 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.windows import Pieces, TokenStream, Windows, token_stream
-from transformer_jax.data.examples import Corpora, Corpus, Features
-from transformer_jax.errors import UserError
+from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
 from transformer_jax.metrics import metrics_of
@@ -25,12 +23,10 @@ from transformer_jax.models.apply import apply
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs
+from transformer_jax.tasks.running_text import text_windows
 from transformer_jax.tokenization import EOS, Tokenizers
 
 logger = logging.getLogger(__name__)
-
-MOST_STARTS = 1 << 24
-"""The most places at which training windows start; in longer texts they are further apart."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +81,13 @@ class LanguageModeling:
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens."""
-        stream = text_stream(examples, self.tokenizers)
-        if self.packing == "apart":
-            return Pieces(stream, self.max_length)
-        stride = training_stride(stream) if training else self.max_length
-        return Windows(stream.tokens, self.max_length, stride)
+        return text_windows(
+            examples,
+            self.tokenizers.text("text"),
+            length=self.max_length,
+            packing=self.packing,
+            training=training,
+        )
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """A window as it is: the features "input" and, one token on, "target"."""
@@ -197,23 +195,6 @@ class LanguageModeling:
     def continuation(self) -> Continuation:
         """Draws what follows prompts, as tokens."""
         return Continuation(self.model, self.max_length)
-
-
-def text_stream(examples: Corpus, tokenizers: Tokenizers) -> TokenStream:
-    """The documents {"text": str} as tokens, EOS around each.
-
-    Raises:
-      UserError: the corpora have weights, which one stream cannot follow.
-    """
-    if isinstance(examples, Corpora) and examples.weights:
-        raise UserError("data.weights: running text is one stream; leave the weights out")
-    encode = tokenizers.text("text").encode
-    return token_stream((encode(example["text"]) for example in examples), EOS)
-
-
-def training_stride(stream: TokenStream) -> int:
-    """Tokens from one place at which training windows may start to the next."""
-    return math.ceil(len(stream.tokens) / MOST_STARTS)
 
 
 def _stops(decode: DecodeConfig) -> list[str]:

@@ -8,6 +8,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import batched
 from typing import Any, ClassVar
 
 import jax
@@ -15,17 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.padding import pad_rows, padded_batch
-from transformer_jax.data.batches.windows import Pieces, Windows
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.inference.batches import FilledBatch, in_batches
+from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.language_modeling import text_stream, training_stride
 from transformer_jax.tasks.packed import packed_loss, row_inputs
+from transformer_jax.tasks.running_text import text_windows
 from transformer_jax.tokenization import BOS, EOS, MASK, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -97,12 +97,13 @@ class MaskedLanguageModeling:
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens; two less than a row has slots."""
-        stream = text_stream(examples, self.tokenizers)
-        length = self.max_length - 2
-        if self.packing == "apart":
-            return Pieces(stream, length)
-        stride = training_stride(stream) if training else length
-        return Windows(stream.tokens, length, stride)
+        return text_windows(
+            examples,
+            self.tokenizers.text("text"),
+            length=self.max_length - 2,
+            packing=self.packing,
+            training=training,
+        )
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """A window as "text", some of it hidden, and "labels", 0 where nothing is predicted."""
@@ -162,20 +163,18 @@ class MaskedLanguageModeling:
         tokens = [[BOS, *encode(line)[: self.max_length - 2], EOS] for line in lines]
         masked = [i for i, row in enumerate(tokens) if MASK in row]
 
-        def fill(chosen: Sequence[int]) -> Iterator[list[Prediction]]:
-            program = functools.partial(self._likeliest, count=decode.num_outputs)
-            rows = [tokens[i] for i in chosen]
-            found = _MASKED.run(program, params, rows, decode.batch_size)
+        program = functools.partial(self._likeliest, count=decode.num_outputs)
+        results: dict[int, list[Prediction]] = {}
+        for chosen in batched(masked, decode.batch_size):
+            found = _MASKED.run(program, params, [tokens[i] for i in chosen], decode.batch_size)
             for i, ids, probabilities in zip(chosen, *found, strict=True):
                 count = tokens[i].count(MASK)
-                yield self._filled(lines[i], ids[:count], probabilities[:count])
-
-        filled = dict(zip(masked, in_batches(masked, decode.batch_size, fill), strict=True))
+                results[i] = self._filled(lines[i], ids[:count], probabilities[:count])
         for i, line in enumerate(lines):
-            if i not in filled:
+            if i not in results:
                 number = i + first_line
                 logger.warning("line %d has no %s to fill; it is left as it is", number, MASK_TEXT)
-            yield filled.get(i, [Prediction(line, 1.0)])
+            yield results.get(i, [Prediction(line, 1.0)])
 
     @functools.cached_property
     def _likeliest(self) -> Callable[..., tuple[jax.Array, jax.Array]]:

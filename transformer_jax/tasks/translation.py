@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import batched
 from typing import Any, ClassVar
 
 import jax
@@ -16,7 +17,7 @@ import numpy as np
 from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import FilledBatch, in_batches
+from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.source_search import Request, SourceSearch
 from transformer_jax.losses import cross_entropy
@@ -152,15 +153,14 @@ class Translation:
             for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), first_line)
         ]
 
-        def search(batch: Sequence[Request]) -> Iterator[list[Prediction]]:
+        worded = [request for request in requests if len(request.source) > 1]
+        results: dict[int, list[Prediction]] = {}
+        for batch in batched(sorted(worded, key=_search_order), decode.batch_size):
             found = self.search(params, batch, decode)
             for request, tokens, scores in zip(batch, *found, strict=True):
-                yield self._texts(request.prefix, tokens, scores)
-
-        worded = [request for request in requests if len(request.source) > 1]
-        results = iter(in_batches(worded, decode.batch_size, search, length=_search_order))
+                results[request.number] = self._texts(request.prefix, tokens, scores)
         for request in requests:
-            yield next(results) if len(request.source) > 1 else [Prediction("", 0.0)]
+            yield results.get(request.number, [Prediction("", 0.0)])
 
     def _encode_source(self, line: str, number: int) -> list[int]:
         tokenizer, limit = self.tokenizers.text("source"), self.max_source_length
@@ -213,10 +213,10 @@ class Translation:
         except ValueError as error:
             raise UserError(f"score: {error}") from error
 
-        def run(batch: Sequence[Mapping[str, list[int]]]) -> list[float]:
-            return _PAIRS.run(self._log_probs, params, batch, batch_size).tolist()
-
-        return in_batches(pairs, batch_size, run)
+        scores: list[float] = []
+        for batch in batched(pairs, batch_size):
+            scores += _PAIRS.run(self._log_probs, params, batch, batch_size).tolist()
+        return scores
 
     @functools.cached_property
     def _log_probs(self) -> Callable[..., jax.Array]:
