@@ -1,4 +1,4 @@
-"""From settings to the parts of a run."""
+"""The parts of a run, built from its settings."""
 
 import contextlib
 import dataclasses
@@ -134,7 +134,7 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
 
 
 def build_engine(settings: Settings) -> Engine:
-    """The engine over this job's devices; UserError where they are not those that it asks for."""
+    """The engine over this job's devices; UserError if the config asks for others."""
     try:
         return make_engine(settings.parallel)
     except ValueError as error:
@@ -142,8 +142,8 @@ def build_engine(settings: Settings) -> Engine:
 
 
 def mesh_for_use(settings: Settings) -> Mesh:
-    """The mesh on which a trained run is used: its own, or plain data parallelism where the
-    devices here cannot be divided so."""
+    """The mesh on which a trained run is used: the config's, or data parallelism alone where the
+    devices here cannot be divided in that way."""
     parallel = dataclasses.replace(settings.parallel, data=None)
     try:
         return make_mesh(parallel)
