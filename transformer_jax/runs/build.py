@@ -22,7 +22,6 @@ from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules
 from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
-from transformer_jax.parallel.replicas import ReplicaEngine
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
 from transformer_jax.tasks import TASKS
@@ -160,7 +159,7 @@ def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: M
 
 
 def build_training(
-    settings: Settings, task: Task, engine: Engine | ReplicaEngine
+    settings: Settings, task: Task, engine: Engine
 ) -> tuple[Callable[[Any], Any], TrainStep, Callable[[Any], TrainState]]:
     """The schedule (updates done -> learning rate), the pure training step, and a function from a
     seed to the first state."""
