@@ -34,6 +34,15 @@ def test_a_name_is_given_once(colours):
     assert colours["red"] == 1
 
 
+def test_a_name_is_given_again_by_its_own_module_alone(colours):
+    colours.register("blue", 3)
+    colours.register("blue", 4)
+    assert colours["blue"] == 4
+    other = {"__name__": "other", "colours": colours}
+    with pytest.raises(UserError, match="the name 'blue' is taken"):
+        exec("colours.register('blue', 5)", other)
+
+
 def test_what_was_added_can_be_taken_back(colours):
     before = dict(colours)
     colours.register("blue", 3)

@@ -128,7 +128,7 @@ def test_a_task_has_the_sizes_of_its_sections(task_of):
             {"model__positions": "learned", "model__max_length": 40},
             "config.model: positions 'learned' reach to max_length 40, sequences to 48",
         ),
-        ({"vocab_sizes": {"source": 30, "target": 20}}, "config.model: tie_embeddings 'all' asks"),
+        ({"vocab_sizes": {"source": 30, "target": 20}}, "config.model: tie_embeddings 'all' needs"),
     ],
 )
 def test_an_unknown_choice_is_told(task_of, changes, message):
