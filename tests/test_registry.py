@@ -3,7 +3,7 @@
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.registry import Registry
+from transformer_jax.registry import Registry, reregistered
 
 
 @pytest.fixture
@@ -34,8 +34,41 @@ def test_a_name_is_given_once(colours):
     assert colours["red"] == 1
 
 
+def test_a_name_is_given_again_by_its_own_module_alone(colours):
+    colours.register("blue", 3)
+    colours.register("blue", 4)
+    assert colours["blue"] == 4
+    other = {"__name__": "other", "colours": colours}
+    with pytest.raises(UserError, match="the name 'blue' is taken"):
+        exec("colours.register('blue', 5)", other)
+
+
 def test_what_was_added_can_be_taken_back(colours):
     before = dict(colours)
     colours.register("blue", 3)
     colours.restore(before)
     assert list(colours) == ["red", "green"]
+
+
+def test_the_module_that_registered_a_name_is_known(colours):
+    colours.register("blue", 3)
+    assert colours.module_of("blue") == __name__ and colours.module_of("red") is None
+
+
+def test_a_module_may_run_again(colours):
+    colours.register("blue", 3)
+    colours.register("black", 4)
+    with reregistered(__name__):
+        assert list(colours) == ["red", "green"]
+        colours.register("blue", 5)
+    assert dict(colours) == {"red": 1, "green": 2, "blue": 5}
+
+
+def test_a_module_that_fails_leaves_the_registry_as_it_was(colours):
+    colours.register("blue", 3)
+    with pytest.raises(SystemExit), reregistered(__name__):
+        colours.register("blue", 5)
+        colours.register("black", 4)
+        raise SystemExit
+    assert dict(colours) == {"red": 1, "green": 2, "blue": 3}
+    assert colours.module_of("blue") == __name__

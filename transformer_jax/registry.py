@@ -37,6 +37,8 @@ class Registry[T](Mapping[str, T]):
     def register(self, name: str, entry: T | None = None) -> T | Callable[[T], T]:
         """Adds an entry under a new name; without `entry`, a decorator that does.
 
+        The module that registered a name may do so again: a notebook's cell is run twice.
+
         Raises:
           UserError: the name is taken.
         """
@@ -46,7 +48,7 @@ class Registry[T](Mapping[str, T]):
         return self._add(name, entry, module)
 
     def _add(self, name: str, entry: T, module: str) -> T:
-        if name in self._entries:
+        if name in self._entries and self._modules.get(name) != module:
             raise UserError(f"{self.field}: the name {name!r} is taken; choose another one")
         self._entries[name] = entry
         self._modules[name] = module

@@ -1,4 +1,4 @@
-"""From the words of the command line to an exit status."""
+"""From a command line to an exit status."""
 
 import argparse
 import errno
@@ -18,7 +18,7 @@ LOST_PROCESS = 75  # sysexits' EX_TEMPFAIL: the same command may succeed
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
-USERS_TO_MEND = {
+FOR_THE_USER_TO_MEND = {
     *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS),
 }
@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:
-        if error.errno not in USERS_TO_MEND:
+        if error.errno not in FOR_THE_USER_TO_MEND:
             raise
         return _fail(str(error))
     except KeyboardInterrupt:
@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _run_one_of_many(args: argparse.Namespace) -> int:
-    """A process that fails leaves at once, and so ends the others, which wait for it."""
+    """As `_run`; a process that fails exits at once, so that the others do not wait for it."""
     from transformer_jax.parallel import hosts
 
     _keep_stdout_for_results()
@@ -78,7 +78,7 @@ def _run_one_of_many(args: argparse.Namespace) -> int:
 
 
 def _keep_stdout_for_results() -> None:
-    """What libraries below Python print (Gloo, on connecting) goes to stderr instead."""
+    """Sends what C++ libraries print (Gloo, on connecting) to stderr instead."""
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     sys.stdout = results

@@ -1,4 +1,4 @@
-"""From words to a verb and its flags. Imports nothing heavy, so that `--help` answers at once."""
+"""From words to a verb and its flags. Imports nothing heavy: `--help` answers at once."""
 
 import argparse
 import difflib
@@ -29,7 +29,7 @@ def take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Separates `--config.a.b=value` and `--config.a.b value` from the other words.
 
     Returns:
-      the other words, and {"a.b": "value"}.
+      The other words, and {"a.b": "value"}.
 
     Raises:
       UserError: a field has no value.

@@ -1,4 +1,4 @@
-"""From settings to the parts of a run."""
+"""The parts of a run, built from its settings."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,6 @@ from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules
 from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
-from transformer_jax.parallel.replicas import ReplicaEngine
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
 from transformer_jax.tasks import TASKS
@@ -134,7 +133,7 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
 
 
 def build_engine(settings: Settings) -> Engine:
-    """The engine over this job's devices; UserError where they are not those that it asks for."""
+    """The engine over this job's devices; UserError if the config asks for others."""
     try:
         return make_engine(settings.parallel)
     except ValueError as error:
@@ -142,8 +141,8 @@ def build_engine(settings: Settings) -> Engine:
 
 
 def mesh_for_use(settings: Settings) -> Mesh:
-    """The mesh on which a trained run is used: its own, or plain data parallelism where the
-    devices here cannot be divided so."""
+    """The mesh on which a trained run is used: the config's, or data parallelism alone where the
+    devices here cannot be divided in that way."""
     parallel = dataclasses.replace(settings.parallel, data=None)
     try:
         return make_mesh(parallel)
@@ -160,7 +159,7 @@ def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: M
 
 
 def build_training(
-    settings: Settings, task: Task, engine: Engine | ReplicaEngine
+    settings: Settings, task: Task, engine: Engine
 ) -> tuple[Callable[[Any], Any], TrainStep, Callable[[Any], TrainState]]:
     """The schedule (updates done -> learning rate), the pure training step, and a function from a
     seed to the first state."""

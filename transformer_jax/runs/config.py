@@ -19,6 +19,7 @@ from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config_file import run_config_file
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
+from transformer_jax.runs.workdir import write_whole
 from transformer_jax.tasks import TASKS
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
@@ -120,9 +121,7 @@ def load_json(path: Path) -> ConfigDict:
 
 def save_json(config: ConfigDict, path: Path) -> None:
     """Writes a config, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(config.to_dict(), indent=2) + "\n")
 
 
 def check_same_run(config: ConfigDict, kept: ConfigDict, workdir: Path) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -9,9 +10,8 @@ import jax
 
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
-from transformer_jax.logs.run_log import NoLog, ReplicaLogs, RunLog
+from transformer_jax.logs.run_log import Log
 from transformer_jax.parallel.engines import Engine
-from transformer_jax.parallel.replicas import ReplicaEngine
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
 from transformer_jax.runs.workdir import PROFILE
@@ -44,7 +44,7 @@ class Trainable(Protocol):
         """With its model."""
 
     @property
-    def engine(self) -> Engine | ReplicaEngine:
+    def engine(self) -> Engine:
         """How the devices share the work."""
 
     def abstract_state(self, init_state: InitState) -> TrainState:
@@ -56,8 +56,8 @@ class Trainable(Protocol):
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data, so many rows of it in a batch."""
 
-    def log(self, start: int) -> RunLog | NoLog | ReplicaLogs:
-        """Where metrics go, from step `start` on."""
+    def log(self, start: int) -> AbstractContextManager[Log]:
+        """Where metrics go, from step `start` on; closed when training ends."""
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """Updates done -> the learning rate that is logged."""

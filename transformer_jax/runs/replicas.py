@@ -133,7 +133,7 @@ def _is_finite(params: Any) -> bool:
 
 
 def _stacked(metrics: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """The metrics of replicas as arrays [R]; NaN, or no text, of one that has none."""
+    """The metrics of R replicas as arrays [R]; NaN, or an empty text, for one that has none."""
     known = next((each for each in metrics if each), {})
     return {
         name: np.array(

@@ -1,4 +1,4 @@
-"""One run writes a workdir at a time."""
+"""A workdir is written by one process, or one job, at a time."""
 
 import contextlib
 import fcntl
@@ -16,19 +16,20 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def sole_writer(workdir: Path) -> Iterator[None]:
-    """Holds a workdir, which is made if absent; the system lets go of it when this process ends.
+    """Locks a workdir, which is made if absent; the lock ends with this process at the latest.
 
-    Of a job's processes the first one holds it for all.
+    Of a job's processes the first one locks it for all.
 
     Raises:
-      UserError: another run holds it (the message says which process), or it cannot be written.
+      UserError: another process trains there (the message says which), or the workdir cannot be
+        written.
     """
     with contextlib.ExitStack() as held:
-        hosts.from_primary(lambda: _hold(workdir, held))
+        hosts.from_primary(lambda: _lock(workdir, held))
         yield
 
 
-def _hold(workdir: Path, held: contextlib.ExitStack) -> None:
+def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         file = held.enter_context((workdir / ".lock").open("a+"))
