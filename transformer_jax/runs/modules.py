@@ -228,7 +228,7 @@ def _known(name: str) -> list[UserModule]:
 
 def _chosen(config: ConfigDict) -> list[UserModule]:
     """The modules outside the package that registered what a config chooses."""
-    registered_in = []
+    registered_in: list[str | None] = []
     for field, registry in CHOICES.items():
         section, _, key = field.partition(".")
         registered_in += map(registry.module_of, (config[section][key] or "").split(","))
