@@ -21,7 +21,6 @@ def train(args: argparse.Namespace) -> None:
     """Trains a config in a workdir, or prints what that would hold."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.modules import load_modules
-    from transformer_jax.runs.train import train as train_run
 
     # Before the config, which names what they register.
     load_modules(args.modules, args.workdir)
@@ -36,6 +35,8 @@ def train(args: argparse.Namespace) -> None:
 
         _print_table(run_seeds(config, args.workdir, args.seeds, args.modules))
     else:
+        from transformer_jax.runs.train import train as train_run
+
         train_run(config, args.workdir, args.modules)
 
 
