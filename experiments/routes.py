@@ -38,7 +38,7 @@ class Target:
 
     Attributes:
       verb: the command that reaches it.
-      function: its qualified name.
+      functions: its qualified names, in this version and in earlier ones.
       file: the name of its file.
       through: the name of a file that must also be on the stack; None: any stack counts.
       cut: the name of a file of jax where the route ends; None: it ends at the function.
@@ -46,7 +46,7 @@ class Target:
     """
 
     verb: str
-    function: str
+    functions: tuple[str, ...]
     file: str
     through: str | None = None
     cut: str | None = None
@@ -54,9 +54,13 @@ class Target:
 
 
 TARGETS = {
-    "a training step": Target("train", "Compiled.__call__", "stages.py", through="loop.py"),
-    "a predicted line": Target("predict", "beam_search", "beam_search.py", cut="pjit.py"),
-    "a packed example": Target("train", "PackedRows.add", "packing.py", start="the packing thread"),
+    "a training step": Target("train", ("Compiled.__call__",), "stages.py", through="loop.py"),
+    "a predicted line": Target(
+        "predict", ("BeamSearch.find", "beam_search"), "beam_search.py", cut="pjit.py"
+    ),
+    "a packed example": Target(
+        "train", ("PackedRows.add",), "packing.py", start="the packing thread"
+    ),
 }
 
 
@@ -105,7 +109,7 @@ def watch(root: Path, verb: str, routes: dict[str, list[str]]) -> Iterator[None]
     def started(code: CodeType, _: int) -> object:
         matched = False
         for name, target in targets.items():
-            if code.co_qualname == target.function and Path(code.co_filename).name == target.file:
+            if code.co_qualname in target.functions and Path(code.co_filename).name == target.file:
                 matched = True
                 stack = stack_of(sys._getframe(1))
                 if name not in routes and passes(stack, target):

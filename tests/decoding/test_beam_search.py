@@ -2,14 +2,13 @@
 
 import itertools
 from copy import copy
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import beam_search
+from transformer_jax.decoding import BeamSearch, Start
 from transformer_jax.decoding.beam_search import SMALLEST_BATCH
 
 PAD, UNK, BOS, EOS = range(4)
@@ -86,9 +85,16 @@ class Historian:
         return logits, {"hash": hashed, "sums": sums}
 
 
-def compiled_search(model, **settings):
-    settings = {"num_outputs": settings["beam_size"], "eos_id": EOS, "pad_id": PAD} | settings
-    return jax.jit(partial(beam_search, model.decode_step, **settings))
+def compiled_search(model, *, max_length, beam_size, num_outputs=None, alpha, banned_ids=()):
+    """(logits, memory, state, max_lengths) -> hypotheses: as many as beams, unless told."""
+    beams = BeamSearch(beam_size, alpha, eos_id=EOS, pad_id=PAD, banned_ids=banned_ids)
+    sizes = {"num_outputs": num_outputs or beam_size, "max_length": max_length}
+
+    def run(logits, memory, state, max_lengths):
+        start = Start(logits, memory, state, max_lengths, keys=None)
+        return beams.find(model.decode_step, start, **sizes)
+
+    return jax.jit(run)
 
 
 def search(model, limits, **settings):
@@ -251,13 +257,15 @@ def test_a_sentence_does_not_depend_on_its_neighbours():
 def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
     model, steps = Historian(10, batch_size=2, vocab_size=17), []
 
+    step = model.decode_step
+
     def counted_step(*args):
         jax.debug.callback(lambda: steps.append(None))
-        return model.decode_step(*args)
+        return step(*args)
 
-    run = partial(beam_search, counted_step, max_length=100, beam_size=beam_size, alpha=0.6)
-    run = partial(run, num_outputs=beam_size)
-    run = jax.jit(partial(run, eos_id=EOS, pad_id=PAD, banned_ids=BANNED))
+    model.decode_step = counted_step
+    settings = {"max_length": 100, "beam_size": beam_size, "alpha": 0.6, "banned_ids": BANNED}
+    run = compiled_search(model, **settings)
     found = run(*model.prefill(), max_lengths=jnp.array([100, 100]))
     jax.effects_barrier()
     assert (found.tokens == EOS).any(axis=2).all()

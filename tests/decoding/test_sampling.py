@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.decoding import Sampler, sample, truncated_logits
+from transformer_jax.decoding import Sampler, Start, truncated_logits
 from transformer_jax.inference.config import DecodeConfig
 
 PAD, UNK, BOS, EOS = range(4)
@@ -22,16 +22,17 @@ def draw(sentences, num_outputs, max_length=4, first_key=0, **options):
     options = {"temperature": 1.0, "top_k": None, "top_p": None} | options
     keys = jax.vmap(jax.random.key)(jnp.arange(sentences) + first_key)
     found = jax.jit(
-        lambda keys: sample(
+        lambda keys: Sampler(eos_id=EOS, pad_id=PAD, banned_ids=(PAD, UNK, BOS), **options).find(
             decode_step,
-            jnp.tile(TABLE[BOS], (sentences, 1)),
-            (),
-            jnp.zeros(sentences),
-            Sampler(eos_id=EOS, pad_id=PAD, banned_ids=(PAD, UNK, BOS), **options),
-            keys=keys,
-            max_lengths=jnp.full(sentences, max_length),
-            max_length=max_length,
+            Start(
+                jnp.tile(TABLE[BOS], (sentences, 1)),
+                (),
+                jnp.zeros(sentences),
+                jnp.full(sentences, max_length),
+                keys,
+            ),
             num_outputs=num_outputs,
+            max_length=max_length,
         )
     )(keys)
     return np.asarray(found.tokens), np.asarray(found.scores)

@@ -1,6 +1,6 @@
 """Searches for a model's outputs. They know no model: `interface` is the seam between the two."""
 
-from transformer_jax.decoding.beam_search import BeamSearch, beam_search
+from transformer_jax.decoding.beam_search import BeamSearch
 from transformer_jax.decoding.interface import (
     DecodeStep,
     Hypotheses,
@@ -12,7 +12,7 @@ from transformer_jax.decoding.interface import (
     State,
 )
 from transformer_jax.decoding.length_penalty import length_penalty
-from transformer_jax.decoding.sampling import Sampler, Samples, StepwiseSearch, sample
+from transformer_jax.decoding.sampling import Sampler, Samples, StepwiseSearch
 from transformer_jax.decoding.truncation import penalized_logits, truncated_logits
 
 __all__ = [
@@ -30,9 +30,7 @@ __all__ = [
     # Searches.
     "BeamSearch",
     "Sampler",
-    "beam_search",
     "length_penalty",
     "penalized_logits",
-    "sample",
     "truncated_logits",
 ]

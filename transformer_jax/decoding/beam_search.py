@@ -27,44 +27,6 @@ SMALLEST_BATCH = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class BeamSearch:
-    """Beam search as a `Search`; `beam_search` says what it does.
-
-    Attributes:
-      beam_size: hypotheses kept of a sentence; 1 is greedy search.
-      alpha: exponent of the length penalty, at least 0.
-      eos_id: the token that ends an output.
-      pad_id: the token that fills an output after its end.
-      banned_ids: tokens never chosen.
-    """
-
-    beam_size: int
-    alpha: float
-    eos_id: int
-    pad_id: int
-    banned_ids: tuple[int, ...] = ()
-
-    def find(
-        self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
-    ) -> Hypotheses:
-        """The `num_outputs` best outputs; a score is log P over the length penalty."""
-        return beam_search(
-            decode_step,
-            start.logits,
-            start.memory,
-            start.state,
-            max_lengths=start.max_lengths,
-            max_length=max_length,
-            beam_size=self.beam_size,
-            num_outputs=num_outputs,
-            alpha=self.alpha,
-            eos_id=self.eos_id,
-            pad_id=self.pad_id,
-            banned_ids=self.banned_ids,
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class _Rules:
     """What stays the same during a search."""
 
@@ -86,59 +48,63 @@ class _Carry:
     state: State  # leaves [N, ...]
 
 
-def beam_search(
-    decode_step: DecodeStep,
-    logits: Float[Array, "B V"],
-    memory: Memory,
-    state: State,
-    *,
-    max_lengths: Int[Array, " B"],
-    max_length: int,
-    beam_size: int,
-    num_outputs: int,
-    alpha: float,
-    eos_id: int,
-    pad_id: int,
-    banned_ids: tuple[int, ...] = (),
-) -> Hypotheses:
-    """Finds the `num_outputs` best outputs of every sentence; meant to be called under `jax.jit`.
+@dataclasses.dataclass(frozen=True)
+class BeamSearch:
+    """The beam search of section 6.1, a `Search`.
 
-    A score is log P(output) / `length_penalty`(length), where the length counts EOS. Hypotheses
-    that ended come first; where fewer than `num_outputs` did, the best of those that the limit cut
-    follow. A sentence is done as soon as no alive hypothesis can enter its result any more; with
-    one beam, at its first EOS.
-
-    Args:
-      decode_step: the model's step, closed over its parameters; called L - 1 times at most, for
-        ever fewer sentences.
-      logits: of the first token; this, `memory` and `state` are what `prefill` returned.
-      memory: leaves led by B.
-      state: leaves led by B; `decode_step` sees them led by N.
-      max_lengths: the longest output of each sentence, EOS included, in 1..L.
-      max_length: L, the length of the arrays returned.
-      beam_size: K, at most V; 1 is greedy search.
-      num_outputs: how many of the K to return; the fewer, the sooner they are certain.
+    Attributes:
+      beam_size: hypotheses K kept of a sentence, at most V; 1 is greedy search.
       alpha: exponent of the length penalty, at least 0.
       eos_id: the token that ends an output.
       pad_id: the token that fills an output after its end.
       banned_ids: tokens never chosen. Scores stay the model's: no probability is redistributed.
-
-    Raises:
-      ValueError: `beam_size`, `num_outputs` or `alpha` is out of its range.
     """
-    batch_size, vocab_size = logits.shape
-    if not 1 <= beam_size <= vocab_size:
-        raise ValueError(f"beam_size is {beam_size}; it must be in 1..{vocab_size} (vocabulary)")
-    if not 1 <= num_outputs <= beam_size:
-        raise ValueError(f"num_outputs is {num_outputs}; it must be in 1..{beam_size} (beam_size)")
-    if not alpha >= 0:
-        raise ValueError(f"alpha is {alpha}; it must be at least 0")
-    limits = jnp.clip(max_lengths, 1, max_length)
-    forbidden = tuple(dict.fromkeys((eos_id, *banned_ids)))
-    rules = _Rules(beam_size, num_outputs, alpha, eos_id, forbidden, limits)
-    start = _Carry(jnp.int32(0), no_beams(batch_size, beam_size, max_length, pad_id), state)
-    beams = _to_the_end(decode_step, rules, memory, _advance(rules, start, logits))
-    return _n_best(rules, beams, pad_id)
+
+    beam_size: int
+    alpha: float
+    eos_id: int
+    pad_id: int
+    banned_ids: tuple[int, ...] = ()
+
+    def find(
+        self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
+    ) -> Hypotheses:
+        """Finds the `num_outputs` best outputs of every sentence; meant to be called under
+        `jax.jit`.
+
+        A score is log P(output) / `length_penalty`(length), where the length counts EOS. Hypotheses
+        that ended come first; where fewer than `num_outputs` did, the best of those that the limit
+        cut follow. A sentence is done as soon as no alive hypothesis can enter its result any more;
+        with one beam, at its first EOS.
+
+        Args:
+          decode_step: the model's step, closed over its parameters; called at most L - 1 times, for
+            ever fewer sentences.
+          start: what `prefill` returned, and the limits; its keys are not used.
+          num_outputs: how many of the K to return; the fewer, the sooner they are certain.
+          max_length: L, the length of the arrays returned.
+
+        Raises:
+          ValueError: `beam_size`, `num_outputs` or `alpha` is out of its range.
+        """
+        batch_size, vocab_size = start.logits.shape
+        self._check(num_outputs, vocab_size)
+        limits = jnp.clip(start.max_lengths, 1, max_length)
+        forbidden = tuple(dict.fromkeys((self.eos_id, *self.banned_ids)))
+        rules = _Rules(self.beam_size, num_outputs, self.alpha, self.eos_id, forbidden, limits)
+        beams = no_beams(batch_size, self.beam_size, max_length, self.pad_id)
+        first = _advance(rules, _Carry(jnp.int32(0), beams, start.state), start.logits)
+        beams = _to_the_end(decode_step, rules, start.memory, first)
+        return _n_best(rules, beams, self.pad_id)
+
+    def _check(self, num_outputs: int, vocab_size: int) -> None:
+        size = self.beam_size
+        if not 1 <= size <= vocab_size:
+            raise ValueError(f"beam_size is {size}; it must be in 1..{vocab_size} (vocabulary)")
+        if not 1 <= num_outputs <= size:
+            raise ValueError(f"num_outputs is {num_outputs}; it must be in 1..{size} (beam_size)")
+        if not self.alpha >= 0:
+            raise ValueError(f"alpha is {self.alpha}; it must be at least 0")
 
 
 def _to_the_end(decode_step: DecodeStep, rules: _Rules, memory: Memory, search: _Carry) -> Beams:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Memory, Start, State
 from transformer_jax.decoding.truncation import penalized_logits, truncated_logits
@@ -100,18 +100,28 @@ class Sampler:
     def find(
         self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
     ) -> Hypotheses:
-        """`num_outputs` samples of each sentence, as `sample` draws them."""
-        return sample(
-            decode_step,
-            start.logits,
+        """Draws `num_outputs` outputs of every sentence; meant to be called under `jax.jit`.
+
+        A sentence's samples depend on its own key alone, not on its neighbors in the batch. The
+        likeliest comes first; a score is log P(output) under the model itself, in nats.
+        """
+
+        def repeated(x: Array) -> Array:  # [B, ...] -> [N, ...]
+            return jnp.repeat(x, num_outputs, axis=0)
+
+        keys = jax.vmap(lambda key: jax.random.split(key, num_outputs))(start.keys).reshape(-1)
+        each = Start(
+            repeated(start.logits),
             start.memory,
-            start.state,
-            self,
-            keys=start.keys,
-            max_lengths=start.max_lengths,
-            max_length=max_length,
-            num_outputs=num_outputs,
+            jax.tree.map(repeated, start.state),
+            repeated(start.max_lengths),
+            keys,
         )
+        first = self.begin(each, max_length=max_length)
+        last = self.extend(first, decode_step, start.memory, max_length)
+        tokens = last.tokens.reshape(-1, num_outputs, max_length)
+        scores, order = lax.top_k(last.log_probs.reshape(-1, num_outputs), num_outputs)
+        return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores)
 
     def begin(
         self,
@@ -177,43 +187,3 @@ class Sampler:
             ended=samples.ended | (chosen == self.eos_id) | (position + 1 >= samples.limits),
             seen=None if seen is None else seen.at[jnp.arange(len(seen)), chosen].set(True),
         )
-
-
-def sample(
-    decode_step: DecodeStep,
-    logits: Float[Array, "B V"],
-    memory: Memory,
-    state: State,
-    sampler: Sampler,
-    *,
-    keys: Key[Array, " B"],
-    max_lengths: Int[Array, " B"],
-    max_length: int,
-    num_outputs: int,
-) -> Hypotheses:
-    """Draws `num_outputs` outputs of every sentence; meant to be called under `jax.jit`.
-
-    A sentence's samples depend on its own key alone, not on its neighbours in the batch. The
-    likeliest comes first; a score is log P(output) under the model itself, in nats.
-
-    Args:
-      decode_step, logits, memory, state: as for `beam_search`.
-      sampler: how to draw.
-      keys: a random key for each sentence.
-      max_lengths: the longest output of each sentence, EOS included, in 1..L.
-      max_length: L, the length of the arrays returned.
-      num_outputs: n.
-    """
-
-    def repeated(x: Array) -> Array:  # [B, ...] -> [N, ...]
-        return jnp.repeat(x, num_outputs, axis=0)
-
-    keys = jax.vmap(lambda key: jax.random.split(key, num_outputs))(keys).reshape(-1)
-    start = Start(
-        repeated(logits), memory, jax.tree.map(repeated, state), repeated(max_lengths), keys
-    )
-    first = sampler.begin(start, max_length=max_length)
-    last = sampler.extend(first, decode_step, memory, max_length)
-    tokens = last.tokens.reshape(-1, num_outputs, max_length)
-    scores, order = lax.top_k(last.log_probs.reshape(-1, num_outputs), num_outputs)
-    return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores)
