@@ -43,6 +43,11 @@ def test_batches_of_replicas_add_up_each_by_itself():
     assert total["nll"].tolist() == [2**24 + 1, 1.5]
 
 
+def test_a_loss_that_is_no_likelihood_has_no_perplexity():
+    metrics = metrics_of({"tokens": 4.0, "loss": 6.0, "filled": 15.0, "slots": 20.0})
+    assert metrics == {"loss": 1.5, "padding": 0.25}
+
+
 def test_metrics_are_ratios_of_sums():
     sums = {"tokens": 4.0, "loss": 6.0, "nll": 4 * math.log(3), "correct": 1.0}
     metrics = metrics_of({**sums, "filled": 15.0, "slots": 20.0})

@@ -65,13 +65,14 @@ def metrics_of(sums: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics that sums amount to, numbers or arrays [R] as the sums are.
 
     Returns:
-      "loss" (nats a token, smoothed as in training), "perplexity" (of the unsmoothed likelihood),
-      "accuracy" and "padding" (share of the batch's slots that hold no token).
+      "loss" (nats a token, smoothed as in training), "perplexity" (of the unsmoothed likelihood)
+      and "accuracy", where there are sums "nll" and "correct", and "padding" (share of the batch's
+      slots that hold no token).
     """
     tokens = sums["tokens"]
-    return {
-        "loss": sums["loss"] / tokens,
-        "perplexity": np.exp(np.minimum(sums["nll"] / tokens, 700.0)),
-        "accuracy": sums["correct"] / tokens,
-        "padding": 1.0 - sums["filled"] / sums["slots"],
-    }
+    metrics = {"loss": sums["loss"] / tokens}
+    if "nll" in sums:
+        metrics["perplexity"] = np.exp(np.minimum(sums["nll"] / tokens, 700.0))
+    if "correct" in sums:
+        metrics["accuracy"] = sums["correct"] / tokens
+    return metrics | {"padding": 1.0 - sums["filled"] / sums["slots"]}

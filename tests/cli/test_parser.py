@@ -22,6 +22,7 @@ def test_overrides_are_collected_as_text_in_both_spellings():
 
 def test_predict_flags_have_their_types():
     args = parse(["predict", "--workdir=w", "--checkpoint=200", "--beam_size=8", "--alpha=0.5"])
+    assert parse(["predict", "--workdir=w", "--search=greedy"]).search == "greedy"
     assert (args.checkpoint, args.average, args.format) == (200, None, "text")
     assert (args.beam_size, args.alpha, args.batch_size) == (8, 0.5, None)
 

@@ -40,7 +40,7 @@ def test_names_are_those_of_existing_fields(script):
     for field, registry in script["CHOICES"].items():
         assert field in FIELDS
         assert not isinstance(registry, Registry) or registry.field == field
-        assert FIELDS[field].default in registry
+        assert FIELDS[field].default in {*registry, None}
 
 
 def test_a_class_without_attributes_is_an_error(script):

@@ -5,6 +5,7 @@ import optax
 import pytest
 from jax.sharding import PartitionSpec
 
+from transformer_jax.nn import parameters
 from transformer_jax.nn.parameters import parameters_at
 from transformer_jax.parallel import rules
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
@@ -63,6 +64,14 @@ def test_specs_are_those_of_whole_names_at_the_end():
     assert rules.partition_spec("query/kernel/count") is None
     found = rules.partition_spec("opt_state/0/mu/layer_0/key/kernel")
     assert found == PartitionSpec("fsdp", "tensor", None)
+
+
+def test_the_last_entry_of_a_path_holds(monkeypatch):
+    """So that a user's file that is loaded again replaces its own."""
+    monkeypatch.setattr(parameters, "PARAMETERS", list(parameters.PARAMETERS))
+    for axes in (("model",), ("rates", "heads")):
+        parameters.PARAMETERS.append(parameters.Parameter(r"positions/rates", "bias", axes))
+    assert rules.partition_spec("source_positions/rates") == PartitionSpec(None, "tensor")
 
 
 def test_optimizer_state_is_divided_like_its_parameter(params_of):

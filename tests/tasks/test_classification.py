@@ -77,7 +77,7 @@ def test_a_pair_is_read_from_a_line_with_a_tab(build):
     task = build("encoder_only")
     params = task.init(jax.random.key(0))
     (outputs,) = task.predict(params, ["the dog\ta man"], DecodeConfig(num_outputs=2))
-    tokens = task._tokens(["the dog", "a man"])
+    tokens = task.tokens(["the dog", "a man"])
     row = (np.array([tokens]), np.arange(len(tokens))[None], np.ones((1, len(tokens)), int))
     logits = task.model.apply({"params": params}, *row, np.ones((1, 1), int))[0, 0]
     best = int(np.argmax(logits))

@@ -5,6 +5,7 @@ import argparse
 from transformer_jax.cli.values import checkpoint, names, natural, positive
 
 DECODE_OPTIONS: dict[str, type] = {
+    "search": str,
     "beam_size": int,
     "alpha": float,
     "temperature": float,

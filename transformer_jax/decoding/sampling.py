@@ -165,14 +165,16 @@ class Sampler:
 
         return lax.while_loop(unfinished, step, samples)
 
+    def truncated(self, logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
+        """The logits to draw from; a subclass may cut them in a way of its own."""
+        return truncated_logits(logits, self.temperature, self.top_k, self.top_p, self.banned_ids)
+
     def _draw(self, samples: Samples, logits: Float[Array, "N V"]) -> Samples:
         position = samples.length
         penalized = logits
         if samples.seen is not None:
             penalized = penalized_logits(logits, samples.seen, self.repetition_penalty)
-        truncated = truncated_logits(
-            penalized, self.temperature, self.top_k, self.top_p, self.banned_ids
-        )
+        truncated = self.truncated(penalized)
         draw = samples.drawn_before + position
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(samples.keys, draw)
         chosen = jax.vmap(jax.random.categorical)(step_keys, truncated)

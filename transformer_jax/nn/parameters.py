@@ -78,5 +78,5 @@ def parameters_at(path: str) -> list[Parameter]:
 
 def parameter_at(path: str) -> Parameter | None:
     """The entry of the parameter at a path, as "decoder/layer_0/feed_forward/inner/kernel"; None
-    where there is none."""
-    return next(iter(parameters_at(path)), None)
+    where there is none. Of several the last: a file that is loaded again replaces its entries."""
+    return next(reversed(parameters_at(path)), None)

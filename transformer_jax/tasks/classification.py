@@ -83,10 +83,11 @@ class Classification:
     def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
         """The text as tokens, and its label; UserError for a label that training never saw."""
         label = self.tokenizers.labels("label").encode(example["label"])
-        tokens = self._tokens(_parts(example))
+        tokens = self.tokens(_parts(example))
         return {"text": np.array(tokens), "label": np.array([label], np.int32)}
 
-    def _tokens(self, parts: Sequence[str]) -> list[int]:
+    def tokens(self, parts: Sequence[str]) -> list[int]:
+        """The row of a text or a pair, cut where it is longer than a row."""
         tokens = [self.tokenizers.text("text").encode(part) for part in parts]
         while sum(map(len, tokens)) + len(tokens) + 1 > self.max_length:
             max(tokens, key=len).pop()
@@ -95,12 +96,12 @@ class Classification:
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of the label of each text, label-smoothed in training."""
-        logits = self._logits(params, batch, batch["label_segment_ids"], rng)
+        logits = self.logits(params, batch, batch["label_segment_ids"], rng)
         counted = batch["label_segment_ids"] > 0
         labels = batch["label"]
         return packed_loss(batch, self.read, logits, labels, counted, self.label_smoothing)
 
-    def _logits(
+    def logits(
         self, params: Params, batch: Batch, texts: jax.Array, rng: jax.Array | None = None
     ) -> jax.Array:
         """[B, J, C] for the texts of these segment ids [B, J]."""
@@ -129,7 +130,7 @@ class Classification:
     def _rank(
         self, params: Params, texts: Sequence[Sequence[str]], decode: DecodeConfig
     ) -> Iterator[list[Prediction]]:
-        rows = [self._tokens(parts) for parts in texts]
+        rows = [self.tokens(parts) for parts in texts]
         names = self.tokenizers.labels("label").names
         for found in label_rows(self._probabilities, params, rows, decode.batch_size):
             best = np.argsort(-found, kind="stable")[: decode.num_outputs]
@@ -139,7 +140,7 @@ class Classification:
     def _probabilities(self) -> Callable[..., jax.Array]:
         def probabilities(params: Params, batch: Batch) -> jax.Array:
             texts = jnp.ones((len(batch["text"]), 1), jnp.int32)
-            return jax.nn.softmax(self._logits(params, batch, texts))[:, 0]
+            return jax.nn.softmax(self.logits(params, batch, texts))[:, 0]
 
         return jax.jit(probabilities, compiler_options=platform.compiler_options())
 

@@ -22,7 +22,9 @@ Batch = Mapping[str, jax.Array]
 """A packed batch: the arrays f, f_positions and f_segment_ids, int32 [B, T], of each feature f."""
 
 LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
-"""Loss, weight and further sums, each summed over a packed batch."""
+"""Loss, weight and further sums, each summed over a packed batch. Among the further sums are
+"tokens" (predictions, by which the reported loss is divided), "filled" and "slots"
+(`metrics.slot_sums`); of "nll" and "correct", where given, perplexity and accuracy are reported."""
 
 
 class Prediction(NamedTuple):

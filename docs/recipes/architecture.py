@@ -1,0 +1,52 @@
+"""An architecture: a decoder with attention and feed-forward network side by side (GPT-J, PaLM).
+
+    python -m transformer_jax train --config=configs/tiny_shakespeare_cpu.py --workdir=runs/side \\
+        --modules=docs/recipes/architecture.py --config.model.architecture=parallel_decoder
+"""
+
+from transformer_jax.models import MODELS
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.decoder import Decoder, DecoderLayer
+from transformer_jax.nn.embeddings import Embedding, InputEmbedding
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.residual import Residual, final_norm
+
+
+class ParallelLayer(DecoderLayer):
+    """x + Attention(Norm(x)) + FFN(Norm(x)), with one norm for both."""
+
+    def setup(self):
+        self.self_attention = MultiHeadAttention(self.config)
+        self.feed_forward = FeedForward(self.config)
+        self.residual = Residual(self.config)
+
+    def __call__(self, x, sequences, memory, deterministic, cache=None):
+        normed = self.residual.before(x)
+        y, cache = self.self_attention.self_attend(normed, sequences, deterministic, cache)
+        y += self.feed_forward(normed, deterministic)
+        return self.residual.after(x, y, deterministic), cache
+
+
+class ParallelStack(Decoder):
+    """As `Decoder`, which applies the layers and hands each its cache."""
+
+    def setup(self):
+        layers = range(self.num_layers)
+        self.layers = [ParallelLayer(self.config, name=f"layer_{i}") for i in layers]
+        self.final_norm = final_norm(self.config)
+
+
+@MODELS.register("parallel_decoder")
+class ParallelDecoder(DecoderOnly):
+    """GPT, as `DecoderOnly`, from which it has `prefill` and `decode_step`."""
+
+    defaults = {**DecoderOnly.defaults, "model.positions": "rotary"}
+
+    def setup(self):
+        c = self.config
+        self.embedding = Embedding(c, c.vocab_size)
+        self.input = InputEmbedding(c, causal=True)
+        self.decoder = ParallelStack(c, c.num_layers)
+        tied = c.tie_embeddings != "none"
+        self.projection = self.embedding if tied else Embedding(c, c.vocab_size)

@@ -1,0 +1,60 @@
+"""A task: a number for each text, such as a rating, learned by squared error.
+
+    python -m transformer_jax train --config=configs/cola.py --workdir=runs/ratings \\
+        --modules=docs/recipes/task.py --config.task.name=regression \\
+        --config.data.name=labeled_tsv --config.data.train_text=train.tsv \\
+        --config.data.valid_text=valid.tsv --config.data.test_text=test.tsv
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.inference.labeling import label_rows
+from transformer_jax.metrics import slot_sums
+from transformer_jax.models.classifier import BODIES, TextClassifier
+from transformer_jax.tasks import TASKS
+from transformer_jax.tasks.classification import Classification
+from transformer_jax.tasks.interface import Prediction, TaskKind
+
+
+class Regression(Classification):
+    """On {"text", "label"}, the label a number. Rows, packing and model are `Classification`'s."""
+
+    best_by = "-absolute_error"
+
+    @classmethod
+    def build(cls, parts):
+        length, size = parts.data.max_length, parts.vocab_sizes["text"]
+        body = parts.make_model(*BODIES, reach=length, vocab_size=size)
+        return cls(TextClassifier(body, num_classes=1), parts.tokenizers, length, 0.0)
+
+    def preprocess(self, example, rng):
+        label = round(1000 * float(example["label"]))  # features are integers
+        return {"text": np.array(self.tokens([example["text"]])), "label": np.array([label])}
+
+    def loss(self, params, batch, rng):
+        found = self.logits(params, batch, batch["label_segment_ids"], rng)[..., 0]
+        counted = (batch["label_segment_ids"] > 0).astype(jnp.float32)
+        losses = jnp.square(found - batch["label"] / 1000) * counted
+        return losses.sum(), counted.sum(), {"tokens": counted.sum(), **slot_sums(batch, self.read)}
+
+    def evaluate(self, params, examples, decode):
+        outputs = [best for (best,) in self.predict(params, [e["text"] for e in examples], decode)]
+        errors = np.array([o.text for o in outputs], float) - [float(e["label"]) for e in examples]
+        return {"absolute_error": float(np.abs(errors).mean())}, outputs
+
+    def predict(self, params, lines, decode, first_line=1):
+        rows = [self.tokens([line]) for line in lines]
+        for number in label_rows(self.numbers, params, rows, decode.batch_size):
+            yield [Prediction(f"{number:.3f}", score=0.0)]
+
+    @functools.cached_property
+    def numbers(self):  # (params, a batch with one text a row) -> [B]
+        return jax.jit(lambda p, b: self.logits(p, b, b["text_segment_ids"][:, :1])[:, 0, 0])
+
+
+DEFAULTS = TASKS["classification"].defaults
+TASKS.register("regression", TaskKind(Regression.build, {"text": ("text",)}, defaults=DEFAULTS))

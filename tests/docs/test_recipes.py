@@ -1,0 +1,192 @@
+"""docs/recipes: parts of one's own, run as the page says, from outside the package.
+
+Parts that do not get in each other's way are trained together, so that few programs are compiled.
+"""
+
+import ast
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.cli.parser import parse
+from transformer_jax.nn.parameters import PARAMETERS, parameter_at
+from transformer_jax.runs import modules
+from transformer_jax.runs.choices import CHOICES
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "extending.md"
+RECIPES = sorted(ROOT.glob("docs/recipes/*.py"))
+STEPS = {"train.num_steps": 3, "eval.every_steps": 3, "checkpoint.every_steps": 3}
+
+PAIRS = STEPS | {
+    "task.name": "seq2seq",
+    "task.metric": "character_accuracy",
+    "model.positions": "kerple",
+    "model.activation": "squared_relu",
+    "model.norm": "scale",
+    "model.norm_placement": "pre",
+    "tokenizer.kind": "char",
+    "tokenizer.vocab_size": 40,
+    "data.name": "sums",
+    "optimizer.name": "adabelief",
+    "optimizer.schedule": "plateau",
+    "optimizer.decay_steps": 100,
+    "decode.beam_size": 1,
+}
+TEXT = STEPS | {
+    "model.architecture": "parallel_decoder",
+    "model.num_layers": 2,
+    "train.remat": True,
+    "decode.search": "min_p_0.1",
+}
+NUMBERS = STEPS | {
+    "task.name": "regression",
+    "model.architecture": "encoder_only",
+    "model.num_layers": 1,
+    "tokenizer.kind": "char",
+    "tokenizer.vocab_size": 40,
+    "data.name": "labeled_tsv",
+    "data.max_length": 32,
+}
+
+
+@pytest.fixture(autouse=True)
+def forgetful():
+    """What a test registers is forgotten behind it; calling this forgets it at once."""
+    before = {field: dict(registry) for field, registry in CHOICES.items()}
+    rows, known = list(PARAMETERS), set(modules._loaded)
+
+    def forget():
+        for field, registry in CHOICES.items():
+            registry.restore(before[field])
+        PARAMETERS[:] = rows
+        for name in set(modules._loaded) - known:
+            del modules._loaded[name], sys.modules[name]
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def use(tmp_path, tiny_config, forgetful):
+    """`use(names, changes, lines)`: trains with these recipes, copied to a folder of the user's;
+    asserts that the run is loaded with them alone and then predicts the same; the run, loaded."""
+
+    def use_recipes(names, changes, lines):
+        paths = [tmp_path / f"{name}.py" for name in names]
+        for path in paths:
+            shutil.copy(ROOT / "docs" / "recipes" / path.name, path)
+        modules.load_modules(paths)
+        run = tj.train(tiny_config(changes), tmp_path / "run", modules=paths)
+        outputs = run.predict(lines)
+        assert len(outputs) == len(lines)
+        forgetful()
+        with pytest.raises(tj.UserError) as refused:
+            tj.load(run.workdir)
+        assert all(path.name in str(refused.value) for path in paths)
+        assert "\n" not in str(refused.value) and "give --modules=" in str(refused.value)
+        loaded = tj.load(run.workdir, modules=paths)
+        assert loaded.predict(lines) == outputs
+        return loaded
+
+    return use_recipes
+
+
+def paths_of(params):
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+# --- Parts of a translation ---
+
+
+def test_parts_of_one_run_on_pairs(use):
+    names = ["position_encoding", "activation_and_norm", "metric", "data_set"]
+    run = use([*names, "optimizer_and_schedule"], PAIRS, ["1 + 2", "17 + 25"])
+    params = paths_of(run.params)
+    assert params["source_positions/kerple"].shape == (2, 2)
+    assert parameter_at("target_positions/kerple").kind == "bias"
+    assert params["encoder/layer_0/feed_forward_residual/norm_before/scale"].shape == (1,)
+    metrics = run.evaluate(split="valid")
+    assert metrics["character_accuracy"] <= 1 and metrics["num_examples"] == 500
+    record = json.loads((run.workdir / "metrics.jsonl").read_text().splitlines()[0])
+    assert record["learning_rate"] == pytest.approx(0.6 * 3e-3)  # three of five steps of the rise
+
+
+# --- Language models ---
+
+
+def test_an_architecture_and_a_search(use, tiny_language_model):
+    run = use(["architecture", "search"], tiny_language_model | TEXT, ["The dog", "A man"])
+    layer = run.params["decoder"]["layer_1"]
+    assert set(layer) == {"self_attention", "feed_forward", "residual"}
+    assert run.evaluate(split="valid")["loss"] > 0
+    greedy = run.predict(["The dog"], search="greedy")
+    assert run.predict(["The dog"], top_k=1) == greedy  # min-p keeps the likeliest
+    probabilities = jnp.array([[0.0, 0.0, 0.0, 0.1, 0.5, 0.36, 0.04]])
+    cut = run.settings.decode.make_search().truncated(jnp.log(probabilities))
+    assert jnp.isfinite(cut).tolist() == [[False, False, False, True, True, True, False]]
+
+
+# --- A task ---
+
+
+def test_a_task(use, tmp_path):
+    files = {}
+    for split, count in (("train", 40), ("valid", 10)):
+        path = tmp_path / f"{split}.tsv"
+        rows = [f"{'very ' * (i % 5)}good\t{i % 5 + 0.5}" for i in range(count)]
+        path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+        files[f"data.{split}_text"] = str(path)
+    run = use(["task"], NUMBERS | files, ["good", "very very good"])
+    metrics = run.evaluate(split="valid")
+    assert metrics["loss"] > 0 and metrics["absolute_error"] > 0
+    assert all(float(output) for output in run.predict(["good"]))
+    assert '"perplexity"' not in (run.workdir / "metrics.jsonl").read_text()
+
+
+# --- The page ---
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_the_page_shows_each_recipe(recipe):
+    code = recipe.read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 60
+    assert f"```python\n{code}```" in PAGE.read_text(encoding="utf-8"), "copy the file to the page"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_the_command_of_a_recipe_names_what_there_is(recipe, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    lines = ast.get_docstring(ast.parse(recipe.read_text())).replace("\\\n", " ").splitlines()
+    (command,) = (line for line in lines if "python -m transformer_jax" in line)
+    args = parse(command.split()[3:])
+    config = tj.config(args.config, args.overrides, modules=args.modules)
+    owners = {registry.module_of(str(value)) for registry, value in chosen(config)}
+    assert {path for path in owners if path and path.startswith(recipe.stem)}
+
+
+def chosen(config):
+    for field, registry in CHOICES.items():
+        section, _, name = field.partition(".")
+        yield registry, config[section][name]
+
+
+def test_looking_inside(trained_workdir, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "quickstart").symlink_to(trained_workdir)
+    monkeypatch.chdir(tmp_path)
+    section = PAGE.read_text().partition("## Looking inside, and changing it")[2]
+    code, *_ = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names = {}
+    exec(code, names)
+    weights = names["weights"]
+    assert weights.ndim == 4 and float(weights[0, 0, 0].sum()) == pytest.approx(1, abs=1e-5)
+    assert float(names["after"]) != float(names["before"])
