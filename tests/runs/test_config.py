@@ -197,7 +197,7 @@ def test_a_run_may_move_grow_and_be_watched_otherwise(path, tmp_path, changes):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("task.name", "other"),
+        ("task.name", "seq2seq"),
         ("model.d_ff", 100),
         ("model.key_size", 16),
         ("tokenizer.vocab_size", 100),
