@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 from matplotlib.figure import Figure
 
-from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.attention import MultiHeadAttention, Sequences
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions import Positions
+from transformer_jax.nn.positions import PositionEncoding
 
 WINDOW, KERNEL, HEADS = 64, 3, 4
 ORDERS = {
@@ -51,7 +51,8 @@ class SelfAttention(nn.Module):
         positions = jnp.broadcast_to(jnp.arange(x.shape[1]), x.shape[:2])
         everything = jnp.ones((x.shape[0], 1, x.shape[1], x.shape[1]), bool)
         attention = MultiHeadAttention(config)
-        return attention.to_itself(x, positions, Positions(config), everything, True)[0]
+        sequences = Sequences(PositionEncoding(config), positions, everything)
+        return attention.self_attend(x, sequences, True)[0]
 
 
 def layers(d_model: int) -> dict[str, nn.Module]:
