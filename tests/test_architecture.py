@@ -48,9 +48,6 @@ HOMES = {
 }
 """Libraries that nobody but these rooms imports."""
 
-LONGEST_REPEAT = 9
-"""Lines."""
-
 
 def module_name(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -166,15 +163,14 @@ def test_files_are_short():
     assert {path: length for path, length in lengths.items() if length > 250} == {}
 
 
-def test_configs_repeat_nothing():
-    """What two configs share, one imports from the other."""
-    seen = {}
-    for path in sorted((ROOT / "configs").rglob("*.py")):
-        lines = [line.strip() for line in path.read_text().splitlines() if line.strip()]
-        for start in range(len(lines) - LONGEST_REPEAT):
-            run = tuple(lines[start : start + LONGEST_REPEAT + 1])
-            assert run not in seen, f"{path.name} repeats {seen[run]} from {run[0]!r} on"
-            seen[run] = path.name
+def test_functions_are_short():
+    lengths = {
+        f"{module} {node.name}": node.end_lineno - node.lineno + 1
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert {name: length for name, length in lengths.items() if length > 60} == {}
 
 
 def test_no_drawer_for_odds_and_ends():

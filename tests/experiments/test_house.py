@@ -131,3 +131,8 @@ def test_a_route_ends_where_jax_is_entered(script, tmp_path):
     stack = [own[0], jax, own[1]]
     assert route(stack, tmp_path / "transformer_jax", "pjit.py") == ["cli/main.py:<module>"]
     assert len(route(stack, tmp_path / "transformer_jax", None)) == 2
+
+
+def test_no_ten_lines_of_this_repository_stand_twice(house):
+    """In the package, configs, tests and experiments; what two share, one imports."""
+    assert house.find_copies(EXPERIMENTS.parent) == []

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.texts import PACKED, PADDED
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 
@@ -31,16 +32,6 @@ SMALL = dataclasses.replace(
     GPT2, d_model=16, d_ff=24, num_heads=4, num_layers=2, max_length=8, vocab_size=11
 )
 TEXTS = [[3, 4, 5, 6, 9], [7, 8, 10]]
-PADDED = (
-    np.array([[3, 4, 5, 6, 9], [7, 8, 10, 0, 0]]),
-    np.tile(np.arange(5), (2, 1)),
-    np.array([[1] * 5, [1, 1, 1, 0, 0]]),
-)
-PACKED = (
-    np.array([[3, 4, 5, 6, 9, 7, 8, 10, 0]]),
-    np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
-    np.array([[1] * 5 + [2] * 3 + [0]]),
-)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.texts import PACKED, PADDED
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -40,16 +41,6 @@ PARTS = {
 
 EACH_PART = pytest.mark.parametrize("part", PARTS)
 
-PADDED = (
-    np.array([[3, 4, 5, 6, 9], [7, 8, 10, 0, 0]]),
-    np.tile(np.arange(5), (2, 1)),
-    np.array([[1] * 5, [1, 1, 1, 0, 0]]),
-)
-PACKED = (
-    np.array([[3, 4, 5, 6, 9, 7, 8, 10, 0]]),
-    np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
-    np.array([[1] * 5 + [2] * 3 + [0]]),
-)
 PROMPT, LENGTHS, THEN = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1]), np.array([6, 8])
 close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
 

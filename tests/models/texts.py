@@ -1,0 +1,14 @@
+"""Two texts as rows: one a row, and both packed into one; tokens, positions, segment ids."""
+
+import numpy as np
+
+PADDED = (
+    np.array([[3, 4, 5, 6, 9], [7, 8, 10, 0, 0]]),
+    np.tile(np.arange(5), (2, 1)),
+    np.array([[1] * 5, [1, 1, 1, 0, 0]]),
+)
+PACKED = (
+    np.array([[3, 4, 5, 6, 9, 7, 8, 10, 0]]),
+    np.array([[0, 1, 2, 3, 4, 0, 1, 2, 0]]),
+    np.array([[1] * 5 + [2] * 3 + [0]]),
+)
