@@ -1,10 +1,14 @@
 """A manifest finds whatever has changed in the files it lists, and says where."""
 
+import errno
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from transformer_jax.checkpoints import manifest
+from transformer_jax.errors import UserError
 
 
 @pytest.fixture
@@ -55,6 +59,55 @@ def test_a_folder_in_the_place_of_a_file_is_found(folder):
     (folder / "params" / "empty").unlink()
     (folder / "params" / "empty").mkdir()
     assert manifest.damage(folder) == "params/empty cannot be read"
+
+
+@pytest.mark.parametrize("name", ["params/d/array", "manifest.json"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_file_that_cannot_be_read_now_is_no_damage(folder, name, number, monkeypatch):
+    opened = Path.open
+
+    def failing(path, *args, **kwargs):
+        if path == folder / name:
+            raise OSError(number, os.strerror(number))
+        return opened(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", failing)
+    with pytest.raises(UserError, match=f"{name} cannot be read: {os.strerror(number)}; it may be"):
+        manifest.damage(folder)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_found_and_not_waited_for(folder):
+    (folder / "params" / "empty").unlink()
+    os.mkfifo(folder / "params" / "empty")
+    assert manifest.damage(folder) == "params/empty cannot be read"
+
+
+def test_a_manifest_that_would_not_end_is_not_read(folder):
+    os.truncate(folder / manifest.MANIFEST, 40 * 2**30)  # sparse
+    assert manifest.damage(folder) == "manifest.json cannot be read"
+    (folder / manifest.MANIFEST).unlink()
+    os.mkfifo(folder / manifest.MANIFEST)
+    assert manifest.damage(folder) == "manifest.json cannot be read"
+
+
+@pytest.mark.parametrize(
+    "name", ["params/../../{}/secret", "/dev/zero", "params/../../../dev/zero"]
+)
+def test_a_name_that_leaves_the_folder_is_not_followed(folder, tmp_path_factory, name):
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "secret").touch()
+    path = folder / manifest.MANIFEST
+    entries = json.loads(path.read_text())
+    name = name.format(outside.name)
+    path.write_text(json.dumps({name: entries["params/empty"]}))
+    assert manifest.damage(folder) == f"{name} lies outside the folder"
+
+
+def test_a_file_of_another_size_is_not_read(folder, monkeypatch):
+    path = folder / "params" / "d" / "array"
+    os.truncate(path, 40 * 2**30)  # sparse
+    monkeypatch.setattr(manifest, "_entry", None)  # would fail
+    assert "params/d/array is not what was written" in manifest.damage(folder, ("params",))
 
 
 def test_files_it_does_not_list_do_no_harm(folder):

@@ -1,5 +1,6 @@
 """Checkpoints restore bit for bit, survive what disks and users do, and keep what they promise."""
 
+import errno
 import logging
 import os
 import resource
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import flax.struct
 import jax
@@ -320,6 +322,23 @@ def test_a_run_that_goes_on_replaces_damaged_steps(run, caplog):
         run.save(3, make_state(33), [33])
     assert steps_in(run.directory) == [1, 3]
     assert_same(run.restore("latest", TARGET)[1], make_state(33))
+
+
+def test_what_cannot_be_read_now_is_neither_passed_over_nor_deleted(run, monkeypatch):
+    path, opened = item_files(run.directory / "3", "params")[0], Path.open
+
+    def failing(which, *args, **kwargs):
+        if which == path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(which, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", failing)
+    with pytest.raises(UserError, match=f"{path} cannot be read: Permission denied; it may be"):
+        run.restore("latest", TARGET)
+    with pytest.raises(UserError, match=f"{path} cannot be read"), run:
+        run.save(4, make_state(4), [4])
+    monkeypatch.undo()
+    assert step_of(run, "latest") == 3
 
 
 def test_a_run_that_goes_on_clears_what_a_killed_one_left(run):
