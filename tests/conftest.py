@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import shutil
 from pathlib import Path
 
 # Programs here run for moments: compiling them is what takes the time, and those with products of
@@ -149,7 +150,7 @@ def tiny_config(tiny):
 
 @pytest.fixture(scope="session")
 def trained_workdir(shared_dir, tiny_config):
-    """The workdir of a finished run of `tiny_config()`. Copy it to change it."""
+    """The workdir of a finished run of `tiny_config()`; `workdir` is a copy to change."""
     workdir = shared_dir / "trained"
     with _locked(workdir):
         if not workdir.exists():
@@ -157,6 +158,12 @@ def trained_workdir(shared_dir, tiny_config):
             tj.train(tiny_config(), partial)
             partial.rename(workdir)
     return workdir
+
+
+@pytest.fixture
+def workdir(trained_workdir, tmp_path):
+    """A copy of the finished run, in another place."""
+    return shutil.copytree(trained_workdir, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")

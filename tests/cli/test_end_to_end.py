@@ -13,6 +13,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.data.sources import open_split
+from transformer_jax.runs.workdir import MARK
 
 ROOT = Path(__file__).parents[2]
 QUICKSTART = ROOT / "configs" / "quickstart.py"
@@ -21,12 +22,6 @@ FIGURES = {
     *("bleu", "chrf", "signature", "loss", "perplexity", "accuracy"),
     *("step", "split", "num_examples"),
 }
-
-
-@pytest.fixture
-def workdir(trained_workdir, tmp_path):
-    """A copy of the finished run, in another place."""
-    return shutil.copytree(trained_workdir, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")
@@ -389,7 +384,7 @@ def test_a_workdir_of_another_run(shell, workdir, train_words):
     def times():
         return {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path != lock}
 
-    lock = workdir / ".lock"  # says who holds the workdir
+    lock = workdir / MARK  # says who holds the workdir
     before = times()
     answer = shell(*train_words, "--config.seed=5", f"--workdir={workdir}")
     assert_one_line(answer, f"{workdir} holds another run: its seed is 0, the config's is 5")

@@ -11,12 +11,6 @@ import transformer_jax as tj
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
 
-@pytest.fixture
-def workdir(trained_workdir, tmp_path):
-    """A copy of the finished run."""
-    return shutil.copytree(trained_workdir, tmp_path / "run")
-
-
 def test_a_checkpoint_may_be_chosen(trained_workdir, trained):
     earlier = tj.load(trained_workdir, checkpoint=15)
     assert earlier.step == 15

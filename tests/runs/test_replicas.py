@@ -183,3 +183,20 @@ print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_
     for name in ("seed_0", "seed_1"):
         expected = losses(workdir / name)[:3]
         np.testing.assert_allclose(losses(tmp_path / "group" / name), expected, rtol=1e-5)
+
+
+def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(alone / "fast", workdir / "seed_0")
+    kept = (workdir / "seed_0" / "config.json").read_bytes()
+    with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
+        train_together(seeded(changed(config, model__d_ff=48), 2), workdir)
+    with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
+        train_together(seeded(config, 2), workdir / "seed_0")
+    assert (workdir / "seed_0" / "config.json").read_bytes() == kept
+    assert {path.name for path in workdir.iterdir()} == {"seed_0"}
+
+
+def test_a_single_run_is_not_trained_in_their_workdir(config, together):
+    with pytest.raises(tj.UserError, match="holds together, and no mark"):
+        tj.train(config, together[0])

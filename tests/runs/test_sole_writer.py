@@ -6,6 +6,7 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.runs.sole_writer import sole_writer
+from transformer_jax.runs.workdir import MARK
 
 HOLD = """
 import sys
@@ -36,7 +37,7 @@ def test_the_second_run_is_refused_and_told_who_holds_the_workdir(tmp_path):
     first.kill()  # which leaves no time to clean up
     first.communicate()
     with sole_writer(workdir):
-        assert (workdir / ".lock").read_text().startswith(f"process {os.getpid()} on ")
+        assert (workdir / MARK).read_text().startswith(f"process {os.getpid()} on ")
 
 
 def test_a_workdir_that_cannot_be_made_is_one_line(tmp_path):

@@ -17,12 +17,6 @@ from transformer_jax.runs.config import read_settings
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
 
-@pytest.fixture
-def workdir(trained_workdir, tmp_path):
-    """A copy of the finished run."""
-    return shutil.copytree(trained_workdir, tmp_path / "run")
-
-
 def records(workdir):
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines]
@@ -169,6 +163,14 @@ def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
     assert [one["output"] for one in kept] == run.predict(
         [example["source"] for example in examples], beam_size=1
     )
+
+
+def test_an_evaluation_whose_outputs_cannot_be_kept_has_its_figures(workdir, caplog):
+    shutil.rmtree(workdir / "predictions")
+    (workdir / "predictions").write_text("a file in the place of the folder")
+    metrics = tj.load(workdir).evaluate(split="valid", beam_size=1)
+    assert metrics["num_examples"] == 12
+    assert "the outputs are not kept: " in caplog.text
 
 
 def test_a_run_may_be_used_with_rounded_weights(workdir):

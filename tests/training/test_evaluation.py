@@ -86,7 +86,7 @@ def test_an_output_for_each_example(tmp_path):
     path = tmp_path / "p.jsonl"
     with pytest.raises(ValueError, match="shorter"):
         write_predictions(path, [{"source": "a"}] * 2, [Prediction("b", 0.0)])
-    path.unlink()
+    assert not list(tmp_path.iterdir())
     write_predictions(path, [{"source": "a"}], [])  # a task that puts out nothing
     assert not path.exists()
 

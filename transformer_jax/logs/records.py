@@ -3,10 +3,11 @@
 import json
 import logging
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
+
+from transformer_jax.runtime.files import open_to_append, replacing
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +48,7 @@ class RecordFile:
 
     def __init__(self, path: Path, *, last_step: int):
         _drop_after(path, last_step)
-        # Line buffering: whoever follows the run sees each record at once.
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._file = open_to_append(path)  # who follows the run sees each record at once
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record, a line of strict JSON."""
@@ -58,26 +58,28 @@ class RecordFile:
         self._file.close()
 
 
+def newest_step(path: Path) -> int:
+    """The last step that a file of records tells of; 0 without any."""
+    if not path.exists():
+        return 0
+    return max(map(_step, path.read_bytes().splitlines(keepends=True)), default=0)
+
+
 def _drop_after(path: Path, last_step: int) -> None:
     if not path.exists():
         return
     lines = path.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if _is_whole_record_up_to(last_step, line)]
+    kept = [line for line in lines if 0 < _step(line) <= last_step]
     if len(kept) == len(lines):
         return
     logger.info("%s: %d lines after step %d dropped", path, len(lines) - len(kept), last_step)
-    beside = path.with_name(path.name + ".tmp")
-    with beside.open("wb") as file:
+    with replacing(path) as file:
         file.writelines(kept)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
-def _is_whole_record_up_to(last_step: int, line: bytes) -> bool:
-    if not line.endswith(b"\n"):
-        return False
+def _step(line: bytes) -> int:
+    """Of a record; 0 where the line is torn or none."""
     try:
-        return json.loads(line)["step"] <= last_step
+        return int(json.loads(line)["step"]) if line.endswith(b"\n") else 0
     except (ValueError, TypeError, KeyError):
-        return False
+        return 0

@@ -19,7 +19,7 @@ from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config_file import run_config_file
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
-from transformer_jax.runs.workdir import write_whole
+from transformer_jax.runtime.files import write_whole
 from transformer_jax.tasks import TASKS
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")

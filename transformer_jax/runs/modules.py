@@ -27,7 +27,8 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reregistered
 from transformer_jax.runs.choices import CHOICES
-from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER, write_whole
+from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
+from transformer_jax.runtime.files import write_whole
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 

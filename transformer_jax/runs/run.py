@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.pairs import read_aligned
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
@@ -27,6 +29,8 @@ from transformer_jax.tasks.interface import (
 )
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.training.evaluation import write_predictions
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +151,7 @@ class Run:
         evaluator = build.build_evaluator(settings, self.task, examples, options, mesh)
         metrics, outputs = evaluator(weights_as(options.weights, self.params))
         path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
-        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
+        hosts.from_primary(lambda: _keep(path, evaluator.decoded, outputs))
         return {**metrics, "step": self.step, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
@@ -171,6 +175,14 @@ class Run:
             return dataclasses.replace(self.settings.decode, **overrides)
         except ValueError as error:
             raise UserError(f"decode: {error}") from error
+
+
+def _keep(path: Path, examples: Corpus, outputs: Sequence[Prediction]) -> None:
+    """Writes outputs; where that cannot be done, the metrics are not lost with them."""
+    try:
+        write_predictions(path, examples, outputs)
+    except OSError as error:
+        logger.warning("the outputs are not kept: %s", error)
 
 
 def _require_texts(use: str, **given: Sequence[str]) -> None:

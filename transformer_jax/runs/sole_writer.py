@@ -10,19 +10,22 @@ from pathlib import Path
 
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
+from transformer_jax.runs.workdir import MARK, require_own
+from transformer_jax.runtime.files import open_to_append
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def sole_writer(workdir: Path) -> Iterator[None]:
-    """Locks a workdir, which is made if absent; the lock ends with this process at the latest.
+    """Locks a workdir, which is made and marked if absent; the lock ends with this process at the
+    latest.
 
     Of a job's processes the first one locks it for all.
 
     Raises:
       UserError: another process trains there (the message says which), or the workdir cannot be
-        written.
+        written, or it holds files of others (`workdir.require_own`).
     """
     with contextlib.ExitStack() as held:
         hosts.from_primary(lambda: _lock(workdir, held))
@@ -32,7 +35,8 @@ def sole_writer(workdir: Path) -> Iterator[None]:
 def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        file = held.enter_context((workdir / ".lock").open("a+"))
+        require_own(workdir)
+        file = held.enter_context(open_to_append(workdir / MARK))
     except OSError as error:
         raise UserError(f"cannot write to {workdir}: {error.strerror}") from error
     try:

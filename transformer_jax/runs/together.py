@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
@@ -75,11 +76,11 @@ def train_together(
     settings = read_settings(first)
     examples = open_split(settings.data, "train")
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
+    _check_same_replicas(configs, workdir, checkpoints)
     with contextlib.ExitStack() as open_folders:
         for folder in (common, *(workdir / name for name in configs)):
             open_folders.enter_context(sole_writer(folder))
         open_folders.enter_context(checkpoints)
-        _check_same_replicas(configs, workdir, checkpoints)
         prepare(first, common, checkpoints, examples, named)
         for name, config in configs.items():
             _place_replica(config, workdir / name, common / TOKENIZER)
@@ -117,6 +118,12 @@ def _check_same_replicas(
     configs: Mapping[str, ConfigDict], workdir: Path, checkpoints: Checkpoints
 ) -> None:
     if checkpoints.latest_step() is None:
+        alone = [workdir] if (workdir / CONFIG).exists() else []
+        alone += [workdir / name for name in configs if step_folders(workdir / name / CHECKPOINTS)]
+        if alone:
+            raise UserError(
+                f"{alone[0]} holds a run that was trained by itself; choose another --workdir"
+            )
         return
     held = {path.parent.name for path in workdir.glob(f"*/{CONFIG}")} - {TOGETHER}
     if held != set(configs):

@@ -15,6 +15,8 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.logs.records import newest_step
 from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
@@ -33,6 +35,7 @@ from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,
+    METRICS,
     PREDICTIONS,
     TOKENIZER,
     workdir_path,
@@ -91,17 +94,37 @@ def prepare(
       modules: that were given for the run.
 
     Raises:
-      UserError: the workdir holds another run, or the tokenizers cannot be made.
+      UserError: the workdir holds another run, or a run whose checkpoints are gone, or the
+        tokenizers cannot be made.
     """
     kept, tokenizer = workdir / CONFIG, workdir / TOKENIZER
     if checkpoints.latest_step() is not None:
         check_same_run(config, load_json(kept), workdir)
     else:
+        _require_nothing_lost(workdir, checkpoints.directory)
         # Nothing to go on from: what is there is of a start that failed, with any config.
         shutil.rmtree(tokenizer, ignore_errors=True)
+        checkpoints.directory.mkdir(exist_ok=True)
     build.build_tokenizers(read_settings(config), tokenizer, examples)
     save_json(config, kept)
     record_modules(workdir, config, modules)
+
+
+def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
+    """Raises UserError where a run without any checkpoint must have had some.
+
+    A start makes their folder before it writes the config; the second save waits for the first.
+    """
+    kept = workdir / CONFIG
+    gone = not checkpoints.is_dir() and (kept.exists() or checkpoints.is_symlink())
+    if not gone and kept.exists():
+        twice = 2 * load_json(kept).checkpoint.every_steps
+        gone = newest_step(workdir / METRICS) > twice
+    if gone:
+        raise UserError(
+            f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
+            "mounted?); bring it back, or start anew in another --workdir"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

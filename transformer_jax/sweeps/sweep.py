@@ -25,7 +25,8 @@ from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.together import seeded, train_together
 from transformer_jax.runs.train import train
-from transformer_jax.runs.workdir import workdir_path, write_whole
+from transformer_jax.runs.workdir import workdir_path
+from transformer_jax.runtime.files import write_whole
 from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.files import Sweep, folder_name
 from transformer_jax.sweeps.plot import draw_rows

@@ -16,6 +16,7 @@ from transformer_jax.metrics import add_sums
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like
 from transformer_jax.runtime import platform
+from transformer_jax.runtime.files import replacing
 from transformer_jax.tasks.interface import Prediction, Task
 from transformer_jax.training.step import Sums
 
@@ -104,7 +105,7 @@ def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction
     if not outputs:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
+    with replacing(path) as file:
         for example, output in zip(examples, outputs, strict=True):
             record = {**example, "output": output.text, "score": output.score}
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())

@@ -1,0 +1,103 @@
+"""A workdir is made by this program, or it is not touched."""
+
+import shutil
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.runs.sole_writer import sole_writer
+from transformer_jax.runs.workdir import MARK, workdir_path
+
+FILES = ["config.json", "tokenizer/mine.txt", "metrics.jsonl", "predictions/mine", "together/mine"]
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The folder of a user who knows nothing of runs."""
+    return tmp_path / "own"
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_the_user_are_refused_and_kept(own, name, tiny_config):
+    (own / name).parent.mkdir(parents=True)
+    (own / name).write_text("mine")
+    before = contents(own)
+    with pytest.raises(tj.UserError, match=f"own holds {name.split('/')[0]}, and no mark"):
+        tj.train(tiny_config(), own)
+    assert contents(own) == before
+
+
+def test_files_that_no_run_writes_are_no_hindrance(own):
+    own.mkdir()
+    (own / "log.txt").write_text("mine")  # the shell's own, from 2> run/log.txt
+    with sole_writer(own):
+        assert (own / MARK).exists()
+    assert (own / "log.txt").read_text() == "mine"
+
+
+def test_a_mark_that_is_a_link_is_not_written(own, tmp_path):
+    own.mkdir()
+    (tmp_path / "precious").write_text("mine")
+    (own / MARK).symlink_to(tmp_path / "precious")
+    with pytest.raises(tj.UserError, match="cannot write to .*own"), sole_writer(own):
+        pass
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_an_empty_name_is_refused():
+    with pytest.raises(tj.UserError, match="the name of the workdir is empty"):
+        workdir_path("")
+
+
+def test_a_run_of_a_version_without_marks_goes_on(workdir, tiny_config):
+    (workdir / MARK).unlink()
+    assert tj.train(tiny_config(), workdir).step == 30
+
+
+def missing(checkpoints):
+    """As when someone deletes them."""
+
+
+def dangling(checkpoints):
+    """As when the disk that a link names is not mounted."""
+    checkpoints.symlink_to(checkpoints.parent / "nowhere")
+
+
+def empty(checkpoints):
+    """As when the disk is not mounted there."""
+    checkpoints.mkdir()
+    with (checkpoints.parent / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 31}\n')  # the checkpoint of step 15 was saved before that of step 30
+
+
+@pytest.mark.parametrize("become", [missing, dangling, empty])
+def test_a_run_whose_checkpoints_are_gone_does_not_start_over(workdir, tiny_config, become):
+    shutil.rmtree(workdir / "checkpoints")
+    become(workdir / "checkpoints")
+    before = contents(workdir)
+    config = tiny_config({"seed": 3})
+    with pytest.raises(tj.UserError, match=f"{workdir} holds a run whose checkpoints/ is gone"):
+        tj.train(config, workdir)
+    after = contents(workdir)
+    assert {path: after[path] for path in before if path.name != MARK} == {
+        path: text for path, text in before.items() if path.name != MARK
+    }
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(workdir, tiny_config, monkeypatch):
+    shutil.rmtree(workdir / "checkpoints")
+    (workdir / "checkpoints").mkdir()
+    lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (workdir / "metrics.jsonl").write_text(lines[0])
+    monkeypatch.setattr("transformer_jax.runs.train.fit", lambda *args: FakeState)
+    assert tj.train(tiny_config(), workdir).step == 0
+
+
+class FakeState:
+    """Of a training that is none."""
+
+    params, step = {}, 0
