@@ -2,7 +2,7 @@
 
     python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/tiny
 
-The base of the sweeps in experiments/, which shorten it. Not trained to its end yet.
+The base of the sweeps in experiments/sweeps/, which shorten it. Not trained to its end yet.
 """
 
 from ml_collections import ConfigDict

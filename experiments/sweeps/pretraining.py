@@ -2,7 +2,7 @@
 
     python -m transformer_jax train --config=configs/bert_small.py --workdir=runs/bert_small ...
     python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/gpt ...
-    python -m transformer_jax sweep --sweep=experiments/pretraining.py --workdir=runs/pretraining \\
+    python -m transformer_jax sweep --sweep=experiments/sweeps/pretraining.py --workdir=runs/sst2 \\
         --config.data.dir=SST-2
 
 The first 2,000 sentences of SST-2, about ten epochs, five seeds: a small encoder and a small

@@ -1,6 +1,6 @@
 """Does a model with the norm before the sublayer need a warm-up?
 
-    python -m transformer_jax sweep --sweep=experiments/warmup.py --workdir=runs/warmup
+    python -m transformer_jax sweep --sweep=experiments/sweeps/warmup.py --workdir=runs/warmup
 
 Xiong et al. (2020): with the norm after the residual sum, gradients near the output are large at
 first, and Adam fails without warm-up; with the norm before the sublayer it does not. Each placement

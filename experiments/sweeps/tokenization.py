@@ -1,6 +1,6 @@
 """Which units should a translator read and write?
 
-    python -m transformer_jax sweep --sweep=experiments/tokenization.py --workdir=runs/tokenization
+    python -m transformer_jax sweep --sweep=experiments/sweeps/tokenization.py --workdir=runs/units
 
 Characters, BPE and unigram pieces in three vocabulary sizes, and whole words, trained for about the
 same time. Compare BLEU only: losses are per token, and the rows have different tokens. Sequences of

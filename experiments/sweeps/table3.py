@@ -1,6 +1,6 @@
 """Table 3 of "Attention Is All You Need": how much each part of the model contributes.
 
-    python -m transformer_jax sweep --sweep=experiments/table3.py --workdir=runs/table3 \\
+    python -m transformer_jax sweep --sweep=experiments/sweeps/table3.py --workdir=runs/table3 \\
         --config=configs/multi30k_en_de_tiny.py --rows="base|A|B|D|E"
 
 The paper's rows, defined relative to the base config (half the heads, twice the width, ...): heads

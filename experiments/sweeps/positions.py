@@ -1,6 +1,6 @@
 """Which position encodings work beyond the trained length?
 
-    python -m transformer_jax sweep --sweep=experiments/positions.py --workdir=runs/positions
+    python -m transformer_jax sweep --sweep=experiments/sweeps/positions.py --workdir=runs/positions
 
 Each encoding is trained on windows of 64 characters, then scored on the same text in windows of 64,
 128 and 256. Press et al. (2022) asked this of sinusoids, T5's buckets, rotary positions and ALiBi.

@@ -1,6 +1,6 @@
 """Does storage that flips bits or runs full cost more than the newest checkpoint?
 
-    python experiments/damaged_storage.py --config=configs/quickstart.py --workdir=runs/damaged
+    python experiments/faults/damaged_storage.py --config=configs/quickstart.py --workdir=runs/d
 
 Trains a run. Then, 100 times: flips one bit in a file of the last checkpoint, looks for the
 checkpoint to continue from, and restores the bit. Each time the damage must be found and the

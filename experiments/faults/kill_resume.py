@@ -1,6 +1,6 @@
 """Does a run that is killed again and again end bit for bit as the uninterrupted one?
 
-python experiments/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume
+python experiments/faults/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume
 
 Trains once without interruption and once with SIGKILL (or `--signal=SIGTERM`, which loses no step)
 at random steps, some of them while a checkpoint is being written. Then compares everything in the

@@ -1,6 +1,6 @@
 """Does a damaged workdir ever cause more than an error of one line?
 
-    python experiments/fuzz_workdir.py --workdir=runs/quickstart --cases=2000
+    python experiments/faults/fuzz_workdir.py --workdir=runs/quickstart --cases=2000
 
 In each case, copies a finished run, damages one of its files (bits, bytes, lengths, numbers, nested
 brackets) and loads it as `predict` does, in a process with bounded memory and time. A case must end
