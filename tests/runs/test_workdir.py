@@ -92,7 +92,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(workdir, tiny_conf
     shutil.rmtree(workdir / "checkpoints")
     (workdir / "checkpoints").mkdir()
     lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (workdir / "metrics.jsonl").write_text(lines[0])
+    strange = ['{"step": 1e999}\n', "[" * 100_000 + "\n", "null\n", '{"step": 99']  # no records
+    (workdir / "metrics.jsonl").write_text("".join([lines[0], *strange]))
     monkeypatch.setattr("transformer_jax.runs.train.fit", lambda *args: FakeState)
     assert tj.train(tiny_config(), workdir).step == 0
 

@@ -78,8 +78,8 @@ def _drop_after(path: Path, last_step: int) -> None:
 
 
 def _step(line: bytes) -> int:
-    """Of a record; 0 where the line is torn or none."""
+    """The step of a record; 0 where the line is torn or is no record."""
     try:
         return int(json.loads(line)["step"]) if line.endswith(b"\n") else 0
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return 0
