@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "transformer_jax"
 
 FLOORS = [
-    {"errors", "registry"},
+    {"errors", "ranges", "registry"},
     {"runtime"},
     {"nn", "losses", "metrics", "scoring", "tokenization", "decoding"},
     {"models", "data", "parallel"},
@@ -141,7 +141,7 @@ def test_libraries_stay_at_home():
 def test_nn_knows_nothing_but_jax_and_linen():
     """No mesh, no config library, no file."""
     known = ["jax", "jaxtyping", "flax.linen", "flax.struct", "contextlib"]
-    known += [f"{PACKAGE}.nn", f"{PACKAGE}.runtime", f"{PACKAGE}.registry"]
+    known += [f"{PACKAGE}.{name}" for name in ("nn", "ranges", "registry", "runtime")]
     known += ["collections", "dataclasses", "functools", "math", "re", "typing"]
     names = {name for module in modules_of("nn") for name in imports(module)}
     assert [name for name in names if not is_part_of(name, *known)] == []

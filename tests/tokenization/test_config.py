@@ -51,8 +51,3 @@ def test_coverage_outside_its_range(coverage):
 def test_field_that_does_not_fit_the_kind(kind, field, value):
     with pytest.raises(ValueError, match=f"^{field}.* asks for kind .*, not {kind}$"):
         TokenizerConfig(kind, **{field: value})
-
-
-def test_unknown_normalization_names_those_there_are():
-    with pytest.raises(ValueError, match="'nfc' is unknown: use one of nmt_nfkc, identity"):
-        TokenizerConfig(normalization="nfc")

@@ -371,13 +371,8 @@ def test_the_states_of_saved_runs_have_kept_their_layout():
     [
         ({"name": "sdg"}, "name is 'sdg', not one of adam, adamw, nadam, adafactor, sgd"),
         ({"schedule": "step"}, "schedule is 'step', not one of transformer"),
-        ({"learning_rate": 0.0}, "learning_rate and warmup_steps must be positive"),
-        ({"warmup_steps": 0}, "learning_rate and warmup_steps must be positive"),
         ({"schedule": "cosine"}, "'cosine' asks for decay_steps beyond warmup_steps"),
         ({"schedule": "linear", "decay_steps": 4000}, "'linear' asks for decay_steps beyond"),
-        ({"ema_decay": 1.0}, "ema_decay is 1.0; it must lie in"),
-        ({"ema_decay": 0.0}, "ema_decay is 0.0; it must lie in"),
-        ({"clip_norm": 0.0}, "clip_norm is 0.0; it must be positive, or None"),
         ({"weight_decay": 0.1}, "weight_decay asks for name 'adamw'"),
     ],
 )

@@ -10,7 +10,7 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ from transformer_jax.checkpoints.step_folder import (
 )
 from transformer_jax.checkpoints.writer import CheckpointWriter
 from transformer_jax.errors import UserError
+from transformer_jax.ranges import Range, Steps, check_fields
 
 logger = logging.getLogger(__name__)
 
@@ -50,16 +51,12 @@ class CheckpointConfig:
       ValueError: a value out of range.
     """
 
-    every_steps: int = 1000
-    keep: int = 3
-    keep_params: int = 0
+    every_steps: Steps = 1000
+    keep: Annotated[int, Range(1, 10**6)] = 3
+    keep_params: Annotated[int, Range(0, 10**6)] = 0
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1 or self.keep < 1 or self.keep_params < 0:
-            raise ValueError(
-                "every_steps and keep must be at least 1 and keep_params at least 0: "
-                f"got {self.every_steps}, {self.keep} and {self.keep_params}"
-            )
+        check_fields(self)
 
 
 class Checkpoints:

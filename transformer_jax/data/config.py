@@ -1,12 +1,15 @@
 """The section `data` of a config."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from transformer_jax.ranges import OneOf, Range, Seed, check_fields, shown
 
 DOCUMENTS = ("file", "line", "paragraph")
 """What a document of the set `text` may be."""
-
-PACKINGS = ("together", "apart")
-"""How documents become rows of running text."""
+RowLength = Annotated[int, Range(2, 2**20)]
+"""Of a token and the end of the sequence at least."""
+Count = Annotated[int, Range(1, 10**12)]
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,10 @@ class DataConfig:
 
     name: str = "synthetic_en_de"
     dir: str | None = None
-    max_source_length: int = 64
-    max_target_length: int = 64
-    max_length: int = 256
-    packing: str = "together"
+    max_source_length: RowLength = 64
+    max_target_length: RowLength = 64
+    max_length: RowLength = 256
+    packing: Annotated[str, OneOf("together", "apart")] = "together"
     train_source: str | None = None
     train_target: str | None = None
     valid_source: str | None = None
@@ -64,7 +67,7 @@ class DataConfig:
     train_text: str | None = None
     valid_text: str | None = None
     test_text: str | None = None
-    documents: str = "file"
+    documents: Annotated[str, OneOf(*DOCUMENTS)] = "file"
     weights: str | None = None
     tfds_name: str | None = None
     source_language: str | None = None
@@ -72,29 +75,13 @@ class DataConfig:
     text_field: str | None = None
     label_field: str | None = None
     pair_field: str | None = None
-    order_seed: int | None = None
-    num_train_examples: int | None = None
-    synthetic_size: int = 20_000
-    synthetic_seed: int = 0
+    order_seed: Seed | None = None
+    num_train_examples: Count | None = None
+    synthetic_size: Count = 20_000
+    synthetic_seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for field in ("max_source_length", "max_target_length", "max_length"):
-            if getattr(self, field) < 2:
-                raise ValueError(
-                    f"{field} must be at least 2, a token and the end of sequence, "
-                    f"not {getattr(self, field)}"
-                )
-        for field, choices in (("documents", DOCUMENTS), ("packing", PACKINGS)):
-            if getattr(self, field) not in choices:
-                raise ValueError(
-                    f"{field} is {getattr(self, field)!r}; choose one of {', '.join(choices)}"
-                )
-        for field in ("num_train_examples", "synthetic_size"):
-            if getattr(self, field) is not None and getattr(self, field) < 1:
-                raise ValueError(f"{field} must be at least 1, not {getattr(self, field)}")
-        for field in ("order_seed", "synthetic_seed"):
-            if (getattr(self, field) or 0) < 0:
-                raise ValueError(f"{field} must not be negative, but is {getattr(self, field)}")
+        check_fields(self)
         if self.corpus_weights() and self.num_train_examples:
             raise ValueError("weights and num_train_examples exclude each other: leave one out")
 
@@ -109,7 +96,7 @@ class DataConfig:
         try:
             weights = tuple(map(float, self.weights.split(",")))
         except ValueError as error:
-            raise ValueError(f"weights is {self.weights!r}; write numbers, as 2,1") from error
-        if not all(0 < weight < float("inf") for weight in weights):
-            raise ValueError(f"weights is {self.weights!r}; each must be positive")
+            raise ValueError(f"weights is {shown(self.weights)}; write numbers, as 2,1") from error
+        if not all(1e-6 <= weight <= 1e6 for weight in weights):
+            raise ValueError(f"weights is {shown(self.weights)}; each must lie in [1e-06, 1e+06]")
         return weights

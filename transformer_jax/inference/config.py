@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from transformer_jax.decoding import BeamSearch, Sampler, Search
 from transformer_jax.nn.int8 import WEIGHTS
+from transformer_jax.ranges import OneOf, Range, Seed, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.tokenization import BOS, EOS, PAD, UNK
+
+Count = Annotated[int, Range(1, 10_000)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,40 +41,21 @@ class DecodeConfig:
     """
 
     search: str | None = None
-    beam_size: int = 4
-    num_outputs: int = 1
-    alpha: float = 0.6
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 0
-    repetition_penalty: float = 1.0
+    beam_size: Count = 4
+    num_outputs: Count = 1
+    alpha: Annotated[float, Range(0, 10)] = 0.6
+    temperature: Annotated[float, Range(1e-6, 1e6)] | None = None
+    top_k: Annotated[int, Range(1, 10_000_000)] | None = None
+    top_p: Annotated[float, Range(0, 1, "(]")] | None = None
+    seed: Seed = 0
+    repetition_penalty: Annotated[float, Range(1e-3, 1e3)] = 1.0
     stop: str | None = None
-    max_extra_length: int = 50
-    batch_size: int = 64
-    weights: str = "float32"
+    max_extra_length: Annotated[int, Range(0, 2**20)] = 50
+    batch_size: Annotated[int, Range(1, 2**20)] = 64
+    weights: Annotated[str, OneOf(*WEIGHTS)] = "float32"
 
     def __post_init__(self) -> None:
-        if self.weights not in WEIGHTS:
-            raise ValueError(f"weights is {self.weights!r}, not one of {', '.join(WEIGHTS)}")
-        for name, least in (
-            ("beam_size", 1),
-            ("num_outputs", 1),
-            ("alpha", 0),
-            ("seed", 0),
-            ("max_extra_length", 0),
-            ("batch_size", 1),
-        ):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name in ("repetition_penalty", "temperature"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ValueError(f"{name} is {value}; it must be positive")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k is {self.top_k}; it must be at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}; it must lie in (0, 1]")
+        check_fields(self)
         self.make_search()  # which refuses settings that it would ignore
 
     @property

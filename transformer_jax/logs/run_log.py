@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.logs.event_file import EventFile
 from transformer_jax.logs.progress import NoProgress, start_progress
 from transformer_jax.logs.records import RecordFile, plain_value
+from transformer_jax.ranges import Range, Steps, check_fields
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,12 @@ class LoggingConfig:
       ValueError: a value out of range.
     """
 
-    every_steps: int = 100
-    profile_steps: int = 0
+    every_steps: Steps = 100
+    profile_steps: Annotated[int, Range(0, 10_000)] = 0
     wandb: str | None = None
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1:
-            raise ValueError(f"every_steps must be at least 1, got {self.every_steps}")
-        if self.profile_steps < 0:
-            raise ValueError(f"profile_steps must be at least 0, got {self.profile_steps}")
+        check_fields(self)
 
 
 class Log(Protocol):

@@ -2,38 +2,19 @@
 
 import dataclasses
 import math
+from typing import Annotated
 
 from transformer_jax.nn.products import product_dtype
+from transformer_jax.ranges import DropoutRate, Length, OneOf, Range, Size, check_fields
 
 GIVEN = {"given": True}
 """Field metadata: the value follows from another part (the tokenizer), never from a config file."""
 
 NORMAL_STD = 0.02
 
-MOST_LAYERS = 1000
-"""Each layer is traced by itself: a damaged or mistyped number must not take for ever."""
-
-_SIZES = (
-    "d_model",
-    "d_ff",
-    "num_heads",
-    "key_size",
-    "value_size",
-    "num_key_value_heads",
-    "attention_window",
-    "num_encoder_layers",
-    "num_decoder_layers",
-    "num_layers",
-    "max_length",
-    "max_distance",
-)
-
-_CHOICES = {
-    "attention_bias": ("none", "output", "all"),
-    "norm_placement": ("post", "pre", "sandwich"),
-    "tie_embeddings": ("all", "target", "none"),
-    "initialization": ("xavier", "bert", "gpt2"),
-}
+Layers = Annotated[int, Range(1, 1000)]
+"""Each layer is traced and compiled by itself: a mistyped number must not take for ever."""
+Heads = Annotated[int, Range(1, 1024)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,64 +70,47 @@ class TransformerConfig:
       vocab_size: likewise, where there is one.
 
     Raises:
-      ValueError: a size that is not positive, a rate outside [0, 1), an unknown choice, heads that
-        do not divide d_model where key_size or value_size relies on it, or heads of keys and values
-        that do not divide the heads.
+      ValueError: a value out of range, an unknown choice, heads that do not divide d_model where
+        key_size or value_size relies on it, or heads of keys and values that do not divide the
+        heads.
     """
 
     architecture: str = "encoder_decoder"
-    d_model: int = 512
-    d_ff: int = 2048
-    num_heads: int = 8
-    key_size: int | None = None
-    value_size: int | None = None
-    num_key_value_heads: int | None = None
-    attention_window: int | None = None
-    logit_cap: float | None = None
+    d_model: Size = 512
+    d_ff: Annotated[int, Range(1, 2**20)] = 2048
+    num_heads: Heads = 8
+    key_size: Size | None = None
+    value_size: Size | None = None
+    num_key_value_heads: Heads | None = None
+    attention_window: Length | None = None
+    logit_cap: Annotated[float, Range(1e-3, 1e6)] | None = None
     qk_norm: bool = False
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
-    num_layers: int = 6
-    dropout_rate: float = 0.1
-    attention_dropout_rate: float = 0.0
-    feed_forward_dropout_rate: float = 0.0
-    attention_bias: str = "none"
+    num_encoder_layers: Layers = 6
+    num_decoder_layers: Layers = 6
+    num_layers: Layers = 6
+    dropout_rate: DropoutRate = 0.1
+    attention_dropout_rate: DropoutRate = 0.0
+    feed_forward_dropout_rate: DropoutRate = 0.0
+    attention_bias: Annotated[str, OneOf("none", "output", "all")] = "none"
     positions: str = "sinusoidal"
-    max_length: int = 512
-    max_distance: int | None = None
+    max_length: Length = 512
+    max_distance: Length | None = None
     norm: str = "layer"
-    norm_placement: str = "post"
+    norm_placement: Annotated[str, OneOf("post", "pre", "sandwich")] = "post"
     activation: str = "relu"
     gated_feed_forward: bool = False
-    tie_embeddings: str = "all"
+    tie_embeddings: Annotated[str, OneOf("all", "target", "none")] = "all"
     scale_embeddings: bool = True
     embedding_norm: bool = False
-    num_token_types: int = 0
-    initialization: str = "xavier"
+    num_token_types: Annotated[int, Range(0, 1024)] = 0
+    initialization: Annotated[str, OneOf("xavier", "bert", "gpt2")] = "xavier"
     dtype: str = "auto"
     source_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
-            if name.endswith("layers") and size > MOST_LAYERS:
-                raise ValueError(f"{name} is {size}; at most {MOST_LAYERS} are built")
-        for name in ("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in [0, 1)")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)!r}, not one of {', '.join(choices)}"
-                )
-        if self.num_token_types < 0:
-            raise ValueError(f"num_token_types is {self.num_token_types}; it must be at least 0")
-        if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
-            raise ValueError(f"logit_cap is {self.logit_cap}; it must be positive, or None")
+        check_fields(self)
         self._check_heads()
         product_dtype(self.dtype)
 

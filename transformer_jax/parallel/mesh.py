@@ -8,17 +8,19 @@ vocabulary (Shoeybi et al. 2019).
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from transformer_jax.ranges import OneOf, Range, check_fields
+
 DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
 ROWS = PartitionSpec((DATA, FSDP))
 """The spec of an array whose first axis is the batch's rows."""
 
-_ENGINES = ("auto", "jit", "pmap")
+Devices = Annotated[int, Range(1, 10**6)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,22 +38,17 @@ class ParallelConfig:
       heartbeat_seconds: a process that is silent for so long counts as lost, and the job ends.
 
     Raises:
-      ValueError: an unknown engine or a size that is not positive.
+      ValueError: an unknown engine or a size out of range.
     """
 
-    engine: str = "auto"
-    data: int | None = None
-    fsdp: int = 1
-    tensor: int = 1
-    heartbeat_seconds: int = 100
+    engine: Annotated[str, OneOf("auto", "jit", "pmap")] = "auto"
+    data: Devices | None = None
+    fsdp: Devices = 1
+    tensor: Devices = 1
+    heartbeat_seconds: Annotated[int, Range(1, 604_800)] = 100
 
     def __post_init__(self) -> None:
-        if self.engine not in _ENGINES:
-            raise ValueError(f"engine is {self.engine!r}, not one of {', '.join(_ENGINES)}")
-        for name in ("data", "fsdp", "tensor", "heartbeat_seconds"):
-            size = getattr(self, name)
-            if size is not None and size < 1:
-                raise ValueError(f"{name} is {size}; it must be at least 1")
+        check_fields(self)
 
 
 def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:

@@ -85,8 +85,6 @@ def read_settings(config: ConfigDict) -> Settings:
     Raises:
       UserError: a value that its dataclass refuses; section and reason are named.
     """
-    if not 0 <= config.seed < 2**31:
-        raise UserError(f"config.seed is {config.seed}; it must lie in [0, 2^31)")
     sections = {}
     for name, cls in SECTIONS.items():
         try:
@@ -94,7 +92,10 @@ def read_settings(config: ConfigDict) -> Settings:
             _check_choices(name, config[name])
         except ValueError as error:
             raise UserError(f"config.{name}: {error}") from error
-    return Settings(**sections, seed=config.seed)
+    try:
+        return Settings(**sections, seed=config.seed)
+    except ValueError as error:
+        raise UserError(f"config.{error}") from error
 
 
 def _check_choices(section: str, values: ConfigDict) -> None:

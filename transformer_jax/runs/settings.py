@@ -18,6 +18,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.logs.run_log import LoggingConfig
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.parallel.mesh import ParallelConfig
+from transformer_jax.ranges import Seed, check_fields, shown
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
 from transformer_jax.training.evaluation import EvalConfig
@@ -56,7 +57,10 @@ class Settings:
     parallel: ParallelConfig
     checkpoint: CheckpointConfig
     logging: LoggingConfig
-    seed: int = 0
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def order_seed(self) -> int:
@@ -132,7 +136,7 @@ def _parse(name: Any, value: Any, where: str) -> Any:
         value = float(value)
     if type(value) is not field.type:  # True is an int to isinstance
         raise UserError(
-            f"{where}: config.{name} is {value!r}; it must be of type {field.type.__name__}"
+            f"{where}: config.{name} is {shown(value)}; it must be of type {field.type.__name__}"
         )
     return value
 

@@ -1,7 +1,9 @@
 """The section `task` of a config."""
 
 import dataclasses
+from typing import Annotated
 
+from transformer_jax.ranges import Range, check_fields
 from transformer_jax.scoring import METRICS
 
 
@@ -21,12 +23,11 @@ class TaskConfig:
     """
 
     name: str = "translation"
-    mask_rate: float = 0.15
+    mask_rate: Annotated[float, Range(0, 1, "()")] = 0.15
     whole_words: bool = False
     metric: str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.mask_rate < 1:
-            raise ValueError(f"mask_rate is {self.mask_rate}; it must lie in (0, 1)")
+        check_fields(self)
         if self.metric is not None:
             METRICS.find(self.metric)

@@ -3,12 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.tokenization.specials import NUM_SPECIALS
 from transformer_jax.tokenization.tokenizer import Tokenizer
-
-NORMALIZATIONS = ("nmt_nfkc", "identity")
 
 _OPTIONS = ("character_coverage", "byte_fallback", "normalization", "lowercase")
 """Fields of the section that only some kinds read."""
@@ -71,28 +71,20 @@ class TokenizerConfig:
     """
 
     kind: str = "bpe"
-    vocab_size: int = 8000
+    vocab_size: Annotated[int, Range(1, 10_000_000)] = 8000
     joint: bool = True
-    character_coverage: float = 1.0
+    character_coverage: Annotated[float, Range(0.98, 1.0)] = 1.0
     byte_fallback: bool = False
-    normalization: str = "nmt_nfkc"
+    normalization: Annotated[str, OneOf("nmt_nfkc", "identity")] = "nmt_nfkc"
     lowercase: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         kind = TOKENIZERS.find(self.kind)
         if self.vocab_size < kind.least_vocab_size:
             raise ValueError(
                 f"vocab_size {self.vocab_size} is too small: with kind {self.kind} "
                 f"use {kind.least_vocab_size} or more"
-            )
-        if not 0.98 <= self.character_coverage <= 1.0:
-            raise ValueError(
-                f"character_coverage {self.character_coverage} is not within 0.98 and 1"
-            )
-        if self.normalization not in NORMALIZATIONS:
-            raise ValueError(
-                f"normalization {self.normalization!r} is unknown: "
-                f"use one of {', '.join(NORMALIZATIONS)}"
             )
         for field in dataclasses.fields(self):
             is_set = getattr(self, field.name) != field.default

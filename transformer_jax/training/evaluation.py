@@ -5,7 +5,7 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from transformer_jax.data.examples import Corpus
 from transformer_jax.metrics import add_sums
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import place_like
+from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import replacing
 from transformer_jax.tasks.interface import Prediction, Task
@@ -31,15 +32,14 @@ class EvalConfig:
         loss is that of the whole split.
 
     Raises:
-      ValueError: a value that is not positive.
+      ValueError: a value out of range.
     """
 
-    every_steps: int = 1000
-    num_examples: int = 200
+    every_steps: Steps = 1000
+    num_examples: Annotated[int, Range(1, 10**9)] = 200
 
     def __post_init__(self) -> None:
-        if self.every_steps < 1 or self.num_examples < 1:
-            raise ValueError("every_steps and num_examples must be at least 1")
+        check_fields(self)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from transformer_jax.errors import DivergedError
 from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.parallel import hosts
+from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
@@ -43,19 +44,15 @@ class TrainConfig:
       ValueError: a value out of range.
     """
 
-    num_steps: int = 100_000
-    tokens_per_batch: int = 25_000
-    accumulation_steps: int = 1
-    label_smoothing: float = 0.1
+    num_steps: Steps = 100_000
+    tokens_per_batch: Annotated[int, Range(1, 10**9)] = 25_000
+    accumulation_steps: Annotated[int, Range(1, 10**6)] = 1
+    label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.1
     remat: bool = False
     init_from: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "tokens_per_batch", "accumulation_steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing is {self.label_smoothing}; it must lie in [0, 1)")
+        check_fields(self)
 
     def rows(self, longest: int, shards: int = 1) -> int:
         """Rows of `longest` tokens in a batch, a multiple of `accumulation_steps`.

@@ -4,13 +4,14 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import optax
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 
@@ -18,6 +19,9 @@ Params = Any
 """A tree of parameters, or of what there is for each of them."""
 
 Transformations = Sequence[optax.GradientTransformation]
+
+Decay = Annotated[float, Range(0, 1, "[)")]
+"""Of a moving average."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,27 +51,22 @@ class OptimizerConfig:
 
     name: str = "adam"
     schedule: str = "transformer"
-    learning_rate: float = 1.0
-    warmup_steps: int = 4000
-    decay_steps: int | None = None
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
-    ema_decay: float | None = None
+    learning_rate: Annotated[float, Range(1e-12, 1e4)] = 1.0
+    warmup_steps: Steps = 4000
+    decay_steps: Steps | None = None
+    weight_decay: Annotated[float, Range(0, 100)] = 0.0
+    clip_norm: Annotated[float, Range(1e-12, 1e12)] | None = None
+    ema_decay: Annotated[float, Range(0, 1, "()")] | None = None
     frozen: str | None = None
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-9
+    beta1: Decay = 0.9
+    beta2: Decay = 0.98
+    epsilon: Annotated[float, Range(1e-30, 1)] = 1e-9
 
     def __post_init__(self) -> None:
+        check_fields(self)
         optimizer, schedule = OPTIMIZERS.find(self.name), SCHEDULES.find(self.schedule)
-        if self.learning_rate <= 0 or self.warmup_steps < 1:
-            raise ValueError("learning_rate and warmup_steps must be positive")
         if schedule.decays and (self.decay_steps or 0) <= self.warmup_steps:
             raise ValueError(f"schedule {self.schedule!r} asks for decay_steps beyond warmup_steps")
-        if self.clip_norm is not None and self.clip_norm <= 0:
-            raise ValueError(f"clip_norm is {self.clip_norm}; it must be positive, or None")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise ValueError(f"ema_decay is {self.ema_decay}; it must lie in (0, 1), or be None")
         try:
             re.compile(self.frozen or "")
         except re.error as error:

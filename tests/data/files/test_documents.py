@@ -86,8 +86,3 @@ def test_the_field_that_is_not_set_is_named(tmp_path):
     config = DataConfig(name="text", train_text=write(tmp_path / "text", b"One.\n"))
     with pytest.raises(UserError, match="data.valid_text is not set: text needs the path of a"):
         open_split(config, "valid")
-
-
-def test_another_kind_of_document_is_refused():
-    with pytest.raises(ValueError, match="documents is 'page'; choose one of file, line, paragr"):
-        DataConfig(documents="page")

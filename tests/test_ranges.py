@@ -1,0 +1,50 @@
+"""Limits of fields: what is let through, and the line for what is not."""
+
+import dataclasses
+from typing import Annotated
+
+import numpy as np
+import pytest
+
+from transformer_jax.ranges import DropoutRate, OneOf, Range, Size, check_fields
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    width: Size = 8
+    window: Size | None = None
+    rate: DropoutRate = 0.0
+    share: Annotated[float, Range(0, 1, "(]")] = 1.0
+    engine: Annotated[str, OneOf("jit", "pmap")] = "jit"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+def test_what_lies_inside_is_let_through():
+    Config(width=1, window=None, rate=0, share=1, note="any")
+    Config(width=65_536, window=3, rate=np.float32(0.5), share=1e-9, engine="pmap")
+    Config(width=np.int64(4))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"width": 0}, "width is 0; it must lie in [1, 65_536]"),
+        ({"width": 1.0}, "width is 1.0; it must be of type int"),
+        ({"width": True}, "width is True; it must be of type int"),
+        ({"width": None}, "width is None; it must be of type int"),
+        ({"window": 10**9}, "window is 1000000000; it must lie in [1, 65_536], or be none"),
+        ({"rate": 1.0}, "rate is 1.0; it must lie in [0, 1)"),
+        ({"rate": -1e-9}, "rate is -1e-09; it must lie in [0, 1)"),
+        ({"rate": float("nan")}, "rate is nan; it must lie in [0, 1)"),
+        ({"share": 0.0}, "share is 0.0; it must lie in (0, 1]"),
+        ({"share": float("inf")}, "share is inf; it must lie in (0, 1]"),
+        ({"engine": "jot"}, "engine is 'jot', not one of jit, pmap"),
+    ],
+)
+def test_the_line_says_field_value_and_limits(given, message):
+    with pytest.raises(ValueError) as caught:
+        Config(**given)
+    assert str(caught.value) == message

@@ -1,0 +1,121 @@
+"""What the fields of a config may hold: said at the field, checked in one place.
+
+Example:
+  >>> @dataclasses.dataclass(frozen=True)
+  ... class Config:
+  ...     width: Size = 512
+  ...     engine: Annotated[str, OneOf("jit", "pmap")] = "jit"
+  ...     def __post_init__(self) -> None:
+  ...         check_fields(self)
+  >>> Config(width=0)
+  ValueError: width is 0; it must lie in [1, 65_536]
+"""
+
+import dataclasses
+import functools
+import math
+import reprlib
+import typing
+from typing import Annotated, Any, Protocol
+
+import numpy as np
+
+_SHORT = reprlib.Repr(maxstring=200, maxlong=200, maxother=200)
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: on one line, of bounded length, however deeply nested."""
+    return _SHORT.repr(value)
+
+
+class Limit(Protocol):
+    """What a field's type may be annotated with."""
+
+    def refusal(self, value: Any, type_: type) -> str | None:
+        """What follows the value in the message; None where it will do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """A finite interval of numbers.
+
+    Attributes:
+      least, most: its ends.
+      ends: which of them belong to it, as mathematics writes it: "[]", "[)", "(]" or "()".
+    """
+
+    least: float
+    most: float
+    ends: str = "[]"
+
+    def refusal(self, value: Any, type_: type) -> str | None:
+        """As `Limit.refusal`."""
+        kinds = (int, np.integer) if type_ is int else (int, float, np.number)
+        if isinstance(value, bool) or not isinstance(value, kinds):  # True is an int to isinstance
+            return f"; it must be of type {type_.__name__}"
+        inside = self.least <= value <= self.most  # never so for NaN
+        inside &= self.ends[0] == "[" or value != self.least
+        inside &= self.ends[1] == "]" or value != self.most
+        return None if inside else f"; it must lie in {self}"
+
+    def __str__(self) -> str:
+        least, most = (_number(end) for end in (self.least, self.most))
+        return f"{self.ends[0]}{least}, {most}{self.ends[1]}"
+
+
+class OneOf:
+    """A few names."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def refusal(self, value: Any, type_: type) -> str | None:
+        """As `Limit.refusal`."""
+        return None if value in self.names else f", not one of {', '.join(self.names)}"
+
+
+Size = Annotated[int, Range(1, 65_536)]
+"""A width of the model."""
+Length = Annotated[int, Range(1, 2**20)]
+"""Tokens of a sequence, or a distance between two."""
+Steps = Annotated[int, Range(1, 10**9)]
+"""Updates."""
+Seed = Annotated[int, Range(0, 2**31 - 1)]
+"""Of random numbers; JAX keeps 32 bits of it, with a sign."""
+DropoutRate = Annotated[float, Range(0, 1, "[)")]
+
+
+def check_fields(config: Any) -> None:
+    """Refuses a dataclass one of whose fields holds what its annotation rules out.
+
+    Raises:
+      ValueError: in one line the field, its value and what it may be.
+    """
+    for name, type_, optional, limits in _limits(config.__class__):
+        value = getattr(config, name)
+        if value is None and optional:
+            continue
+        for limit in limits:
+            if (reason := limit.refusal(value, type_)) is not None:
+                also = ", or be none" if optional else ""
+                raise ValueError(f"{name} is {shown(value)}{reason}{also}")
+
+
+@functools.cache
+def _limits(cls: Any) -> list[tuple[str, type, bool, tuple[Limit, ...]]]:
+    """Name, type, whether it may be None, and limits of each field of a dataclass that has some."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    found = []
+    for field in dataclasses.fields(cls):
+        hint, optional = hints[field.name], False
+        if not hasattr(hint, "__metadata__") and typing.get_args(hint):  # `Size | None`
+            hint, optional = typing.get_args(hint)[0], True
+        if hasattr(hint, "__metadata__"):
+            found.append((field.name, hint.__origin__, optional, hint.__metadata__))
+    return found
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int) or (math.isfinite(value) and value.is_integer() and value < 1e6):
+        return f"{int(value):_}"
+    return f"{value:g}"
