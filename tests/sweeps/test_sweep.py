@@ -2,14 +2,18 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.sweeps.files import Sweep, load_sweep
-from transformer_jax.sweeps.sweep import run_seeds, run_sweep
+from transformer_jax.sweeps.sweep import run_seeds, run_sweep, write_tables
+from transformer_jax.tasks import TASKS
 
+RETURNS = "def get_sweep():\n    return dict(config='c', "
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 
 
@@ -131,6 +135,20 @@ def test_a_sweep_file_is_read(tmp_path):
         ("def get_sweep():\n    return dict(config='c', row={})", "did you mean rows?"),
         ("def get_sweep():\n    return dict(config='c', rows={})", "at least one row"),
         ("def get_sweep():\n    return dict(rows={'a': {}})", "config"),
+        ("def get_sweep():\n    return {}['size']", "fails: KeyError: 'size'"),
+        ("exit()", "fails: it calls exit()"),
+        ("def get_sweep():\n    raise SystemExit(0)", "fails: it calls exit()"),
+        ("def get_sweep():\n    return None", "get_sweep() returns NoneType, not a dict"),
+        ("def get_sweep():\n    return ['a']", "get_sweep() returns list, not a dict"),
+        ("def get_sweep():\n    return {3: 'a'}", "there is no field 3; did you mean"),
+        (RETURNS + "rows=['a'])", "rows is ['a'], not a dict of names"),
+        (RETURNS + "rows={'a': 3})", "rows: 'a' is 3, not a dict of overrides"),
+        (RETURNS + "rows={3: {}})", "rows has the name 3; write a text"),
+        (RETURNS + "rows={'..': {}})", "rows has the name '..'"),
+        (RETURNS + "rows={'a': {}}, also={'b': None})", "also: 'b' is None, not a dict"),
+        (RETURNS + "rows={'a': {}}, metrics='loss')", "metrics is 'loss'; give a list of names"),
+        (RETURNS + "rows={'a': {}}, seeds='3')", "seeds is '3'"),
+        (RETURNS + "rows={'a': {}}, base=[1])", "base is [1], not a dict"),
     ],
 )
 def test_a_wrong_sweep_file_is_told(tmp_path, text, message):
@@ -139,6 +157,47 @@ def test_a_wrong_sweep_file_is_told(tmp_path, text, message):
     with pytest.raises(tj.UserError) as caught:
         load_sweep(path)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (lambda base: None, "rows of the sweep: ValueError: rows is None, not a dict"),
+        (lambda base: {3: {}}, "rows of the sweep: ValueError: rows has the name 3"),
+        (lambda base: 1 / 0, "rows of the sweep: ZeroDivisionError: division by zero"),
+        (lambda base: sys.exit(0), "rows of the sweep: it calls exit()"),
+    ],
+)
+def test_rows_that_cannot_be_made_are_told(sweep, rows, message):
+    with pytest.raises(tj.UserError) as caught:
+        Sweep(sweep.config, rows, sweep.base).configs({})
+    assert message in str(caught.value)
+
+
+def test_a_metric_that_no_run_will_have_is_refused_before_any_training(sweep, tmp_path):
+    misspelt = Sweep(sweep.config, {"a": {}}, sweep.base, metrics=["losss"])
+    with pytest.raises(tj.UserError, match="row 'a': task language_modeling has no metric 'losss'"):
+        run_sweep(misspelt, tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_validation_records_no_other_metrics_than_its_task_names(trained_workdir):
+    lines = (trained_workdir / "metrics.jsonl").read_text().splitlines()
+    valid = [record for record in map(json.loads, lines) if record["split"] == "valid"][-1]
+    others = {"step", "split", "time", "overlong", *score_translations(["a"], ["a"])}
+    assert valid.keys() - others == {*TASKS["translation"].metrics}
+
+
+def test_tables_are_not_written_through_links(swept, tmp_path):
+    """Those in a folder that somebody else has prepared."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    names = ("table.txt", "table.md", "table.csv", "table.png")
+    for name in names:
+        (tmp_path / name).symlink_to(precious)
+    write_tables(swept[1], tmp_path)
+    assert precious.read_text() == "mine"
+    assert not any((tmp_path / name).is_symlink() for name in names)
 
 
 def test_a_missing_sweep_file_is_told(tmp_path):

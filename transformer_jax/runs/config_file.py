@@ -1,4 +1,4 @@
-"""Running a config file: Python with a `get_config()`."""
+"""Running a user's file of Python: a config file with its `get_config()`, a sweep file likewise."""
 
 import contextlib
 import importlib
@@ -12,33 +12,58 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 
+_EXAMPLES = {"config": "configs/", "sweep": "experiments/sweeps/"}
+
 
 def run_config_file(path: str | Path) -> dict[Any, Any]:
     """What `get_config()` of a file returns, as nested dicts.
 
-    The file may import its siblings by name (`from wmt14_en_de_base import get_config`), whatever
-    the current directory is: like a script's, its folder stands first on the import path.
-
     Raises:
       UserError: no such file, it fails, or it has no get_config that returns a ConfigDict.
     """
+    return run_file(path, "config", "get_config", ConfigDict).to_dict()
+
+
+def run_file[Result](path: str | Path, kind: str, function: str, result: type[Result]) -> Result:
+    """What `function()` of a user's Python file returns.
+
+    The file may import its siblings by name (`from wmt14_en_de_base import get_config`), whatever
+    the current directory is: like a script's, its folder stands first on the import path.
+
+    Args:
+      path: of the file.
+      kind: what the file holds, for messages: "config" or "sweep".
+      function: its name, without arguments.
+      result: the type that it must return.
+
+    Raises:
+      UserError: no such file, it fails or calls exit(), or it has no such function of such a type.
+    """
     if not Path(path).is_file():
-        raise UserError(f"there is no config file {path}; see configs/ for what there is")
+        raise UserError(f"there is no {kind} file {path}; see {_EXAMPLES[kind]} for what there is")
+    with failing_as(f"{kind} file {path} fails"), _siblings_importable(Path(path)):
+        names = runpy.run_path(str(path))
+        found = names[function]() if function in names else None
+    if function not in names:
+        raise UserError(f"{kind} file {path} defines no {function}()")
+    if not isinstance(found, result):
+        returned, wanted = type(found).__name__, result.__name__
+        raise UserError(
+            f"{kind} file {path} fails: {function}() returns {returned}, not a {wanted}"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def failing_as(what: str) -> Iterator[None]:
+    """Around a user's code: whatever it raises, exit() too, becomes a UserError of one line."""
     try:
-        with _siblings_importable(Path(path)):
-            names = runpy.run_path(str(path))
-            config = names["get_config"]() if "get_config" in names else None
+        yield
     except SystemExit as error:
-        raise UserError(f"config file {path} fails: it calls exit()") from error
+        raise UserError(f"{what}: it calls exit()") from error
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"config file {path} fails: {reason}") from error
-    if "get_config" not in names:
-        raise UserError(f"config file {path} defines no get_config()")
-    if not isinstance(config, ConfigDict):
-        kind = type(config).__name__
-        raise UserError(f"config file {path} fails: get_config() returns {kind}, not a ConfigDict")
-    return config.to_dict()
+        raise UserError(f"{what}: {reason}") from error
 
 
 @contextlib.contextmanager

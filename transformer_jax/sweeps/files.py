@@ -7,7 +7,6 @@ dict with the fields of `Sweep`.
 import dataclasses
 import difflib
 import re
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.runs.config import load_config
+from transformer_jax.runs.config_file import failing_as, run_file
 
 Rows = Mapping[str, Mapping[str, Any]]
 
@@ -36,7 +36,7 @@ class Sweep:
         model under another config; None for a row whose model cannot be used so.
 
     Raises:
-      ValueError: there is no row or no seed.
+      ValueError: there is no row or no seed, or a field is not of its type.
     """
 
     config: str
@@ -47,8 +47,19 @@ class Sweep:
     also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.seeds < 1 or not self.rows:
-            raise ValueError("a sweep has at least one row and one seed")
+        if not isinstance(self.config, str):
+            raise ValueError(f"config is {self.config!r}, not the path of a config file")
+        if type(self.seeds) is not int or self.seeds < 1:
+            raise ValueError(f"seeds is {self.seeds!r}; a sweep has at least one seed")
+        if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
+            raise ValueError(f"metrics is {self.metrics!r}; give a list of names")
+        if not isinstance(self.base, Mapping):
+            raise ValueError(f"base is {self.base!r}, not a dict of overrides")
+        _check_overrides("also", self.also)
+        if not callable(self.rows):
+            _check_overrides("rows", self.rows)
+            if not self.rows:
+                raise ValueError("a sweep has at least one row")
 
     def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, ConfigDict]:
         """The config of each row; `overrides` go over `base`, the row's own go over both.
@@ -63,7 +74,10 @@ class Sweep:
         """
         rows = self.rows
         if callable(rows):
-            rows = rows(load_config(self.config, {**self.base, **overrides}))
+            base = load_config(self.config, {**self.base, **overrides})
+            with failing_as("rows of the sweep"):
+                rows = rows(base)
+                _check_overrides("rows", rows)
         if len({folder_name(name) for name in rows}) < len(rows):
             raise UserError("two names of rows differ in nothing but punctuation")
         rows = {name: own for name, own in rows.items() if re.search(chosen, name)}
@@ -78,24 +92,28 @@ class Sweep:
         return found
 
 
+def _check_overrides(field: str, given: Any) -> None:
+    """Raises ValueError unless it is {name: {"section.field": value}}."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{field} is {given!r}, not a dict of names and their overrides")
+    for name, own in given.items():
+        if not isinstance(name, str) or not folder_name(name).strip("."):
+            raise ValueError(f"{field} has the name {name!r}; write a text that can name a folder")
+        if not isinstance(own, Mapping):
+            raise ValueError(f"{field}: {name!r} is {own!r}, not a dict of overrides")
+
+
 def load_sweep(path: str | Path, **changes: Any) -> Sweep:
     """Reads a sweep file; `changes` replace its fields.
 
     Raises:
-      UserError: no such file, it fails, or its fields cannot be used.
+      UserError: no such file, it fails or calls exit(), or its fields cannot be used.
     """
-    if not Path(path).is_file():
-        raise UserError(f"there is no sweep file {path}; see experiments/ for what there is")
-    try:
-        given = runpy.run_path(str(path))["get_sweep"]()
-    except KeyError as error:
-        raise UserError(f"sweep file {path} defines no get_sweep()") from error
-    except Exception as error:
-        raise UserError(f"sweep file {path} fails: {type(error).__name__}: {error}") from error
+    given = run_file(path, "sweep", "get_sweep", dict)
     known = [field.name for field in dataclasses.fields(Sweep)]
     for name in given:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0)[0]
             raise UserError(f"sweep file {path}: there is no field {name}; did you mean {nearest}?")
     try:
         return Sweep(**{**given, **changes})

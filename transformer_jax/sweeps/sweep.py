@@ -4,6 +4,7 @@ A folder of a sweep's workdir holds each row; what is finished there is not done
 """
 
 import contextlib
+import difflib
 import json
 import logging
 import math
@@ -20,18 +21,20 @@ from ml_collections import ConfigDict
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, UserError
 from transformer_jax.runs import build
-from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.config import Settings, read_settings
+from transformer_jax.runs.config_file import failing_as
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.together import seeded, train_together
 from transformer_jax.runs.train import train
 from transformer_jax.runs.workdir import workdir_path
-from transformer_jax.runtime.files import write_whole
+from transformer_jax.runtime.files import replacing, write_whole
+from transformer_jax.scoring import METRICS
 from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.files import Sweep, folder_name
 from transformer_jax.sweeps.plot import draw_rows
 from transformer_jax.sweeps.tables import Row
-from transformer_jax.tools.pictures import read_records, save_figure
+from transformer_jax.tools.pictures import read_records
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ def run_sweep(
     load_modules(modules, workdir)
     rows: list[Row] = []
     configs = sweep.configs(overrides or {}, chosen)
+    for name, config in configs.items():
+        _check_metrics(sweep, name, read_settings(config))
     for number, (name, config) in enumerate(configs.items(), start=1):
         logger.info("row %d of %d: %s", number, len(configs), name)
         folder = workdir / folder_name(name)
@@ -82,9 +87,10 @@ def run_seeds(
     """Trains `count` seeds of a config together, in `workdir/seed_0` and so on, and writes the
     table of this one row; else as `run_sweep`."""
     workdir = workdir_path(workdir)
-    sweep = Sweep(config="", rows={workdir.name: {}}, seeds=count)
+    name = workdir.absolute().name
+    sweep = Sweep(config="", rows={name: {}}, seeds=count)
     try:
-        rows = [_row(sweep, workdir.name, config, workdir, count, modules)]
+        rows = [_row(sweep, name, config, workdir, count, modules)]
     except _Stopped:
         logger.info("stopped; the same command goes on")
         return []
@@ -92,12 +98,32 @@ def run_seeds(
     return rows
 
 
+def _check_metrics(sweep: Sweep, row: str, settings: Settings) -> None:
+    """Raises UserError where the sweep asks for a metric that the row's runs will not have."""
+    kind = build.task_kind(settings)
+    if not kind.metrics:
+        return
+    known = set(kind.metrics)
+    if metric := settings.task.metric or kind.metric:
+        with failing_as(f"task.metric {metric}, tried on one letter, fails"):
+            found = METRICS[metric](["a"], ["a"])
+        known |= {name for name, value in found.items() if not isinstance(value, str)}
+    for name in sweep.metrics:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            raise UserError(
+                f"row {row!r}: task {settings.task.name} has no metric {name!r}; "
+                f"did you mean {nearest}?"
+            )
+
+
 def write_tables(rows: Sequence[Row], workdir: Path) -> None:
     """Writes table.txt, table.md, table.csv and table.png into a workdir."""
     ways = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
     for ending, write in ways.items():
-        (workdir / f"table.{ending}").write_text(write(rows).rstrip() + "\n", encoding="utf-8")
-    save_figure(draw_rows(rows), workdir / "table.png")
+        write_whole(workdir / f"table.{ending}", write(rows).rstrip() + "\n")
+    with replacing(workdir / "table.png") as file:
+        draw_rows(rows).savefig(file, format="png")
 
 
 def _row(

@@ -55,24 +55,37 @@ _FINE_TUNING_DEFAULTS: dict[str, Any] = {
 }
 """Likewise (appendix A.3)."""
 
+_TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
+
 TASKS: Registry[TaskKind] = Registry(
     "task.name",
     {
-        "translation": TaskKind(Translation.build, _PAIRS, metric="bleu"),
-        "seq2seq": TaskKind(Translation.build, _PAIRS, metric="exact_match"),
-        "language_modeling": TaskKind(LanguageModeling.build, _TEXT, defaults=_GPT_DEFAULTS),
-        "masked_lm": TaskKind(MaskedLanguageModeling.build, _TEXT, defaults=_BERT_DEFAULTS),
+        "translation": TaskKind(Translation.build, _PAIRS, metric="bleu", metrics=_TOKEN_METRICS),
+        "seq2seq": TaskKind(
+            Translation.build, _PAIRS, metric="exact_match", metrics=_TOKEN_METRICS
+        ),
+        "language_modeling": TaskKind(
+            LanguageModeling.build,
+            _TEXT,
+            defaults=_GPT_DEFAULTS,
+            metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
+        ),
+        "masked_lm": TaskKind(
+            MaskedLanguageModeling.build, _TEXT, defaults=_BERT_DEFAULTS, metrics=_TOKEN_METRICS
+        ),
         "classification": TaskKind(
             Classification.build,
             {"text": ("text", "pair")},
             {"label": lambda label: [label]},
             _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
+            metrics=("loss", "accuracy", "f1", "matthews", "num_examples"),
         ),
         "tagging": TaskKind(
             Tagging.build,
             _TEXT,
             {"tags": str.split},
             _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
+            metrics=("loss", "accuracy", "words", "num_examples"),
         ),
     },
 )

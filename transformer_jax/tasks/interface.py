@@ -181,6 +181,8 @@ class TaskKind:
         of an example.
       defaults: {"section.field": value} of configs of this task, in place of the dataclasses' own.
       metric: the entry of `scoring.METRICS` that compares its outputs; None: it compares no texts.
+      metrics: names of all numbers that a validation records, but for those of `metric`; empty
+        where they are not known beforehand.
     """
 
     build: Callable[[TaskParts], Task]
@@ -188,3 +190,4 @@ class TaskKind:
     labels: Mapping[str, Callable[[str], Iterable[str]]] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metric: str | None = None
+    metrics: tuple[str, ...] = ()
