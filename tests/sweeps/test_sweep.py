@@ -10,7 +10,8 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.sweeps.files import Sweep, load_sweep
-from transformer_jax.sweeps.sweep import run_seeds, run_sweep, write_tables
+from transformer_jax.sweeps.folder import write_tables
+from transformer_jax.sweeps.sweep import run_seeds, run_sweep
 from transformer_jax.tasks import TASKS
 
 RETURNS = "def get_sweep():\n    return dict(config='c', "

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.runs.workdir import MARK, require_own
+from transformer_jax.runs.workdir import RUN, Kind, require_own
 from transformer_jax.runtime.files import open_to_append
 
 logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def sole_writer(workdir: Path) -> Iterator[None]:
-    """Locks a workdir, which is made and marked if absent; the lock ends with this process at the
-    latest.
+def sole_writer(workdir: Path, kind: Kind = RUN) -> Iterator[None]:
+    """Locks a workdir, or the folder of another kind, which is made and marked if absent; the lock
+    ends with this process at the latest.
 
     Of a job's processes the first one locks it for all.
 
@@ -28,15 +28,15 @@ def sole_writer(workdir: Path) -> Iterator[None]:
         written, or it holds files of others (`workdir.require_own`).
     """
     with contextlib.ExitStack() as held:
-        hosts.from_primary(lambda: _lock(workdir, held))
+        hosts.from_primary(lambda: _lock(workdir, kind, held))
         yield
 
 
-def _lock(workdir: Path, held: contextlib.ExitStack) -> None:
+def _lock(workdir: Path, kind: Kind, held: contextlib.ExitStack) -> None:
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        require_own(workdir)
-        file = held.enter_context(open_to_append(workdir / MARK))
+        require_own(workdir, kind)
+        file = held.enter_context(open_to_append(workdir / kind.mark))
     except OSError as error:
         raise UserError(f"cannot write to {workdir}: {error.strerror}") from error
     try:

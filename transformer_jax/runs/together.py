@@ -33,6 +33,7 @@ from transformer_jax.runs.workdir import (
     CONFIG,
     TOGETHER,
     TOKENIZER,
+    require_own,
     workdir_path,
 )
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
@@ -78,7 +79,10 @@ def train_together(
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
     _check_same_replicas(configs, workdir, checkpoints)
     with contextlib.ExitStack() as open_folders:
-        for folder in (common, *(workdir / name for name in configs)):
+        folders = [common, *(workdir / name for name in configs)]
+        for folder in folders:
+            require_own(folder)  # all of them, before the first is marked
+        for folder in folders:
             open_folders.enter_context(sole_writer(folder))
         open_folders.enter_context(checkpoints)
         prepare(first, common, checkpoints, examples, named)

@@ -12,8 +12,13 @@
 
 The workdir of replicas trained together holds such a workdir for each, and `together/`, with the
 checkpoints of all on the way.
+
+The folder of a sweep, and of each of its rows, has a mark of its own and holds
+
+    table.*, result.json, seconds   what was measured
 """
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -31,16 +36,38 @@ METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TOGETHER = "together"
 
-_WRITTEN = (
-    CONFIG,
-    MODULES,
-    TOKENIZER,
-    CHECKPOINTS,
-    METRICS,
-    TENSORBOARD,
-    PREDICTIONS,
-    PROFILE,
-    TOGETHER,
+RESULT = "result.json"
+SECONDS = "seconds"
+TABLE = "table"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What this program may make of a folder.
+
+    Attributes:
+      name: for messages.
+      mark: the file that says so.
+      written: all else that is written there.
+    """
+
+    name: str
+    mark: str
+    written: tuple[str, ...]
+
+
+RUN = Kind(
+    "run",
+    MARK,
+    (
+        *(CONFIG, MODULES, TOKENIZER, CHECKPOINTS, METRICS, TENSORBOARD, PREDICTIONS, PROFILE),
+        TOGETHER,
+    ),
+)
+SWEEP = Kind(
+    "sweep",
+    ".transformer_jax_sweep",
+    (RESULT, SECONDS, *(f"{TABLE}.{ending}" for ending in ("txt", "md", "csv", "png"))),
 )
 
 
@@ -53,16 +80,36 @@ def workdir_path(workdir: str | Path) -> Path:
     return Path(workdir)
 
 
-def require_own(workdir: Path) -> None:
-    """Raises UserError where a workdir without the mark holds what a run would overwrite.
+def require_own(folder: Path, kind: Kind = RUN) -> None:
+    """Raises UserError where a folder without the mark of its kind holds what would be overwritten,
+    or is one of another kind, or lies within a run's workdir.
 
-    Runs of versions that set no mark are known by their checkpoints.
+    What versions that set no marks have made is known by its checkpoints.
     """
-    if os.path.lexists(workdir / MARK) or step_folders(workdir / CHECKPOINTS):
+    if _is_own(folder, kind):
         return
-    for name in _WRITTEN:
-        if os.path.lexists(workdir / name):
+    for other in (RUN, SWEEP):
+        if _is_own(folder, other):
             raise UserError(
-                f"{workdir} holds {name}, and no mark that a run here made it; it is kept: "
+                f"{folder} holds a {other.name}; choose another --workdir for a {kind.name}"
+            )
+    if _is_own(folder.absolute().parent, RUN):
+        raise UserError(f"{folder.absolute().parent} holds a run; choose a --workdir outside of it")
+    for name in dict.fromkeys((*RUN.written, *kind.written)):
+        if os.path.lexists(folder / name):
+            raise UserError(
+                f"{folder} holds {name}, and no mark that a {kind.name} here made it; it is kept: "
                 "choose a new or an empty folder as --workdir"
             )
+
+
+def _is_own(folder: Path, kind: Kind) -> bool:
+    if os.path.lexists(folder / kind.mark):
+        return True
+    if kind is RUN:
+        return bool(step_folders(folder / CHECKPOINTS))
+    measured = (f"{row}{name}" for row in ("", "*/") for name in (RESULT, SECONDS))
+    trained = (f"{runs}/{CHECKPOINTS}" for runs in ("*", "*/*", "*/*/*"))
+    return any(any(folder.glob(pattern)) for pattern in measured) and any(
+        step_folders(checkpoints) for pattern in trained for checkpoints in folder.glob(pattern)
+    )

@@ -3,14 +3,12 @@
 A folder of a sweep's workdir holds each row; what is finished there is not done again.
 """
 
-import contextlib
 import difflib
 import json
 import logging
 import math
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import batched
 from pathlib import Path
 from typing import Any
@@ -25,14 +23,14 @@ from transformer_jax.runs.config import Settings, read_settings
 from transformer_jax.runs.config_file import failing_as
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.run import Run
+from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.together import seeded, train_together
 from transformer_jax.runs.train import train
-from transformer_jax.runs.workdir import workdir_path
-from transformer_jax.runtime.files import replacing, write_whole
+from transformer_jax.runs.workdir import RESULT, SECONDS, SWEEP, workdir_path
+from transformer_jax.runtime.files import write_whole
 from transformer_jax.scoring import METRICS
-from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.files import Sweep, folder_name
-from transformer_jax.sweeps.plot import draw_rows
+from transformer_jax.sweeps.folder import kept_row, stopwatch, write_tables
 from transformer_jax.sweeps.tables import Row
 from transformer_jax.tools.pictures import read_records
 
@@ -69,15 +67,18 @@ def run_sweep(
     configs = sweep.configs(overrides or {}, chosen)
     for name, config in configs.items():
         _check_metrics(sweep, name, read_settings(config))
-    for number, (name, config) in enumerate(configs.items(), start=1):
-        logger.info("row %d of %d: %s", number, len(configs), name)
-        folder = workdir / folder_name(name)
-        try:
-            rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds, modules))
-        except _Stopped:
-            logger.info("stopped at row %s; the same command goes on", name)
-            return rows
-        write_tables(rows, workdir)
+    with sole_writer(workdir, SWEEP):
+        for number, (name, config) in enumerate(configs.items(), start=1):
+            logger.info("row %d of %d: %s", number, len(configs), name)
+            folder = workdir / folder_name(name)
+            try:
+                with sole_writer(folder, SWEEP):
+                    row = _row(sweep, name, config, folder, at_once or sweep.seeds, modules)
+            except _Stopped:
+                logger.info("stopped at row %s; the same command goes on", name)
+                return rows
+            rows.append(row)
+            write_tables(rows, workdir)
     return rows
 
 
@@ -89,12 +90,13 @@ def run_seeds(
     workdir = workdir_path(workdir)
     name = workdir.absolute().name
     sweep = Sweep(config="", rows={name: {}}, seeds=count)
-    try:
-        rows = [_row(sweep, name, config, workdir, count, modules)]
-    except _Stopped:
-        logger.info("stopped; the same command goes on")
-        return []
-    write_tables(rows, workdir)
+    with sole_writer(workdir, SWEEP):
+        try:
+            rows = [_row(sweep, name, config, workdir, count, modules)]
+        except _Stopped:
+            logger.info("stopped; the same command goes on")
+            return []
+        write_tables(rows, workdir)
     return rows
 
 
@@ -117,42 +119,20 @@ def _check_metrics(sweep: Sweep, row: str, settings: Settings) -> None:
             )
 
 
-def write_tables(rows: Sequence[Row], workdir: Path) -> None:
-    """Writes table.txt, table.md, table.csv and table.png into a workdir."""
-    ways = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
-    for ending, write in ways.items():
-        write_whole(workdir / f"table.{ending}", write(rows).rstrip() + "\n")
-    with replacing(workdir / "table.png") as file:
-        draw_rows(rows).savefig(file, format="png")
-
-
 def _row(
     sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
 ) -> Row:
     """A row, from its folder where it is finished; `_Stopped` where its training was."""
-    kept = folder / "result.json"
+    kept = folder / RESULT
     also = {each: dict(changes) for each, changes in sweep.also.items()}
     asked = {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
-    if (row := _kept_row(kept, name, asked)) is not None:
+    if (row := kept_row(kept, name, asked)) is not None:
         return row
-    folder.mkdir(parents=True, exist_ok=True)
-    with _stopwatch(folder / "seconds") as seconds:
+    with stopwatch(folder / SECONDS) as seconds:
         runs = dict(_trained(seeded(config, sweep.seeds), folder, at_once, modules))
         result = _measured(sweep, runs, min(at_once, sweep.seeds)) | {"seconds": seconds()}
     write_whole(kept, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
     return Row(name, **result)
-
-
-def _kept_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
-    """The finished row that a file keeps; None where it keeps none, or another one."""
-    if not path.exists():
-        return None
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        return Row(name, **result["row"]) if result["asked"] == asked else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        logger.warning("%s is damaged or of an earlier version; it is measured again", path)
-        return None
 
 
 def _trained(
@@ -226,24 +206,6 @@ def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
     examples, mesh = open_split(settings.data, "valid"), build.mesh_for_use(settings)
     evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
     return float(evaluator.loss_metrics(run.params)["loss"])
-
-
-@contextlib.contextmanager
-def _stopwatch(path: Path) -> Iterator[Callable[[], float]]:
-    """Gives a function that returns the seconds spent so far, earlier starts' included."""
-    try:
-        before = float(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        before = 0.0
-    start = time.perf_counter()
-
-    def seconds() -> float:
-        return before + time.perf_counter() - start
-
-    try:
-        yield seconds
-    finally:
-        write_whole(path, f"{seconds():.1f}\n")
 
 
 class _Stopped(Exception):
