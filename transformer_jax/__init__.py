@@ -11,9 +11,9 @@ Nothing heavy is imported until one of these names is used, so that the shell an
 from importlib import import_module
 from typing import Any
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Stopped, UserError
 
-__all__ = ["Sweep", "UserError", "config", "load", "sweep", "train"]
+__all__ = ["Stopped", "Sweep", "UserError", "config", "load", "sweep", "train"]
 
 _LAZY = {
     "Sweep": ("transformer_jax.sweeps.files", "Sweep"),

@@ -2,6 +2,14 @@
 
 import sys
 
-from transformer_jax.cli.main import main
+try:
+    from transformer_jax.cli import interrupts
 
-sys.exit(main())
+    interrupts.install()
+    from transformer_jax.cli.main import main
+
+    status = main()
+    interrupts.end_at_once()
+except KeyboardInterrupt:  # while the program is imported
+    status = 130
+sys.exit(status)

@@ -1,4 +1,4 @@
-"""What a user got wrong, told in one line."""
+"""What a user got wrong, told in one line; and a run that was told to stop."""
 
 
 class UserError(Exception):
@@ -10,3 +10,7 @@ class UserError(Exception):
 
 class DivergedError(UserError):
     """The loss of a run is no longer finite."""
+
+
+class Stopped(Exception):
+    """A SIGTERM ended a run before its last step: its state is saved, and the same call goes on."""

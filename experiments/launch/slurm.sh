@@ -12,4 +12,7 @@
 #SBATCH --requeue
 #SBATCH --open-mode=append
 
-exec srun --kill-on-bad-exit=1 .venv/bin/python -m transformer_jax "$@" --distributed
+srun --kill-on-bad-exit=1 .venv/bin/python -m transformer_jax "$@" --distributed
+status=$?
+if [ "$status" -eq 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$status"

@@ -263,7 +263,7 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate()
     stopped = kill_resume.last_checkpoint(workdir)
-    assert (process.returncode, out) == (0, "")
+    assert (process.returncode, out) == (75, "")
     assert f"{workdir} goes on from step {saved}" in err
     assert f"stopped by SIGTERM at step {stopped}, saved; the same command goes on" in err
     assert saved < stopped < 30

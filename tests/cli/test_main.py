@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_jax.cli import verbs
+from transformer_jax.cli import interrupts, verbs
 from transformer_jax.cli.main import main
 from transformer_jax.cli.messages import log_to_stderr
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Stopped, UserError
 
 # A shell whose `predict` gives every line back in capitals, through no model.
 CAPITALS = """
@@ -102,6 +102,28 @@ def test_an_interrupt_is_quiet(api, capsys):
     api.load = load
     assert main(["evaluate", "--workdir=x"]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_an_error_that_an_interrupt_became_is_quiet(api, capsys, monkeypatch):
+    def load(*_args, **_options):
+        raise SystemError("<built-in> returned a result with an exception set")
+
+    api.load = load
+    with pytest.raises(SystemError):
+        main(["evaluate", "--workdir=x"])
+    monkeypatch.setattr(interrupts, "came", lambda: True)
+    assert main(["evaluate", "--workdir=x"]) == 130
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_that_is_stopped_is_resumable(api, caplog):
+    def train(config, workdir, modules):
+        raise Stopped("stopped by SIGTERM at step 3, saved; the same command goes on")
+
+    api.train = train
+    with caplog.at_level("INFO", logger="transformer_jax"):
+        assert main(["train", "--config=configs/quickstart.py", "--workdir=runs/stopped"]) == 75
+    assert caplog.messages == ["stopped by SIGTERM at step 3, saved; the same command goes on"]
 
 
 def test_predict_writes_one_line_for_each_in_order():

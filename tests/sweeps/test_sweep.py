@@ -84,23 +84,24 @@ def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
     assert "seeds" in (workdir / "table.txt").read_text()
 
 
-def test_a_stopped_sweep_goes_on(sweep, swept, tmp_path, monkeypatch):
-    """As after a SIGTERM, which leaves a run before its last step."""
-    import transformer_jax.sweeps.sweep as module
-
-    def stopped(configs, folder, modules):
-        runs = trained(configs, folder, modules)
-        return {name: run.__class__(**{**vars(run), "step": 1}) for name, run in runs.items()}
-
-    trained = module._train_group
-    one = Sweep(sweep.config, {"as it is": {}}, sweep.base, seeds=2)
+def test_sigterm_stops_a_whole_sweep_which_goes_on(sweep, swept, tmp_path, monkeypatch):
+    rows = {"as it is": {}, "never reached": {}}
+    two = Sweep(sweep.config, rows, sweep.base, seeds=2)
     shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
     (tmp_path / "as_it_is" / "result.json").unlink()
+    started = []
+
+    def stopped(configs, folder, modules):
+        started.append(folder.name)
+        raise tj.Stopped("stopped by SIGTERM at step 1")
+
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_train_group", stopped)
-        assert run_sweep(one, tmp_path) == []
-        assert not (tmp_path / "table.txt").exists()
-    (row,) = run_sweep(one, tmp_path)
+        patch.setattr("transformer_jax.sweeps.sweep.train_together", stopped)
+        with pytest.raises(tj.Stopped):
+            run_sweep(two, tmp_path)
+    assert started == ["as_it_is"]
+    assert not (tmp_path / "table.txt").exists()
+    (row,) = run_sweep(two, tmp_path, chosen="as it is")
     assert row.metrics == {"loss": swept[1][0].metrics["loss"]}  # what the task is judged by
 
 

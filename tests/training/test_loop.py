@@ -1,6 +1,5 @@
 """The training loop among stand-ins: what happens when, and with which metrics."""
 
-import logging
 import math
 import os
 import signal
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Stopped, UserError
 from transformer_jax.training import loop as loop_module
 from transformer_jax.training.loop import Every, Loop, TrainConfig
 from transformer_jax.training.profiling import Profiler
@@ -205,7 +204,7 @@ def test_a_loss_that_is_not_finite_is_not_evaluated():
     assert ("evaluate", 4) not in parts.events
 
 
-def test_sigterm_ends_the_loop_with_the_step_saved(caplog):
+def test_sigterm_ends_the_loop_with_the_step_saved():
     parts = Parts()
 
     def before_step(step):
@@ -214,12 +213,12 @@ def test_sigterm_ends_the_loop_with_the_step_saved(caplog):
 
     parts.before_step = before_step
     handler = signal.getsignal(signal.SIGTERM)
-    with caplog.at_level(logging.INFO, logger="transformer_jax"):
-        assert parts.loop().run(State(0), start=0, num_steps=10) == State(3)
+    told = "stopped by SIGTERM at step 3, saved; the same command goes on"
+    with pytest.raises(Stopped, match=told):
+        parts.loop().run(State(0), start=0, num_steps=10)
     assert parts.saved == {3: None}
     assert parts.events[-1] == ("wait", 3)
     assert list(parts.metrics("train")) == [3]
-    assert "stopped by SIGTERM at step 3, saved; the same command goes on" in caplog.messages
     assert signal.getsignal(signal.SIGTERM) is handler
 
 

@@ -2,20 +2,22 @@
 
 import argparse
 import errno
+import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax.cli import verbs
+from transformer_jax.cli import interrupts, verbs
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import parse
-from transformer_jax.errors import UserError
+from transformer_jax.errors import Stopped, UserError
 from transformer_jax.runtime.host_memory import keep_freed_memory
 
+logger = logging.getLogger(__name__)
+
 USER_ERROR = 2
-LOST_PROCESS = 75  # sysexits' EX_TEMPFAIL: the same command may succeed
-INTERRUPTED = 130
+RESUMABLE = 75  # sysexits' EX_TEMPFAIL: the same command goes on
 BROKEN_PIPE = 141
 
 FOR_THE_USER_TO_MEND = {
@@ -26,9 +28,11 @@ FOR_THE_USER_TO_MEND = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb: 0, or 2 and one line on stderr where the user got something wrong.
+    """Runs one verb: 0 once what it asks for is done, or 2 and one line on stderr where the user
+    got something wrong.
 
-    An interrupt (130) and a reader that went away (141), such as `head`, are quiet.
+    A run that SIGTERM stopped is saved, and the same command goes on (75). An interrupt (130) and a
+    reader that went away (141), such as `head`, are quiet.
     """
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
@@ -43,19 +47,30 @@ def _run(args: argparse.Namespace) -> int:
     try:
         getattr(verbs, args.verb)(args)
         sys.stdout.flush()
-    except UserError as error:
-        return _fail(str(error))
-    except BrokenPipeError:
-        # The interpreter flushes stdout once more on its way out, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except OSError as error:
-        if error.errno not in FOR_THE_USER_TO_MEND:
-            raise
-        return _fail(str(error))
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return interrupts.INTERRUPTED
+    except Exception as error:
+        if interrupts.came():  # in the middle of compiled code, which made another error of it
+            return interrupts.INTERRUPTED
+        return _status_of(error)
     return 0
+
+
+def _status_of(error: Exception) -> int:
+    """The exit status that an error has, once it is told; raises it where it is the program's."""
+    match error:
+        case Stopped():
+            logger.info("%s", error)
+            return RESUMABLE
+        case UserError():
+            return _fail(str(error))
+        case BrokenPipeError():
+            # The interpreter flushes stdout once more on its way out, and would complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return BROKEN_PIPE
+        case OSError() if error.errno in FOR_THE_USER_TO_MEND:
+            return _fail(str(error))
+    raise error
 
 
 def _run_one_of_many(args: argparse.Namespace) -> int:
@@ -68,11 +83,11 @@ def _run_one_of_many(args: argparse.Namespace) -> int:
     except hosts.LostProcess as error:
         reason = str(error).splitlines()[0]
         _fail(f"lost another process ({reason}); start the job again: its last checkpoint is there")
-        status = LOST_PROCESS
+        hosts.leave(RESUMABLE)
     except Exception:
         traceback.print_exc()
-        status = 1
-    if status:
+        hosts.leave(1)
+    if status not in (0, RESUMABLE):  # these all processes have, and end together
         hosts.leave(status)
     return status
 

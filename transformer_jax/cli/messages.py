@@ -4,6 +4,8 @@ import logging
 import os
 import sys
 
+from transformer_jax.cli import interrupts
+
 PACKAGE = "transformer_jax"
 
 
@@ -26,7 +28,7 @@ def _tell_unless_left_over(unraisable: "sys.UnraisableHookArgs") -> None:
     below Python report to an event loop that is gone."""
     error = unraisable.exc_value
     if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-        sys.__unraisablehook__(unraisable)
+        interrupts.unraisable(unraisable)
 
 
 def _worth_showing(record: logging.LogRecord) -> bool:

@@ -55,8 +55,7 @@ def sweep(args: argparse.Namespace) -> None:
 def _print_table(rows: list[Any]) -> None:
     from transformer_jax.sweeps.tables import as_text
 
-    if rows:
-        print(as_text(rows))
+    print(as_text(rows))
 
 
 def evaluate(args: argparse.Namespace) -> None:

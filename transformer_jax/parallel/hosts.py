@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -139,7 +139,7 @@ def catch_sigterm() -> Iterator[Callable[[int], bool]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def leave(status: int) -> None:
+def leave(status: int) -> NoReturn:
     """Ends this process at once; the usual exit would wait for the other processes."""
     sys.stdout.flush()
     sys.stderr.flush()

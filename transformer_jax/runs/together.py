@@ -60,12 +60,12 @@ def train_together(
       modules: the user's own, with components that the configs name (`runs.modules`).
 
     Returns:
-      The runs, by name. After a SIGTERM they are not finished, and only the joint checkpoint is
-      kept; the same call goes on.
+      The runs, by name.
 
     Raises:
       UserError: a config, its data or a module cannot be used, the configs differ in more, the
         workdir holds other runs, or no replica's loss is finite any longer.
+      Stopped: a SIGTERM came; the joint checkpoint is kept, and the same call goes on.
     """
     keep_freed_memory()
     use_compilation_cache()
@@ -93,8 +93,7 @@ def train_together(
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         replicas = Replicas(list(members.values()), list(members), workdir, task, examples)
         state = fit(replicas, checkpoints)
-        if int(state.step[0]) >= settings.train.num_steps:
-            replicas.divide(state, checkpoints.data_state("latest"))
+        replicas.divide(state, checkpoints.data_state("latest"))
     runs = {}
     for i, (name, config) in enumerate(configs.items()):
         params = replicas.engine.replica(state.params, i)

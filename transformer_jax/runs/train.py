@@ -61,6 +61,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     Raises:
       UserError: the config, its data or a module cannot be used, the workdir holds another run, or
         the loss is no longer finite.
+      Stopped: a SIGTERM came; the state is saved, and the same call goes on.
     """
     keep_freed_memory()
     use_compilation_cache()

@@ -56,10 +56,11 @@ def run_sweep(
       modules: the user's own, with components that configs name (`runs.modules`).
 
     Returns:
-      The rows, as far as they are finished: after a SIGTERM not all.
+      The rows.
 
     Raises:
       UserError: a config, its data or a module cannot be used, or the workdir holds another sweep.
+      Stopped: a SIGTERM came while a row was trained; the same call goes on.
     """
     workdir = workdir_path(workdir)
     load_modules(modules, workdir)
@@ -71,13 +72,8 @@ def run_sweep(
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
             folder = workdir / folder_name(name)
-            try:
-                with sole_writer(folder, SWEEP):
-                    row = _row(sweep, name, config, folder, at_once or sweep.seeds, modules)
-            except _Stopped:
-                logger.info("stopped at row %s; the same command goes on", name)
-                return rows
-            rows.append(row)
+            with sole_writer(folder, SWEEP):
+                rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds, modules))
             write_tables(rows, workdir)
     return rows
 
@@ -91,11 +87,7 @@ def run_seeds(
     name = workdir.absolute().name
     sweep = Sweep(config="", rows={name: {}}, seeds=count)
     with sole_writer(workdir, SWEEP):
-        try:
-            rows = [_row(sweep, name, config, workdir, count, modules)]
-        except _Stopped:
-            logger.info("stopped; the same command goes on")
-            return []
+        rows = [_row(sweep, name, config, workdir, count, modules)]
         write_tables(rows, workdir)
     return rows
 
@@ -122,7 +114,7 @@ def _check_metrics(sweep: Sweep, row: str, settings: Settings) -> None:
 def _row(
     sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
 ) -> Row:
-    """A row, from its folder where it is finished; `_Stopped` where its training was."""
+    """A row, from its folder where it is finished."""
     kept = folder / RESULT
     also = {each: dict(changes) for each, changes in sweep.also.items()}
     asked = {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
@@ -148,8 +140,6 @@ def _trained(
         except DivergedError as error:
             logger.warning("%s", error)
         for name, run in runs.items():
-            if run is not None and run.step < run.config.train.num_steps:
-                raise _Stopped
             yield place / name, run
 
 
@@ -206,7 +196,3 @@ def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
     examples, mesh = open_split(settings.data, "valid"), build.mesh_for_use(settings)
     evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
     return float(evaluator.loss_metrics(run.params)["loss"])
-
-
-class _Stopped(Exception):
-    """A SIGTERM came."""

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import logging
 import operator
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import numpy as np
 
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
-from transformer_jax.errors import DivergedError
+from transformer_jax.errors import DivergedError, Stopped
 from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.parallel import hosts
@@ -21,8 +20,6 @@ from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +116,10 @@ class Loop:
     every: Every
 
     def run(self, state: TrainState, start: int, num_steps: int) -> TrainState:
-        """Trains from update `start` to `num_steps`, or to a SIGTERM; the state is then saved.
+        """Trains from update `start` to `num_steps`; the state is then saved.
 
         Raises:
+          Stopped: after a SIGTERM, as soon as the state of the step that it came in is saved.
           DivergedError: the loss is no longer finite; of replicas, no loss is. Nothing of that step
             is saved.
         """
@@ -147,7 +145,7 @@ class Loop:
             self.profiler.close()
             self.checkpoints.wait()
         if stopped:
-            logger.info("stopped by SIGTERM at step %d, saved; the same command goes on", step)
+            raise Stopped(f"stopped by SIGTERM at step {step}, saved; the same command goes on")
         return state
 
     def _record(self, step: int, meter: "Meter") -> None:
