@@ -268,6 +268,7 @@ def test_a_flipped_bit_in_any_file_is_found(run):
         "params",
         "training",
         "data",
+        "provenance",
         "metrics",
     }
     for path in files:

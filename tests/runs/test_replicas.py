@@ -14,6 +14,7 @@ import pytest
 from ml_collections import ConfigDict
 
 import transformer_jax as tj
+from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.runs.together import seeded, train_together
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
@@ -92,6 +93,8 @@ def test_each_replica_leaves_a_whole_workdir(together):
     assert loaded.step == runs["fast"].step == STEPS
     assert_same_arrays(loaded.params, runs["fast"].params)
     assert len(loaded.predict(["The dog "])) == 1
+    checkpoints = Checkpoints(workdir / "fast" / "checkpoints", loaded.settings.checkpoint)
+    assert {"training data", "tokenizer of text"} <= checkpoints.kept_provenance("latest").keys()
 
 
 def test_the_folder_of_all_names_them(together):

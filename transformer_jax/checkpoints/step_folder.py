@@ -1,10 +1,10 @@
 """The folder of one checkpoint: its items and how they are read.
 
 `params` (parameters), `training` (the rest of the state: step, optimizer moments, random key),
-`data` (the state of the data iterator) and `metrics` (the score) are separate items, so that
-parameters can be read alone. The arrays of an item are stored flat, by their path in the tree
-("encoder/layer_0/attention/query/kernel"): the files depend on neither Flax nor optax, and messages
-can name what does not fit.
+`data` (the state of the data iterator), `metrics` (the score) and `provenance` (what the run rests
+on) are separate items, so that parameters can be read alone. The arrays of an item are stored flat,
+by their path in the tree ("encoder/layer_0/attention/query/kernel"): the files depend on neither
+Flax nor optax, and messages can name what does not fit.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ from transformer_jax.errors import UserError
 # as one line, so nothing of Orbax needs to reach stderr.
 logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
-PARAMS, TRAINING, DATA, METRICS = ITEMS = ("params", "training", "data", "metrics")
+ITEMS = ("params", "training", "data", "metrics", "provenance")
+PARAMS, TRAINING, DATA, METRICS, PROVENANCE = ITEMS
 
 Leaves = dict[str, Any]
 """Arrays, or their shapes, by their path in the tree."""
@@ -104,6 +105,17 @@ def read_score(folder: Path) -> float | None:
         return None
     with _reading(folder / METRICS):
         return float(ocp.JsonCheckpointHandler(METRICS).restore(folder / METRICS)["score"])
+
+
+def read_provenance(folder: Path) -> dict[str, str]:
+    """Reads what the run rests on; nothing where the step was saved without."""
+    if not (folder / PROVENANCE).is_dir():
+        return {}
+    with _reading(folder / PROVENANCE):
+        kept = ocp.JsonCheckpointHandler().restore(folder / PROVENANCE)
+        if not all(isinstance(text, str) and text.isprintable() for text in kept.values()):
+            raise ValueError("it holds no descriptions")
+        return dict(kept)
 
 
 @contextlib.contextmanager

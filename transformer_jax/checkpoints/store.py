@@ -21,6 +21,7 @@ from transformer_jax.checkpoints.selection import Which, find_checkpoint, intact
 from transformer_jax.checkpoints.step_folder import (
     DATA,
     PARAMS,
+    PROVENANCE,
     TRAINING,
     Leaves,
     fill,
@@ -28,6 +29,7 @@ from transformer_jax.checkpoints.step_folder import (
     named_leaves,
     read_arrays,
     read_data,
+    read_provenance,
     split_state,
     step_folders,
 )
@@ -65,10 +67,15 @@ class Checkpoints:
     Reading changes nothing on disk and is safe while another process trains. Whatever is read has
     been compared with its SHA-256 manifest. `selection.find_checkpoint` says how `which` names a
     checkpoint, and how damaged ones are treated.
+
+    Attributes:
+      directory: where they lie.
+      provenance: what the run rests on, texts by name; kept in each checkpoint that is saved.
     """
 
     def __init__(self, directory: Path | str, config: CheckpointConfig):
         self.directory = Path(directory).absolute()
+        self.provenance: dict[str, str] = {}
         self._snapshots = self.directory / "snapshots"
         self._config = config
         self._opened: list[CheckpointWriter] = []
@@ -104,6 +111,7 @@ class Checkpoints:
             TRAINING: ocp.args.PyTreeSave(training),
             # A copy: the iterator goes on while this is written.
             DATA: ocp.args.JsonSave(json.loads(json.dumps(data_state))),
+            PROVENANCE: ocp.args.JsonSave(dict(self.provenance)),
         }
         scored = metrics is not None and not math.isnan(metrics["score"])
         full, *snapshots = self._writers()
@@ -149,6 +157,11 @@ class Checkpoints:
     def data_state(self, which: Which) -> Any:
         """The state of the data iterator; `which` and errors as for `restore`."""
         return read_data(find_checkpoint(self.directory, which))
+
+    def kept_provenance(self, which: Which) -> dict[str, str]:
+        """What the run rested on when that checkpoint was saved, empty where it does not say;
+        `which` and errors as for `restore`."""
+        return read_provenance(find_checkpoint(self.directory, which, (PROVENANCE,)))
 
     def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
         """Reads the parameters alone, (step, params); arguments and errors as for `restore`."""

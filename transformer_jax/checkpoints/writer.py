@@ -9,7 +9,13 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import PreservationPolicy
 
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.step_folder import DATA, PARAMS, TRAINING, step_folders
+from transformer_jax.checkpoints.step_folder import (
+    DATA,
+    PARAMS,
+    PROVENANCE,
+    TRAINING,
+    step_folders,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 
@@ -89,7 +95,8 @@ class CheckpointWriter:
         # Compression would take twice the processor time of all else in a save, and spare 8% of the
         # size.
         arrays = ocp.PyTreeCheckpointHandler(use_compression=False)
-        handlers = {PARAMS: arrays, TRAINING: arrays, DATA: ocp.JsonCheckpointHandler()}
+        handlers = {PARAMS: arrays, TRAINING: arrays}
+        handlers |= {item: ocp.JsonCheckpointHandler() for item in (DATA, PROVENANCE)}
         return ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
     def _write_manifest(self) -> None:

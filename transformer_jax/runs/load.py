@@ -7,7 +7,7 @@ import jax
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import rules
-from transformer_jax.runs import build
+from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.run import Run
@@ -32,7 +32,8 @@ def load(
       modules: the user's own, which the run needs (`runs.modules`).
 
     Raises:
-      UserError: there is no such run or checkpoint, it is damaged, or its modules are not given.
+      UserError: there is no such run or checkpoint, it is damaged, its tokenizers are not those
+        that it was trained with, or its modules are not given.
     """
     keep_freed_memory()
     use_compilation_cache()
@@ -50,6 +51,7 @@ def load(
     abstract = jax.eval_shape(task.init, jax.random.key(0))
     abstract = rules.shard(abstract, build.mesh_for_use(settings))
     checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
+    provenance.check_tokenizers(tokenizers, checkpoints, checkpoint, workdir)
     if average is None:
         step, params = checkpoints.restore_params(checkpoint, abstract)
     else:

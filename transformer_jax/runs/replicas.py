@@ -119,11 +119,13 @@ class Replicas:
 
         return evaluate_all
 
-    def divide(self, state: TrainState, data_state: Any) -> None:
-        """Saves each replica's part of the state in its own workdir."""
+    def divide(self, state: TrainState, checkpoints: Checkpoints) -> None:
+        """Saves each replica's part of the state and of the joint checkpoint in its own workdir."""
+        data_state = checkpoints.data_state("latest")
         for i, name in enumerate(self.names):
             place = data_state if self._same_batches else replica_state(data_state, i)
             own = Checkpoints(self.workdir / name / CHECKPOINTS, self.settings.checkpoint)
+            own.provenance = checkpoints.provenance
             with own:
                 own.save(int(state.step[i]), self.engine.replica(state, i), place)
 

@@ -12,7 +12,7 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.runs import build
+from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import (
     FIXED,
     Settings,
@@ -77,6 +77,7 @@ def train_together(
     settings = read_settings(first)
     examples = open_split(settings.data, "train")
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
+    checkpoints.provenance |= provenance.of_training(examples)
     _check_same_replicas(configs, workdir, checkpoints)
     with contextlib.ExitStack() as open_folders:
         folders = [common, *(workdir / name for name in configs)]
@@ -90,10 +91,11 @@ def train_together(
             _place_replica(config, workdir / name, common / TOKENIZER)
             record_modules(workdir / name, config, named)
         tokenizers = load_tokenizers(common / TOKENIZER)
+        checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         replicas = Replicas(list(members.values()), list(members), workdir, task, examples)
         state = fit(replicas, checkpoints)
-        replicas.divide(state, checkpoints.data_state("latest"))
+        replicas.divide(state, checkpoints)
     runs = {}
     for i, (name, config) in enumerate(configs.items()):
         params = replicas.engine.replica(state.params, i)

@@ -20,7 +20,7 @@ from transformer_jax.logs.records import newest_step
 from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
-from transformer_jax.runs import build
+from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import (
     Settings,
     check_same_run,
@@ -70,9 +70,11 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     settings = read_settings(config)
     examples = open_split(settings.data, "train")
     checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
+    checkpoints.provenance |= provenance.of_training(examples)
     with sole_writer(workdir), checkpoints:
         hosts.from_primary(lambda: prepare(config, workdir, checkpoints, examples, named))
         tokenizers = load_tokenizers(workdir / TOKENIZER)
+        checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         state = fit(OneRun(settings, workdir, task, examples), checkpoints)
     return Run(config, workdir, task, state.params, int(state.step))
@@ -95,20 +97,32 @@ def prepare(
       modules: that were given for the run.
 
     Raises:
-      UserError: the workdir holds another run, or a run whose checkpoints are gone, or the
-        tokenizers cannot be made.
+      UserError: the workdir holds another run, or one whose checkpoints or tokenizers are gone or
+        that was trained on other data, or the tokenizers cannot be made.
     """
     kept, tokenizer = workdir / CONFIG, workdir / TOKENIZER
+    settings = read_settings(config)
     if checkpoints.latest_step() is not None:
         check_same_run(config, load_json(kept), workdir)
+        now = checkpoints.provenance | provenance.of_tokenizers(load_tokenizers(tokenizer))
+        provenance.check(now, checkpoints.kept_provenance("latest"), workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
         # Nothing to go on from: what is there is of a start that failed, with any config.
         shutil.rmtree(tokenizer, ignore_errors=True)
         checkpoints.directory.mkdir(exist_ok=True)
-    build.build_tokenizers(read_settings(config), tokenizer, examples)
+        if settings.train.init_from:
+            _check_tokenizers_of_origin(Path(settings.train.init_from), settings)
+    build.build_tokenizers(settings, tokenizer, examples)
     save_json(config, kept)
     record_modules(workdir, config, modules)
+
+
+def _check_tokenizers_of_origin(origin: Path, settings: Settings) -> None:
+    """Raises UserError where the run to start from has not the tokenizers it was trained with."""
+    tokenizers = load_tokenizers(origin / TOKENIZER)
+    checkpoints = Checkpoints(origin / CHECKPOINTS, settings.checkpoint)
+    provenance.check_tokenizers(tokenizers, checkpoints, "latest", origin)
 
 
 def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:

@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -43,9 +43,14 @@ class Tokenizers:
     pairs, and `Labels`.
 
     Sides of text with a joint vocabulary hold the same object.
+
+    Attributes:
+      sides: the vocabulary of each.
+      sha256: of the file of each, in hexadecimal digits.
     """
 
     sides: Mapping[str, Tokenizer | Labels]
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, side: str) -> Tokenizer | Labels:
         return self.sides[side]
@@ -162,7 +167,8 @@ def _loaded(directory: Path, contents: Contents) -> Tokenizers:
             objects[name] = loaders[_suffix(name)](content)
         except ValueError as error:
             raise UserError(f"{directory / name}: {error}") from error
-    return Tokenizers({side: objects[name] for side, (name, _) in contents.items()})
+    sides = {side: objects[name] for side, (name, _) in contents.items()}
+    return Tokenizers(sides, {side: _sha256(content) for side, (_, content) in contents.items()})
 
 
 def _contents(directory: Path) -> Contents:
@@ -183,7 +189,7 @@ def _contents(directory: Path) -> Contents:
         )
     files = {name: _read(directory / name) for name, _ in sides.values()}
     for name, sha256 in sides.values():
-        if hashlib.sha256(files[name]).hexdigest() != sha256:
+        if _sha256(files[name]) != sha256:
             raise UserError(_damaged(directory / name))
     return {side: (name, files[name]) for side, (name, _) in sides.items()}
 
@@ -195,11 +201,15 @@ def _store(contents: Contents, directory: Path) -> None:
     for name, content in set(contents.values()):
         (partial / name).write_bytes(content)
     manifest = {
-        side: {"file": name, "sha256": hashlib.sha256(content).hexdigest()}
+        side: {"file": name, "sha256": _sha256(content)}
         for side, (name, content) in contents.items()
     }
     (partial / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     os.replace(partial, directory)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read(path: Path) -> bytes:

@@ -1,0 +1,103 @@
+"""A run goes on with the tokenizers and the data that it was trained with, or not at all."""
+
+import logging
+import shutil
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.checkpoints import manifest
+from transformer_jax.data.examples import LinePairs
+from transformer_jax.data.sources import open_split
+from transformer_jax.runs import provenance
+from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.tokenization import train_tokenizers
+
+STEPS = ("15", "30")
+
+
+def contents(folder):
+    """All files by their names but for the lock."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: path.read_bytes() for path in files if path.name != ".transformer_jax"}
+
+
+@pytest.fixture
+def swapped(workdir):
+    """A run whose tokenizer has been replaced by another one of equal size."""
+    settings = read_settings(load_json(workdir / "config.json"))
+    pairs = open_split(settings.data, "train")
+    texts = {side: [pair["target"] for pair in pairs] for side in ("source", "target")}
+    shutil.rmtree(workdir / "tokenizer")
+    train_tokenizers(settings.tokenizer, texts, workdir / "tokenizer")
+    return workdir
+
+
+def test_a_swapped_tokenizer_of_equal_size_is_refused(swapped, tiny_config, tmp_path):
+    uses = [
+        tj.load,
+        lambda workdir: tj.load(workdir, "best", average=2),
+        lambda workdir: tj.train(tiny_config({"train.num_steps": 40}), workdir),
+        lambda workdir: tj.train(tiny_config({"train.init_from": str(workdir)}), tmp_path / "new"),
+    ]
+    before = contents(swapped)
+    for use in uses:
+        with pytest.raises(tj.UserError, match=f"{swapped} was trained with another tokenizer of"):
+            use(swapped)
+    assert contents(swapped) == before
+    assert not (tmp_path / "new" / "tokenizer").exists()
+
+
+def test_a_tokenizer_that_is_gone_is_not_trained_anew(workdir, tiny_config):
+    shutil.rmtree(workdir / "tokenizer")
+    before = contents(workdir)
+    with pytest.raises(tj.UserError, match="tokenizer/sides.json: the tokenizer cannot be read"):
+        tj.train(tiny_config({"train.num_steps": 40}), workdir)
+    assert contents(workdir) == before
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        lambda pairs: pairs[:-1],
+        lambda pairs: [*pairs[:150], {"source": "a", "target": "b"}, *pairs[151:]],
+        lambda pairs: pairs[::-1],
+    ],
+)
+def test_other_training_data_is_refused(workdir, tiny_config, monkeypatch, replaced):
+    def opened(config, split):
+        examples = open_split(config, split)
+        return replaced(list(examples)) if split == "train" else examples
+
+    monkeypatch.setattr("transformer_jax.runs.train.open_split", opened)
+    before = contents(workdir)
+    with pytest.raises(tj.UserError, match="trained with another training data: 300 examples, SHA"):
+        tj.train(tiny_config({"train.num_steps": 40}), workdir)
+    assert contents(workdir) == before
+
+
+def test_other_code_is_told(workdir, tiny_config, monkeypatch, caplog):
+    monkeypatch.setattr(provenance, "code", lambda: "transformer_jax 9")
+    with caplog.at_level(logging.INFO, logger="transformer_jax"):
+        tj.train(tiny_config(), workdir)
+    assert f"{workdir} was trained by other code: transformer_jax 0" in caplog.text
+
+
+def test_checkpoints_of_earlier_versions_say_nothing_and_are_taken(swapped):
+    for step in STEPS:
+        folder = swapped / "checkpoints" / step
+        shutil.rmtree(folder / "provenance")
+        manifest.write(folder)
+    assert tj.load(swapped).step == 30
+
+
+def test_the_same_examples_are_the_same_data_wherever_they_lie():
+    sources, targets = [str(i) for i in range(30_000)], [str(-i) for i in range(30_000)]
+    lazy = LinePairs(sources, targets)
+    assert provenance.of_training(lazy) == provenance.of_training(list(lazy))
+    sources[1] = "another"
+    assert provenance.of_training(lazy) != provenance.of_training(list(lazy)[:1] + lazy[1:29_999])
+    data = provenance.of_training(lazy)["training data"]
+    sources[1] = "1"
+    assert provenance.of_training(lazy)["training data"] != data
+    assert data.startswith("30000 examples, SHA-256 ")

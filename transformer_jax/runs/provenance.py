@@ -1,0 +1,97 @@
+"""What a run rests on besides its config: its tokenizers, its training data and the code.
+
+Each checkpoint keeps it, as {what: description}. Where a run goes on, or is used, other tokenizers
+and other data are refused; other code is told. Checkpoints of versions that kept nothing are taken
+as they are. No path is part of it: data and workdirs may move.
+"""
+
+import functools
+import hashlib
+import logging
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from transformer_jax.checkpoints.selection import Which
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.data.examples import Corpus
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import Tokenizers
+
+logger = logging.getLogger(__name__)
+
+Provenance = Mapping[str, str]
+"""What a run rests on -> a description that differs where it does."""
+
+_PACKAGE = "transformer_jax"
+_CODE = "code"
+_SAMPLED = 10_000  # examples at the beginning, and as many spread evenly over all
+_MOST_CHARACTERS = 2**26
+_DIGITS = 32  # of a SHA-256
+
+
+def of_training(examples: Corpus) -> dict[str, str]:
+    """The training data and the code.
+
+    Of the data, whatever set or files they come from: how many examples there are, and a digest of
+    the first ones and of others spread evenly over all, so that it takes a moment for any size.
+    """
+    count, digest, read = len(examples), hashlib.sha256(), 0
+    spread = np.linspace(0, count - 1, min(count, _SAMPLED)).astype(int)
+    for place in sorted({*range(min(count, _SAMPLED)), *spread.tolist()}):
+        text = repr(examples[place]).encode()
+        digest.update(text)
+        read += len(text)
+        if read > _MOST_CHARACTERS:
+            break
+    data = f"{count} examples, SHA-256 {digest.hexdigest()[:_DIGITS]}"
+    return {"training data": data, _CODE: code()}
+
+
+def of_tokenizers(tokenizers: Tokenizers) -> dict[str, str]:
+    """The vocabulary of each side."""
+    return {
+        f"tokenizer of {side}": f"SHA-256 {sha256[:_DIGITS]}"
+        for side, sha256 in tokenizers.sha256.items()
+    }
+
+
+@functools.cache
+def code() -> str:
+    """The package's version, and a digest of its source."""
+    digest, folder = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder).as_posix()}\n".encode() + path.read_bytes())
+    try:
+        version = metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:  # run from a checkout
+        version = "not installed"
+    return f"{_PACKAGE} {version}, SHA-256 {digest.hexdigest()[:_DIGITS]}"
+
+
+def check(now: Provenance, kept: Provenance, workdir: Path) -> None:
+    """Compares what a run is to go on with, or be used with, and what its checkpoint keeps.
+
+    Raises:
+      UserError: tokenizers or training data are not those of the run; the first is named.
+    """
+    for name, described in now.items():
+        before = kept.get(name, described)
+        if before == described:
+            continue
+        if name == _CODE:
+            logger.info("%s was trained by other code: %s; here: %s", workdir, before, described)
+            continue
+        raise UserError(
+            f"{workdir} was trained with another {name}: {before}; here: {described}; "
+            "bring back what it was, or start anew in another --workdir"
+        )
+
+
+def check_tokenizers(
+    tokenizers: Tokenizers, checkpoints: Checkpoints, which: Which, workdir: Path
+) -> None:
+    """As `check`, of the tokenizers alone, before the parameters of a checkpoint are used."""
+    check(of_tokenizers(tokenizers), checkpoints.kept_provenance(which), workdir)
