@@ -5,6 +5,7 @@ import fcntl
 import gc
 import os
 import shutil
+import types
 from pathlib import Path
 
 # Programs here run for moments: compiling them is what takes the time, and those with products of
@@ -29,6 +30,7 @@ jaxtyping.install_import_hook(
 import transformer_jax as tj  # noqa: E402
 from transformer_jax.data.config import DataConfig  # noqa: E402
 from transformer_jax.data.sources import open_split  # noqa: E402
+from transformer_jax.runtime import platform  # noqa: E402
 
 # Tracing makes objects by the million, few of them in cycles.
 gc.set_threshold(100_000, 20, 20)
@@ -60,6 +62,18 @@ TINY = {
 
 def pytest_addoption(parser):
     parser.addoption("--record", action="store_true", help="record tests/recorded/numbers.json")
+
+
+@pytest.fixture
+def compiling_for():
+    """`compiling_for("gpu", "NVIDIA L4")`: from here on programs are traced for such a device."""
+    with contextlib.ExitStack() as stack:
+
+        def trace_for(name, kind="of no table"):
+            device = types.SimpleNamespace(platform=name, device_kind=kind)
+            stack.enter_context(platform.compiling_for(device))
+
+        yield trace_for
 
 
 @pytest.fixture(scope="session")

@@ -48,8 +48,8 @@ def test_rows_grow_from_their_own_length():
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", jnp.float32), ("gpu", jnp.bfloat16)])
-def test_what_is_kept_has_the_dtype_of_the_products(device, dtype, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: device)
+def test_what_is_kept_has_the_dtype_of_the_products(device, dtype, compiling_for):
+    compiling_for(device)
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     key, value = random(2, 3, H, K), random(2, 3, H, V)
     written = KVCache.empty(config, rows=2, max_length=3).append(key, value)

@@ -3,6 +3,7 @@
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.runtime import platform
 
 
 def test_head_sizes_follow_from_d_model_unless_given():
@@ -46,3 +47,9 @@ def test_heads_share_keys_only_in_groups_of_one_size():
     assert TransformerConfig(num_heads=8, num_key_value_heads=2).key_value_heads == 2
     with pytest.raises(ValueError, match="num_key_value_heads 3 does not divide num_heads 8"):
         TransformerConfig(num_heads=8, num_key_value_heads=3)
+
+
+def test_a_config_asks_for_no_device(monkeypatch):
+    """A process that joins a job reads its config before JAX may look at any device."""
+    monkeypatch.setattr(platform, "target", lambda: pytest.fail("a device was asked for"))
+    assert TransformerConfig(dtype="auto").dtype == "auto"

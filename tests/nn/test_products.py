@@ -62,8 +62,8 @@ def test_bfloat16_rounds_both_operands_and_the_cotangent(subscripts, a_shape, b_
     ("device", "rows", "dtype"),
     [("cpu", 1, jnp.float32), ("cpu", 16, jnp.bfloat16), ("gpu", 1, jnp.bfloat16)],
 )
-def test_few_rows_stay_in_float32_on_a_cpu(device, rows, dtype, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: device)
+def test_few_rows_stay_in_float32_on_a_cpu(device, rows, dtype, compiling_for):
+    compiling_for(device)
     assert dtype_for_rows(rows, jnp.bfloat16) == dtype
 
 

@@ -11,13 +11,12 @@ from transformer_jax.runtime.platform import peak_flops
 
 @pytest.fixture
 def cpu_with_flags(monkeypatch, tmp_path):
-    """Pretends that the default device is a CPU with these flags."""
+    """Pretends that this machine's CPU has these flags."""
 
     def pretend(flags):
         cpuinfo = tmp_path / "cpuinfo"
         cpuinfo.write_text(f"model name : a CPU\nflags : fpu {flags} sse\n")
         monkeypatch.setattr(platform, "Path", lambda path: cpuinfo)
-        monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
         platform._is_cpu_with_amx.cache_clear()
 
     yield pretend
@@ -35,11 +34,42 @@ def test_auto_is_bfloat16_on_a_cpu_with_amx(cpu_with_flags):
     assert product_dtype("auto") == jnp.bfloat16
 
 
-def test_auto_is_bfloat16_on_an_accelerator(cpu_with_flags, monkeypatch):
-    cpu_with_flags("avx512f")
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    assert product_dtype("auto") == jnp.bfloat16
+@pytest.mark.parametrize(
+    "name, kind, dtype",
+    [
+        ("tpu", "TPU v5 lite", "bfloat16"),
+        ("gpu", "NVIDIA A100-SXM4-80GB", "bfloat16"),
+        ("gpu", "Tesla T4", "float32"),
+        ("gpu", "a GPU of no table", "bfloat16"),
+    ],
+)
+def test_auto_goes_by_the_device_that_is_compiled_for(
+    name, kind, dtype, cpu_with_flags, compiling_for
+):
+    cpu_with_flags("avx512f amx_bf16")
+    compiling_for(name, kind)
+    assert product_dtype("auto") == jnp.dtype(dtype)
     assert platform.compiler_options() == {}
+
+
+def test_what_was_traced_for_one_device_is_traced_again_for_another(compiling_for):
+    traced = []
+    double = jax.jit(lambda x: traced.append(platform.target().kind) or 2 * x)
+    here = jax.devices()[0].device_kind
+    double(1.0)
+    with platform.compiling_for(jax.devices()[0]):
+        double(1.0)  # the devices of the job: nothing changes
+    compiling_for("gpu", "Tesla T4")
+    double(1.0)
+    assert traced == [here, "Tesla T4"]
+
+
+def test_a_gpu_of_no_table_is_asked_for_its_capability():
+    for capability, native in (("7.0", False), ("12.0", True)):
+        device = Device("NVIDIA of another year")
+        device.compute_capability = capability
+        with platform.compiling_for(device):
+            assert platform.has_bfloat16_products() == native
 
 
 def test_options_are_those_that_the_compiler_knows(cpu_with_flags, monkeypatch):
@@ -72,6 +102,10 @@ class Device:
         ("NVIDIA H100 PCIe", 756e12),
         ("NVIDIA L40S", 362e12),
         ("NVIDIA L4", 121e12),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA A10G", None),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("Tesla T4", 8.1e12),
         ("TPU v5 lite", 197e12),
         ("TPU v5p", 459e12),
         ("Abacus", None),

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from typing import Annotated
 
-from transformer_jax.nn.products import product_dtype
+from transformer_jax.nn.products import DTYPES
 from transformer_jax.ranges import DropoutRate, Length, OneOf, Range, Size, check_fields
 
 GIVEN = {"given": True}
@@ -104,7 +104,7 @@ class TransformerConfig:
     embedding_norm: bool = False
     num_token_types: Annotated[int, Range(0, 1024)] = 0
     initialization: Annotated[str, OneOf("xavier", "bert", "gpt2")] = "xavier"
-    dtype: str = "auto"
+    dtype: Annotated[str, OneOf(*DTYPES)] = "auto"
     source_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
@@ -112,7 +112,6 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         self._check_heads()
-        product_dtype(self.dtype)
 
     def _check_heads(self) -> None:
         for name in ("key_size", "value_size"):

@@ -124,15 +124,16 @@ class JitEngine:
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
-        step = jax.jit(
-            train_step,
-            donate_argnums=0,
-            out_shardings=(shardings, replicated(self.mesh)),
-            compiler_options=platform.compiler_options(),
-        )
         rows = NamedSharding(self.mesh, ROWS)
         batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
-        return CompiledStep.of(step.lower(state, batch), self._place)
+        with platform.compiling_for(self.mesh.devices.flat[0]):
+            step = jax.jit(
+                train_step,
+                donate_argnums=0,
+                out_shardings=(shardings, replicated(self.mesh)),
+                compiler_options=platform.compiler_options(),
+            )
+            return CompiledStep.of(step.lower(state, batch), self._place)
 
     def _place(self, rows: Rows) -> Any:
         # With one process the compiled step takes NumPy arrays itself, at a tenth of the cost.
@@ -175,11 +176,10 @@ class PmapEngine:
         )
         count = self.mesh.size
         state = jax.tree.map(lambda leaf: shape_struct((count, *leaf.shape), leaf.dtype), state)
-        batch = jax.tree.map(
-            lambda leaf: shape_struct(_divided(leaf.shape, count), leaf.dtype), batch
-        )
-        lowered = step.lower(state, batch)
-        return CompiledStep.of(lowered, self._place, platform.compiler_options())
+        rows = {name: shape_struct(_divided(x.shape, count), x.dtype) for name, x in batch.items()}
+        with platform.compiling_for(self.mesh.devices.flat[0]):
+            options = platform.compiler_options()
+            return CompiledStep.of(step.lower(state, rows), self._place, options)
 
     def _place(self, rows: Rows) -> Any:
         return {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in rows.items()}
@@ -234,7 +234,7 @@ def create_state(init_state: Callable[[Any], Any], seed: Any, abstract: Any) -> 
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
     # This runs once, so LLVM need not spend time on optimizing it; the numbers are the same.
-    options = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
+    options = {"xla_backend_optimization_level": 1} if platform.is_cpu() else {}
     return jax.jit(init_state, out_shardings=shardings, compiler_options=options)(seed)
 
 

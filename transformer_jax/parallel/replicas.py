@@ -54,18 +54,19 @@ class ReplicaEngine:
         def together(state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
             return jax.vmap(train_step, axes)(state, batch, rates)
 
-        step = jax.jit(
-            together,
-            donate_argnums=0,
-            out_shardings=(self.divided, replicated(self.mesh)),
-            compiler_options=platform.compiler_options(),
-        )
         lead = () if self.same_batch else (self.num_replicas,)
         sharding = replicated(self.mesh) if self.same_batch else self.divided
         batch = jax.tree.map(
             lambda leaf: shape_struct((*lead, *leaf.shape), leaf.dtype, sharding), batch
         )
-        return CompiledStep.of(step.lower(state, batch), dict)
+        with platform.compiling_for(self.mesh.devices.flat[0]):
+            step = jax.jit(
+                together,
+                donate_argnums=0,
+                out_shardings=(self.divided, replicated(self.mesh)),
+                compiler_options=platform.compiler_options(),
+            )
+            return CompiledStep.of(step.lower(state, batch), dict)
 
     def adopt(self, state: Any) -> Any:
         return state

@@ -1,32 +1,56 @@
 """What the device that programs are compiled for can do; the one place that asks which it is."""
 
+import dataclasses
 import functools
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Self
 
 import jax
 import jax.numpy as jnp
 
-PEAK_FLOPS = {
-    "NVIDIA B200": 2250e12,
-    "NVIDIA H200": 989e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA L40S": 362e12,
-    "NVIDIA L4": 121e12,
-    "Tesla V100": 125e12,
-    "TPU v6 lite": 918e12,
-    "TPU v6e": 918e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5": 459e12,
-    "TPU v4": 275e12,
-    "TPU v3": 61.5e12,  # a core; a chip has two
-    "TPU v2": 22.5e12,
-}
-"""Peak FLOPs a second of dense 16-bit products, as stated by the makers, by the start of
-`device_kind`."""
+from transformer_jax.runtime.accelerators import accelerator_of
+
+_target = jax.make_user_context(None)  # part of the key of what jit keeps
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A kind of device that programs are compiled for.
+
+    Attributes:
+      platform: "cpu", "gpu" or "tpu".
+      kind: JAX's `device_kind`.
+      capability: compute capability, as CUDA writes it ("9.0"); "" of other devices.
+    """
+
+    platform: str
+    kind: str
+    capability: str = ""
+
+    @classmethod
+    def of(cls, device: jax.Device) -> Self:
+        """The kind of one device."""
+        capability = getattr(device, "compute_capability", "")
+        return cls(device.platform, device.device_kind, str(capability))
+
+
+def compiling_for(device: jax.Device) -> AbstractContextManager[None]:
+    """A context: what is traced inside it is compiled for devices like this one, which need not be
+    here. Outside it is for those of the job."""
+    target = Target.of(device)
+    return _target(None if target == _of_the_job() else target)
+
+
+def target() -> Target:
+    """The kind of device that the program which is traced now is compiled for."""
+    return _target.value or _of_the_job()
+
+
+def _of_the_job() -> Target:
+    chosen = jax.config.jax_default_device
+    return Target.of(chosen if isinstance(chosen, jax.Device) else jax.devices(chosen)[0])
 
 
 def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
@@ -36,8 +60,8 @@ def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
     """
     if device.platform == "cpu":
         return _measured_peak(dtype)
-    known = [peak for kind, peak in PEAK_FLOPS.items() if device.device_kind.startswith(kind)]
-    return known[0] if known else None
+    known = accelerator_of(device.device_kind)
+    return known.peak(jnp.dtype(dtype).name) if known else None
 
 
 def peak_of_job(dtype: jnp.dtype) -> float | None:
@@ -51,12 +75,18 @@ def peak_of_job(dtype: jnp.dtype) -> float | None:
 
 def is_cpu() -> bool:
     """Whether programs are compiled for the CPU."""
-    return jax.default_backend() == "cpu"
+    return target().platform == "cpu"
 
 
 def has_bfloat16_products() -> bool:
-    """Whether the hardware multiplies bfloat16 matrices: GPU, TPU, and CPUs with AMX."""
-    return not is_cpu() or _is_cpu_with_amx()
+    """Whether the hardware multiplies bfloat16 matrices: TPU, NVIDIA's GPUs from Ampere on, other
+    GPUs, and CPUs with AMX."""
+    device = target()
+    if device.platform == "cpu":
+        return _is_cpu_with_amx()
+    if known := accelerator_of(device.kind):
+        return "bfloat16" in known.peaks
+    return not device.capability or float(device.capability) >= 8
 
 
 def compiler_options() -> dict[str, bool]:
@@ -67,14 +97,14 @@ def compiler_options() -> dict[str, bool]:
     the option stays off. Searches do not use it: oneDNN is slower for their small products, and
     its kernel for LayerNorm is several times slower than XLA's.
     """
+    if not (is_cpu() and _is_cpu_with_amx()):
+        return {}
     option = {"xla_cpu_experimental_onednn_custom_call": True}
-    return option if _is_cpu_with_amx() and _compiler_knows(tuple(option.items())) else {}
+    return option if _compiler_knows(tuple(option.items())) else {}
 
 
 @functools.cache
 def _is_cpu_with_amx() -> bool:
-    if not is_cpu():
-        return False
     cpuinfo = Path("/proc/cpuinfo")
     return cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text()
 
