@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -64,14 +63,14 @@ def test_a_folder_in_the_place_of_a_file_is_found(folder):
 @pytest.mark.parametrize("name", ["params/d/array", "manifest.json"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
 def test_a_file_that_cannot_be_read_now_is_no_damage(folder, name, number, monkeypatch):
-    opened = Path.open
+    opened = os.open
 
     def failing(path, *args, **kwargs):
         if path == folder / name:
             raise OSError(number, os.strerror(number))
         return opened(path, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "open", failing)
+    monkeypatch.setattr(os, "open", failing)
     with pytest.raises(UserError, match=f"{name} cannot be read: {os.strerror(number)}; it may be"):
         manifest.damage(folder)
 

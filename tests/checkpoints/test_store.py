@@ -1,6 +1,7 @@
 """Checkpoints restore bit for bit, survive what disks and users do, and keep what they promise."""
 
 import errno
+import json
 import logging
 import os
 import resource
@@ -9,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import flax.struct
 import jax
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import tensorstore as ts
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.selection import find_checkpoint
@@ -326,14 +327,14 @@ def test_a_run_that_goes_on_replaces_damaged_steps(run, caplog):
 
 
 def test_what_cannot_be_read_now_is_neither_passed_over_nor_deleted(run, monkeypatch):
-    path, opened = item_files(run.directory / "3", "params")[0], Path.open
+    path, opened = item_files(run.directory / "3", "params")[0], os.open
 
     def failing(which, *args, **kwargs):
         if which == path:
             raise PermissionError(errno.EACCES, "Permission denied")
         return opened(which, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "open", failing)
+    monkeypatch.setattr(os, "open", failing)
     with pytest.raises(UserError, match=f"{path} cannot be read: Permission denied; it may be"):
         run.restore("latest", TARGET)
     with pytest.raises(UserError, match=f"{path} cannot be read"), run:
@@ -469,3 +470,47 @@ def test_an_average_passes_over_damaged_snapshots(tmp_path, caplog):
 def test_an_average_of_more_than_there_are_is_refused(run, count):
     with pytest.raises(UserError, match=f"cannot average {count} checkpoints: .* parameters of 3"):
         run.average(count, None, TARGET.params)
+
+
+# --- What others have made up, with a manifest that fits ---
+
+
+def store_params(folder, changes):
+    """Changes values that Orbax has stored with the parameters, and mends the manifest."""
+    base = {"driver": "file", "path": str(folder / "params")}
+    stored = ts.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    for name, value in changes.items():
+        stored.write(name, value).result()
+    manifest.write(folder)
+
+
+@pytest.mark.parametrize(
+    "layout, message",
+    [
+        ({"shape": [10**10, 5]}, r"encoder/kernel is saved as float32\[10000000000, 5\], expected"),
+        ({"chunks": [3, 10**10]}, "encoder/kernel is stored in chunks larger than itself"),
+    ],
+)
+def test_arrays_that_would_fill_the_memory_are_not_unpacked(run, layout, message):
+    own = {"chunks": [3, 5], "shape": [3, 5], "dtype": "<f4", "compressor": {"id": "zlib"}}
+    own |= {"zarr_format": 2, "order": "C", "fill_value": None, "filters": None} | layout
+    store_params(run.directory / "3", {"encoder/kernel/.zarray": json.dumps(own)})
+    with pytest.raises(UserError, match=message):
+        run.restore_params(3, TARGET.params)
+
+
+@pytest.mark.parametrize("name", ["params/d/more", "params/_METADATA", "_CHECKPOINT_METADATA"])
+def test_files_larger_than_any_of_a_run_are_not_read_and_no_reason_to_delete(run, name):
+    with (run.directory / "3" / name).open("w") as file:
+        file.truncate(2**40)  # sparse
+    with pytest.raises(UserError, match=f"{name} has 1,099,511,627,776 bytes, more than"):
+        run.restore_params("latest", TARGET.params)
+    with pytest.raises(UserError, match=f"{name} has 1,099,511,627,776 bytes, more than"), run:
+        run.save(4, make_state(4), [4])
+    assert run.latest_step() == 3
+
+
+def test_folders_of_steps_have_the_names_that_orbax_gives(run):
+    for name in ("07", "٧", "9" * 200, "8x"):
+        (run.directory / name).mkdir()
+    assert run.latest_step() == 3

@@ -1,12 +1,15 @@
 """A workdir is made by this program, or it is not touched."""
 
+import os
 import shutil
 
 import pytest
 
 import transformer_jax as tj
 from transformer_jax.runs.sole_writer import sole_writer
-from transformer_jax.runs.workdir import MARK, workdir_path
+from transformer_jax.runs.workdir import MARK, workdir_path, workdir_within
+from transformer_jax.runtime.files import remove
+from transformer_jax.tools.pictures import plot_runs
 
 FILES = ["config.json", "tokenizer/mine.txt", "metrics.jsonl", "predictions/mine", "together/mine"]
 
@@ -62,11 +65,6 @@ def missing(checkpoints):
     """As when someone deletes them."""
 
 
-def dangling(checkpoints):
-    """As when the disk that a link names is not mounted."""
-    checkpoints.symlink_to(checkpoints.parent / "nowhere")
-
-
 def empty(checkpoints):
     """As when the disk is not mounted there."""
     checkpoints.mkdir()
@@ -74,7 +72,7 @@ def empty(checkpoints):
         file.write('{"step": 31}\n')  # the checkpoint of step 15 was saved before that of step 30
 
 
-@pytest.mark.parametrize("become", [missing, dangling, empty])
+@pytest.mark.parametrize("become", [missing, empty])
 def test_a_run_whose_checkpoints_are_gone_does_not_start_over(workdir, tiny_config, become):
     shutil.rmtree(workdir / "checkpoints")
     become(workdir / "checkpoints")
@@ -102,3 +100,64 @@ class FakeState:
     """Of a training that is none."""
 
     params, step = {}, 0
+
+
+def link(path, outside):
+    """A link to a copy of what was there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        shutil.move(path, outside / "it")
+    else:
+        (outside / "it").mkdir()
+    path.symlink_to(outside / "it")
+
+
+def pipe(path, outside):
+    remove(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("become", [link, pipe])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".transformer_jax", "config.json", "modules.json", "tokenizer", "tokenizer/joint.model"),
+        *("checkpoints", "checkpoints/30", "checkpoints/30/params/d", "checkpoints/snapshots"),
+        *("metrics.jsonl", "tensorboard", "predictions", "predictions/test-30.jsonl", "wandb"),
+        *("profile/plugins", "together"),
+    ],
+)
+def test_nothing_is_read_or_written_through_a_link_or_pipe(workdir, tmp_path, name, become):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    become(workdir / name, outside)
+    before = contents(outside)
+    for use in (workdir_path, tj.load):
+        with pytest.raises(tj.UserError, match=f"{workdir / name} is (a link|neither)"):
+            use(workdir)
+    assert contents(outside) == before
+
+
+def test_the_workdir_itself_may_be_a_link_and_holds_what_else_the_user_likes(workdir, tmp_path):
+    (tmp_path / "linked").symlink_to(workdir)
+    (workdir / "notes").symlink_to(tmp_path)
+    (workdir / "wandb").mkdir()
+    (workdir / "wandb" / "latest-run").symlink_to("run-1")
+    assert workdir_path(tmp_path / "linked") == tmp_path / "linked"
+
+
+def test_a_folder_within_a_workdir_is_no_link(workdir, tmp_path):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "seed_0").symlink_to(workdir)
+    with pytest.raises(tj.UserError, match="seed_0 is a link"):
+        workdir_within(tmp_path / "sweep", "seed_0")
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "tokenizer/sides.json"])
+def test_a_file_without_end_is_not_read(workdir, tiny_config, name):
+    with (workdir / name).open("w") as file:
+        file.truncate(2**40)  # sparse
+    with pytest.raises(tj.UserError, match=f"{name}.*1,099,511,627,776 bytes"):
+        plot_runs([workdir], workdir / "curves.png")
+        tj.load(workdir)

@@ -1,8 +1,18 @@
-"""Files are replaced whole, and links are not followed."""
+"""Files are replaced whole, links are not followed, and nothing is read without end."""
+
+import os
+import socket
 
 import pytest
 
-from transformer_jax.runtime.files import open_to_append, replacing, write_whole
+from transformer_jax.runtime.files import (
+    everything_below,
+    open_to_append,
+    read_regular,
+    remove,
+    replacing,
+    write_whole,
+)
 
 
 def test_a_file_is_replaced_once_it_is_whole(tmp_path):
@@ -42,3 +52,78 @@ def test_what_is_appended_to_is_no_link(tmp_path):
     with pytest.raises(OSError, match="file"):
         open_to_append(tmp_path / "file")
     assert precious.read_text() == "mine"
+
+
+def link(path, tmp_path):
+    path.symlink_to(tmp_path / "precious")
+
+
+def dangling(path, tmp_path):
+    path.symlink_to(tmp_path / "nowhere")
+
+
+def pipe(path, tmp_path):
+    os.mkfifo(path)
+
+
+def socket_file(path, tmp_path):
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+def folder(path, tmp_path):
+    path.mkdir()
+
+
+@pytest.mark.parametrize("become", [link, dangling, pipe, socket_file, folder])
+def test_what_is_no_regular_file_is_neither_read_nor_appended_to(tmp_path, monkeypatch, become):
+    (tmp_path / "precious").write_text("mine")
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    path = tmp_path / "file"
+    become(path.relative_to(tmp_path), tmp_path)
+    with pytest.raises(OSError, match=str(path)):
+        read_regular(path, 100)
+    with pytest.raises(OSError, match=str(path)):
+        open_to_append(path)
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_no_more_is_read_than_asked_for(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("12345")
+    assert read_regular(path, 5) == b"12345"
+    with pytest.raises(OSError, match="5 bytes, and a run writes fewer: .*file"):
+        read_regular(path, 4)
+
+
+def test_what_has_a_second_name_is_not_appended_to(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    os.link(tmp_path / "precious", tmp_path / "file")
+    with pytest.raises(OSError, match="second name"):
+        open_to_append(tmp_path / "file")
+    write_whole(tmp_path / "file", "new")
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_everything_below_a_folder_but_not_behind_a_link(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").touch()
+    (tmp_path / "run" / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "run" / "deep" / "file").touch()
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "outside")
+    found = {
+        os.path.relpath(entry.path, tmp_path / "run")
+        for entry in everything_below(tmp_path / "run")
+    }
+    assert found == {"deep", "deep/er", "deep/file", "link"}
+    assert list(everything_below(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize("become", [link, pipe, folder])
+def test_what_is_removed_is_not_followed(tmp_path, become):
+    (tmp_path / "precious").write_text("mine")
+    become(tmp_path / "file", tmp_path)
+    remove(tmp_path / "file")
+    remove(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]

@@ -51,3 +51,17 @@ def test_csv_keeps_all_digits():
     assert float(rows[0]["bleu_mean"]) == pytest.approx(93.5 / 3, rel=1e-12)
     assert rows[1]["bleu_mean"] == "" and rows[1]["row"] == "deep"
     assert rows[0]["parameters"] == "1234567"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ({}, 1, 1, 1),
+        ({"loss": "abc"}, 1, 1, 1),
+        ({"loss": [[1]]}, 1, 1, 1),
+        ({"loss": [1]}, "1", 1, 1),
+    ],
+)
+def test_a_row_holds_numbers(values):
+    with pytest.raises(ValueError, match="they are numbers"):
+        Row("kept", *values)

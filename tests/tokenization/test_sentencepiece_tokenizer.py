@@ -179,3 +179,11 @@ def test_model_with_other_special_ids_is_refused():
     )
     with pytest.raises(ValueError, match="pad, unk, bos, eos"):
         SentencePieceTokenizer(model.getvalue())
+
+
+def test_a_piece_that_is_no_text_is_refused():
+    model = train_model(TokenizerConfig("bpe", 65), TEXTS, "joint")
+    piece = "▁m".encode()
+    assert model.count(piece) > 0
+    with pytest.raises(ValueError, match="a piece that is no text"):
+        SentencePieceTokenizer(model.replace(piece, piece[:1] + b"\xff" + piece[2:]))

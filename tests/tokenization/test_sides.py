@@ -151,10 +151,10 @@ def test_manifest_names_no_other_file(directory, name):
 def test_what_is_larger_than_any_vocabulary_is_not_read(directory, monkeypatch):
     sizes = {name: (directory / name).stat().st_size for name in names(directory)}
     largest = max(sizes, key=sizes.get)
-    monkeypatch.setattr(sides, "MAX_BYTES", sizes[largest])
+    monkeypatch.setattr(sides, "VOCABULARY_BYTES", sizes[largest])
     load_tokenizers(directory)
-    monkeypatch.setattr(sides, "MAX_BYTES", sizes[largest] - 1)
-    with pytest.raises(UserError, match=f"{largest}: the tokenizer is damaged"):
+    monkeypatch.setattr(sides, "VOCABULARY_BYTES", sizes[largest] - 1)
+    with pytest.raises(UserError, match=f"{largest}: the tokenizer cannot be read .it has"):
         load_tokenizers(directory)
 
 
@@ -162,7 +162,7 @@ def test_what_is_larger_than_any_vocabulary_is_not_read(directory, monkeypatch):
 def test_what_is_no_file_is_not_read(directory, name):
     (directory / name).unlink()
     os.mkfifo(directory / name)  # reading would wait for ever
-    with pytest.raises(UserError, match=rf"{name}: the tokenizer is damaged"):
+    with pytest.raises(UserError, match=rf"{name}: the tokenizer cannot be read .it is no regular"):
         load_tokenizers(directory)
 
 

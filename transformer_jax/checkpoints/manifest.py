@@ -7,12 +7,19 @@ import contextlib
 import errno
 import hashlib
 import json
-import stat
+import os
 from collections.abc import Collection, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
+from transformer_jax.runtime.files import (
+    METADATA_BYTES,
+    everything_below,
+    open_regular,
+    read_regular,
+)
 
 MANIFEST = "manifest.json"
 
@@ -24,11 +31,16 @@ def write(folder: Path) -> None:
     restored from them.
     """
     files = sorted(path for path in folder.glob("*/**/*") if path.is_file())
-    entries = {path.relative_to(folder).as_posix(): _entry(path) for path in files}
+    entries = {}
+    for path in files:
+        with open_regular(path) as file:
+            entries[path.relative_to(folder).as_posix()] = _entry(file)
     (folder / MANIFEST).write_text(json.dumps(entries, indent=1) + "\n")
 
 
-def damage(folder: Path, subfolders: Collection[str] | None = None) -> str | None:
+def damage(
+    folder: Path, subfolders: Collection[str] | None = None, most: int | None = None
+) -> str | None:
     """A text that names the first damaged file and the reason; None if all are as written.
 
     Files that the manifest does not list are ignored.
@@ -36,19 +48,20 @@ def damage(folder: Path, subfolders: Collection[str] | None = None) -> str | Non
     Args:
       folder: of a checkpoint.
       subfolders: where to look; None: everywhere.
+      most: bytes that the files may have, all together; None: any number.
 
     Raises:
       UserError: a file may be intact but cannot be read now, for lack of rights or by a fault of
-        the disk.
+        the disk; or there is more to read than a run can have written.
     """
     try:
         with _proving_damage(folder / MANIFEST):
-            _require_file(folder / MANIFEST, _LARGEST)
-            entries = json.loads((folder / MANIFEST).read_text()).items()
+            entries = json.loads(read_regular(folder / MANIFEST, METADATA_BYTES)).items()
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, AttributeError, RecursionError):
         return f"{MANIFEST} cannot be read"
+    _require_bounded(folder, most)
     for name, entry in entries:
         if subfolders is not None and name.split("/")[0] not in subfolders:
             continue
@@ -64,10 +77,13 @@ def damage(folder: Path, subfolders: Collection[str] | None = None) -> str | Non
     return None
 
 
-_LARGEST = 2**26  # bytes of a manifest; one of a thousand files has 2**17
+_ARRAYS = "d"  # the folders in which Orbax keeps the content of arrays
 
 # What a file that was written whole cannot answer with; any other error may pass.
-_DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+_DAMAGE = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EINVAL, errno.EFBIG, errno.ENXIO),
+}
 
 
 @contextlib.contextmanager
@@ -84,22 +100,31 @@ def _proving_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _require_file(path: Path, largest: int | None = None) -> int:
-    """The size of a regular file; ValueError for a pipe or a device, which may never end, and for
-    more than `largest` bytes."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or (largest is not None and status.st_size > largest):
-        raise ValueError("no regular file, or too large")
-    return status.st_size
+def _require_bounded(folder: Path, most: int | None) -> None:
+    """Raises UserError where files are larger than any that a run wrote.
+
+    The manifest may list them as they are, and does not list all that Orbax reads.
+    """
+    total = size = 0
+    for entry in everything_below(folder):
+        with contextlib.suppress(FileNotFoundError):  # a run that goes on tidies up
+            size = entry.stat(follow_symlinks=False).st_size
+        total += size
+        listed = size > METADATA_BYTES and Path(entry.path).parent.name != _ARRAYS
+        if listed or (most is not None and total > most):
+            raise UserError(
+                f"{entry.path} has {size:,} bytes, more than a run of this config writes; "
+                "take another checkpoint"
+            )
 
 
 def _is_as_written(path: Path, entry: Any) -> bool:
-    # The size first: a file of another one need not be read.
-    of_size = isinstance(entry, dict) and entry.get("size") == _require_file(path)
-    return of_size and _entry(path) == entry
+    with open_regular(path) as file:
+        # The size first: a file of another one need not be read.
+        of_size = isinstance(entry, dict) and entry.get("size") == os.fstat(file.fileno()).st_size
+        return of_size and _entry(file) == entry
 
 
-def _entry(path: Path) -> dict[str, int | str]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"size": path.stat().st_size, "sha256": digest}
+def _entry(file: BufferedReader) -> dict[str, int | str]:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}

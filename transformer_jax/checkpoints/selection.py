@@ -14,7 +14,9 @@ Which = int | str | None
 """A step or its digits, "best", "latest"; None is the latest."""
 
 
-def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEMS) -> Path:
+def find_checkpoint(
+    directory: Path, which: Which, items: Collection[str] = ITEMS, most: int | None = None
+) -> Path:
     """The folder of the checkpoint that `which` names, its `items` compared with their manifest.
 
     "best" has the highest score, and is the newest of equals. For "latest" and "best", damaged
@@ -24,6 +26,7 @@ def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEM
       directory: of the checkpoints.
       which: a step or its digits, "best", "latest" or None (the latest).
       items: what is going to be read of it.
+      most: bytes that it may have, as `manifest.damage`.
 
     Raises:
       UserError: there is no such checkpoint, or it is damaged.
@@ -38,27 +41,35 @@ def find_checkpoint(directory: Path, which: Which, items: Collection[str] = ITEM
         case "best":
             candidates = _best_first(directory, newest_first)
         case _:
-            return _named(directory, folders, str(which), items)
-    for folder in intact(candidates, items):
+            return _named(directory, folders, str(which), items, most)
+    for folder in intact(candidates, items, most):
         return folder
     raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
 
 
-def intact(folders: Iterable[Path], items: Collection[str]) -> Iterator[Path]:
+def intact(
+    folders: Iterable[Path], items: Collection[str], most: int | None = None
+) -> Iterator[Path]:
     """Yields the folders whose `items` are as they were written; warns about each other one."""
     for folder in folders:
-        if problem := manifest.damage(folder, items):
+        if problem := manifest.damage(folder, items, most):
             logger.warning("skipping the damaged checkpoint %s: %s", folder, problem)
         else:
             yield folder
 
 
-def _named(directory: Path, folders: dict[int, Path], which: str, items: Collection[str]) -> Path:
+def _named(
+    directory: Path,
+    folders: dict[int, Path],
+    which: str,
+    items: Collection[str],
+    most: int | None,
+) -> Path:
     if not which.isdecimal() or int(which) not in folders:
         steps = ", ".join(map(str, folders))
         raise UserError(f"no checkpoint {which} in {directory}; take latest, best, or of {steps}")
     folder = folders[int(which)]
-    if problem := manifest.damage(folder, items):
+    if problem := manifest.damage(folder, items, most):
         raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
     return folder
 

@@ -9,6 +9,8 @@ Flax nor optax, and messages can name what does not fit.
 
 import contextlib
 import logging
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from transformer_jax.errors import UserError
+from transformer_jax.runtime.files import METADATA_BYTES
 
 # Orbax logs its progress, and its failures with tracebacks, through absl. Failures are raised here
 # as one line, so nothing of Orbax needs to reach stderr.
@@ -25,6 +28,8 @@ logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathn
 
 ITEMS = ("params", "training", "data", "metrics", "provenance")
 PARAMS, TRAINING, DATA, METRICS, PROVENANCE = ITEMS
+
+_STEP = re.compile("0|[1-9][0-9]{0,14}")  # as Orbax writes it
 
 Leaves = dict[str, Any]
 """Arrays, or their shapes, by their path in the tree."""
@@ -34,7 +39,7 @@ def step_folders(directory: Path) -> dict[int, Path]:
     """The folders of finished steps, ascending. (Orbax commits by renaming to the bare step.)"""
     if not directory.is_dir():
         return {}
-    folders = {int(path.name): path for path in directory.iterdir() if path.name.isdecimal()}
+    folders = {int(path.name): path for path in directory.iterdir() if _STEP.fullmatch(path.name)}
     return dict(sorted(folders.items()))
 
 
@@ -68,7 +73,18 @@ def join_state(state: Any, params: Leaves, training: Leaves) -> Any:
 def saved_arrays(folder: Path, item: str) -> Leaves:
     """Shapes and dtypes of the saved arrays of an item; raises UserError if unreadable."""
     with _reading(folder / item), ocp.StandardCheckpointer() as reader:
-        return dict(reader.metadata(folder / item).item_metadata.items())
+        saved = dict(reader.metadata(folder / item).item_metadata.items())
+        for name, array in saved.items():
+            # A whole chunk is unpacked in memory, however little of it is read.
+            if math.prod(array.storage.chunk_shape) > max(math.prod(array.shape), 1):
+                raise ValueError(f"{name} is stored in chunks larger than itself")
+        return saved
+
+
+def most_bytes(abstract: Any) -> int:
+    """More than a checkpoint has whose parameters, or whole state, are the tree `abstract`."""
+    own = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
+    return 16 * own + METADATA_BYTES
 
 
 def read_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:

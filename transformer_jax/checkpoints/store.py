@@ -26,6 +26,7 @@ from transformer_jax.checkpoints.step_folder import (
     Leaves,
     fill,
     join_state,
+    most_bytes,
     named_leaves,
     read_arrays,
     read_data,
@@ -114,7 +115,7 @@ class Checkpoints:
             PROVENANCE: ocp.args.JsonSave(dict(self.provenance)),
         }
         scored = metrics is not None and not math.isnan(metrics["score"])
-        full, *snapshots = self._writers()
+        full, *snapshots = self._writers(most_bytes(state))
         full.save(step, items, metrics if scored else None)
         for writer in snapshots:
             writer.save(step, {PARAMS: items[PARAMS]}, None)
@@ -148,7 +149,7 @@ class Checkpoints:
         Raises:
           UserError: there is no such checkpoint, it is damaged, or it does not fit.
         """
-        folder = find_checkpoint(self.directory, which)
+        folder = find_checkpoint(self.directory, which, most=most_bytes(abstract_state))
         params, training = split_state(abstract_state)
         params = read_arrays(folder, PARAMS, params)
         training = read_arrays(folder, TRAINING, training)
@@ -165,7 +166,7 @@ class Checkpoints:
 
     def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
         """Reads the parameters alone, (step, params); arguments and errors as for `restore`."""
-        folder = find_checkpoint(self.directory, which, (PARAMS,))
+        folder = find_checkpoint(self.directory, which, (PARAMS,), most_bytes(abstract_params))
         params = read_arrays(folder, PARAMS, named_leaves(abstract_params))
         return int(folder.name), fill(abstract_params, params)
 
@@ -178,10 +179,11 @@ class Checkpoints:
         Raises:
           UserError: there are fewer, or as for `restore`.
         """
-        last = int(find_checkpoint(self.directory, which, (PARAMS,)).name)
+        most = most_bytes(abstract_params)
+        last = int(find_checkpoint(self.directory, which, (PARAMS,), most).name)
         kept = step_folders(self._snapshots) | step_folders(self.directory)
         newest_first = [kept[step] for step in sorted(kept, reverse=True) if step <= last]
-        chosen = list(itertools.islice(intact(newest_first, (PARAMS,)), max(count, 0)))
+        chosen = list(itertools.islice(intact(newest_first, (PARAMS,), most), max(count, 0)))
         if count < 1 or len(chosen) < count:
             raise UserError(
                 f"cannot average {count} checkpoints: {self.directory} holds the parameters of "
@@ -192,7 +194,7 @@ class Checkpoints:
         logger.info("averaging the parameters of steps %s", ", ".join(map(str, steps)))
         return steps, fill(abstract_params, _mean(chosen, named_leaves(abstract_params)))
 
-    def _writers(self) -> list[CheckpointWriter]:
+    def _writers(self, most: int) -> list[CheckpointWriter]:
         # Opened by the first save, since reading must not touch the directory.
         if not self._opened:
             best = BestN(
@@ -203,7 +205,7 @@ class Checkpoints:
             policies = {self.directory: AnyPreservationPolicy([LatestN(self._config.keep), best])}
             if self._config.keep_params:
                 policies[self._snapshots] = LatestN(self._config.keep_params)
-            self._opened = [CheckpointWriter(*item) for item in policies.items()]
+            self._opened = [CheckpointWriter(*item, most) for item in policies.items()]
         return self._opened
 
 

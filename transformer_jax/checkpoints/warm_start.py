@@ -10,6 +10,7 @@ from transformer_jax.checkpoints.step_folder import (
     Leaves,
     fill,
     misfits,
+    most_bytes,
     named_leaves,
     read_some_arrays,
     saved_arrays,
@@ -34,7 +35,8 @@ def warm_start(params: Any, workdir: Path) -> Any:
     Raises:
       UserError: that run has no checkpoint or no parameter of this model, or one of another shape.
     """
-    folder = find_checkpoint(workdir.absolute() / "checkpoints", "latest", (PARAMS,))
+    directory, most = workdir.absolute() / "checkpoints", most_bytes(params)
+    folder = find_checkpoint(directory, "latest", (PARAMS,), most)
     saved, wanted = saved_arrays(folder, PARAMS), named_leaves(params)
     if problems := misfits(saved, wanted):
         raise UserError(f"train.init_from: {folder} does not fit: {'; '.join(problems)}")

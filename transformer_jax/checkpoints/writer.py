@@ -34,16 +34,17 @@ class CheckpointWriter:
     Args:
       directory: of the steps.
       policy: which steps to keep.
+      most: bytes that a step of this run may have.
 
     Raises:
       UserError: the directory cannot be written; also from `save`, `wait` and `close`.
     """
 
-    def __init__(self, directory: Path, policy: PreservationPolicy):
+    def __init__(self, directory: Path, policy: PreservationPolicy, most: int):
         self._directory = directory
         self._saving: int | None = None
         try:
-            hosts.from_primary(lambda: _delete_damaged(directory))
+            hosts.from_primary(lambda: _delete_damaged(directory, most))
             self._manager = self._open(policy)
         except Exception as error:
             raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
@@ -112,9 +113,9 @@ class CheckpointWriter:
         )
 
 
-def _delete_damaged(directory: Path) -> None:
+def _delete_damaged(directory: Path, most: int) -> None:
     for step, folder in step_folders(directory).items():
-        if problem := manifest.damage(folder):
+        if problem := manifest.damage(folder, most=most):
             logger.warning("deleting the damaged checkpoint of step %d: %s", step, problem)
             shutil.rmtree(folder)
 

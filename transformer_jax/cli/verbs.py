@@ -101,7 +101,7 @@ def score(args: argparse.Namespace) -> None:
     """Prints log P(target | source) of each pair of two files, one a line."""
     from transformer_jax.data.files.pairs import read_aligned
 
-    pairs, run = read_aligned(args.source, args.target), _load(args)
+    pairs, run = read_aligned(args.source, args.target, once=True), _load(args)
     with LineCount("scored", total=len(pairs)) as count:
         for places in batched(range(len(pairs)), LINES_AT_ONCE):
             chunk = [pairs[i] for i in places]
@@ -188,7 +188,7 @@ def _open_prefixes(path: str | None) -> Callable[[int, list[str]], dict[str, lis
         return lambda number, lines: {}
     from transformer_jax.data.files.text import TextLines
 
-    kept = TextLines(path)
+    kept = TextLines(path, once=True)
 
     def of_lines(number: int, lines: list[str]) -> dict[str, list[str]]:
         if number + len(lines) - 1 > len(kept):

@@ -39,7 +39,8 @@ class EventFile:
         now = time.time()
         # The step is in the name so that a run resumed within a second has a file of its own.
         name = f"events.out.tfevents.{now:010.0f}.{socket.gethostname()}.from_step_{start_step}"
-        self._file = (directory / name).open("wb")
+        (directory / name).unlink(missing_ok=True)
+        self._file = (directory / name).open("xb")  # x: no link is followed
         self._write(_double(1, now) + _bytes(3, b"brain.Event:2"))
         session_log = _varint(1, _START)
         self._write(_double(1, now) + _varint(2, start_step + 1) + _bytes(7, session_log))

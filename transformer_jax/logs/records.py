@@ -3,11 +3,18 @@
 import json
 import logging
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from transformer_jax.runtime.files import open_to_append, replacing
+from transformer_jax.runtime.files import (
+    RECORDS_BYTES,
+    SETTINGS_BYTES,
+    open_regular,
+    open_to_append,
+    replacing,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -60,15 +67,24 @@ class RecordFile:
 
 def newest_step(path: Path) -> int:
     """The last step that a file of records tells of; 0 without any."""
-    if not path.exists():
-        return 0
-    return max(map(_step, path.read_bytes().splitlines(keepends=True)), default=0)
+    return max(map(_step, read_lines(path)), default=0)
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file of records with their ends; none of a file that does not exist.
+
+    Raises:
+      OSError: as `files.open_regular`. A line that is too long for a record comes in pieces.
+    """
+    if not os.path.lexists(path):
+        return
+    with open_regular(path, RECORDS_BYTES) as file:
+        while line := file.readline(SETTINGS_BYTES):
+            yield line
 
 
 def _drop_after(path: Path, last_step: int) -> None:
-    if not path.exists():
-        return
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = list(read_lines(path))
     kept = [line for line in lines if 0 < _step(line) <= last_step]
     if len(kept) == len(lines):
         return

@@ -18,6 +18,7 @@ from transformer_jax.logs.event_file import EventFile
 from transformer_jax.logs.progress import NoProgress, start_progress
 from transformer_jax.logs.records import RecordFile, plain_value
 from transformer_jax.ranges import Range, Steps, check_fields
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
 
 
 @dataclass(frozen=True)
@@ -190,13 +191,13 @@ def _start_wandb(project: str, workdir: Path) -> Any:
     kept = workdir / "wandb" / "run_id"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
-        kept.write_text(uuid.uuid4().hex)
+        write_whole(kept, uuid.uuid4().hex)
     config = workdir / "config.json"
     return wandb.init(
         project=project,
         name=workdir.name,
-        id=kept.read_text(),
+        id=read_regular(kept, SETTINGS_BYTES).decode(),
         resume="allow",
         dir=workdir,
-        config=json.loads(config.read_text()) if config.exists() else None,
+        config=json.loads(read_regular(config, SETTINGS_BYTES)) if config.exists() else None,
     )

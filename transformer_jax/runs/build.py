@@ -24,6 +24,7 @@ from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
+from transformer_jax.runs.workdir import TOKENIZER, workdir_path
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import (
@@ -52,7 +53,8 @@ def build_tokenizers(
         for side, split in kind.labels.items()
     }
     if settings.train.init_from:
-        return copy_tokenizers(Path(settings.train.init_from) / "tokenizer", directory, labels)
+        source = workdir_path(settings.train.init_from) / TOKENIZER
+        return copy_tokenizers(source, directory, labels)
     texts = {side: _texts(examples, parts) for side, parts in kind.texts.items()}
     return train_tokenizers(settings.tokenizer, texts, directory, labels)
 

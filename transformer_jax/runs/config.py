@@ -19,7 +19,7 @@ from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config_file import run_config_file
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
-from transformer_jax.runtime.files import write_whole
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
 from transformer_jax.tasks import TASKS
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
@@ -110,7 +110,7 @@ def _check_choices(section: str, values: ConfigDict) -> None:
 def load_json(path: Path) -> ConfigDict:
     """The config that `save_json` wrote. Raises UserError where the file is missing or damaged."""
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(read_regular(path, SETTINGS_BYTES))
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} holds no run: {path.name} is missing") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -28,7 +28,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.registry import reregistered
 from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
-from transformer_jax.runtime.files import write_whole
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
@@ -210,10 +210,10 @@ def _needed(workdir: Path) -> list[UserModule]:
 def _recorded(workdir: Path) -> list[UserModule]:
     """What `record_modules` wrote; nothing of a start that came to no checkpoint."""
     path = workdir / MODULES
-    if not path.exists() or not step_folders(workdir / CHECKPOINTS):
+    if not os.path.lexists(path) or not step_folders(workdir / CHECKPOINTS):
         return []
     try:
-        modules = [UserModule(**one) for one in json.loads(path.read_text(encoding="utf-8"))]
+        modules = [UserModule(**one) for one in json.loads(read_regular(path, SETTINGS_BYTES))]
         if not all(str.isprintable(one.name) for one in modules):
             raise ValueError("a name in it is no plain text")
     except (OSError, ValueError, TypeError, RecursionError) as error:

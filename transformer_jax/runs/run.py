@@ -142,7 +142,7 @@ class Run:
         settings = self.settings
         if source is not None and target is not None:
             self._task_on_pairs("evaluate with source and target")
-            examples, name = read_aligned(source, target), Path(source).name
+            examples, name = read_aligned(source, target, once=True), Path(source).name
         elif source is None and target is None:
             examples, name = open_split(settings.data, split), split
         else:

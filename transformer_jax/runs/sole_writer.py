@@ -38,7 +38,7 @@ def _lock(workdir: Path, kind: Kind, held: contextlib.ExitStack) -> None:
         require_own(workdir, kind)
         file = held.enter_context(open_to_append(workdir / kind.mark))
     except OSError as error:
-        raise UserError(f"cannot write to {workdir}: {error.strerror}") from error
+        raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,10 +34,12 @@ from transformer_jax.runs.workdir import (
     TOKENIZER,
     require_own,
     workdir_path,
+    workdir_within,
 )
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
+from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.host_memory import keep_freed_memory
-from transformer_jax.tokenization import load_tokenizers
+from transformer_jax.tokenization import copy_tokenizers, load_tokenizers
 
 
 def seeded(config: ConfigDict, count: int) -> dict[str, ConfigDict]:
@@ -73,23 +74,24 @@ def train_together(
     named = load_modules(modules, workdir)
     members = {name: read_settings(config) for name, config in configs.items()}
     _check_alike(members)
-    common, first = workdir / TOGETHER, next(iter(configs.values()))
+    common, first = workdir_within(workdir, TOGETHER), next(iter(configs.values()))
+    folders = {name: workdir_within(workdir, name) for name in configs}
     settings = read_settings(first)
     examples = open_split(settings.data, "train")
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
     checkpoints.provenance |= provenance.of_training(examples)
     _check_same_replicas(configs, workdir, checkpoints)
     with contextlib.ExitStack() as open_folders:
-        folders = [common, *(workdir / name for name in configs)]
-        for folder in folders:
+        places = [common, *folders.values()]
+        for folder in places:
             require_own(folder)  # all of them, before the first is marked
-        for folder in folders:
+        for folder in places:
             open_folders.enter_context(sole_writer(folder))
         open_folders.enter_context(checkpoints)
         prepare(first, common, checkpoints, examples, named)
         for name, config in configs.items():
-            _place_replica(config, workdir / name, common / TOKENIZER)
-            record_modules(workdir / name, config, named)
+            _place_replica(config, folders[name], common / TOKENIZER)
+            record_modules(folders[name], config, named)
         tokenizers = load_tokenizers(common / TOKENIZER)
         checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
@@ -99,7 +101,7 @@ def train_together(
     runs = {}
     for i, (name, config) in enumerate(configs.items()):
         params = replicas.engine.replica(state.params, i)
-        runs[name] = Run(config, workdir / name, task, params, step=int(state.step[i]))
+        runs[name] = Run(config, folders[name], task, params, step=int(state.step[i]))
     return runs
 
 
@@ -141,5 +143,6 @@ def _check_same_replicas(
 
 
 def _place_replica(config: ConfigDict, folder: Path, tokenizer: Path) -> None:
-    shutil.copytree(tokenizer, folder / TOKENIZER, dirs_exist_ok=True)
+    remove(folder / TOKENIZER)
+    copy_tokenizers(tokenizer, folder / TOKENIZER)
     save_json(config, folder / CONFIG)

@@ -1,7 +1,6 @@
 """Training a config in a workdir."""
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +40,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
 )
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
+from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.host_memory import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
@@ -109,7 +109,7 @@ def prepare(
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
         # Nothing to go on from: what is there is of a start that failed, with any config.
-        shutil.rmtree(tokenizer, ignore_errors=True)
+        remove(tokenizer)
         checkpoints.directory.mkdir(exist_ok=True)
         if settings.train.init_from:
             _check_tokenizers_of_origin(Path(settings.train.init_from), settings)
@@ -131,7 +131,7 @@ def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
     A start makes their folder before it writes the config; the second save waits for the first.
     """
     kept = workdir / CONFIG
-    gone = not checkpoints.is_dir() and (kept.exists() or checkpoints.is_symlink())
+    gone = not checkpoints.is_dir() and kept.exists()
     if not gone and kept.exists():
         twice = 2 * load_json(kept).checkpoint.every_steps
         gone = newest_step(workdir / METRICS) > twice
@@ -209,7 +209,7 @@ def started(state: TrainState, settings: Settings) -> TrainState:
     """A fresh state with the parameters of the run that `train.init_from` names, if any."""
     if not settings.train.init_from:
         return state
-    return state.started_from(warm_start(state.params, Path(settings.train.init_from)))
+    return state.started_from(warm_start(state.params, workdir_path(settings.train.init_from)))
 
 
 def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any, Path], Scores]:

@@ -10,6 +10,9 @@
     .transformer_jax                the mark that this program made the workdir, with the process
                                     that trains here (`runs.sole_writer`)
 
+All of these are regular files and folders: a workdir may come from anywhere, and who loads it or
+trains in it reads and writes nothing through a link. The workdir itself may be a link.
+
 The workdir of replicas trained together holds such a workdir for each, and `together/`, with the
 checkpoints of all on the way.
 
@@ -20,10 +23,12 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
 
 import dataclasses
 import os
+import stat
 from pathlib import Path
 
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
+from transformer_jax.runtime.files import everything_below
 
 MARK = ".transformer_jax"
 CONFIG = "config.json"
@@ -35,6 +40,7 @@ PROFILE = "profile"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
 TOGETHER = "together"
+WANDB = "wandb"
 
 RESULT = "result.json"
 SECONDS = "seconds"
@@ -72,12 +78,45 @@ SWEEP = Kind(
 
 
 def workdir_path(workdir: str | Path) -> Path:
-    """A workdir as a path; UserError for the address of a bucket and for an empty name."""
+    """A workdir as a path, once it is known that a run here reads and writes nothing outside.
+
+    Raises:
+      UserError: it is the address of a bucket or has an empty name, or what a run reads and writes
+        is no regular file or folder (which is named).
+    """
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
     if "://" in str(workdir):
         raise UserError(f"workdir {workdir} is no directory; mount the bucket as a file system")
+    for name in (MARK, *RUN.written):
+        _require_regular(Path(workdir, name))
+        for entry in everything_below(Path(workdir, name)):
+            if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                _require_regular(Path(entry.path))
+    _require_regular(Path(workdir, WANDB))  # in which its own library sets links
     return Path(workdir)
+
+
+def workdir_within(workdir: Path, name: str) -> Path:
+    """The workdir of a replica, or of a sweep's row, in the folder `name` of another workdir; as
+    `workdir_path`, and UserError where that folder is a link."""
+    _require_regular(workdir / name)
+    return workdir_path(workdir / name)
+
+
+def _require_regular(path: Path) -> None:
+    """Raises UserError where there is something that is neither a regular file nor a folder."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return  # who reads it says why that cannot be
+    if stat.S_ISLNK(mode):
+        raise UserError(
+            f"{path} is a link, and nothing in a workdir is read or written through one; put there "
+            "what it names (the workdir itself may be a link)"
+        )
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UserError(f"{path} is neither a file nor a folder; a run writes no such thing")
 
 
 def require_own(folder: Path, kind: Kind = RUN) -> None:

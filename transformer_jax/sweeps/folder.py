@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.runs.workdir import MARK, TABLE
-from transformer_jax.runtime.files import replacing, write_whole
+from transformer_jax.runtime.files import (
+    SETTINGS_BYTES,
+    read_regular,
+    replacing,
+    write_whole,
+)
 from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.plot import draw_rows
 from transformer_jax.sweeps.tables import Row
@@ -28,12 +33,12 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
 
 def kept_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
     """The finished row that a file keeps; None where it keeps none, or another one."""
-    if not path.exists():
-        return None
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(read_regular(path, SETTINGS_BYTES))
         return Row(name, **result["row"]) if result["asked"] == asked else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         logger.warning("%s is damaged or of an earlier version; it is measured again", path)
         return None
 
@@ -43,8 +48,8 @@ def stopwatch(path: Path) -> Iterator[Callable[[], float]]:
     """Gives a function that returns the seconds spent so far, earlier starts' included; they are
     kept in a file once a run has begun beside it."""
     try:
-        before = float(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        before = float(read_regular(path, SETTINGS_BYTES))
+    except (OSError, ValueError):
         before = 0.0
     start = time.perf_counter()
 

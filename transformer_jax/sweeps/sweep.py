@@ -26,7 +26,7 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.together import seeded, train_together
 from transformer_jax.runs.train import train
-from transformer_jax.runs.workdir import RESULT, SECONDS, SWEEP, workdir_path
+from transformer_jax.runs.workdir import RESULT, SECONDS, SWEEP, workdir_path, workdir_within
 from transformer_jax.runtime.files import write_whole
 from transformer_jax.scoring import METRICS
 from transformer_jax.sweeps.files import Sweep, folder_name
@@ -71,7 +71,7 @@ def run_sweep(
     with sole_writer(workdir, SWEEP):
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
-            folder = workdir / folder_name(name)
+            folder = workdir_within(workdir, folder_name(name))
             with sole_writer(folder, SWEEP):
                 rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds, modules))
             write_tables(rows, workdir)
@@ -133,7 +133,7 @@ def _trained(
     """The workdir and the run of each config; None in place of one that diverged."""
     groups = list(batched(configs.items(), at_once))
     for number, group in enumerate(map(dict, groups)):
-        place = folder if len(groups) == 1 else folder / f"group_{number}"
+        place = folder if len(groups) == 1 else workdir_within(folder, f"group_{number}")
         runs: dict[str, Run | None] = dict.fromkeys(group)
         try:
             runs |= _train_group(group, place, modules)
@@ -148,7 +148,10 @@ def _train_group(
 ) -> dict[str, Run]:
     if len(configs) > 1:
         return train_together(configs, folder, modules)
-    return {name: train(config, folder / name, modules) for name, config in configs.items()}
+    return {
+        name: train(config, workdir_within(folder, name), modules)
+        for name, config in configs.items()
+    }
 
 
 def _measured(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:

@@ -19,6 +19,9 @@ class Row:
       parameters: of the model.
       tokens_per_s: of all seeds that trained at once.
       seconds: wall time of all seeds.
+
+    Raises:
+      ValueError: they are of other types, as what a file holds may be.
     """
 
     name: str
@@ -26,6 +29,12 @@ class Row:
     parameters: int
     tokens_per_s: float
     seconds: float
+
+    def __post_init__(self) -> None:
+        numbers = [self.parameters, self.tokens_per_s, self.seconds]
+        numbers += [value for each in self.metrics.values() for value in each if value is not None]
+        if not (self.metrics and all(isinstance(number, int | float) for number in numbers)):
+            raise ValueError("a row has metrics, and they are numbers")
 
     @property
     def seeds(self) -> int:

@@ -36,6 +36,10 @@ class SentencePieceTokenizer:
         p = self._processor
         if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
+        try:
+            self._pieces: list[str] = p.id_to_piece(list(range(p.get_piece_size())))
+        except UnicodeDecodeError as error:
+            raise ValueError("the model has a piece that is no text") from error
 
     @property
     def vocab_size(self) -> int:
@@ -57,7 +61,7 @@ class SentencePieceTokenizer:
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Each id as its vocabulary entry, for people to read; "▁" stands for a space."""
-        return [self._processor.id_to_piece(int(i)) for i in ids]
+        return [self._pieces[i] for i in ids]
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         """Whether each id begins a word, or the white space before it; see `Tokenizer`."""
@@ -69,7 +73,4 @@ class SentencePieceTokenizer:
 
     @cached_property
     def _begins(self) -> list[bool]:
-        return [
-            piece.startswith("▁") or piece[:1].isspace()
-            for piece in self.pieces(range(self.vocab_size))
-        ]
+        return [piece.startswith("▁") or piece[:1].isspace() for piece in self._pieces]

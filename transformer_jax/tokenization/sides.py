@@ -11,23 +11,19 @@ import json
 import logging
 import os
 import re
-import shutil
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from transformer_jax.errors import UserError
+from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular, remove
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.labels import Labels
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.training import train_model
 
 logger = logging.getLogger(__name__)
-
-MAX_BYTES = 2**26
-"""No vocabulary of a model is larger; a larger file is not read."""
 
 Contents = Mapping[str, tuple[str, bytes]]
 """Side -> (file name, what the file holds)."""
@@ -196,7 +192,7 @@ def _contents(directory: Path) -> Contents:
 
 def _store(contents: Contents, directory: Path) -> None:
     partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
+    remove(partial)  # of a run that was killed here
     partial.mkdir(parents=True)
     for name, content in set(contents.values()):
         (partial / name).write_bytes(content)
@@ -214,10 +210,7 @@ def _sha256(content: bytes) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            raise UserError(_damaged(path))
-        return path.read_bytes()
+        return read_regular(path, VOCABULARY_BYTES)
     except OSError as error:
         raise UserError(
             f"{path}: the tokenizer cannot be read ({error.strerror}); "

@@ -12,8 +12,10 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
+from transformer_jax.logs.records import read_lines
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.config import Settings, read_settings
+from transformer_jax.runs.workdir import METRICS
 from transformer_jax.tools.plots import Records, draw_curves, draw_recipe
 from transformer_jax.training.optimizer import make_schedule
 
@@ -60,18 +62,17 @@ def _encodings(settings: Settings) -> np.ndarray | None:
 
 def read_records(workdir: Path) -> Records:
     """What a run's metrics.jsonl holds; UserError where there is nothing."""
-    path = workdir / "metrics.jsonl"
+    path = workdir / METRICS
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        records = [record for record in map(_parse, read_lines(path)) if record is not None]
+    except OSError as error:
         raise UserError(f"{workdir} has no metrics to draw: {path.name}: {error}") from error
-    records = [record for record in map(_parse, lines) if record is not None]
     if not records:
         raise UserError(f"{workdir} has no metrics to draw: {path.name} holds no record yet")
     return records
 
 
-def _parse(line: str) -> dict[str, Any] | None:
+def _parse(line: bytes) -> dict[str, Any] | None:
     """A record; None for a line that a kill tore."""
     try:
         record = json.loads(line)

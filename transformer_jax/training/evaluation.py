@@ -108,4 +108,6 @@ def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction
     with replacing(path) as file:
         for example, output in zip(examples, outputs, strict=True):
             record = {**example, "output": output.text, "score": output.score}
-            file.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+            line = json.dumps(record, ensure_ascii=False) + "\n"
+            # Half of a UTF-16 pair, which JSON can hold, is written as JSON does: \ud800.
+            file.write(line.encode(errors="backslashreplace"))

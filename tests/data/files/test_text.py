@@ -1,6 +1,8 @@
 import gzip
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,25 @@ def test_paths_are_listed_matched_and_sorted(folder, monkeypatch):
     assert names("/no/such/file") == ["file"]  # opening it says what is wrong
     with pytest.raises(UserError, match="^data.train_source: no file matches .*fr$"):
         names(f"{folder}/*.fr")
+
+
+@pytest.mark.parametrize("name", ["text", "text.gz"])
+def test_what_a_command_reads_once_may_come_through_a_pipe(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    data = gzip.compress(b"a\nb\n") if name.endswith(".gz") else b"a\nb\n"
+    writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(data,))
+    writer.start()
+    assert list(TextLines(str(tmp_path / name), once=True)) == ["a", "b"]
+    writer.join()
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_what_has_no_end_is_not_read(tmp_path, once):
+    with pytest.raises(UserError, match="/dev/zero is no regular file"):
+        TextLines("/dev/zero", once=once)
+
+
+def test_the_data_of_a_run_is_no_pipe(tmp_path):
+    os.mkfifo(tmp_path / "text")
+    with pytest.raises(UserError, match="text is no regular file; write its content to one"):
+        TextLines(str(tmp_path / "text"))

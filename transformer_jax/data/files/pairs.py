@@ -51,13 +51,14 @@ def for_split(pairs: Corpus, split: str, where: str) -> Corpus:
     return drop_blank(pairs, where) if split == "train" else pairs
 
 
-def read_aligned(source_path: str, target_path: str) -> Corpus:
-    """Line i of one file beside line i of the other; plain or gzip (by the ending .gz).
+def read_aligned(source_path: str, target_path: str, *, once: bool = False) -> Corpus:
+    """Line i of one file beside line i of the other; plain or gzip (by the ending .gz); with
+    `once`, pipes too, as for `TextLines`.
 
     Raises:
       UserError: a file cannot be read, or the files differ in length.
     """
-    sources, targets = TextLines(source_path), TextLines(target_path)
+    sources, targets = TextLines(source_path, once=once), TextLines(target_path, once=once)
     if len(sources) != len(targets):
         raise UserError(
             f"{source_path} has {len(sources)} lines but {target_path} has {len(targets)}: "

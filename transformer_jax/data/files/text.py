@@ -11,6 +11,7 @@ import gzip
 import mmap
 import os
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -31,13 +32,19 @@ class TextLines(RandomAccess[str]):
     The file is read through once, for the places where its lines end; only these stay in memory.
     A compressed file is unpacked into a nameless temporary one.
 
+    Args:
+      path: of the file.
+      once: whether a pipe will do, as `<(...)` of the shell is one: fit for what a command reads
+        once, not for the data of a run, which is read again when the run goes on.
+
     Raises:
-      UserError: the file is missing, unreadable, empty, broken gzip or not UTF-8 (names the line).
+      UserError: the file is missing, unreadable, empty, broken gzip, not UTF-8 (names the line), or
+        a device, or a pipe.
     """
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, *, once: bool = False):
         self.path = os.fspath(path)
-        self._bytes = _map_into_memory(self.path)
+        self._bytes = _map_into_memory(self.path, once)
         self._first = len(codecs.BOM_UTF8) if self._bytes[:3] == codecs.BOM_UTF8 else 0
         self._ends = _line_ends(self._bytes)  # [N], one place behind each line's last byte
         self._check_utf8()
@@ -128,10 +135,15 @@ def expand_paths(paths: str, field: str) -> list[str]:
     return found
 
 
-def _map_into_memory(path: str) -> mmap.mmap:
+def _map_into_memory(path: str, once: bool) -> mmap.mmap:
     try:
+        kind = os.stat(path).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or (once and stat.S_ISFIFO(kind))):
+            raise UserError(f"{path} is no regular file; write its content to one")
         with open(path, "rb") as file:
-            return _mapped(file, path) if not path.endswith(".gz") else _unpacked(file, path)
+            if path.endswith(".gz"):
+                return _copied(gzip.open(file), path)
+            return _mapped(file, path) if stat.S_ISREG(kind) else _copied(file, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is not a whole gzip file ({error}): fetch it again") from error
     except OSError as error:
@@ -144,11 +156,12 @@ def _mapped(file: BinaryIO, path: str) -> mmap.mmap:
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _unpacked(packed: BinaryIO, path: str) -> mmap.mmap:
-    with tempfile.TemporaryFile() as unpacked, gzip.open(packed) as content:
-        shutil.copyfileobj(content, unpacked, _CHUNK_BYTES)
-        unpacked.flush()
-        return _mapped(unpacked, path)
+def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:
+    """What is unpacked, or comes through a pipe, by way of a nameless file."""
+    with tempfile.TemporaryFile() as copy, content:
+        shutil.copyfileobj(content, copy, _CHUNK_BYTES)
+        copy.flush()
+        return _mapped(copy, path)
 
 
 def _line_ends(data: mmap.mmap) -> np.ndarray:
