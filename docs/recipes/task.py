@@ -7,11 +7,13 @@
 """
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.errors import UserError
 from transformer_jax.inference.labeling import label_rows
 from transformer_jax.metrics import slot_sums
 from transformer_jax.models.classifier import BODIES, TextClassifier
@@ -24,6 +26,7 @@ class Regression(Classification):
     """On {"text", "label"}, the label a number. Rows, packing and model are `Classification`'s."""
 
     best_by = "-absolute_error"
+    predicts_by = ("batch_size",)
 
     @classmethod
     def build(cls, parts):
@@ -32,7 +35,7 @@ class Regression(Classification):
         return cls(TextClassifier(body, num_classes=1), parts.tokenizers, length, 0.0)
 
     def preprocess(self, example, rng):
-        label = round(1000 * float(example["label"]))  # features are integers
+        label = round(1000 * number(example["label"]))  # features are integers
         return {"text": np.array(self.tokens([example["text"]])), "label": np.array([label])}
 
     def loss(self, params, batch, rng):
@@ -43,7 +46,7 @@ class Regression(Classification):
 
     def evaluate(self, params, examples, decode):
         outputs = [best for (best,) in self.predict(params, [e["text"] for e in examples], decode)]
-        errors = np.array([o.text for o in outputs], float) - [float(e["label"]) for e in examples]
+        errors = np.array([o.text for o in outputs], float) - [number(e["label"]) for e in examples]
         return {"absolute_error": float(np.abs(errors).mean())}, outputs
 
     def predict(self, params, lines, decode, first_line=1):
@@ -54,6 +57,12 @@ class Regression(Classification):
     @functools.cached_property
     def numbers(self):  # (params, a batch with one text a row) -> [B]
         return jax.jit(lambda p, b: self.logits(p, b, b["text_segment_ids"][:, :1])[:, 0, 0])
+
+
+def number(label):
+    if re.fullmatch(r"[+-]?\d{1,6}(\.\d+)?", label):
+        return float(label)
+    raise UserError(f"label {label!r} is no decimal number")
 
 
 DEFAULTS = TASKS["classification"].defaults

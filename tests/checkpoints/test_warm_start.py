@@ -53,6 +53,13 @@ def test_shapes_that_do_not_fit_are_listed(trained_workdir, fresh):
         warm_start(misshapen, trained_workdir)
 
 
+def test_of_many_misfits_the_first_are_told(trained_workdir, fresh):
+    misshapen = jax.tree.map(lambda leaf: np.zeros((5, 5), np.float32), fresh)
+    with pytest.raises(tj.UserError, match="; and [0-9]+ more") as caught:
+        warm_start(misshapen, trained_workdir)
+    assert len(str(caught.value)) < 1000
+
+
 def test_a_run_with_nothing_in_common_is_refused(trained_workdir, tmp_path):
     with pytest.raises(tj.UserError, match="has no parameter of this model"):
         warm_start({"other": np.zeros(3, np.float32)}, trained_workdir)

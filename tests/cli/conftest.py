@@ -9,6 +9,25 @@ import pytest
 
 from transformer_jax.cli.main import main
 
+# A shell whose `predict` gives every line back in capitals, through no model.
+CAPITALS = """
+import sys, types
+from types import SimpleNamespace as N
+stand_in = types.ModuleType("transformer_jax.runs.load")
+outputs_of = lambda lines, first_line: [[N(text=t.upper(), score=-1.5)] for t in lines]
+run = N(n_best=outputs_of)
+stand_in.load = lambda workdir, checkpoint, average, modules: run
+sys.modules["transformer_jax.runs.load"] = stand_in
+from transformer_jax.cli.main import main
+sys.exit(main(["predict", "--workdir=w", *sys.argv[1:]]))
+"""
+
+
+@pytest.fixture
+def capitals():
+    """The words of a shell's `predict` that gives every line back in capitals."""
+    return [sys.executable, "-c", CAPITALS]
+
 
 @pytest.fixture
 def shell(monkeypatch, capsys):

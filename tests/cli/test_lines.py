@@ -2,6 +2,8 @@
 
 import io
 import logging
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,6 +57,14 @@ def test_a_batch_has_at_most_so_many_lines():
 
 def test_a_line_longer_than_a_read_stays_whole():
     assert read_all(b"a" * 3_000_000 + b"\nb\n") == [["a" * 3_000_000, "b"]]
+
+
+def test_a_line_of_many_blocks_is_read_in_linear_time():
+    blocks = iter([b"a" * (1 << 12)] * 10_000 + [b"\nb", b"c\n", b""])
+    began = time.monotonic()
+    (first,), (second,) = read_batches(SimpleNamespace(read1=lambda size: next(blocks)), most=512)
+    assert time.monotonic() - began < 5  # in quadratic time minutes
+    assert (len(first), second) == (10_000 << 12, "bc")
 
 
 def test_what_is_not_utf8_is_replaced_with_a_warning_that_names_the_line(caplog):

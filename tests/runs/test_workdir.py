@@ -56,6 +56,15 @@ def test_an_empty_name_is_refused():
         workdir_path("")
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("a\\b", "a backslash"), ("a\0b", "a NUL"), ("a\udcffb/run", "bytes that are not UTF-8")],
+)
+def test_a_name_that_arrays_cannot_be_stored_under_is_refused(name, told):
+    with pytest.raises(tj.UserError, match=f"has {told} in its path: no array goes there"):
+        workdir_path(name)
+
+
 def test_a_run_of_a_version_without_marks_goes_on(workdir, tiny_config):
     (workdir / MARK).unlink()
     assert tj.train(tiny_config(), workdir).step == 30

@@ -88,3 +88,10 @@ def test_a_pair_is_read_from_a_line_with_a_tab(build):
 def test_an_encoder_decoder_is_refused(build):
     with pytest.raises(UserError, match="it asks for EncoderOnly or DecoderOnly"):
         build("encoder_decoder")
+
+
+def test_rows_without_room_for_a_token_of_each_text_are_refused(build):
+    narrow = build("encoder_only", max_length=4)
+    assert len(narrow.tokens(["the dog"])) == 4
+    with pytest.raises(UserError, match="data.max_length is 4; a pair takes 5 tokens, special one"):
+        narrow.tokens(["the dog", "old man"])

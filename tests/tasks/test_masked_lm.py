@@ -120,3 +120,9 @@ def test_what_it_cannot_use_is_refused(build):
         build("char")
     with pytest.raises(UserError, match="does not go with architecture 'decoder_only'"):
         build(model__architecture="decoder_only")
+
+
+def test_more_outputs_than_the_vocabulary_has_pieces_are_refused(task, params):
+    many = DecodeConfig(num_outputs=1000)
+    with pytest.raises(UserError, match="num_outputs is 1000; the vocabulary has [0-9]+ pieces to"):
+        list(task.predict(params, ["the [MASK]"], many))

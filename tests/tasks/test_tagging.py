@@ -81,3 +81,16 @@ def test_accuracy_counts_words(task, params):
     expected = " ".join(example["tags"] for example in EXAMPLES).split()
     right = np.mean([a == b for a, b in zip(found, expected, strict=True)])
     assert metrics == {"accuracy": pytest.approx(right), "words": 7}
+
+
+def test_an_example_whose_first_word_does_not_fit_is_overlong(tokenizers_of, task_with):
+    fields = {"model.architecture": "encoder_only", "data.max_length": 3}
+    narrow = task_with(tokenizers_of("wordpiece", LABELS), "tagging", fields)
+    words = EXAMPLES[0]["text"].split(" ")
+    pieces = narrow.tokenizers["text"].encode_words(words)
+    word = next(word for word, of_word in zip(words, pieces, strict=True) if len(of_word) > 1)
+    long = {"text": f"{word} the", "tags": "N D"}
+    batches = eval_batches([long, *EXAMPLES], narrow.preprocess, lengths=narrow.lengths, rows=1)
+    assert batches.overlong >= 1
+    with pytest.raises(UserError, match="each of the 1 examples is longer than a row"):
+        eval_batches([long], narrow.preprocess, lengths=narrow.lengths, rows=1)

@@ -158,11 +158,16 @@ def _require_fit(path: Path, saved: Leaves, wanted: Leaves) -> None:
     problems += [f"{name} is saved but not expected" for name in saved if name not in wanted]
     problems += misfits(saved, wanted)
     if problems:
-        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise UserError(
-            f"{path} does not fit: {'; '.join(problems[:3])}{more}; "
+            f"{path} does not fit: {first_few(problems)}; "
             "configure model and optimizer as they were when it was saved"
         )
+
+
+def first_few(problems: list[str]) -> str:
+    """Three of them, and how many more there are."""
+    more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+    return "; ".join(problems[:3]) + more
 
 
 def _describe(leaf: Any) -> str:

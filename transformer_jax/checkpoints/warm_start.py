@@ -9,6 +9,7 @@ from transformer_jax.checkpoints.step_folder import (
     PARAMS,
     Leaves,
     fill,
+    first_few,
     misfits,
     most_bytes,
     named_leaves,
@@ -39,7 +40,7 @@ def warm_start(params: Any, workdir: Path) -> Any:
     folder = find_checkpoint(directory, "latest", (PARAMS,), most)
     saved, wanted = saved_arrays(folder, PARAMS), named_leaves(params)
     if problems := misfits(saved, wanted):
-        raise UserError(f"train.init_from: {folder} does not fit: {'; '.join(problems)}")
+        raise UserError(f"train.init_from: {folder} does not fit: {first_few(problems)}")
     common = {name: leaf for name, leaf in wanted.items() if name in saved}
     if not common:
         raise UserError(f"train.init_from: {folder} has no parameter of this model")

@@ -3,10 +3,12 @@
 import argparse
 from typing import Any, NoReturn
 
+from transformer_jax.cli import streams
 from transformer_jax.cli.shared_flags import (
     add_config,
     add_decode_options,
     add_distributed,
+    add_max_length,
     add_modules,
     add_run,
 )
@@ -35,6 +37,11 @@ class OneLineParser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
+
+    def print_help(self, file: Any = None) -> None:
+        """As every result: a stdout that takes nothing is an error, too."""
+        streams.write(self.format_help())
+        streams.flush()
 
     def error(self, message: str) -> NoReturn:
         verb = self.prog.removeprefix(PROGRAM).strip()
@@ -115,6 +122,7 @@ def _add_evaluate(verbs: Verbs) -> None:
         epilog="Files are one example a line.",
     )
     add_run(evaluate)
+    add_max_length(evaluate)
     evaluate.add_argument("--split", help="the split of the run's data to score (default: test)")
     evaluate.add_argument("--source", metavar="FILE", help="score this file instead of a split")
     evaluate.add_argument("--target", metavar="FILE", help="the references of --source")
@@ -130,11 +138,11 @@ def _add_predict(verbs: Verbs) -> None:
         r"return; the output is written in the same way, unless --format=jsonl.",
     )
     add_run(predict)
+    add_max_length(predict)
     predict.add_argument("--format", choices=("text", "jsonl"), default="text")
     predict.add_argument(
         "--num_outputs",
         type=positive,
-        default=1,
         metavar="N",
         help="outputs an example, best first; more than one needs --format=jsonl",
     )

@@ -6,7 +6,9 @@ import time
 from collections.abc import Iterator
 from io import BufferedIOBase
 from itertools import batched
-from typing import BinaryIO, Self, cast
+from typing import Self
+
+from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +28,15 @@ def unescape(line: str) -> str:
     return re.sub(r"\\[\\nr]", lambda match: _MEANT[match[0]], line)
 
 
-def read_batches(stream: BinaryIO, *, most: int) -> Iterator[list[str]]:
+def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
     r"""Yields the lines of `stream`, at most `most` at a time, without waiting for more to come.
 
     Whoever writes a line and waits for its answer gets it; a file is read in full batches. Lines
     end at "\n" alone, and the last one counts without it. What is not UTF-8 becomes U+FFFD, with
     a warning that names the line.
+
+    Raises:
+      UserError: the stream cannot be read.
     """
     number = 0
     for batch in _read_available(stream, most):
@@ -39,14 +44,24 @@ def read_batches(stream: BinaryIO, *, most: int) -> Iterator[list[str]]:
         number += len(batch)
 
 
-def _read_available(stream: BinaryIO, most: int) -> Iterator[tuple[bytes, ...]]:
-    rest = b""
-    # Typeshed has no read1 for stdin, which has one.
-    while block := cast(BufferedIOBase, stream).read1(1 << 20):
-        *lines, rest = (rest + block).split(b"\n")
-        yield from batched(lines, most)
-    if rest:
+def _read_available(stream: BufferedIOBase, most: int) -> Iterator[tuple[bytes, ...]]:
+    begun: list[bytes] = []  # the parts of a line whose end is not yet read
+    while block := _read_block(stream):
+        first, *others = block.split(b"\n")
+        begun.append(first)
+        if others:
+            lines = [b"".join(begun), *others]
+            begun = [lines.pop()]
+            yield from batched(lines, most)
+    if rest := b"".join(begun):
         yield (rest,)
+
+
+def _read_block(stream: BufferedIOBase) -> bytes:
+    try:
+        return stream.read1(1 << 20)
+    except OSError as error:
+        raise UserError(f"cannot read the input: {error.strerror}") from error
 
 
 def _decode(line: bytes, number: int) -> str:

@@ -1,17 +1,17 @@
 """From a command line to an exit status."""
 
 import argparse
-import errno
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax.cli import interrupts, verbs
+from transformer_jax.cli import interrupts, streams, verbs
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import Stopped, UserError
+from transformer_jax.runtime.environment import check_environment
 from transformer_jax.runtime.host_memory import keep_freed_memory
 
 logger = logging.getLogger(__name__)
@@ -19,12 +19,6 @@ logger = logging.getLogger(__name__)
 USER_ERROR = 2
 RESUMABLE = 75  # sysexits' EX_TEMPFAIL: the same command goes on
 BROKEN_PIPE = 141
-
-FOR_THE_USER_TO_MEND = {
-    *(errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR),
-    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS),
-}
-"""Errors of the file system: rights, wrong paths, no room."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,19 +28,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     A run that SIGTERM stopped is saved, and the same command goes on (75). An interrupt (130) and a
     reader that went away (141), such as `head`, are quiet.
     """
+    streams.open_standard()
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
+        streams.require_stdout()
+        log_to_stderr()
+        keep_freed_memory()
+        check_environment()
     except UserError as error:
         return _fail(str(error))
-    log_to_stderr()
-    keep_freed_memory()
     return _run_one_of_many(args) if getattr(args, "distributed", False) else _run(args)
 
 
 def _run(args: argparse.Namespace) -> int:
     try:
         getattr(verbs, args.verb)(args)
-        sys.stdout.flush()
+        streams.flush()
     except KeyboardInterrupt:
         return interrupts.INTERRUPTED
     except Exception as error:
@@ -65,11 +62,10 @@ def _status_of(error: Exception) -> int:
         case UserError():
             return _fail(str(error))
         case BrokenPipeError():
-            # The interpreter flushes stdout once more on its way out, and would complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return BROKEN_PIPE
-        case OSError() if error.errno in FOR_THE_USER_TO_MEND:
-            return _fail(str(error))
+        case OSError() if error.errno is not None:  # the system's: rights, room, a failing disk
+            where = "" if error.filename is None else f"{error.filename}: "
+            return _fail(f"{where}{error.strerror}")
     raise error
 
 
@@ -100,5 +96,5 @@ def _keep_stdout_for_results() -> None:
 
 
 def _fail(message: str) -> int:
-    print("error:", " ".join(message.splitlines()), file=sys.stderr)
+    streams.tell(f"error: {' '.join(message.splitlines())}")
     return USER_ERROR

@@ -5,6 +5,7 @@ import os
 import sys
 
 from transformer_jax.cli import interrupts
+from transformer_jax.cli.streams import tell
 
 PACKAGE = "transformer_jax"
 
@@ -51,4 +52,5 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(self.format(record), file=sys.stderr)
+        with tqdm.external_write_mode(file=sys.stderr):
+            tell(self.format(record))

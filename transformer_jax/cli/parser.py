@@ -20,6 +20,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _check_unknown(args, unknown)
     _check_overrides(args, overrides)
     _check_required(args)
+    _check_together(args)
     _check_distributed(args)
     args.overrides = overrides
     return args
@@ -70,7 +71,8 @@ def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
 
 
 def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> None:
-    if overrides and args.verb in ("evaluate", "predict", "score"):
+    of_runs = args.verb == "plot" and args.workdir is not None
+    if overrides and (of_runs or args.verb in ("evaluate", "predict", "score")):
         raise UserError(
             f"{args.verb} takes no {OVERRIDE}{next(iter(overrides))}: "
             "a run keeps the config that it was trained with"
@@ -97,6 +99,23 @@ def _check_required(args: argparse.Namespace) -> None:
     for name in sorted(required):
         if getattr(args, name) is None:
             raise UserError(f"{args.verb} needs --{name}; see `{PROGRAM} {args.verb} --help`")
+
+
+def _check_together(args: argparse.Namespace) -> None:
+    """Refuses flags of which one would be ignored."""
+    given = {name for name, value in vars(args).items() if value not in (None, False, "text")}
+    if args.verb == "predict" and "format" not in given and (args.num_outputs or 1) > 1:
+        raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
+    for name, others in _EXCLUDED.items():
+        if name in given and (excluded := sorted(given & others)):
+            raise UserError(f"--{excluded[0]} does not go with --{name}; leave one of them out")
+
+
+_EXCLUDED = {
+    "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
+    "seeds": {"dry_run", "distributed"},
+}
+"""Flags and those that would do nothing beside them."""
 
 
 def _check_distributed(args: argparse.Namespace) -> None:

@@ -41,13 +41,17 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="average the last K parameter snapshots",
     )
+    add_modules(parser)
+
+
+def add_max_length(parser: argparse.ArgumentParser) -> None:
+    """How long texts may be."""
     parser.add_argument(
         "--max_length",
         type=positive,
         metavar="N",
         help="of sequences, instead of the trained one",
     )
-    add_modules(parser)
 
 
 def add_modules(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,13 @@
 """What each verb does. jax is imported here, inside the functions, and by nothing before them."""
 
 import argparse
-import sys
 from collections.abc import Callable
+from io import BufferedIOBase
 from itertools import batched
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.cli import streams
 from transformer_jax.cli.flags import BENCHMARK_SIZES
 from transformer_jax.cli.lines import LineCount, escape, read_batches, unescape
 from transformer_jax.cli.shared_flags import DECODE_OPTIONS
@@ -21,11 +22,13 @@ def train(args: argparse.Namespace) -> None:
     """Trains a config in a workdir, or prints what that would hold."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.modules import load_modules
+    from transformer_jax.runtime.platform import require_device
 
     # Before the config, which names what they register.
     load_modules(args.modules, args.workdir)
     config = load_config(args.config, args.overrides)
     _connect(args, config)
+    require_device()
     if args.dry_run:
         from transformer_jax.tools.dry_run import describe
 
@@ -42,9 +45,11 @@ def train(args: argparse.Namespace) -> None:
 
 def sweep(args: argparse.Namespace) -> None:
     """Trains what a sweep asks for and is not there yet; prints the table."""
+    from transformer_jax.runtime.platform import require_device
     from transformer_jax.sweeps.files import load_sweep
     from transformer_jax.sweeps.sweep import run_sweep
 
+    require_device()
     asked = load_sweep(args.sweep, **_given(args, ("config", "seeds")))
     rows = run_sweep(
         asked, args.workdir, args.overrides, args.at_once, chosen=args.rows, modules=args.modules
@@ -55,7 +60,7 @@ def sweep(args: argparse.Namespace) -> None:
 def _print_table(rows: list[Any]) -> None:
     from transformer_jax.sweeps.tables import as_text
 
-    print(as_text(rows))
+    streams.write(f"{as_text(rows)}\n")
 
 
 def evaluate(args: argparse.Namespace) -> None:
@@ -69,32 +74,30 @@ def predict(args: argparse.Namespace) -> None:
     """Writes one line for each line of stdin, which the first process of a job reads for all."""
     from transformer_jax.parallel import hosts
 
-    if args.num_outputs > 1 and args.format == "text":
-        raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
-    run = _load(args)
+    stdin, run = streams.read_stdin(), _load(args)
     if args.stream:
-        return _stream(run, _decode_options(args))
-    options = _decode_options(args) | {"num_outputs": args.num_outputs}
+        return _stream(run, _decode_options(args), stdin)
+    options = _given(args, (*DECODE_OPTIONS, "num_outputs"))
     write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
     prefixes = _open_prefixes(args.prefixes)
-    number, batches = 1, read_batches(sys.stdin.buffer, most=LINES_AT_ONCE)
+    number, batches = 1, read_batches(stdin, most=LINES_AT_ONCE)
     with LineCount("predicted") as count:
         while lines := hosts.from_primary(lambda: next(batches, None)):
             examples = [unescape(line) for line in lines]
             n_best = run.n_best(examples, first_line=number, **options, **prefixes(number, lines))
             for _, outputs in zip(examples, n_best, strict=True):
                 _print_once(write_line(outputs))
-            sys.stdout.flush()
+            streams.flush()
             number += len(lines)
             count.advance(len(lines))
 
 
-def _stream(run: Any, options: dict[str, Any]) -> None:
-    for lines in read_batches(sys.stdin.buffer, most=1):
+def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
+    for lines in read_batches(stdin, most=1):
         for piece in run.stream(unescape(lines[0]), **options):
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-        sys.stdout.write("\n")
+            streams.write(piece)
+            streams.flush()
+        streams.write("\n")
 
 
 def score(args: argparse.Namespace) -> None:
@@ -109,7 +112,7 @@ def score(args: argparse.Namespace) -> None:
             targets = [unescape(str(pair["target"])) for pair in chunk]
             for log_prob in run.score(sources, targets):
                 _print_once(f"{log_prob:.6f}")
-            sys.stdout.flush()
+            streams.flush()
             count.advance(len(chunk))
 
 
@@ -128,29 +131,35 @@ def plot(args: argparse.Namespace) -> None:
         for workdir in workdirs:
             load_modules(args.modules, workdir)
         plot_runs(workdirs, output)
-    print(output)
+    streams.write(f"{output}\n")
 
 
 def benchmark(args: argparse.Namespace) -> None:
     """Prints how fast a config's step or search is as one JSON object."""
     from transformer_jax.runs.config import load_config
+    from transformer_jax.runtime.platform import require_device
     from transformer_jax.tools import benchmark
 
+    require_device()
     measures: dict[str, Callable[..., dict[str, Any]]]
     measures = {"train": benchmark.train, "decode": benchmark.decode}
     config = load_config(args.config, args.overrides, args.modules)
-    print(to_json(measures[args.what](config, **_given(args, BENCHMARK_SIZES[args.what]))))
+    measured = measures[args.what](config, **_given(args, BENCHMARK_SIZES[args.what]))
+    streams.write(f"{to_json(measured)}\n")
 
 
 def _load(args: argparse.Namespace) -> Any:
     from transformer_jax.runs.load import load
+    from transformer_jax.runtime.platform import require_device
 
     if args.distributed:
         from transformer_jax.runs.config import load_json
 
         _connect(args, load_json(Path(args.workdir) / "config.json"))
+    require_device()
     run = load(args.workdir, args.checkpoint, args.average, args.modules)
-    return run.under(dict.fromkeys(LENGTHS, args.max_length)) if args.max_length else run
+    longest = getattr(args, "max_length", None)
+    return run.under(dict.fromkeys(LENGTHS, longest)) if longest else run
 
 
 def _connect(args: argparse.Namespace, config: Any) -> None:
@@ -167,7 +176,7 @@ def _print_once(line: str) -> None:
     from transformer_jax.parallel import hosts
 
     if hosts.is_primary():
-        sys.stdout.buffer.write(f"{line}\n".encode())
+        streams.write(f"{line}\n")
 
 
 def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:

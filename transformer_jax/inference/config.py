@@ -1,7 +1,7 @@
 """The section `decode` of a config, and the searches that it may name."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, TypedDict
 
 from transformer_jax.decoding import BeamSearch, Sampler, Search
@@ -58,6 +58,13 @@ class DecodeConfig:
         check_fields(self)
         self.make_search()  # which refuses settings that it would ignore
 
+    def ignored(self, given: Collection[str]) -> list[str]:
+        """Those of the fields `given` that are of another search than the one chosen; a search of
+        the user's own may read any."""
+        name = self._search_name
+        known = set().union(*_READ_BY.values()) if name in _READ_BY else set()
+        return sorted(known.intersection(given) - _READ_BY.get(name, set()))
+
     @property
     def samples(self) -> bool:
         """Whether outputs are sampled rather than searched for."""
@@ -65,8 +72,22 @@ class DecodeConfig:
 
     def make_search(self) -> Search:
         """The strategy that `search` names; ValueError where it refuses a setting."""
-        name = self.search or ("sample" if self.samples else "beam")
-        return SEARCHES.find(name)(self)
+        return SEARCHES.find(self._search_name)(self)
+
+    @property
+    def _search_name(self) -> str:
+        return self.search or ("sample" if self.samples else "beam")
+
+
+_READ_BY: dict[str, set[str]] = {
+    "beam": {"beam_size", "alpha"},
+    "greedy": set(),
+    "sample": {"temperature", "top_k", "top_p", "seed"},
+}
+"""The fields that only some searches read, by the search."""
+
+SEARCH_FIELDS = ("search", *sorted(set().union(*_READ_BY.values())), "max_extra_length")
+"""The fields of the section `decode` that a search goes by."""
 
 
 class TokenIds(TypedDict):

@@ -92,7 +92,7 @@ def record_modules(workdir: Path, config: ConfigDict, named: Iterable[UserModule
 def _load(given: str | Path, workdir: Path | None) -> UserModule:
     text = str(given)
     if isinstance(given, Path) or text.endswith(".py") or os.sep in text:
-        return _load_file(Path(text).expanduser().resolve(), workdir)
+        return _load_file(Path(os.path.expanduser(text)).resolve(), workdir)
     return _load_importable(text, workdir)
 
 

@@ -19,7 +19,9 @@ from transformer_jax.nn.int8 import weights_as
 from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, override, read_settings
+from transformer_jax.runs.settings import parsed
 from transformer_jax.tasks.interface import (
+    NamesOptions,
     Params,
     Prediction,
     ScoresPairs,
@@ -106,7 +108,7 @@ class Run:
         Warnings name lines by their number, counted from `first_line`; samples depend on it, too.
         """
         _require_texts("predict", lines=lines, prefixes=prefixes or [])
-        options = self._decode(decode)
+        options = self._decode("predict", decode)
         params = weights_as(options.weights, self.params)
         if prefixes is None:
             return list(self.task.predict(params, lines, options, first_line))
@@ -140,6 +142,7 @@ class Run:
           UserError: the split or the files cannot be used.
         """
         settings = self.settings
+        options = self._decode("evaluate", decode)
         if source is not None and target is not None:
             self._task_on_pairs("evaluate with source and target")
             examples, name = read_aligned(source, target, once=True), Path(source).name
@@ -147,7 +150,7 @@ class Run:
             examples, name = open_split(settings.data, split), split
         else:
             raise UserError("evaluate: source and target are files that go together; give both")
-        options, mesh = self._decode(decode), build.mesh_for_use(settings)
+        mesh = build.mesh_for_use(settings)
         evaluator = build.build_evaluator(settings, self.task, examples, options, mesh)
         metrics, outputs = evaluator(weights_as(options.weights, self.params))
         path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
@@ -162,7 +165,7 @@ class Run:
         """
         if not isinstance(self.task, Streams):
             raise UserError("stream: this run's task does not continue text; use predict")
-        options = self._decode(decode)
+        options = self._decode("stream", decode)
         return self.task.stream(weights_as(options.weights, self.params), line, options)
 
     def _task_on_pairs(self, use: str) -> ScoresPairs:
@@ -170,11 +173,34 @@ class Run:
             raise UserError(f"{use}: this run's task has no pairs of source and target")
         return self.task
 
-    def _decode(self, overrides: dict[str, Any]) -> DecodeConfig:
+    def _decode(self, use: str, given: dict[str, Any]) -> DecodeConfig:
+        """The section `decode` with the values given; UserError for one that would do nothing."""
+        typed = parsed({f"decode.{name}": value for name, value in given.items()}, use)
+        values = {name: typed[f"decode.{name}"] for name in given}
         try:
-            return dataclasses.replace(self.settings.decode, **overrides)
+            options = dataclasses.replace(self.settings.decode, **values)
         except ValueError as error:
             raise UserError(f"decode: {error}") from error
+        for name in given:
+            if name in _unread(use, self.task):
+                raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
+        if ignored := options.ignored(given):
+            raise UserError(
+                f"decode: {ignored[0]} does nothing in the search that is chosen; leave it out, or "
+                "choose another search"
+            )
+        return options
+
+
+def _unread(use: str, task: Task) -> set[str]:
+    """The fields of the section `decode` that a task does not read: in `predict`, `evaluate` or
+    `stream`."""
+    if not isinstance(task, NamesOptions):
+        return set()
+    read = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
+    if use == "stream":
+        read -= {"num_outputs", "batch_size"}
+    return {field.name for field in dataclasses.fields(DecodeConfig)} - read
 
 
 def _keep(path: Path, examples: Corpus, outputs: Sequence[Prediction]) -> None:

@@ -81,13 +81,14 @@ def workdir_path(workdir: str | Path) -> Path:
     """A workdir as a path, once it is known that a run here reads and writes nothing outside.
 
     Raises:
-      UserError: it is the address of a bucket or has an empty name, or what a run reads and writes
-        is no regular file or folder (which is named).
+      UserError: it has an empty name, is the address of a bucket or has a path under which no array
+        can be stored, or what a run reads and writes is no regular file or folder (it is named).
     """
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
     if "://" in str(workdir):
         raise UserError(f"workdir {workdir} is no directory; mount the bucket as a file system")
+    _require_storable(Path(workdir).absolute())
     for name in (MARK, *RUN.written):
         _require_regular(Path(workdir, name))
         for entry in everything_below(Path(workdir, name)):
@@ -95,6 +96,20 @@ def workdir_path(workdir: str | Path) -> Path:
                 _require_regular(Path(entry.path))
     _require_regular(Path(workdir, WANDB))  # in which its own library sets links
     return Path(workdir)
+
+
+def _require_storable(path: Path) -> None:
+    """Raises UserError for what the library that stores arrays (TensorStore) cannot take in a path,
+    or takes for something else."""
+    for what, has in (
+        ("a NUL", "\0" in str(path)),
+        ("a backslash", "\\" in str(path)),
+        ("bytes that are not UTF-8", any("\ud800" <= char <= "\udfff" for char in str(path))),
+    ):
+        if has:
+            raise UserError(
+                f"workdir {str(path)!r} has {what} in its path: no array is stored there"
+            )
 
 
 def workdir_within(workdir: Path, name: str) -> Path:

@@ -17,11 +17,11 @@ def use_compilation_cache() -> None:
     warnings.filterwarnings("ignore", "Error writing persistent compilation cache.*bad_alloc")
     if jax.config.jax_compilation_cache_dir:
         return
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    directory = root / "transformer_jax" / "xla"
     try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        directory = root / "transformer_jax" / "xla"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where the user has no home
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Self
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.errors import UserError
 from transformer_jax.runtime.accelerators import accelerator_of
 
 _target = jax.make_user_context(None)  # part of the key of what jit keeps
@@ -53,6 +55,16 @@ def _of_the_job() -> Target:
     return Target.of(chosen if isinstance(chosen, jax.Device) else jax.devices(chosen)[0])
 
 
+def require_device() -> None:
+    """Starts JAX's devices; UserError where there is none, or none of the kind asked for."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the latter where a plugin is missing
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        reason = (str(error) or f"there is no plugin for {asked}").splitlines()[0]
+        raise UserError(f"JAX_PLATFORMS={asked} cannot be used: {reason}") from error
+
+
 def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
     """Peak FLOPs a second of a device; None if its kind is not known.
 
@@ -71,6 +83,13 @@ def peak_of_job(dtype: jnp.dtype) -> float | None:
     # All CPU devices of a process share its cores.
     count = jax.process_count() if device.platform == "cpu" else jax.device_count()
     return peak and peak * count
+
+
+def memory() -> int:
+    """Bytes of memory that the device has; of a CPU, the machine's."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return stats.get("bytes_limit", machine)
 
 
 def is_cpu() -> bool:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Features
+from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
 from transformer_jax.models.apply import apply
@@ -49,6 +50,8 @@ class Classification:
     label_smoothing: float
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "accuracy"
+    predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
+    evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -87,7 +90,14 @@ class Classification:
         return {"text": np.array(tokens), "label": np.array([label], np.int32)}
 
     def tokens(self, parts: Sequence[str]) -> list[int]:
-        """The row of a text or a pair, cut where it is longer than a row."""
+        """The row of a text or a pair, cut where it is longer than a row; UserError where a row has
+        no room for a token of each."""
+        if self.max_length < 2 * len(parts) + 1:
+            what = "a pair" if len(parts) > 1 else "a text"
+            raise UserError(
+                f"data.max_length is {self.max_length}; {what} takes {2 * len(parts) + 1} tokens, "
+                "special ones among them"
+            )
         tokens = [self.tokenizers.text("text").encode(part) for part in parts]
         while sum(map(len, tokens)) + len(tokens) + 1 > self.max_length:
             max(tokens, key=len).pop()

@@ -1,7 +1,7 @@
 """What a task is: everything that depends on what the examples mean."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -37,7 +37,8 @@ class Prediction(NamedTuple):
 class Task(Protocol):
     """What training, evaluation and prediction ask of a task.
 
-    What only some tasks can do is a protocol of its own: `ScoresPairs`, `TakesPrefixes`, `Streams`.
+    What only some tasks can do is a protocol of its own: `ScoresPairs`, `TakesPrefixes`, `Streams`,
+    `NamesOptions`.
     """
 
     @property
@@ -120,6 +121,20 @@ class Streams(Protocol):
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         """What follows a line, piece by piece as it is drawn."""
+
+
+@runtime_checkable
+class NamesOptions(Protocol):
+    """A task that says which fields of the section `decode` it reads: others are refused where they
+    are given for one call."""
+
+    @property
+    def predicts_by(self) -> Collection[str]:
+        """Those that `predict` reads."""
+
+    @property
+    def evaluates_by(self) -> Collection[str]:
+        """Those that `evaluate` reads."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
@@ -52,6 +52,11 @@ class LanguageModeling:
     label_smoothing: float
     read: ClassVar[Sequence[str]] = ("input",)
     best_by: ClassVar[str] = "-loss"
+    predicts_by: ClassVar[Sequence[str]] = (
+        *(field for field in SEARCH_FIELDS if field != "alpha"),
+        *("repetition_penalty", "stop", "num_outputs", "batch_size"),
+    )
+    evaluates_by: ClassVar[Sequence[str]] = ()
 
     @property
     def lengths(self) -> dict[str, int]:

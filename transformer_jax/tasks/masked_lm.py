@@ -17,6 +17,7 @@ import numpy as np
 
 from transformer_jax.data.batches.padding import pad_rows, padded_batch
 from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.metrics import metrics_of
@@ -58,6 +59,8 @@ class MaskedLanguageModeling:
     whole_words: bool
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
+    predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
+    evaluates_by: ClassVar[Sequence[str]] = ()
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -74,10 +77,12 @@ class MaskedLanguageModeling:
         """The task of a run.
 
         Raises:
-          ValueError: the model is no encoder, its positions do not reach as far as the rows, or the
-            tokenizer has no [MASK].
+          ValueError: the model is no encoder, its positions do not reach as far as the rows, these
+            have no room for a token, or the tokenizer has no [MASK].
         """
         length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
+        if length < 3:
+            raise ValueError(f"data.max_length is {length}; a row has [CLS], a token and [SEP]")
         model = parts.make_model(EncoderOnly, reach=length, vocab_size=vocab_size)
         if parts.tokenizers.sides and parts.tokenizers.text("text").mask_id is None:
             raise ValueError("task masked_lm asks for a tokenizer with [MASK]: kind wordpiece")
@@ -158,7 +163,16 @@ class MaskedLanguageModeling:
 
         A line without [MASK], or with none among its first `max_length` tokens, is left as it is,
         with a warning that names it.
+
+        Raises:
+          UserError: more outputs are asked for than there are tokens to choose from.
         """
+        choices = self.model.config.vocab_size - _FIRST_PIECE
+        if decode.num_outputs > choices:
+            raise UserError(
+                f"decode: num_outputs is {decode.num_outputs}; the vocabulary has {choices} pieces "
+                "to fill in"
+            )
         encode = self.tokenizers.text("text").encode
         tokens = [[BOS, *encode(line)[: self.max_length - 2], EOS] for line in lines]
         masked = [i for i, row in enumerate(tokens) if MASK in row]

@@ -50,6 +50,8 @@ class Tagging:
     label_smoothing: float
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "accuracy"
+    predicts_by: ClassVar[Sequence[str]] = ("batch_size",)
+    evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -83,8 +85,12 @@ class Tagging:
 
     def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
         """The words as tokens, and "tags": 1 + the tag at the first piece of each word, 0 at all
-        others; UserError for a tag that training never saw."""
+        others; UserError for a tag that training never saw. Where not even the first word fits into
+        a row, both are longer than a row: such an example is left out, and counted."""
         text, firsts = self._tokens(_words(example["text"]))
+        if not firsts:
+            overlong = np.zeros(self.max_length + 1, np.int32)
+            return {"text": overlong, "tags": overlong}
         encode = self.tokenizers.labels("tags").encode
         tags = np.zeros(len(text), np.int32)
         given = _words(example["tags"])[: len(firsts)]

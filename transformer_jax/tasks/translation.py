@@ -14,11 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import FilledBatch
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
+from transformer_jax.inference.pairs import longest, score_pairs
 from transformer_jax.inference.source_search import Request, SourceSearch
 from transformer_jax.losses import cross_entropy
 from transformer_jax.metrics import metrics_of
@@ -53,6 +52,8 @@ class Translation:
     label_smoothing: float
     best_by: str = "bleu"
     read: ClassVar[Sequence[str]] = ("source", "target")
+    predicts_by: ClassVar[Sequence[str]] = (*SEARCH_FIELDS, "num_outputs", "batch_size")
+    evaluates_by: ClassVar[Sequence[str]] = (*SEARCH_FIELDS, "batch_size")
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -201,22 +202,24 @@ class Translation:
         """log P(target | source) of each pair in nats, EOS included.
 
         Raises:
-          UserError: a sequence goes beyond the positions that the model knows.
+          UserError: a sequence goes beyond the positions that the model knows, or takes more memory
+            than there is.
         """
         pairs = [
             self._tokens({"source": source, "target": target})
             for source, target in zip(sources, targets, strict=True)
         ]
         try:
-            longest = max((len(tokens) for pair in pairs for tokens in pair.values()), default=0)
-            check_reach(self.model.config, longest)
+            check_reach(self.model.config, max(map(longest, pairs), default=0))
         except ValueError as error:
             raise UserError(f"score: {error}") from error
+        return score_pairs(self._log_probs, params, pairs, batch_size, self._row_bytes)
 
-        scores: list[float] = []
-        for batch in batched(pairs, batch_size):
-            scores += _PAIRS.run(self._log_probs, params, batch, batch_size).tolist()
-        return scores
+    def _row_bytes(self, length: int) -> int:
+        """Memory that scoring a pair so long takes: a layer's attention weights, and the logits,
+        each a few times over."""
+        config = self.model.config
+        return 4 * 4 * (config.num_heads * length**2 + length * config.target_vocab_size)
 
     @functools.cached_property
     def _log_probs(self) -> Callable[..., jax.Array]:
@@ -225,11 +228,6 @@ class Translation:
             return -(nll * (batch["target_segment_ids"] > 0)).sum(axis=1)
 
         return jax.jit(log_probs, compiler_options=platform.compiler_options())
-
-
-_PAIRS: FilledBatch[Mapping[str, list[int]]] = FilledBatch(
-    {"source": [EOS], "target": [EOS]}, padded_batch
-)
 
 
 def _search_order(request: Request) -> tuple[bool, int]:

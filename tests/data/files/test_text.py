@@ -1,9 +1,11 @@
+import errno
 import gzip
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -102,6 +104,19 @@ def test_broken_gzip_is_an_error(tmp_path, data):
     path = write(tmp_path / "text.gz", data)
     with pytest.raises(UserError, match=f"^{path} is not a whole gzip file"):
         TextLines(path)
+
+
+def test_a_disk_without_room_for_the_unpacked_file_is_told(tmp_path, monkeypatch):
+    path = write(tmp_path / "text.gz", WHOLE_GZIP)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(text_files.shutil, "copyfileobj", Mock(side_effect=full))
+    with pytest.raises(UserError, match=f"no room to unpack {path} in .*set TMPDIR"):
+        TextLines(path)
+
+
+def test_a_name_with_a_nul_is_told():
+    with pytest.raises(UserError, match=r"cannot read 'a\\x00b': embedded null byte"):
+        TextLines("a\0b")
 
 
 def test_lines_are_found_from_either_end(tmp_path):

@@ -6,6 +6,7 @@ are dropped, so that files from Windows read the same.
 """
 
 import codecs
+import errno
 import glob
 import gzip
 import mmap
@@ -24,6 +25,7 @@ from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 
 _CHUNK_BYTES = 1 << 24
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class TextLines(RandomAccess[str]):
@@ -147,7 +149,14 @@ def _map_into_memory(path: str, once: bool) -> mmap.mmap:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is not a whole gzip file ({error}): fetch it again") from error
     except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise UserError(
+                f"no room to unpack {path} in {tempfile.gettempdir()} ({error.strerror}): "
+                "set TMPDIR to a folder that has it"
+            ) from error
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the name, say
+        raise UserError(f"cannot read {path!r}: {error}") from error
 
 
 def _mapped(file: BinaryIO, path: str) -> mmap.mmap:

@@ -1,0 +1,29 @@
+"""Pairs of all lengths are scored, in order, in batches that memory has room for."""
+
+import jax.numpy as jnp
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.inference.pairs import score_pairs
+
+PARAMS = {"scale": jnp.ones(1)}
+
+
+def test_of_long_pairs_fewer_are_scored_at_once():
+    rows = []
+
+    def sum_of_targets(params, batch):
+        rows.append(len(batch["target"]))
+        return batch["target"].sum(axis=1)
+
+    pairs = [{"source": [9], "target": [1] * length} for length in (3, 700, 1, 90, 5)]
+    found = score_pairs(sum_of_targets, PARAMS, pairs, 4, row_bytes=lambda n: n << 20)
+    assert found == [3, 700, 1, 90, 5]
+    assert rows == [2, 4]  # 700 MiB each, then as many as are asked for
+
+
+def test_a_pair_that_memory_has_no_room_for_is_refused(monkeypatch):
+    monkeypatch.setattr("transformer_jax.runtime.platform.memory", lambda: 2 << 30)
+    pairs = [{"source": [9] * 12, "target": [9]}]
+    with pytest.raises(UserError, match="score: a text of 12 tokens takes about 12 GiB of memory"):
+        score_pairs(lambda *_: None, PARAMS, pairs, 4, row_bytes=lambda n: n << 30)

@@ -1,0 +1,101 @@
+"""Options of a search: each changes what a task does, or is refused where it would not."""
+
+import dataclasses
+
+import jax
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.runs.run import Run
+from transformer_jax.tokenization import Labels
+
+TASKS = {
+    "language_modeling": ("char", {"model.architecture": "decoder_only"}, ()),
+    "masked_lm": ("wordpiece", {"model.architecture": "encoder_only"}, ()),
+    "classification": ("wordpiece", {"model.architecture": "encoder_only"}, ("label",)),
+    "tagging": ("wordpiece", {"model.architecture": "encoder_only"}, ("tags",)),
+}
+VALUES = {
+    "search": "greedy",
+    "beam_size": 2,
+    "alpha": 0.1,
+    "temperature": 0.5,
+    "top_k": 3,
+    "top_p": 0.5,
+    "seed": 3,
+    "repetition_penalty": 1.5,
+    "stop": "a",
+    "max_extra_length": 3,
+    "batch_size": 2,
+    "num_outputs": 2,
+}
+
+
+@pytest.fixture
+def run_of(task_with, tokenizers_of, trained):
+    """`run_of(task)`: a run of it, with a small model."""
+
+    def make(name):
+        if name == "translation":
+            return trained
+        kind, changes, labels = TASKS[name]
+        tokenizers = tokenizers_of(kind)
+        sides = tokenizers.sides | {side: Labels(("A", "B")) for side in labels}
+        task = task_with(dataclasses.replace(tokenizers, sides=sides), name, changes)
+        return dataclasses.replace(trained, task=task, params=task.init(jax.random.key(0)))
+
+    return make
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # equality would read all fields
+class Recording(DecodeConfig):
+    """Writes down which of its fields are read once it is made."""
+
+    def __getattribute__(self, name):
+        vars(DecodeConfig).get("read", set()).add(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("name", ["translation", *TASKS])
+def test_a_task_reads_the_fields_that_it_names(run_of, monkeypatch, name):
+    run, read = run_of(name), set()
+    searches = [{"beam_size": 1}, {"temperature": 1.0}] if name not in ("tagging",) else [{}]
+    options = [Recording(**each, max_extra_length=2, batch_size=2) for each in searches]
+    monkeypatch.setattr(DecodeConfig, "read", read, raising=False)
+    for each in options:
+        list(run.task.predict(run.params, ["the [MASK]"], each))
+    assert set(run.task.predicts_by) <= read
+    assert set(run.task.evaluates_by) <= set(run.task.predicts_by)
+
+
+@pytest.mark.parametrize("name", ["translation", *TASKS])
+def test_a_field_that_a_task_does_not_read_is_refused(run_of, name):
+    run = run_of(name)
+    for use, read in (("predict", run.task.predicts_by), ("evaluate", run.task.evaluates_by)):
+        for field in VALUES.keys() - set(read):
+            with pytest.raises(tj.UserError, match=f"decode: {field} (does nothing|is for)"):
+                run._decode(use, {field: VALUES[field]})
+
+
+@pytest.mark.parametrize(
+    ("given", "ignored"),
+    [
+        ({"seed": 3}, "seed"),
+        ({"search": "greedy", "beam_size": 2}, "beam_size"),
+        ({"temperature": 1.0, "alpha": 0.5}, "alpha"),
+    ],
+)
+def test_a_field_of_another_search_is_refused(trained, given, ignored):
+    with pytest.raises(tj.UserError, match=f"decode: {ignored} does nothing in the search"):
+        trained.predict(["The dog."], **given)
+
+
+def test_fields_and_their_values_are_checked_as_in_a_config(trained: Run):
+    for given, told in (
+        ({"beam": 3}, "there is no config.decode.beam; did you mean config.decode.beam_size?"),
+        ({"beam_size": "four"}, "must be of type int"),
+        ({"seed": 2**31}, "seed is 2147483648"),
+    ):
+        with pytest.raises(tj.UserError, match=told):
+            trained.predict(["The dog."], **given)
