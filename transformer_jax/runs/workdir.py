@@ -107,9 +107,7 @@ def _require_storable(path: Path) -> None:
         ("bytes that are not UTF-8", any("\ud800" <= char <= "\udfff" for char in str(path))),
     ):
         if has:
-            raise UserError(
-                f"workdir {str(path)!r} has {what} in its path: no array is stored there"
-            )
+            raise UserError(f"workdir {str(path)!r} has {what} in its path: no array goes there")
 
 
 def workdir_within(workdir: Path, name: str) -> Path:
