@@ -64,8 +64,9 @@ def save_steps(directory, steps, scores=None, **config):
     """Saves `make_state(step)` for each step; the data iterator's state is [step]."""
     with Checkpoints(directory, CheckpointConfig(**config)) as checkpoints:
         for step in steps:
-            metrics = {"score": scores[step]} if scores else None
-            checkpoints.save(step, make_state(step), [step], metrics)
+            checkpoints.save(step, make_state(step), [step])
+            if scores:
+                checkpoints.score(step, scores[step])
     return checkpoints
 
 
@@ -206,6 +207,63 @@ def test_without_scores_only_the_latest_are_kept(tmp_path):
 def test_the_newer_of_equally_good_checkpoints_is_the_best(tmp_path):
     checkpoints = save_steps(tmp_path, [1, 2, 3], {1: 5.0, 2: 5.0, 3: 1.0})
     assert step_of(checkpoints, "best") == 2
+
+
+def test_a_best_that_is_surpassed_is_kept_no_longer(tmp_path):
+    with Checkpoints(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+        for step, score, kept in [(1, 5.0, [1]), (2, 4.0, [1, 2]), (3, 6.0, [3])]:
+            checkpoints.save(step, make_state(step), [step])
+            checkpoints.score(step, score)
+            assert steps_in(tmp_path) == kept
+        # Not scored yet, and so far no reason to delete what is best.
+        checkpoints.save(4, make_state(4), [4])
+        checkpoints.wait()
+        assert steps_in(tmp_path) == [3, 4]
+    assert step_of(checkpoints, "best") == 3
+
+
+def test_a_kill_while_a_score_is_kept_leaves_a_checkpoint_without_or_with_it(run, monkeypatch):
+    with run:
+        run.save(4, make_state(4), [4])
+        run.wait()
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(UserError, match="cannot keep the score of .*4: no room"),
+        ):
+            patch.setattr(manifest, "add", full_disk)
+            run.score(4, 99.0)
+        shutil.copytree(run.directory / "4", run.directory / "5")
+        (run.directory / "5" / "metrics" / "metrics").unlink()
+    assert step_of(run, "best") == 4  # whole, though the manifest does not tell of it yet
+    assert step_of(run, "latest") == 5
+    with run:
+        run.score(4, 99.0)
+    flip_bit(run.directory / "4" / "metrics" / "metrics")
+    assert step_of(run, "best") == 1
+
+
+def full_disk(*_):
+    raise OSError("no room")
+
+
+def test_a_score_is_not_written_through_links(run, tmp_path):
+    outside = shutil.copytree(run.directory / "3", tmp_path / "outside")
+    (run.directory / "4").symlink_to(outside)
+    with pytest.raises(UserError, match="it is a link"):
+        run.score(4, 5.0)
+    shutil.rmtree(run.directory / "3" / "metrics")
+    (run.directory / "3" / "metrics").symlink_to(outside / "metrics")
+    run.score(3, 5.0)
+    assert json.loads((outside / "metrics" / "metrics").read_text())["score"] == 7.0
+
+
+def test_a_save_that_is_not_asynchronous_is_whole_when_it_returns(tmp_path, monkeypatch):
+    write = manifest.write
+    monkeypatch.setattr(manifest, "write", lambda folder: (time.sleep(0.2), write(folder)))
+    config = CheckpointConfig(asynchronous=False, keep_params=1)
+    with Checkpoints(tmp_path, config) as checkpoints:
+        checkpoints.save(1, make_state(1), None)
+        assert steps_in(tmp_path) == steps_in(tmp_path / "snapshots") == [1]
 
 
 def test_an_unfinished_save_is_not_the_latest_step(tmp_path, monkeypatch):

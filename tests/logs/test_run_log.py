@@ -16,6 +16,7 @@ from tensorboardX.record_writer import masked_crc32c
 from transformer_jax.errors import UserError
 from transformer_jax.logs import progress as progress_module
 from transformer_jax.logs.progress import ProgressLines, format_seconds, start_progress
+from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import LoggingConfig, RunLog
 
 
@@ -108,6 +109,23 @@ def test_a_resume_drops_records_beyond_the_restored_step(tmp_path):
     write_run(tmp_path, start_step=20, steps=[30, 40])
     assert [record["step"] for record in read_records(tmp_path)] == [10, 20, 30, 40]
     assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_record_of_the_restored_step_is_written_once(tmp_path):
+    """Where of replicas some had written theirs before a kill."""
+    write_run(tmp_path, start_step=0, steps=[10, 20])
+    path = tmp_path / "metrics.jsonl"
+    assert recorded_splits(path, 20) == {"train"}
+    with RunLog(tmp_path, start_step=20, num_steps=100) as log:
+        for split in ("train", "valid"):
+            log.record(20, split, {"loss": 9.0})
+    assert [(r["step"], r["split"]) for r in read_records(tmp_path)] == [
+        (10, "train"),
+        (20, "train"),
+        (20, "valid"),
+    ]
+    assert recorded_splits(path, 20) == {"train", "valid"}
+    assert recorded_splits(tmp_path / "none", 20) == set()
 
 
 def test_a_new_run_over_one_killed_before_its_first_checkpoint_starts_afresh(tmp_path):

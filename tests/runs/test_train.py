@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.checkpoints.step_folder import read_score, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
@@ -203,6 +204,43 @@ def test_a_finished_run_says_so(workdir, trained, tiny_config, caplog):
         run = tj.train(tiny_config(), workdir)
     assert f"{workdir} has finished its 30 steps; raise train.num_steps for more" in caplog.messages
     assert run.step == 30
+    assert_same_arrays(run.params, trained.params)
+
+
+def untimed(workdir):
+    clocks = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s")
+    return [{k: v for k, v in one.items() if k not in clocks} for one in records(workdir)]
+
+
+def test_an_error_at_a_validation_loses_no_step(
+    trained_workdir, trained, tiny_config, tmp_path, monkeypatch
+):
+    """Nor does the run that goes on differ from one that was never interrupted."""
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
+        patch.setattr("transformer_jax.runs.train.write_predictions", fails)
+        tj.train(tiny_config(), tmp_path / "run")
+    assert step_folders(tmp_path / "run" / "checkpoints").keys() == {15}
+    run = tj.train(tiny_config(), tmp_path / "run")
+    assert_same_arrays(run.params, trained.params)
+    assert untimed(tmp_path / "run") == untimed(trained_workdir)
+    kept = [step_folders(folder / "checkpoints") for folder in (tmp_path / "run", trained_workdir)]
+    assert [read_score(kept[0][step]) for step in (15, 30)] == [
+        read_score(kept[1][step]) for step in (15, 30)
+    ]
+
+
+def fails(*_):
+    raise OSError("the disk is gone")
+
+
+def test_a_finished_run_is_evaluated_where_its_last_evaluation_did_not_end(
+    workdir, trained, tiny_config
+):
+    before, path = untimed(workdir), workdir / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert len(untimed(workdir)) == len(before) - 1
+    run = tj.train(tiny_config(), workdir)
+    assert untimed(workdir) == before
     assert_same_arrays(run.params, trained.params)
 
 

@@ -82,9 +82,13 @@ class Parts:
         self.records.append((step, split, metrics))
 
     # As checkpoints.
-    def save(self, step, state, data_state, metrics):
+    def save(self, step, state, data_state):
         assert (state, data_state) == (State(step), {"0": "place"})
-        self.saved[step] = metrics
+        self.events.append(("save", step))
+        self.saved[step] = None
+
+    def score(self, step, score):
+        self.saved[step] = score
 
     def wait(self):
         self.events.append(("wait", max(self.saved)))
@@ -111,8 +115,39 @@ def test_records_evaluations_and_saves_come_when_they_are_due_and_at_the_end():
     assert list(parts.metrics("train")) == [2, 4, 6, 8, 10]
     assert list(parts.metrics("valid")) == [3, 6, 9, 10]
     # Only what was evaluated has a score.
-    assert parts.saved == {4: None, 8: None, 10: {"score": 20.0}}
+    assert parts.saved == {4: None, 8: None, 10: 20.0}
     assert parts.events[-1] == ("wait", 10)
+
+
+def test_a_step_is_saved_before_it_is_evaluated():
+    parts = Parts()
+    parts.evaluate = lambda step, params: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        parts.loop(evaluate_every=3, save_every=3).run(State(0), start=0, num_steps=10)
+    assert parts.saved == {3: None}
+
+
+def test_a_step_whose_evaluation_did_not_end_is_evaluated_before_the_next():
+    parts = Parts()
+    parts.saved[3] = None
+    loop = parts.loop(evaluate_every=3)
+    loop.run(State(3), start=3, num_steps=4, evaluate_start=True)
+    assert [event for event in parts.events if event[0] in ("evaluate", "dispatch")] == [
+        ("evaluate", 3),
+        ("dispatch", 4),
+        ("evaluate", 4),
+    ]
+    assert parts.saved == {3: 13.0, 4: 14.0}
+    assert list(parts.metrics("valid")) == [3, 4]
+
+
+def test_what_stops_a_run_does_not_wait_for_its_evaluation():
+    parts = Parts()
+    parts.before_step = lambda step: step < 10 or os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Stopped, match="at step 10"):
+        parts.loop().run(State(0), start=0, num_steps=10)
+    assert parts.saved == {10: None}
+    assert not parts.metrics("valid")
 
 
 def test_each_record_holds_exactly_the_steps_since_the_last_one():

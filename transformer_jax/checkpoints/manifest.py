@@ -19,6 +19,7 @@ from transformer_jax.runtime.files import (
     everything_below,
     open_regular,
     read_regular,
+    write_whole,
 )
 
 MANIFEST = "manifest.json"
@@ -31,11 +32,23 @@ def write(folder: Path) -> None:
     restored from them.
     """
     files = sorted(path for path in folder.glob("*/**/*") if path.is_file())
-    entries = {}
-    for path in files:
-        with open_regular(path) as file:
-            entries[path.relative_to(folder).as_posix()] = _entry(file)
-    (folder / MANIFEST).write_text(json.dumps(entries, indent=1) + "\n")
+    names = [path.relative_to(folder).as_posix() for path in files]
+    _write(folder, {name: _entry_of(folder / name) for name in names})
+
+
+def add(folder: Path, name: str) -> None:
+    """Records one more file, by its path in `folder`, whose other files are known to be intact."""
+    entries = json.loads(read_regular(folder / MANIFEST, METADATA_BYTES))
+    _write(folder, entries | {name: _entry_of(folder / name)})
+
+
+def _write(folder: Path, entries: dict[str, Any]) -> None:
+    write_whole(folder / MANIFEST, json.dumps(entries, indent=1) + "\n")
+
+
+def _entry_of(path: Path) -> dict[str, int | str]:
+    with open_regular(path) as file:
+        return _entry(file)
 
 
 def damage(

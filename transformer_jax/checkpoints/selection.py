@@ -39,7 +39,9 @@ def find_checkpoint(
         case None | "latest":
             candidates = newest_first
         case "best":
-            candidates = _best_first(directory, newest_first)
+            candidates = best_first(newest_first)
+            if not candidates:
+                raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
         case _:
             return _named(directory, folders, str(which), items, most)
     for folder in intact(candidates, items, most):
@@ -74,12 +76,11 @@ def _named(
     return folder
 
 
-def _best_first(directory: Path, newest_first: list[Path]) -> list[Path]:
+def best_first(newest_first: list[Path]) -> list[Path]:
+    """The folders that have a score, the highest first; the newest of equals."""
     scores: dict[Path, float] = {}
     for folder in intact(newest_first, (METRICS,)):
         score = read_score(folder)
         if score is not None:
             scores[folder] = score
-    if not scores:
-        raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
     return sorted(scores, key=scores.__getitem__, reverse=True)

@@ -1,15 +1,19 @@
 """The folder of one checkpoint: its items and how they are read.
 
 `params` (parameters), `training` (the rest of the state: step, optimizer moments, random key),
-`data` (the state of the data iterator), `metrics` (the score) and `provenance` (what the run rests
-on) are separate items, so that parameters can be read alone. The arrays of an item are stored flat,
-by their path in the tree ("encoder/layer_0/attention/query/kernel"): the files depend on neither
-Flax nor optax, and messages can name what does not fit.
+`data` (the state of the data iterator) and `provenance` (what the run rests on) are separate items,
+so that parameters can be read alone. `metrics` (the score) joins them once the step, already saved,
+has been evaluated. The arrays of an item are stored flat, by their path in the tree
+("encoder/layer_0/attention/query/kernel"): the files depend on neither Flax nor optax, and messages
+can name what does not fit.
 """
 
 import contextlib
+import errno
+import json
 import logging
 import math
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +23,9 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
+from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import METADATA_BYTES
+from transformer_jax.runtime.files import METADATA_BYTES, read_regular, remove, write_whole
 
 # Orbax logs its progress, and its failures with tracebacks, through absl. Failures are raised here
 # as one line, so nothing of Orbax needs to reach stderr.
@@ -29,6 +34,7 @@ logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathn
 ITEMS = ("params", "training", "data", "metrics", "provenance")
 PARAMS, TRAINING, DATA, METRICS, PROVENANCE = ITEMS
 
+_SCORE = f"{METRICS}/{METRICS}"  # of an item, the file that holds its JSON
 _STEP = re.compile("0|[1-9][0-9]{0,14}")  # as Orbax writes it
 
 Leaves = dict[str, Any]
@@ -116,11 +122,25 @@ def read_data(folder: Path) -> Any:
 
 
 def read_score(folder: Path) -> float | None:
-    """Reads the score, higher is better; None if the step was saved without one."""
-    if not (folder / METRICS).is_dir():
+    """Reads the score, higher is better; None if the step has none."""
+    if not os.path.lexists(folder / _SCORE):
         return None
     with _reading(folder / METRICS):
-        return float(ocp.JsonCheckpointHandler(METRICS).restore(folder / METRICS)["score"])
+        return float(json.loads(read_regular(folder / _SCORE, METADATA_BYTES))["score"])
+
+
+def write_score(folder: Path, score: float) -> None:
+    """Adds the score to the folder of a finished step; a kill leaves it with the score or without.
+
+    Raises:
+      OSError: it cannot be written; the folder is a link.
+    """
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link", str(folder))
+    remove(folder / METRICS)
+    (folder / METRICS).mkdir()
+    write_whole(folder / _SCORE, json.dumps({"score": score}))
+    manifest.add(folder, _SCORE)
 
 
 def read_provenance(folder: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -15,9 +16,8 @@ from typing import Annotated, Any, Self
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
-from transformer_jax.checkpoints.selection import Which, find_checkpoint, intact
+from transformer_jax.checkpoints.selection import Which, best_first, find_checkpoint, intact
 from transformer_jax.checkpoints.step_folder import (
     DATA,
     PARAMS,
@@ -33,9 +33,11 @@ from transformer_jax.checkpoints.step_folder import (
     read_provenance,
     split_state,
     step_folders,
+    write_score,
 )
-from transformer_jax.checkpoints.writer import CheckpointWriter
+from transformer_jax.checkpoints.writer import CheckpointWriter, Kept
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
 from transformer_jax.ranges import Range, Steps, check_fields
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,9 @@ class CheckpointConfig:
       every_steps: updates between two checkpoints.
       keep: how many full checkpoints, the latest ones; the best one is kept besides.
       keep_params: how many snapshots of the parameters alone, the latest ones, for `--average`.
+      asynchronous: write while training goes on; a kill then loses the steps of one interval and
+        those taken while the last save was written. False: each save is on disk before the next
+        step, so that a kill loses one interval at most.
 
     Raises:
       ValueError: a value out of range.
@@ -57,6 +62,7 @@ class CheckpointConfig:
     every_steps: Steps = 1000
     keep: Annotated[int, Range(1, 10**6)] = 3
     keep_params: Annotated[int, Range(0, 10**6)] = 0
+    asynchronous: bool = True  # `async` is a keyword of Python
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -87,10 +93,9 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def save(
-        self, step: int, state: Any, data_state: Any, metrics: dict[str, float] | None = None
-    ) -> None:
-        """Saves in the background; the arrays may be donated as soon as this returns.
+    def save(self, step: int, state: Any, data_state: Any) -> None:
+        """Saves, in the background if the config says so; the arrays may be donated as soon as this
+        returns.
 
         Nothing happens for a step that is already saved.
 
@@ -99,8 +104,6 @@ class Checkpoints:
           state: a tree of jax arrays with the parameters at its `params`. Random keys go in as
             their data (`jax.random.key_data`).
           data_state: where the data iterator stands; anything that JSON can hold.
-          metrics: {"score": number, ...}, higher is better. Without it, or with a score of NaN,
-            the step is no candidate for the best.
 
         Raises:
           UserError: this save, or the one before, failed (disk full, no permission ...).
@@ -114,11 +117,31 @@ class Checkpoints:
             DATA: ocp.args.JsonSave(json.loads(json.dumps(data_state))),
             PROVENANCE: ocp.args.JsonSave(dict(self.provenance)),
         }
-        scored = metrics is not None and not math.isnan(metrics["score"])
         full, *snapshots = self._writers(most_bytes(state))
-        full.save(step, items, metrics if scored else None)
+        full.save(step, items)
         for writer in snapshots:
-            writer.save(step, {PARAMS: items[PARAMS]}, None)
+            writer.save(step, {PARAMS: items[PARAMS]})
+        if not self._config.asynchronous:
+            self.wait()
+
+    def score(self, step: int, score: float) -> None:
+        """Keeps how good a saved step is, higher is better; waits until that step is on disk.
+
+        A step without a score, or with one of NaN, is no candidate for the best.
+
+        Raises:
+          UserError: the save, or keeping the score, failed.
+        """
+        self.wait()
+        if math.isnan(score):
+            return
+        folder = self.directory / str(step)
+        try:
+            hosts.from_primary(lambda: write_score(folder, score))
+        except OSError as error:
+            raise UserError(f"cannot keep the score of {folder}: {error}") from error
+        for writer in self._opened:
+            writer.prune()
 
     def wait(self) -> None:
         """Blocks until all saves are on disk; raises UserError if one failed."""
@@ -197,16 +220,17 @@ class Checkpoints:
     def _writers(self, most: int) -> list[CheckpointWriter]:
         # Opened by the first save, since reading must not touch the directory.
         if not self._opened:
-            best = BestN(
-                get_metric_fn=lambda metrics: metrics["score"],
-                n=1,
-                keep_checkpoints_without_metrics=False,
-            )
-            policies = {self.directory: AnyPreservationPolicy([LatestN(self._config.keep), best])}
+            kept: dict[Path, Kept] = {self.directory: self._latest_and_best}
             if self._config.keep_params:
-                policies[self._snapshots] = LatestN(self._config.keep_params)
-            self._opened = [CheckpointWriter(*item, most) for item in policies.items()]
+                kept[self._snapshots] = lambda steps: steps[-self._config.keep_params :]
+            self._opened = [CheckpointWriter(*item, most) for item in kept.items()]
         return self._opened
+
+    def _latest_and_best(self, steps: Sequence[int]) -> set[int]:
+        folders = step_folders(self.directory)
+        newest_first = [folders[step] for step in reversed(steps) if step in folders]
+        best = [int(folder.name) for folder in best_first(newest_first)[:1]]
+        return {*steps[-self._config.keep :], *best}
 
 
 def _mean(folders: list[Path], abstract: Leaves) -> Leaves:

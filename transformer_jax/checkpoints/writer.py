@@ -2,11 +2,17 @@
 
 import logging
 import shutil
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orbax.checkpoint as ocp
-from orbax.checkpoint.checkpoint_managers import PreservationPolicy
+from orbax.checkpoint.checkpoint_managers import (
+    PolicyCheckpointInfo,
+    PreservationContext,
+    PreservationPolicy,
+)
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import (
@@ -21,9 +27,12 @@ from transformer_jax.parallel import hosts
 
 logger = logging.getLogger(__name__)
 
+Kept = Callable[[Sequence[int]], Collection[int]]
+"""The steps of a directory, ascending -> those of them to keep."""
+
 
 class CheckpointWriter:
-    """Writes the steps of one directory and deletes those that `policy` does not keep.
+    """Writes the steps of one directory and deletes those that are not kept.
 
     All processes of a job share the directory, call each method in the same order, and each write
     the parts of the arrays that they hold.
@@ -33,23 +42,24 @@ class CheckpointWriter:
 
     Args:
       directory: of the steps.
-      policy: which steps to keep.
+      kept: which steps to keep; the newest is one of them.
       most: bytes that a step of this run may have.
 
     Raises:
       UserError: the directory cannot be written; also from `save`, `wait` and `close`.
     """
 
-    def __init__(self, directory: Path, policy: PreservationPolicy, most: int):
+    def __init__(self, directory: Path, kept: Kept, most: int):
         self._directory = directory
+        self._kept = kept
         self._saving: int | None = None
         try:
             hosts.from_primary(lambda: _delete_damaged(directory, most))
-            self._manager = self._open(policy)
+            self._manager = self._open()
         except Exception as error:
             raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
 
-    def save(self, step: int, items: dict[str, Any], metrics: dict[str, Any] | None) -> None:
+    def save(self, step: int, items: dict[str, Any]) -> None:
         """Starts to save `items` (Orbax save arguments by name) once the previous save has ended.
 
         Nothing happens for a step that is already saved.
@@ -60,7 +70,7 @@ class CheckpointWriter:
         self._saving = step
         try:
             arguments = ocp.args.Composite(**items)
-            self._manager.save(step, args=arguments, metrics=metrics, force=True)
+            self._manager.save(step, args=arguments, force=True)
         except Exception as error:
             raise self._failure(error) from error
 
@@ -71,6 +81,12 @@ class CheckpointWriter:
         except Exception as error:
             raise self._failure(error) from error
 
+    def prune(self) -> None:
+        """Deletes steps that are no longer kept, as when another one has become the best."""
+        steps = sorted(self._manager.all_steps())
+        for old in hosts.from_primary(lambda: sorted({*steps} - {*self._kept(steps)})):
+            self._manager.delete(old)
+
     def close(self) -> None:
         """Waits and ends the background threads."""
         try:
@@ -78,10 +94,9 @@ class CheckpointWriter:
         finally:
             self._manager.close()
 
-    def _open(self, policy: PreservationPolicy) -> ocp.CheckpointManager:
+    def _open(self) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
-            best_fn=lambda metrics: metrics["score"],
-            preservation_policy=policy,
+            preservation_policy=_Preserves(self._kept),
             cleanup_tmp_directories=True,
             # Two writers save at once; each needs barriers of its own.
             multiprocessing_options=ocp.options.MultiprocessingOptions(
@@ -111,6 +126,18 @@ class CheckpointWriter:
             f"cannot save the checkpoint of step {self._saving} in {self._directory}: "
             f"{_cause(error)}; earlier checkpoints are intact"
         )
+
+
+@dataclass(frozen=True)
+class _Preserves(PreservationPolicy):
+    kept: Kept
+
+    def should_preserve(
+        self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
+    ) -> list[bool]:
+        steps = [info.step for info in checkpoints]
+        kept = self.kept(steps)
+        return [step in kept for step in steps]
 
 
 def _delete_damaged(directory: Path, most: int) -> None:

@@ -51,15 +51,18 @@ class RecordFile:
 
     Opening it drops the records of steps beyond `last_step`, which a resumed run writes again, and
     a line torn by a kill. The file is replaced atomically: a kill while opening loses nothing.
+    A record of `last_step` that is there already is not written again.
     """
 
     def __init__(self, path: Path, *, last_step: int):
         _drop_after(path, last_step)
+        self._there = {(last_step, split) for split in recorded_splits(path, last_step)}
         self._file = open_to_append(path)  # who follows the run sees each record at once
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record, a line of strict JSON."""
-        self._file.write(to_json(record) + "\n")
+        if (record["step"], record["split"]) not in self._there:
+            self._file.write(to_json(record) + "\n")
 
     def close(self) -> None:
         self._file.close()
@@ -68,6 +71,12 @@ class RecordFile:
 def newest_step(path: Path) -> int:
     """The last step that a file of records tells of; 0 without any."""
     return max(map(_step, read_lines(path)), default=0)
+
+
+def recorded_splits(path: Path, step: int) -> set[str]:
+    """The splits of which a file of records has one of this step."""
+    records = (json.loads(line) for line in read_lines(path) if _step(line) == step)
+    return {str(record.get("split")) for record in records}
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

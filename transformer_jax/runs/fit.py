@@ -59,6 +59,9 @@ class Trainable(Protocol):
     def log(self, start: int) -> AbstractContextManager[Log]:
         """Where metrics go, from step `start` on; closed when training ends."""
 
+    def has_record(self, step: int, split: str) -> bool:
+        """Whether an earlier start has written the metrics of a split at a step."""
+
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """Updates done -> the learning rate that is logged."""
 
@@ -67,22 +70,28 @@ class Trainable(Protocol):
 
 
 def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
-    """Trains, from the last checkpoint if there is one; returns the portable state."""
+    """Trains, from the last checkpoint if there is one; returns the portable state.
+
+    A step that was saved, and due to be evaluated, but whose evaluation did not end, is evaluated
+    before the next one is trained.
+    """
     settings, task, engine = trainable.settings, trainable.task, trainable.engine
     schedule, train_step, init_state = build.build_training(settings, task, engine)
     rows = build.batch_rows(settings, task, engine.row_shards)
     batches = trainable.batches(rows)
     abstract = trainable.abstract_state(init_state)
     batch = build.batch_shapes(task.lengths, rows)
-    num_steps, workdir = settings.train.num_steps, trainable.workdir
+    every, num_steps, workdir = _every(settings), settings.train.num_steps, trainable.workdir
     if checkpoints.latest_step() is None:
         start, step = 0, engine.compile(train_step, abstract, batch)  # beside what follows
-        state = trainable.first_state(init_state, abstract)
+        state, evaluate_start = trainable.first_state(init_state, abstract), False
     else:
         start, state, data_state = checkpoints.restore("latest", abstract)
         batches.set_state(data_state)
         logger.info("%s goes on from step %d", workdir, start)
-        if start >= num_steps:
+        evaluate_start = every.evaluates(start, num_steps)
+        evaluate_start = evaluate_start and not trainable.has_record(start, "valid")
+        if start >= num_steps and not evaluate_start:
             told = "%s has finished its %d steps; raise train.num_steps for more"
             logger.info(told, workdir, start)
             return state
@@ -101,10 +110,15 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
             learning_rate=trainable.learning_rate(jax.jit(schedule)),
             utilization=utilization(flops, settings.model.dtype, step),
             profiler=Profiler(workdir / PROFILE, start + 1, settings.logging.profile_steps),
-            every=Every(
-                log=settings.logging.every_steps,
-                evaluate=settings.eval.every_steps,
-                save=settings.checkpoint.every_steps,
-            ),
+            every=every,
         )
-        return engine.portable(loop.run(engine.adopt(state), start, num_steps))
+        state = engine.adopt(state)
+        return engine.portable(loop.run(state, start, num_steps, evaluate_start=evaluate_start))
+
+
+def _every(settings: Settings) -> Every:
+    return Every(
+        log=settings.logging.every_steps,
+        evaluate=settings.eval.every_steps,
+        save=settings.checkpoint.every_steps,
+    )

@@ -13,13 +13,14 @@ import numpy as np
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, replica_state
 from transformer_jax.errors import UserError
+from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import ReplicaLogs
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.runs.config import Settings
 from transformer_jax.runs.fit import InitState, Scores
 from transformer_jax.runs.train import batches_of, started, validation
-from transformer_jax.runs.workdir import CHECKPOINTS
+from transformer_jax.runs.workdir import CHECKPOINTS, METRICS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.training.state import TrainState
 
@@ -97,6 +98,11 @@ class Replicas:
             num_steps=self.settings.train.num_steps,
             wandb=self.settings.logging.wandb,
         )
+
+    def has_record(self, step: int, split: str) -> bool:
+        """As `Trainable.has_record`: of each."""
+        paths = [self.workdir / name / METRICS for name in self.names]
+        return all(split in recorded_splits(path, step) for path in paths)
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """That of each."""

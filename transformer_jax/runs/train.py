@@ -15,7 +15,7 @@ from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.logs.records import newest_step
+from transformer_jax.logs.records import newest_step, recorded_splits
 from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
@@ -176,6 +176,11 @@ class OneRun:
             return NoLog()
         steps, project = self.settings.train.num_steps, self.settings.logging.wandb
         return RunLog(self.workdir, start_step=start, num_steps=steps, wandb=project)
+
+    def has_record(self, step: int, split: str) -> bool:
+        """As `Trainable.has_record`."""
+        path = self.workdir / METRICS
+        return hosts.from_primary(lambda: split in recorded_splits(path, step))
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """The schedule's own."""

@@ -80,11 +80,18 @@ class TrainConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Every:
-    """Updates between two records of training metrics, two evaluations, two checkpoints."""
+    """Updates between two records of training metrics, two evaluations, two checkpoints.
+
+    All three also happen at the last update.
+    """
 
     log: int
     evaluate: int
     save: int
+
+    def evaluates(self, step: int, num_steps: int) -> bool:
+        """Whether the state after this update is evaluated."""
+        return step == num_steps or step % self.evaluate == 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +108,7 @@ class Loop:
       learning_rate: of a number of updates done; [R] where replicas differ in it.
       utilization: seconds of a step -> metrics of how much of the hardware it used.
       profiler: traces some of the steps.
-      every: how often to record, evaluate and save; all three also happen at the end.
+      every: how often to record, evaluate and save.
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
@@ -115,8 +122,19 @@ class Loop:
     profiler: Profiler
     every: Every
 
-    def run(self, state: TrainState, start: int, num_steps: int) -> TrainState:
+    def run(
+        self, state: TrainState, start: int, num_steps: int, *, evaluate_start: bool = False
+    ) -> TrainState:
         """Trains from update `start` to `num_steps`; the state is then saved.
+
+        A step that is both saved and evaluated is saved first: neither an error nor a kill during
+        the evaluation loses a step.
+
+        Args:
+          state: after update `start`, in the form that `train_step` carries.
+          start: updates done.
+          num_steps: updates to have done in the end.
+          evaluate_start: evaluate that state first: it was saved, but its evaluation did not end.
 
         Raises:
           Stopped: after a SIGTERM, as soon as the state of the step that it came in is saved.
@@ -126,22 +144,23 @@ class Loop:
         meter = Meter()
         stopped = False
         with hosts.catch_sigterm() as stop_at:
+            if evaluate_start:
+                self._evaluate(start, state, meter, saved=True)
             for step in range(start + 1, num_steps + 1):
                 self.profiler.before(step)
                 state, sums = self.train_step(state, next(self.batches))
                 meter.push(step, sums)
                 self.log.advance(step)
                 stopped = stop_at(step)
-                finished = step == num_steps
-                if finished or stopped or step % self.every.log == 0:
+                last = stopped or step == num_steps
+                if last or step % self.every.log == 0:
                     self._record(step, meter)
-                score = None
-                if finished or step % self.every.evaluate == 0:
-                    score = self._evaluate(step, state, meter)
-                if finished or stopped or step % self.every.save == 0:
-                    self._save(step, state, meter, score)
+                if saved := last or step % self.every.save == 0:
+                    self._save(step, state, meter)
                 if stopped:
                     break
+                if self.every.evaluates(step, num_steps):
+                    self._evaluate(step, state, meter, saved)
             self.profiler.close()
             self.checkpoints.wait()
         if stopped:
@@ -156,17 +175,18 @@ class Loop:
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
         self.log.record(step, "train", metrics)
 
-    def _evaluate(self, step: int, state: TrainState, meter: "Meter") -> float:
+    def _save(self, step: int, state: TrainState, meter: "Meter") -> None:
+        with meter.paused():
+            streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
+            self.checkpoints.save(step, self.portable(state), streams)
+
+    def _evaluate(self, step: int, state: TrainState, meter: "Meter", saved: bool) -> None:
         with meter.paused():
             metrics, score = self.evaluate(step, self.portable(state).params)
+            if saved:
+                self.checkpoints.score(step, score)
+            # Last: that the record is there says that the evaluation ended.
             self.log.record(step, "valid", metrics)
-        return score
-
-    def _save(self, step: int, state: TrainState, meter: "Meter", score: float | None) -> None:
-        with meter.paused():
-            scores = None if score is None else {"score": score}
-            streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
-            self.checkpoints.save(step, self.portable(state), streams, scores)
 
 
 class Meter:
