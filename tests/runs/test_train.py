@@ -207,6 +207,30 @@ def test_a_finished_run_says_so(workdir, trained, tiny_config, caplog):
     assert_same_arrays(run.params, trained.params)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"decode.stop": "."}, "stop"),
+        (
+            {"model.positions": "learned", "model.max_length": 64, "decode.max_extra_length": 60},
+            "positions 'learned' reach to max_length 64, .* lower decode.max_extra_length",
+        ),
+        ({"data.valid_target": "{long}", "data.valid_source": "{long}"}, "longer than"),
+    ],
+)
+def test_what_cannot_be_validated_is_refused_before_the_first_step(
+    tiny_config, tmp_path, changes, message
+):
+    (tmp_path / "long").write_text("The dog sees a cat and a dog. " * 30 + "\n")
+    files = {
+        name: value.format(long=tmp_path / "long") if isinstance(value, str) else value
+        for name, value in changes.items()
+    }
+    with pytest.raises(tj.UserError, match=message):
+        tj.train(tiny_config(files), tmp_path / "run")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 def untimed(workdir):
     clocks = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s")
     return [{k: v for k, v in one.items() if k not in clocks} for one in records(workdir)]

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from transformer_jax.errors import UserError
 from transformer_jax.metrics import metrics_of
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.training.evaluation import Evaluator, write_predictions
@@ -51,6 +52,38 @@ def test_the_loss_is_that_of_the_whole_split_and_the_outputs_those_of_a_part():
     assert metrics["padding"] == pytest.approx(1 - 28 / (16 * num_batches))
 
 
+class Refusing(Echo):
+    """It knows no example 5, and searches for outputs of one example at most."""
+
+    def preprocess(self, example, rng):
+        if example == 5:
+            raise UserError("label 5 was never seen in training")
+        return super().preprocess(example, rng)
+
+    def check_search(self, examples, decode):
+        if len(examples) > 1:
+            raise UserError(f"decode: {decode} is too much")
+
+    def loss(self, params, batch, rng):
+        pytest.fail("no model is needed to find that out")
+
+
+@pytest.mark.parametrize(
+    ("examples", "num_decoded", "message"),
+    [
+        ([], 1, "no examples to evaluate: the source is empty"),
+        ([8, 9], 1, "each of the 2 examples is longer than a row"),
+        ([1, 5], 1, "label 5 was never seen in training"),
+        ([1, 2, 3], 2, "decode: 0.5 is too much"),
+    ],
+)
+def test_what_no_parameters_could_evaluate_is_refused_beforehand(examples, num_decoded, message):
+    refusing = Evaluator(Refusing(), examples, 0.5, rows=2, num_decoded=num_decoded)
+    with pytest.raises(UserError, match=message):
+        refusing.check()
+    Evaluator(Refusing(), [1, 2, 3], 0.5, rows=2, num_decoded=1).check()
+
+
 @pytest.mark.parametrize(
     ("num_decoded", "chosen"), [(None, [0, 1, 2, 3]), (9, [0, 1, 2, 3]), (2, [0, 3]), (1, [0])]
 )
@@ -89,3 +122,10 @@ def test_an_output_for_each_example(tmp_path):
     assert not list(tmp_path.iterdir())
     write_predictions(path, [{"source": "a"}], [])  # a task that puts out nothing
     assert not path.exists()
+
+
+def test_half_a_surrogate_pair_is_kept_as_it_was(tmp_path):
+    examples = [{"source": "a \ud800 b"}]
+    write_predictions(tmp_path / "kept", examples, [Prediction("c", -1.0)])
+    kept = (tmp_path / "kept").read_text(encoding="utf-8")
+    assert json.loads(kept) == {**examples[0], "output": "c", "score": -1.0}

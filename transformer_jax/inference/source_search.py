@@ -59,12 +59,10 @@ class SourceSearch:
           decode: how to find outputs.
 
         Raises:
-          UserError: the beam is larger than the target vocabulary or smaller than the number of
-            outputs, a setting is not for translation, or outputs may grow beyond the positions that
-            the model knows.
+          UserError: as `check`.
         """
         longest = max(len(one.source) for one in requests)
-        self._check(longest + max(len(one.prefix) for one in requests), decode)
+        self.check(longest + max(len(one.prefix) for one in requests), decode)
         extra = decode.max_extra_length
         batch = FilledBatch(Request([EOS]), functools.partial(_arrays, max_extra_length=extra))
         arrays = batch.place(params, requests, decode.batch_size)
@@ -72,7 +70,18 @@ class SourceSearch:
         tokens, scores = taken_back(found, len(requests))
         return tokens, scores
 
-    def _check(self, longest: int, decode: DecodeConfig) -> None:
+    def check(self, longest: int, decode: DecodeConfig) -> None:
+        """Refuses a search that cannot be made.
+
+        Args:
+          longest: tokens of the longest source and the longest prefix.
+          decode: how to find outputs.
+
+        Raises:
+          UserError: the beam is larger than the target vocabulary or smaller than the number of
+            outputs, a setting is not for translation, or outputs may grow beyond the positions that
+            the model knows.
+        """
         config, search = self.model.config, decode.make_search()
         if isinstance(search, BeamSearch):
             _check_beams(search.beam_size, decode.num_outputs, config.target_vocab_size)

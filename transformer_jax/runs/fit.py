@@ -66,7 +66,7 @@ class Trainable(Protocol):
         """Updates done -> the learning rate that is logged."""
 
     def validation(self) -> Callable[[int, Any], Scores]:
-        """(step, params) -> scores."""
+        """(step, params) -> scores; UserError where the split or the search would be refused."""
 
 
 def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
@@ -82,10 +82,8 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     abstract = trainable.abstract_state(init_state)
     batch = build.batch_shapes(task.lengths, rows)
     every, num_steps, workdir = _every(settings), settings.train.num_steps, trainable.workdir
-    if checkpoints.latest_step() is None:
-        start, step = 0, engine.compile(train_step, abstract, batch)  # beside what follows
-        state, evaluate_start = trainable.first_state(init_state, abstract), False
-    else:
+    start, state, evaluate_start = 0, None, False
+    if checkpoints.latest_step() is not None:
         start, state, data_state = checkpoints.restore("latest", abstract)
         batches.set_state(data_state)
         logger.info("%s goes on from step %d", workdir, start)
@@ -95,7 +93,10 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
             told = "%s has finished its %d steps; raise train.num_steps for more"
             logger.info(told, workdir, start)
             return state
-        step = engine.compile(train_step, abstract, batch)
+    evaluate = trainable.validation()  # before any step: it refuses what it could not evaluate
+    step = engine.compile(train_step, abstract, batch)  # beside what follows
+    if state is None:
+        state = trainable.first_state(init_state, abstract)
     batches.start()
     params = jax.eval_shape(init_state, settings.seed).params
     flops = engine.num_replicas * step_flops(task, params, batch)
@@ -106,7 +107,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
             batches=batches,
             log=log,
             checkpoints=checkpoints,
-            evaluate=trainable.validation(),
+            evaluate=evaluate,
             learning_rate=trainable.learning_rate(jax.jit(schedule)),
             utilization=utilization(flops, settings.model.dtype, step),
             profiler=Profiler(workdir / PROFILE, start + 1, settings.logging.profile_steps),

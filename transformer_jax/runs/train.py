@@ -218,12 +218,20 @@ def started(state: TrainState, settings: Settings) -> TrainState:
 
 
 def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any, Path], Scores]:
-    """(step, params, workdir) -> scores; the outputs are kept in the workdir."""
+    """(step, params, workdir) -> scores; the outputs are kept in the workdir.
+
+    Raises:
+      UserError: the validation split cannot be read, or not be evaluated, whatever the parameters.
+    """
     greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
     examples = open_split(settings.data, "valid")
     evaluator = build.build_evaluator(
         settings, task, examples, greedy, mesh, settings.eval.num_examples
     )
+    try:
+        evaluator.check()
+    except UserError as error:
+        raise UserError(f"the validation split cannot be evaluated: {error}") from error
 
     def evaluate(step: int, params: Any, workdir: Path) -> Scores:
         metrics, outputs = evaluator(params)

@@ -37,8 +37,8 @@ class Prediction(NamedTuple):
 class Task(Protocol):
     """What training, evaluation and prediction ask of a task.
 
-    What only some tasks can do is a protocol of its own: `ScoresPairs`, `TakesPrefixes`, `Streams`,
-    `NamesOptions`.
+    What only some tasks can do is a protocol of its own: `ChecksSearch`, `ScoresPairs`,
+    `TakesPrefixes`, `Streams`, `NamesOptions`.
     """
 
     @property
@@ -88,6 +88,14 @@ class Task(Protocol):
     ) -> Iterator[list[Prediction]]:
         """The n best outputs of each line, in order. Warnings name a line by its number, counted
         from `first_line`, and samples depend on that number."""
+
+
+@runtime_checkable
+class ChecksSearch(Protocol):
+    """A task whose evaluation searches for outputs."""
+
+    def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
+        """Raises UserError where `Task.evaluate` would refuse to search so; searches nothing."""
 
 
 @runtime_checkable

@@ -127,6 +127,12 @@ class Translation:
         references = [example["target"] for example in examples]
         return METRICS[self.best_by]([output.text for output in outputs], references), outputs
 
+    def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
+        """Raises UserError where `evaluate` would refuse to search so."""
+        encode, limit = self.tokenizers.text("source").encode, self.max_source_length
+        lengths = [min(len(encode(example["source"])) + 1, limit) for example in examples]
+        self.search.check(max(lengths), decode)
+
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:

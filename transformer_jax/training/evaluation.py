@@ -18,7 +18,7 @@ from transformer_jax.parallel.mesh import place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import replacing
-from transformer_jax.tasks.interface import Prediction, Task
+from transformer_jax.tasks.interface import ChecksSearch, Prediction, Task
 from transformer_jax.training.step import Sums
 
 
@@ -65,6 +65,18 @@ class Evaluator:
         scores, outputs = self.task.evaluate(params, self.decoded, self.decode)
         count = len(outputs or self.examples)
         return {**scores, **self.loss_metrics(params), "num_examples": count}, outputs
+
+    def check(self) -> None:
+        """Finds out beforehand what every evaluation would run into: makes the batches of all
+        examples, and compares the search's settings with those to decode. Runs no model.
+
+        Raises:
+          UserError: there is no example, or none that fits a row; one has a label that training
+            never saw; or the search is refused.
+        """
+        _ = self._batches
+        if isinstance(self.task, ChecksSearch):
+            self.task.check_search(self.decoded, self.decode)
 
     @functools.cached_property
     def decoded(self) -> Corpus:
