@@ -61,7 +61,7 @@ def damage(
     Args:
       folder: of a checkpoint.
       subfolders: where to look; None: everywhere.
-      most: bytes that the files may have, all together; None: any number.
+      most: bytes that the files there may have, all together; None: any number.
 
     Raises:
       UserError: a file may be intact but cannot be read now, for lack of rights or by a fault of
@@ -74,7 +74,7 @@ def damage(
         return f"{MANIFEST} is missing"
     except (OSError, ValueError, AttributeError, RecursionError):
         return f"{MANIFEST} cannot be read"
-    _require_bounded(folder, most)
+    _require_bounded(folder, subfolders, most)
     for name, entry in entries:
         if subfolders is not None and name.split("/")[0] not in subfolders:
             continue
@@ -113,18 +113,20 @@ def _proving_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _require_bounded(folder: Path, most: int | None) -> None:
+def _require_bounded(folder: Path, subfolders: Collection[str] | None, most: int | None) -> None:
     """Raises UserError where files are larger than any that a run wrote.
 
     The manifest may list them as they are, and does not list all that Orbax reads.
     """
     total = size = 0
     for entry in everything_below(folder):
-        with contextlib.suppress(FileNotFoundError):  # a run that goes on tidies up
+        with contextlib.suppress(OSError):  # gone, as a run tidies up, or too deep to be read
             size = entry.stat(follow_symlinks=False).st_size
-        total += size
-        listed = size > METADATA_BYTES and Path(entry.path).parent.name != _ARRAYS
-        if listed or (most is not None and total > most):
+        name = Path(entry.path).relative_to(folder)
+        if subfolders is None or name.parts[0] in subfolders:
+            total += size
+        too_large = size > METADATA_BYTES and name.parent.name != _ARRAYS
+        if too_large or (most is not None and total > most):
             raise UserError(
                 f"{entry.path} has {size:,} bytes, more than a run of this config writes; "
                 "take another checkpoint"

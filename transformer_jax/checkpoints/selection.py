@@ -7,6 +7,7 @@ from pathlib import Path
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import ITEMS, METRICS, read_score, step_folders
 from transformer_jax.errors import UserError
+from transformer_jax.runtime.files import METADATA_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def _named(
 def best_first(newest_first: list[Path]) -> list[Path]:
     """The folders that have a score, the highest first; the newest of equals."""
     scores: dict[Path, float] = {}
-    for folder in intact(newest_first, (METRICS,)):
+    for folder in intact(newest_first, (METRICS,), METADATA_BYTES):
         score = read_score(folder)
         if score is not None:
             scores[folder] = score

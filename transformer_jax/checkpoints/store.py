@@ -39,6 +39,7 @@ from transformer_jax.checkpoints.writer import CheckpointWriter, Kept
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 from transformer_jax.ranges import Range, Steps, check_fields
+from transformer_jax.runtime.files import METADATA_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +186,8 @@ class Checkpoints:
     def kept_provenance(self, which: Which) -> dict[str, str]:
         """What the run rested on when that checkpoint was saved, empty where it does not say;
         `which` and errors as for `restore`."""
-        return read_provenance(find_checkpoint(self.directory, which, (PROVENANCE,)))
+        folder = find_checkpoint(self.directory, which, (PROVENANCE,), METADATA_BYTES)
+        return read_provenance(folder)
 
     def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
         """Reads the parameters alone, (step, params); arguments and errors as for `restore`."""

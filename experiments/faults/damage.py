@@ -1,0 +1,374 @@
+"""What a hostile hand may do to a workdir: one kind of damage a function, drawn at random.
+
+Each takes the workdir, a folder `outside` of it, whose files must stay as they are, and a source of
+random numbers; it returns what was done, in a few words. With `mend`, the checksums of tokenizers
+and checkpoints fit what was done, as one makes them who wants what is behind them to be read.
+"""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.step_folder import step_folders
+
+HUGE = 40 << 30
+NASTY = [b"", b"\0", b"[" * 100_000, b"-1", b"1e999", b"9" * 400, b"null", b'{"a": 1}', b"../../x"]
+VALUES: list[Any] = [
+    *(None, True, -1, 0, 1, 7, 2**31, 2**63, 10**30, 1.5, -1e300, float("nan"), float("inf")),
+    *("", "x", "../../outside/it", "/dev/zero", "\0", "\ud800", "a\nb", "x" * 10_000, "\u0663"),
+    *([], {}, [[]], [1] * 1000, {"a": {"b": {}}}),
+]
+NAMES = [
+    "\udcff",
+    "a\nb",
+    "x" * 255,
+    "-1",
+    "007",
+    "٣",
+    "9" * 200,
+    "5.orbax-checkpoint-tmp",
+    "* ?",
+]
+LAYOUTS: list[dict[str, Any]] = [
+    *({"shape": [10**10]}, {"shape": []}, {"shape": [-1]}, {"shape": [10**9] * 9}),
+    *({"chunks": [10**10]}, {"chunks": [0]}, {"chunks": [2**28]}, {"chunks": [1] * 40}),
+    *({"dtype": "<c16"}, {"dtype": "|O"}, {"dtype": "<U999999999"}, {"dtype": "<f8"}),
+    *({"compressor": {"id": "zlib", "level": 1}}, {"compressor": {"id": "blosc"}}, {"order": "F"}),
+    *({"filters": [{"id": "pickle"}]}, {"fill_value": "NaN"}, {"zarr_format": 3}),
+]
+
+Damage = Callable[[Path, Path, random.Random], str]
+
+
+def files(run: Path) -> list[Path]:
+    """All that is read of a run, in an order that does not change; files of checkpoints are many,
+    so that the few others are chosen as often."""
+    found = sorted(path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
+    others = [path for path in found if "checkpoints" not in path.parts]
+    return found + others * (len(found) // max(len(others), 1))
+
+
+def places(run: Path) -> list[Path]:
+    """Files, folders, and names that a run writes to."""
+    newest = max(step_folders(run / "checkpoints"), default=0)
+    written = [
+        *("predictions", f"predictions/test-{newest}.jsonl", "config.json.partial", "profile"),
+        *("metrics.jsonl.partial", "modules.json", "tokenizer.partial", "together", "wandb"),
+        *(f"checkpoints/{newest + 1}", f"checkpoints/{newest + 1}.orbax-checkpoint-tmp"),
+        *(f"predictions/valid-{newest + 1}.jsonl", f"predictions/train.source-{newest}.jsonl"),
+    ]
+    return sorted({*run.rglob("*"), *(run / name for name in written)})
+
+
+def linked(run: Path, outside: Path, draw: random.Random) -> str:
+    """A file or folder, one that is there or one that a run would write, becomes a link."""
+    path = draw.choice(places(run))
+    kind = draw.choice(["moved", "file", "folder", "dangling", "itself", "device", "inside"])
+    target = {"file": outside / "it", "folder": outside, "device": Path("/dev/zero")}.get(kind)
+    target = target or outside / "moved" if kind != "itself" else path
+    if kind == "inside":
+        target = draw.choice(places(run))
+    if kind == "moved" and path.exists():
+        shutil.move(path, target)
+    clear(path)
+    path.symlink_to(os.path.relpath(target, path.parent) if draw.random() < 0.3 else target)
+    return f"{path.relative_to(run)} is a link ({kind})"
+
+
+def no_file(run: Path, outside: Path, draw: random.Random) -> str:
+    """A pipe, a socket, a device or a folder in the place of anything."""
+    path = draw.choice(places(run))
+    kind = draw.choice(["pipe", "socket", "device", "folder", "file"])
+    clear(path)
+    if kind == "socket":
+        here = os.getcwd()
+        os.chdir(path.parent)  # a socket's path must be short
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name[:90])
+        os.chdir(here)
+    elif kind == "device" and os.geteuid() == 0:
+        os.mknod(path, 0o20666, os.makedev(1, 5))  # /dev/zero
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "file":
+        path.write_bytes(draw.choice(NASTY))
+    else:
+        os.mkfifo(path)
+    return f"{path.relative_to(run)} is a {kind}"
+
+
+def huge(run: Path, outside: Path, draw: random.Random) -> str:
+    """A sparse file of many gigabytes; the manifest may say that it is so large."""
+    path = draw.choice(files(run))
+    os.truncate(path, HUGE)
+    step = step_of(run, path)
+    if step and path.name != manifest.MANIFEST and draw.random() < 0.7:
+        entries = json.loads((step / manifest.MANIFEST).read_bytes())
+        if entry := entries.get(path.relative_to(step).as_posix()):
+            entry["size"] = HUGE
+            (step / manifest.MANIFEST).write_text(json.dumps(entries))
+    return f"{path.relative_to(run)} has {HUGE} bytes"
+
+
+def mutated_file(run: Path, outside: Path, draw: random.Random) -> str:
+    """Bytes of any file change; checksums may be mended."""
+    path = draw.choice(files(run))
+    path.write_bytes(mutated(path.read_bytes(), draw))
+    return f"{path.relative_to(run)} mutated{mend(run, path, draw)}"
+
+
+def mutated_vocabulary(run: Path, outside: Path, draw: random.Random) -> str:
+    """Bytes of a tokenizer change, and its checksum."""
+    path = draw.choice(sorted(p for p in (run / "tokenizer").iterdir() if p.name != "sides.json"))
+    path.write_bytes(mutated(path.read_bytes(), draw))
+    mend_tokenizers(run)
+    return f"{path.relative_to(run)} mutated, mended"
+
+
+def mutated_json(run: Path, outside: Path, draw: random.Random) -> str:
+    """One value of a JSON file becomes another one; checksums may be mended."""
+    paths = [path for path in files(run) if parsed(path) is not None]
+    path = draw.choice(paths)
+    content = parsed(path)
+    where = change(content, draw)
+    path.write_text(json.dumps(content))
+    return f"{path.relative_to(run)}: {where}{mend(run, path, draw)}"
+
+
+def mutated_layout(run: Path, outside: Path, draw: random.Random) -> str:
+    """What is stored about an array (its shape, its chunks, ...) changes, or its content goes."""
+    step = draw.choice(sorted(step_folders(run / "checkpoints").values()))
+    item = step / draw.choice(["params", "training"])
+    tree = json.loads((item / "_METADATA").read_bytes())["tree_metadata"]
+    name = draw.choice(list(tree.values()))["key_metadata"][0]["key"]
+    layout = draw.choice([*LAYOUTS, None])
+    words = [sys.executable, __file__, str(item), name, json.dumps(layout)]
+    subprocess.run(words, check=True)  # tensorstore's threads would not survive a fork
+    mend_checkpoint(step)
+    return f"{item.relative_to(run)}: {name} has {layout}, mended"
+
+
+def store(item: str, name: str, layout: str) -> None:
+    """Changes the stored layout of an array; "null" takes away its content."""
+    import tensorstore
+
+    base = {"driver": "file", "path": item}
+    stored = tensorstore.KvStore.open({"driver": "ocdbt", "base": base}).result()
+    if (changes := json.loads(layout)) is None:
+        stored.delete_range(tensorstore.KvStore.KeyRange(f"{name}/0", f"{name}/:")).result()
+    else:
+        own = json.loads(stored.read(f"{name}/.zarray").result().value)
+        stored.write(f"{name}/.zarray", json.dumps(own | changes)).result()
+
+
+def leaving_names(run: Path, outside: Path, draw: random.Random) -> str:
+    """A name in a file leads out of the workdir."""
+    away = ["../../../outside/it", "/dev/zero", str(outside / "it"), "d/../../../../config.json"]
+    name = draw.choice(away)
+    step = draw.choice(sorted(step_folders(run / "checkpoints").values()))
+    kind = draw.randrange(3)
+    tokenizer, arrays = run / "tokenizer" / "sides.json", step / "params" / "_METADATA"
+    path = (step / manifest.MANIFEST, tokenizer, arrays)[kind]
+    entries = json.loads(path.read_bytes())
+    if kind == 0:
+        item = draw.choice(["", "params/"])
+        entries[item + name] = next(iter(entries.values()))
+    elif kind == 1:
+        draw.choice(list(entries.values()))["file"] = name
+    else:
+        tree = json.dumps(entries["tree_metadata"])
+        old = draw.choice(list(entries["tree_metadata"])).strip("(),'")
+        entries["tree_metadata"] = json.loads(tree.replace(old, name))
+        entries["use_ocdbt"] = draw.random() < 0.5
+    path.write_text(json.dumps(entries))
+    return f"{path.relative_to(run)} names {name}{mend(run, path, draw)}"
+
+
+def rights(run: Path, outside: Path, draw: random.Random) -> str:
+    """Rights are taken away."""
+    path, mode = draw.choice(sorted(run.rglob("*"))), draw.choice([0, 0o200, 0o400, 0o500])
+    path.chmod(mode)
+    return f"{path.relative_to(run)} has mode {mode:o}"
+
+
+def strange_names(run: Path, outside: Path, draw: random.Random) -> str:
+    """Files or folders of strange names are added."""
+    folder = draw.choice(sorted({run, run / "tokenizer", *(run / "checkpoints").rglob("")}))
+    name = draw.choice(NAMES)
+    if draw.random() < 0.5:
+        (folder / name).mkdir(exist_ok=True)
+    else:
+        (folder / name).write_bytes(b"x")
+    return f"{folder.relative_to(run)} holds {name!r}"
+
+
+def many_steps(run: Path, outside: Path, draw: random.Random) -> str:
+    """Thousands of folders of steps, empty or like a true one."""
+    checkpoints = draw.choice([run / "checkpoints", run / "checkpoints" / "snapshots"])
+    newest = max(step_folders(run / "checkpoints").items())[1]
+    count = draw.choice([20, 2000])
+    for step in range(1000, 1000 + count):
+        if count == 20:
+            shutil.copytree(newest, checkpoints / str(step), copy_function=os.link)
+        else:
+            (checkpoints / str(step)).mkdir(parents=True)
+    return f"{count} more in {checkpoints.relative_to(run)}"
+
+
+def deep(run: Path, outside: Path, draw: random.Random) -> str:
+    """Hundreds of folders within one another, in the place of anything, or brackets in a file."""
+    path = draw.choice(places(run))
+    if draw.random() < 0.5:
+        clear(path)
+        path.write_bytes(b"[" * 200_000 + b"]" * 200_000)
+        return f"{path.relative_to(run)} is deep{mend(run, path, draw)}"
+    folder = os.open(path if path.is_dir() else path.parent, os.O_RDONLY)
+    for _ in range(600):  # beyond the longest path
+        os.mkdir("deeper", dir_fd=folder)
+        below = os.open("deeper", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = below
+    os.close(folder)
+    return f"{path.relative_to(run)} holds 600 folders, each in the one before"
+
+
+def second_names(run: Path, outside: Path, draw: random.Random) -> str:
+    """Files are hard links to some outside."""
+    paths = [run / name for name in (".transformer_jax", "metrics.jsonl", "config.json")]
+    for number, path in enumerate(draw.sample([*paths, draw.choice(files(run))], 2)):
+        os.link(path, outside / f"hard_{number}")
+    return "hard links to outside"
+
+
+def lost(run: Path, outside: Path, draw: random.Random) -> str:
+    """A file or a folder is gone, or is another one's."""
+    path = draw.choice(sorted(run.rglob("*")))
+    other = draw.choice(files(run))
+    content = other.read_bytes()
+    clear(path)
+    if draw.random() < 0.5:
+        path.write_bytes(content)
+        return f"{path.relative_to(run)} is {other.relative_to(run)}{mend(run, path, draw)}"
+    return f"{path.relative_to(run)} is gone{mend(run, path, draw)}"
+
+
+KINDS: list[tuple[Damage, int]] = [
+    *((linked, 5), (no_file, 3), (huge, 2), (mutated_file, 4), (mutated_vocabulary, 3)),
+    *((mutated_json, 6), (mutated_layout, 2), (leaving_names, 2), (rights, 1), (strange_names, 2)),
+    *((many_steps, 1), (deep, 2), (second_names, 2), (lost, 2)),
+]
+"""With how often each is drawn."""
+
+
+def mutated(data: bytes, draw: random.Random) -> bytes:
+    """The data with one kind of damage, drawn at random."""
+    place = draw.randrange(len(data) + 1)
+    length = draw.randrange(1, 64)
+    match draw.randrange(6):
+        case 0:  # one bit flipped
+            place = min(place, max(len(data) - 1, 0))
+            bit = bytes([data[place] ^ 1 << draw.randrange(8)]) if data else b""
+            return data[:place] + bit + data[place + 1 :]
+        case 1:  # random bytes
+            return data[:place] + draw.randbytes(length) + data[place + length :]
+        case 2:  # cut short
+            return data[:place]
+        case 3:  # bytes inserted
+            return data[:place] + draw.choice(NASTY) + data[place:]
+        case 4:  # everything replaced
+            return draw.choice(NASTY)
+        case _:  # a digit replaced, if there is one
+            digits = [i for i, byte in enumerate(data) if 48 <= byte < 58]
+            place = draw.choice(digits) if digits else place
+            return data[:place] + draw.choice([b"-1", b"99999999999", b"1.5"]) + data[place + 1 :]
+
+
+def parsed(path: Path) -> Any:
+    """The content of a JSON file with a value that can change, else None."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        return None
+    return content if isinstance(content, dict | list) and content else None
+
+
+def change(content: Any, draw: random.Random) -> str:
+    """Changes, takes away or adds a value somewhere within; returns where and how."""
+    inner = content
+    while True:
+        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
+        key = draw.choice(keys)
+        if not (isinstance(inner[key], dict | list) and inner[key]) or draw.random() < 0.15:
+            break
+        inner = inner[key]
+    value = draw.choice(VALUES)
+    match draw.randrange(4):
+        case 0:
+            del inner[key]
+            return f"without {key!r:.60}"
+        case 1 if isinstance(inner, dict):
+            new = draw.choice([v for v in VALUES if isinstance(v, str)])
+            inner[new] = inner.pop(key)
+            return f"{key!r:.60} is called {new!r:.60}"
+        case _:
+            inner[key] = value
+            return f"{key!r:.60} is {value!r:.60}"
+
+
+def mend(run: Path, path: Path, draw: random.Random) -> str:
+    """Mends the checksums over a file, mostly."""
+    if draw.random() < 0.3:
+        return ""
+    if path.parent.name == "tokenizer" and path.name != "sides.json":
+        mend_tokenizers(run)
+    elif (step := step_of(run, path)) and path != step / manifest.MANIFEST and step.is_dir():
+        mend_checkpoint(step)
+    else:
+        return ""
+    return ", mended"
+
+
+def mend_tokenizers(run: Path) -> None:
+    path = run / "tokenizer" / "sides.json"
+    sides = json.loads(path.read_bytes())
+    for entry in sides.values():
+        file = path.parent / entry["file"]
+        content = file.read_bytes() if file.is_file() else b""
+        entry["sha256"] = hashlib.sha256(content).hexdigest()
+    path.write_text(json.dumps(sides))
+
+
+def mend_checkpoint(step: Path) -> None:
+    (step / manifest.MANIFEST).unlink(missing_ok=True)
+    manifest.write(step)
+
+
+def step_of(run: Path, path: Path) -> Path | None:
+    """The folder of the step that a path lies in."""
+    whole = [run, *path.relative_to(run).parts]
+    for end in range(2, len(whole)):
+        if str(whole[end]).isdecimal():
+            return Path(*whole[: end + 1])
+    return None
+
+
+def clear(path: Path) -> None:
+    """Makes room for something else."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    store(*sys.argv[1:])
