@@ -13,6 +13,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.nn.products import product_dtype
 from transformer_jax.parallel.engines import create_state
@@ -96,19 +97,17 @@ def decode(
       steps: searches to take the median of.
 
     Raises:
-      UserError: the config's task is not translation.
+      UserError: the config's task is not translation, or it cannot be searched in this way.
     """
     settings, task = _task(config)
     if not isinstance(task, Translation):
         raise UserError(
             "benchmark decode: times a search, so the config's task must be translation"
         )
+    options = _search_options(settings.decode, beam_size, batch_size)
+    longest_output = dataclasses.replace(options, max_extra_length=output_length)
+    task.search.check(source_length, longest_output)
     params = jax.jit(task.init)(jax.random.key(settings.seed))
-    options = dataclasses.replace(
-        settings.decode,
-        beam_size=beam_size or settings.decode.beam_size,
-        batch_size=batch_size,
-    )
     params = weights_as(options.weights, params)
     size = {"source": settings.tokenizer.vocab_size}
     arrays = {
@@ -128,6 +127,18 @@ def decode(
     # XLA counts the body of a loop once, however often it runs.
     search_settings = {"beam_size": options.beam_size, "weights": options.weights}
     return search_settings | report | {"flops_per_s": None}
+
+
+def _search_options(decode: DecodeConfig, beam_size: int | None, batch_size: int) -> DecodeConfig:
+    given: dict[str, Any] = {"batch_size": batch_size}
+    given |= {"beam_size": beam_size} if beam_size else {}
+    try:
+        options = dataclasses.replace(decode, **given)
+    except ValueError as error:
+        raise UserError(f"benchmark decode: {error}") from error
+    if ignored := options.ignored(given):
+        raise UserError(f"benchmark decode: the config's search does not read {ignored[0]}")
+    return options
 
 
 def _task(config: ConfigDict) -> tuple[Settings, Any]:
