@@ -1,5 +1,8 @@
 """What a user got wrong, told in one line; and a run that was told to stop."""
 
+RESUMABLE = 75
+"""Exit status of what the same command goes on with: sysexits' EX_TEMPFAIL."""
+
 
 class UserError(Exception):
     """A mistake of the user's: one line that says what is wrong, where, and what would do.

@@ -18,6 +18,7 @@ import transformer_jax as tj
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import make_engine
+from transformer_jax.parallel.joining import connect
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import load_json, read_settings
@@ -66,7 +67,7 @@ def main():
     parser.add_argument("--process_id", type=int)
     args, _ = parser.parse_known_args()
     if args.coordinator:
-        hosts.connect(hosts.Job(args.coordinator, 4, args.process_id), heartbeat_seconds=30)
+        connect(args.coordinator, 4, args.process_id, heartbeat_seconds=30)
         found = {"digests": {"4 x 1": digest(args.workdir, {"fsdp": 4}, 4)}}
     else:
         digests = {name: digest(args.workdir, *layout) for name, layout in LAYOUTS.items()}

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from transformer_jax.nn.residual import NORMS
 from transformer_jax.runs.config import load_config
 
 
@@ -74,3 +75,23 @@ def test_an_unknown_field_of_a_file(message_of, write_config, line, nearest):
     message = message_of(load_config, path)
     assert message.startswith(f"{path}: ")
     assert nearest in message
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_component_that_only_a_config_file_registers_is_refused(write_config, message_of, beside):
+    """The run would name no module that has it."""
+    entries = dict(NORMS)
+    path = write_config("config.model = dict(norm='mine')")
+    registers = """
+from transformer_jax.nn.residual import NORMS
+NORMS.register("mine", NORMS["layer"])
+"""
+    path.with_name("parts_beside.py").write_text(registers)
+    first = "import parts_beside\n" if beside else registers
+    path.write_text(first + path.read_text())
+    try:
+        assert message_of(load_config, path).startswith(
+            "config.model.norm is 'mine', which a config file registers or imports from beside it"
+        )
+    finally:
+        NORMS.restore(entries)

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from transformer_jax.cli import interrupts, streams, verbs
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import parse
-from transformer_jax.errors import Stopped, UserError
+from transformer_jax.errors import RESUMABLE, Stopped, UserError
 from transformer_jax.runtime.environment import check_environment
 from transformer_jax.runtime.host_memory import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 
 USER_ERROR = 2
-RESUMABLE = 75  # sysexits' EX_TEMPFAIL: the same command goes on
 BROKEN_PIPE = 141
 
 

@@ -120,8 +120,6 @@ _EXCLUDED = {
 
 def _check_distributed(args: argparse.Namespace) -> None:
     if getattr(args, "distributed", True):
-        if getattr(args, "distributed", False) and getattr(args, "seeds", None):
-            raise UserError("--seeds trains in one process: leave --distributed out")
         return
     for name in ("coordinator", "num_processes", "process_id"):
         if getattr(args, name) is not None:

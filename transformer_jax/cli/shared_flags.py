@@ -2,7 +2,7 @@
 
 import argparse
 
-from transformer_jax.cli.values import checkpoint, names, natural, positive
+from transformer_jax.cli.values import address, checkpoint, names, natural, positive
 
 DECODE_OPTIONS: dict[str, type] = {
     "search": str,
@@ -71,7 +71,12 @@ def add_distributed(parser: argparse.ArgumentParser) -> None:
         "many processes", "the same command in each; Slurm, Open MPI, Kubernetes and TPUs are asked"
     )
     group.add_argument("--distributed", action="store_true", help="join the job's other processes")
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="of process 0, if not detected")
+    group.add_argument(
+        "--coordinator",
+        type=address,
+        metavar="HOST:PORT",
+        help="of process 0, if not detected",
+    )
     group.add_argument("--num_processes", type=positive, metavar="N", help="if not detected")
     group.add_argument("--process_id", type=natural, metavar="I", help="if not detected")
 

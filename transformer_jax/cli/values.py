@@ -47,6 +47,14 @@ def checkpoint(text: str) -> str | int:
     return step
 
 
+def address(text: str) -> str:
+    """HOST:PORT."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, as in 10.0.0.1:1234")
+    return text
+
+
 def names(text: str) -> list[str]:
     """Names with commas between them."""
     return [name for name in text.split(",") if name]

@@ -15,19 +15,26 @@ from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 
 LINES_AT_ONCE = 512
+OWN_FLAGS = (
+    "config",
+    "overrides",
+    "workdir",
+    "modules",
+    "coordinator",
+    "num_processes",
+    "process_id",
+)
+"""Flags that say where things are, or what is stated in another way."""
+FILE_FLAGS = ("source", "target", "prefixes")
 LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 
 
 def train(args: argparse.Namespace) -> None:
     """Trains a config in a workdir, or prints what that would hold."""
     from transformer_jax.runs.config import load_config
-    from transformer_jax.runs.modules import load_modules
     from transformer_jax.runtime.platform import require_device
 
-    # Before the config, which names what they register.
-    load_modules(args.modules, args.workdir)
-    config = load_config(args.config, args.overrides)
-    _connect(args, config)
+    config = _in_job(args, lambda: load_config(args.config, args.overrides, args.modules))
     require_device()
     if args.dry_run:
         from transformer_jax.tools.dry_run import describe
@@ -155,20 +162,32 @@ def _load(args: argparse.Namespace) -> Any:
     if args.distributed:
         from transformer_jax.runs.config import load_json
 
-        _connect(args, load_json(Path(args.workdir) / "config.json"))
+        _in_job(args, lambda: load_json(Path(args.workdir) / "config.json"))
     require_device()
     run = load(args.workdir, args.checkpoint, args.average, args.modules)
     longest = getattr(args, "max_length", None)
     return run.under(dict.fromkeys(LENGTHS, longest)) if longest else run
 
 
-def _connect(args: argparse.Namespace, config: Any) -> None:
-    """Joins the other processes of the job, if there are any, before JAX looks at its devices."""
-    if args.distributed:
-        from transformer_jax.parallel import hosts
+def _in_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:
+    """The config that `load` reads, the user's modules before it; in a job of many processes, once
+    all of them have the same and are connected, before JAX looks at its devices."""
+    from transformer_jax.runs.modules import load_modules
 
-        job = hosts.Job(args.coordinator, args.num_processes, args.process_id)
-        hosts.connect(job, config.parallel.heartbeat_seconds)
+    if not args.distributed:
+        load_modules(args.modules, args.workdir)
+        return load()
+    from transformer_jax.parallel.joining import Job, join
+    from transformer_jax.runs import statement
+
+    def prepare() -> tuple[Any, dict[str, str]]:
+        modules, config = load_modules(args.modules, args.workdir), load()
+        flags = {name: value for name, value in vars(args).items() if name not in OWN_FLAGS}
+        files = {name: flags.pop(name) for name in FILE_FLAGS if name in flags}
+        return config, statement.of_command(config, modules, flags, files)
+
+    job = Job(args.coordinator, args.num_processes, args.process_id)
+    return join(job, prepare, lambda config: config.parallel.heartbeat_seconds)
 
 
 def _print_once(line: str) -> None:

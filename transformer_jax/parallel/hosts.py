@@ -1,74 +1,37 @@
-"""Many processes, one job: how they find each other, exchange messages and stop together.
+"""Many processes, one job: how they exchange messages, agree, and stop together.
 
 With a single process these functions exchange nothing. Messages between processes are JSON; arrays
 travel within the compiled steps alone.
 """
 
+import atexit
 import contextlib
-import dataclasses
 import json
 import logging
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
 import numpy as np
+from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import RESUMABLE, UserError
+from transformer_jax.parallel.agreement import Prepare, Statement, disagreement, reported
 
 LostProcess = jax.errors.JaxRuntimeError
 """What a step or a message raises if a process that it waits for is lost."""
 
+_SECONDS_TO_TELL = 2
+_SIGTERM_CAME = "RECEIVED_PREEMPTION_NOTICE"  # where JAX's handler notes it, for all processes
+_SECONDS_TO_LOOK = 1.0
+
 logger = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """How a process finds the others; None is detected (Slurm, Open MPI, Kubernetes, TPU).
-
-    Attributes:
-      coordinator: HOST:PORT of process 0.
-      num_processes: number of processes of the job.
-      process_id: number of this process, from 0.
-    """
-
-    coordinator: str | None = None
-    num_processes: int | None = None
-    process_id: int | None = None
-
-
-def connect(job: Job, heartbeat_seconds: int) -> None:
-    """Joins the job; must come before any other use of JAX.
-
-    Args:
-      job: how to find it.
-      heartbeat_seconds: a process silent for longer counts as lost.
-
-    Raises:
-      UserError: the others cannot be found, or the fields of `job` do not fit together.
-    """
-    try:
-        jax.distributed.initialize(
-            job.coordinator,
-            job.num_processes,
-            job.process_id,
-            heartbeat_timeout_seconds=heartbeat_seconds,
-        )
-    except (ValueError, TypeError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"--distributed: {reason} Where no scheduler says so, give --coordinator=HOST:PORT, "
-            "--num_processes and --process_id"
-        ) from error
-    if is_primary():
-        logger.info("%d processes, %d devices", jax.process_count(), jax.device_count())
-    else:
-        logging.getLogger("transformer_jax").setLevel(logging.WARNING)
 
 
 def is_primary() -> bool:
@@ -92,8 +55,30 @@ def from_primary(make: Callable[[], Any]) -> Any:
             answer = {"error": str(error)}
     answer = _broadcast(answer)
     if "error" in answer:
-        raise UserError(answer["error"])
+        raise refusal(answer["error"])
     return answer["value"]
+
+
+def in_agreement[Own](prepare: Prepare[Own]) -> tuple[Own, Statement]:
+    """What `prepare` makes in this process, once all processes have stated the same about it.
+
+    Raises:
+      UserError: two statements differ, or `prepare` raised it in one; in all processes.
+    """
+    if jax.process_count() == 1:
+        return prepare()
+    own, report = reported(prepare)
+    if problem := disagreement(dict(enumerate(gather(report)))):
+        raise refusal(problem)
+    return own, report["statement"]
+
+
+def refusal(problem: str) -> UserError:
+    """The error that all processes raise. The first one does so last: the others listen to its
+    service, and are aborted when that is gone."""
+    if is_primary():
+        time.sleep(_SECONDS_TO_TELL)
+    return UserError(problem)
 
 
 def gather(value: Any) -> list[Any]:
@@ -126,7 +111,11 @@ def catch_sigterm() -> Iterator[Callable[[int], bool]]:
     has passed, whichever got the signal (`jax.distributed` sees to it); call at every step.
     """
     if jax.process_count() > 1:
-        yield multihost_utils.reached_preemption_sync_point
+        _between_steps.set()
+        try:
+            yield _stops_at
+        finally:
+            _between_steps.clear()
         return
     if threading.current_thread() is not threading.main_thread():
         yield lambda step: False  # signals reach the main thread alone
@@ -137,6 +126,47 @@ def catch_sigterm() -> Iterator[Callable[[int], bool]]:
         yield lambda step: stop.is_set()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+_between_steps = threading.Event()
+"""Whether steps follow each other, which see a SIGTERM."""
+_stopping = threading.Event()
+"""Whether one of them has seen it."""
+
+
+def _stops_at(step: int) -> bool:
+    if multihost_utils.reached_preemption_sync_point(step):
+        _stopping.set()
+    return _stopping.is_set()
+
+
+def end_after_sigterm(seconds: float) -> None:
+    """Sees to it that a SIGTERM ends this process. JAX's handler only notes it, for the next step:
+    where none ends within so many seconds, or no step is to come, the process ends itself."""
+    client: Any = distributed.global_state.client
+    done = threading.Event()
+
+    def came() -> bool:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):  # so far nobody noted one
+            return bool(client.key_value_try_get(_SIGTERM_CAME))
+        return False
+
+    def watch() -> None:
+        while not done.wait(_SECONDS_TO_LOOK):
+            if came() and not (_between_steps.is_set() and _stopping.wait(seconds)):
+                logger.warning("ended by SIGTERM; the same command goes on from what is saved")
+                leave(RESUMABLE)
+            if _stopping.is_set():
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+
+    def end() -> None:  # a thread that Python kills within a call of C++ would abort the process
+        done.set()
+        thread.join()
+
+    atexit.register(end)
 
 
 def leave(status: int) -> NoReturn:

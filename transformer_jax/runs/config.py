@@ -7,6 +7,7 @@ the only readers of a ConfigDict.
 
 import copy
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def load_config(
     chosen = _flattened(run_config_file(path), str(path)) | parsed(overrides or {}, "override")
     config = _to_config_dict(defaults_for(chosen) | chosen)
     read_settings(config)
+    _require_modules(config)
     return config
 
 
@@ -136,6 +138,19 @@ def check_same_run(config: ConfigDict, kept: ConfigDict, workdir: Path) -> None:
                 f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
                 "choose another --workdir or the same value"
             )
+
+
+def _require_modules(config: ConfigDict) -> None:
+    """Raises UserError where a component of the config was registered by a config file, or by one
+    beside it: a run could not name that file, to be given again."""
+    for field, registry in CHOICES.items():
+        for name in (_get(config, field) or "").split(","):
+            module = registry.module_of(name)
+            if module is not None and module not in sys.modules:
+                raise UserError(
+                    f"config.{field} is {name!r}, which a config file registers or imports from "
+                    "beside it: put it into a file of its own, and give that as --modules=FILE"
+                )
 
 
 def _to_config_dict(values: Mapping[str, Any]) -> ConfigDict:

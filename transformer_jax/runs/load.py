@@ -4,9 +4,10 @@ from pathlib import Path
 
 import jax
 
+from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
-from transformer_jax.parallel import rules
+from transformer_jax.parallel import hosts, rules
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.modules import Modules, load_modules
@@ -14,7 +15,7 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOGETHER, TOKENIZER, workdir_path
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.host_memory import keep_freed_memory
-from transformer_jax.tokenization import load_tokenizers
+from transformer_jax.tokenization import Tokenizers, load_tokenizers
 
 
 def load(
@@ -46,12 +47,18 @@ def load(
     load_modules(modules, workdir)
     config = load_json(workdir / CONFIG)
     settings = read_settings(config)
-    tokenizers = load_tokenizers(workdir / TOKENIZER)
+    checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
+
+    def opened() -> tuple[Tokenizers, provenance.Provenance]:
+        tokenizers = load_tokenizers(workdir / TOKENIZER)
+        provenance.check_tokenizers(tokenizers, checkpoints, checkpoint, workdir)
+        newest = provenance.of_checkpoints(step_folders(checkpoints.directory))
+        return tokenizers, provenance.of_tokenizers(tokenizers) | {"newest checkpoint": newest}
+
+    tokenizers, _ = hosts.in_agreement(opened)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
     abstract = rules.shard(abstract, build.mesh_for_use(settings))
-    checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
-    provenance.check_tokenizers(tokenizers, checkpoints, checkpoint, workdir)
     if average is None:
         step, params = checkpoints.restore_params(checkpoint, abstract)
     else:

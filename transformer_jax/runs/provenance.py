@@ -8,16 +8,19 @@ as they are. No path is part of it: data and workdirs may move.
 import functools
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
+from transformer_jax.checkpoints.manifest import MANIFEST
 from transformer_jax.checkpoints.selection import Which
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
+from transformer_jax.runtime.files import METADATA_BYTES, read_regular
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -33,11 +36,13 @@ _DIGITS = 32  # of a SHA-256
 
 
 def of_training(examples: Corpus) -> dict[str, str]:
-    """The training data and the code.
+    """The training data and the code."""
+    return of_data("training data", examples) | {_CODE: code()}
 
-    Of the data, whatever set or files they come from: how many examples there are, and a digest of
-    the first ones and of others spread evenly over all, so that it takes a moment for any size.
-    """
+
+def of_data(name: str, examples: Corpus) -> dict[str, str]:
+    """Examples, whatever set or files they come from: how many there are, and a digest of the first
+    ones and of others spread evenly over all, so that it takes a moment for any size."""
     count, digest, read = len(examples), hashlib.sha256(), 0
     spread = np.linspace(0, count - 1, min(count, _SAMPLED)).astype(int)
     for place in sorted({*range(min(count, _SAMPLED)), *spread.tolist()}):
@@ -46,8 +51,21 @@ def of_training(examples: Corpus) -> dict[str, str]:
         read += len(text)
         if read > _MOST_CHARACTERS:
             break
-    data = f"{count} examples, SHA-256 {digest.hexdigest()[:_DIGITS]}"
-    return {"training data": data, _CODE: code()}
+    return {name: f"{count} examples, SHA-256 {digest.hexdigest()[:_DIGITS]}"}
+
+
+def agreed_data(split: str, open_split: Callable[[], Corpus]) -> Corpus:
+    """The examples of a split, once all processes of a job have the same ones.
+
+    Raises:
+      UserError: they differ, or cannot be opened in one; in all processes.
+    """
+
+    def opened() -> tuple[Corpus, Provenance]:
+        examples = open_split()
+        return examples, of_data(f"data of the split {split}", examples)
+
+    return hosts.in_agreement(opened)[0]
 
 
 def of_tokenizers(tokenizers: Tokenizers) -> dict[str, str]:
@@ -56,6 +74,18 @@ def of_tokenizers(tokenizers: Tokenizers) -> dict[str, str]:
         f"tokenizer of {side}": f"SHA-256 {sha256[:_DIGITS]}"
         for side, sha256 in tokenizers.sha256.items()
     }
+
+
+def of_checkpoints(folders: Mapping[int, Path]) -> str:
+    """The newest of the checkpoints of a run, by its step and its manifest."""
+    if not folders:
+        return "no checkpoint"
+    step = max(folders)
+    try:
+        manifest = read_regular(folders[step] / MANIFEST, METADATA_BYTES)
+    except OSError:
+        return f"step {step}"  # who restores it says what is wrong
+    return f"step {step}, SHA-256 {hashlib.sha256(manifest).hexdigest()[:_DIGITS]}"
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.parallel import hosts
-from transformer_jax.runs import build
+from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import Settings, override, read_settings
 from transformer_jax.runs.settings import parsed
 from transformer_jax.tasks.interface import (
@@ -145,11 +145,13 @@ class Run:
         options = self._decode("evaluate", decode)
         if source is not None and target is not None:
             self._task_on_pairs("evaluate with source and target")
-            examples, name = read_aligned(source, target, once=True), Path(source).name
+            name = Path(source).name
+            open_examples = functools.partial(read_aligned, source, target, once=True)
         elif source is None and target is None:
-            examples, name = open_split(settings.data, split), split
+            name, open_examples = split, functools.partial(open_split, settings.data, split)
         else:
             raise UserError("evaluate: source and target are files that go together; give both")
+        examples = provenance.agreed_data(name, open_examples)
         mesh = build.mesh_for_use(settings)
         evaluator = build.build_evaluator(settings, self.task, examples, options, mesh)
         metrics, outputs = evaluator(weights_as(options.weights, self.params))

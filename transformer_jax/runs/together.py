@@ -23,10 +23,10 @@ from transformer_jax.runs.config import (
 )
 from transformer_jax.runs.fit import fit
 from transformer_jax.runs.modules import Modules, load_modules, record_modules
+from transformer_jax.runs.prepare import prepare
 from transformer_jax.runs.replicas import Replicas
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.sole_writer import sole_writer
-from transformer_jax.runs.train import prepare
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     CONFIG,

@@ -10,37 +10,35 @@ import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.logs.records import newest_step, recorded_splits
+from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.parallel import hosts
+from transformer_jax.parallel.agreement import Statement
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import (
     Settings,
-    check_same_run,
-    load_json,
     read_settings,
-    save_json,
 )
 from transformer_jax.runs.fit import InitState, Scores, fit
-from transformer_jax.runs.modules import Modules, UserModule, load_modules, record_modules
+from transformer_jax.runs.modules import Modules, load_modules
+from transformer_jax.runs.prepare import prepare
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
-    CONFIG,
     METRICS,
     PREDICTIONS,
     TOKENIZER,
     workdir_path,
 )
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
-from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.host_memory import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
@@ -66,11 +64,16 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     keep_freed_memory()
     use_compilation_cache()
     workdir = workdir_path(workdir)
-    named = load_modules(modules, workdir)
-    settings = read_settings(config)
-    examples = open_split(settings.data, "train")
+
+    def opened() -> tuple[Any, Statement]:
+        named, settings = load_modules(modules, workdir), read_settings(config)
+        examples = open_split(settings.data, "train")
+        rests_on = provenance.of_training(examples)
+        return (named, settings, examples, rests_on), rests_on | _origin(settings)
+
+    (named, settings, examples, rests_on), _ = hosts.in_agreement(opened)
     checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
-    checkpoints.provenance |= provenance.of_training(examples)
+    checkpoints.provenance |= rests_on
     with sole_writer(workdir), checkpoints:
         hosts.from_primary(lambda: prepare(config, workdir, checkpoints, examples, named))
         tokenizers = load_tokenizers(workdir / TOKENIZER)
@@ -80,66 +83,12 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     return Run(config, workdir, task, state.params, int(state.step))
 
 
-def prepare(
-    config: ConfigDict,
-    workdir: Path,
-    checkpoints: Checkpoints,
-    examples: Sequence[Any],
-    modules: Sequence[UserModule],
-) -> None:
-    """Puts config, tokenizers and the names of the user's modules into the workdir.
-
-    Args:
-      config: of the run.
-      workdir: which may hold an earlier start of it.
-      checkpoints: of the workdir.
-      examples: of the training split, from which tokenizers learn.
-      modules: that were given for the run.
-
-    Raises:
-      UserError: the workdir holds another run, or one whose checkpoints or tokenizers are gone or
-        that was trained on other data, or the tokenizers cannot be made.
-    """
-    kept, tokenizer = workdir / CONFIG, workdir / TOKENIZER
-    settings = read_settings(config)
-    if checkpoints.latest_step() is not None:
-        check_same_run(config, load_json(kept), workdir)
-        now = checkpoints.provenance | provenance.of_tokenizers(load_tokenizers(tokenizer))
-        provenance.check(now, checkpoints.kept_provenance("latest"), workdir)
-    else:
-        _require_nothing_lost(workdir, checkpoints.directory)
-        # Nothing to go on from: what is there is of a start that failed, with any config.
-        remove(tokenizer)
-        checkpoints.directory.mkdir(exist_ok=True)
-        if settings.train.init_from:
-            _check_tokenizers_of_origin(Path(settings.train.init_from), settings)
-    build.build_tokenizers(settings, tokenizer, examples)
-    save_json(config, kept)
-    record_modules(workdir, config, modules)
-
-
-def _check_tokenizers_of_origin(origin: Path, settings: Settings) -> None:
-    """Raises UserError where the run to start from has not the tokenizers it was trained with."""
-    tokenizers = load_tokenizers(origin / TOKENIZER)
-    checkpoints = Checkpoints(origin / CHECKPOINTS, settings.checkpoint)
-    provenance.check_tokenizers(tokenizers, checkpoints, "latest", origin)
-
-
-def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
-    """Raises UserError where a run without any checkpoint must have had some.
-
-    A start makes their folder before it writes the config; the second save waits for the first.
-    """
-    kept = workdir / CONFIG
-    gone = not checkpoints.is_dir() and kept.exists()
-    if not gone and kept.exists():
-        twice = 2 * load_json(kept).checkpoint.every_steps
-        gone = newest_step(workdir / METRICS) > twice
-    if gone:
-        raise UserError(
-            f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
-            "mounted?); bring it back, or start anew in another --workdir"
-        )
+def _origin(settings: Settings) -> dict[str, str]:
+    """The checkpoint to start from, in which the processes of a job must agree."""
+    if not settings.train.init_from:
+        return {}
+    folders = step_folders(Path(settings.train.init_from) / CHECKPOINTS)
+    return {"the run of train.init_from": provenance.of_checkpoints(folders)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +173,7 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
       UserError: the validation split cannot be read, or not be evaluated, whatever the parameters.
     """
     greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
-    examples = open_split(settings.data, "valid")
+    examples = provenance.agreed_data("valid", lambda: open_split(settings.data, "valid"))
     evaluator = build.build_evaluator(
         settings, task, examples, greedy, mesh, settings.eval.num_examples
     )

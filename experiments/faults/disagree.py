@@ -1,0 +1,238 @@
+"""Do the processes of a job notice in time that they are about to do different things?
+
+    python experiments/faults/disagree.py --workdir=runs/disagree --cases=60
+
+Each case starts two processes of one job, with two devices each, on this machine. They differ in
+one field of the config, in the data, the user's module, the code, a flag of JAX, the number of
+processes or the folder that they write. Where the field may differ (`runs.statement.FREE`), both
+must do what was asked. Else both must exit with status 2 and one line that names what differs,
+before anything but a mark is written. Prints one JSON object; exit status 1 if a case ended
+otherwise.
+"""
+
+import argparse
+import dataclasses
+import os
+import random
+import re
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from campaign import Case, Command, Ended, report, run
+
+REPOSITORY = Path(__file__).parents[2]
+CONFIG = REPOSITORY / "configs/quickstart.py"
+DEVICES = "--xla_force_host_platform_device_count={} --xla_backend_optimization_level=0"
+TINY = {
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.num_heads": 2,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.dtype": "float32",
+    "tokenizer.vocab_size": 300,
+    "data.name": "parallel_text",
+    "train.num_steps": 2,
+    "train.tokens_per_batch": 384,
+}
+FILES = {
+    f"data.{split}_{side}": f"{split}.{side}"
+    for split in ("train", "valid")
+    for side in ("source", "target")
+}
+OTHERS: dict[str, Any] = {
+    "data.dir": "elsewhere",
+    "optimizer.frozen": "embedding",
+    "task.metric": "exact_match",
+    "train.init_from": "run",
+}
+"""Other values of fields of text that are no names of a registry."""
+MODULE = """
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+
+ACTIVATIONS.register("mine", lambda x: {} * x)
+"""
+WITH_MODULE = ("--modules=mine.py", "--config.model.activation=mine")
+ELSEWHERE = "elsewhere"
+"""Where a second process works that has files of its own; like the first one's folder at first."""
+SPLITS = {"train": 60, "valid": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """What is particular to one process of a job: words, numbers, variables, where it works."""
+
+    words: tuple[str, ...] = ()
+    verb: str = "train"
+    processes: int = 2
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    folder: str = "."
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--workdir", required=True, type=Path, help="holds the cases' folders")
+    parser.add_argument("--cases", type=int, default=60, help="the special ones, and fields drawn")
+    parser.add_argument("--only", default="", metavar="REGEX", help="of the names of cases")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    args = parser.parse_args()
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    named = re.compile(args.only).search
+    special, fields = (
+        [case for case in cases() if named(case.name)] for cases in (special_cases, field_cases)
+    )
+    count = max(0, min(args.cases - len(special), len(fields)))
+    cases = [*special, *random.Random(args.seed).sample(fields, count)]
+    return report(run(cases[: args.cases], args.workdir), sys.stderr)
+
+
+def field_cases() -> Iterator[Case]:
+    """A case for each field of the config."""
+    from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.settings import FIELDS
+    from transformer_jax.runs.statement import FREE
+
+    config = load_config(CONFIG, TINY | FILES)
+    for name, field in FIELDS.items():
+        section, _, own = name.partition(".")
+        value = config[section][own] if own else config[section]
+        words = (f"--config.{name}={another(name, value, field.type)}",)
+        if FREE.fullmatch(name):
+            dry = ("--dry_run",)
+            yield job(name, "", Process(dry), Process(dry + words))
+        else:
+            yield job(name, own or section, Process(), Process(words))
+
+
+def another(name: str, value: Any, kind: type) -> Any:
+    """A value of the field that is not the given one."""
+    from transformer_jax.runs.choices import CHOICES
+
+    if name in OTHERS:
+        return OTHERS[name]
+    if name in CHOICES:
+        return next(choice for choice in CHOICES[name] if choice != value)
+    if kind is bool:
+        return not value
+    if kind is str:
+        return f"{value}2"
+    return (value or 1) + 1 if kind is int else (value or 0.125) / 2
+
+
+def special_cases() -> Iterator[Case]:
+    """What else may differ between two processes."""
+    one, moved = Process(), Process(folder=ELSEWHERE)
+    yield job("nothing", "", Process(("--dry_run",)), Process(("--dry_run",)))
+    yield job("a line of a file", "training data", one, moved, other_line)
+    yield job("no file", "process 1: cannot read", one, moved, no_file)
+    yield job("workdir", "is not the folder that process 0 writes", one, moved)
+    mine, theirs = Process(WITH_MODULE), Process(WITH_MODULE, folder=ELSEWHERE)
+    yield job("module", "module mine.py is", mine, theirs, other_module)
+    yield job("no module", "process 1: modules: cannot read", mine, theirs, no_module)
+    code = Process(environ={"PYTHONPATH": "code"})
+    yield job("code", "code is", one, code, other_code, fresh=True)
+    wide = Process(environ={"JAX_ENABLE_X64": "1"})
+    yield job("types", "jax_enable_x64", one, wide, fresh=True)
+    yield job("devices", "XLA_FLAGS", one, Process(environ={"XLA_FLAGS": DEVICES.format(1)}))
+    yield job("verb", "process 1: ", one, Process(verb="evaluate"))
+    yield job("a flag", "--dry_run", one, Process(("--dry_run",)))
+    yield job("processes", "process 1 is one of 3 processes", one, Process(processes=3))
+    misspelt = Process(("--config.model.d_modle=3",))
+    yield job("no field", "did you mean config.model.d_model", one, misspelt)
+
+
+def job(
+    name: str,
+    told: str,
+    first: Process,
+    second: Process,
+    prepare: Callable[[Path], object] = bool,
+    fresh: bool = False,
+) -> Case:
+    """Two processes; what both must tell, or nothing where they may differ so."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    commands = [command(one, i, address, fresh) for i, one in enumerate((first, second))]
+
+    def fill(folder: Path) -> None:
+        for place in (folder, folder / ELSEWHERE):
+            write_text(place)
+            (place / "mine.py").write_text(MODULE.format(2))
+        prepare(folder)
+
+    def check(folder: Path, ended: list[Ended]) -> list[str]:
+        return wrong(folder, ended, told)
+
+    return Case(name, commands, fill, frozenset({2 if told else 0}), check)
+
+
+def command(process: Process, number: int, address: str, fresh: bool) -> Command:
+    """The command line of one process."""
+    words = [process.verb, "--workdir=run", "--distributed", f"--coordinator={address}"]
+    words += [f"--num_processes={process.processes}", f"--process_id={number}"]
+    if process.verb == "train":
+        fields = (TINY | FILES).items()
+        words += [f"--config={CONFIG}", *(f"--config.{name}={value}" for name, value in fields)]
+    environ = {"XLA_FLAGS": DEVICES.format(2)} | dict(process.environ)
+    go = partial(os.chdir, process.folder)
+    return Command([*words, *process.words], environ=environ, fresh=fresh, before=go)
+
+
+def wrong(folder: Path, ended: list[Ended], told: str) -> list[str]:
+    """What is wrong with how two processes ended that had to tell this, or nothing."""
+    if not told:
+        return []
+    errors = [line for one in ended for line in one.stderr.splitlines() if line.startswith("error")]
+    found = [f"told otherwise: {line}" for line in errors if told not in line]
+    if len(set(errors)) > 1:
+        found.append(f"told differently: {errors}")
+    for workdir in (folder / "run", folder / ELSEWHERE / "run"):
+        written = {path.name for path in workdir.glob("*")} - {".transformer_jax"}
+        found += [f"written: {name}" for name in sorted(written)]
+    return found
+
+
+def write_text(folder: Path) -> None:
+    """Writes the files of the config into a folder, some pairs of the embedded task."""
+    from transformer_jax.data.config import DataConfig
+    from transformer_jax.data.sources import open_split
+
+    folder.mkdir(exist_ok=True)
+    for split, count in SPLITS.items():
+        pairs = open_split(DataConfig(), split)[:count]
+        for side in ("source", "target"):
+            lines = "".join(f"{pair[side]}\n" for pair in pairs)
+            (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
+
+
+def other_line(folder: Path) -> None:
+    path = folder / ELSEWHERE / "train.target"
+    path.write_text("Anders .\n" + path.read_text().partition("\n")[2])
+
+
+def no_file(folder: Path) -> None:
+    (folder / ELSEWHERE / "train.target").unlink()
+
+
+def other_module(folder: Path) -> None:
+    (folder / ELSEWHERE / "mine.py").write_text(MODULE.format(3))
+
+
+def no_module(folder: Path) -> None:
+    (folder / ELSEWHERE / "mine.py").unlink()
+
+
+def other_code(folder: Path) -> None:
+    copy = shutil.copytree(REPOSITORY / "transformer_jax", folder / "code" / "transformer_jax")
+    with (copy / "losses.py").open("a") as file:
+        file.write("# edited\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
