@@ -4,6 +4,7 @@
     config = tj.config("configs/quickstart.py", {"train.num_steps": 500})
     run = tj.train(config, workdir)                  # or tj.load(workdir)
     rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
+    tj.plan(config, "h100:8")                        # what its step would cost there
 
 Nothing heavy is imported until one of these names is used, so that the shell answers at once.
 """
@@ -13,12 +14,13 @@ from typing import Any
 
 from transformer_jax.errors import Stopped, UserError
 
-__all__ = ["Stopped", "Sweep", "UserError", "config", "load", "sweep", "train"]
+__all__ = ["Stopped", "Sweep", "UserError", "config", "load", "plan", "sweep", "train"]
 
 _LAZY = {
     "Sweep": ("transformer_jax.sweeps.files", "Sweep"),
     "config": ("transformer_jax.runs.config", "load_config"),
     "load": ("transformer_jax.runs.load", "load"),
+    "plan": ("transformer_jax.tools.plan.plan", "plan"),
     "sweep": ("transformer_jax.sweeps.sweep", "run_sweep"),
     "train": ("transformer_jax.runs.train", "train"),
 }

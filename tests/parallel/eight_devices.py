@@ -12,6 +12,7 @@ import numpy as np
 import optax
 
 import transformer_jax as tj
+from transformer_jax.parallel import mesh
 from transformer_jax.parallel.engines import create_state, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 from transformer_jax.runs import build
@@ -25,6 +26,7 @@ LAYOUTS = {
     "fsdp 8": ({"fsdp": 8}, 8),
     "tensor 4": ({"tensor": 4}, 4),
     "2 x 2 x 2": ({"data": 2, "fsdp": 2, "tensor": 2}, 8),
+    "two slices": ({"data": 4, "fsdp": 2}, 8),
 }
 CONFIG = {
     "model.d_model": 32,
@@ -74,6 +76,7 @@ def divided_run(layout, name="translation", dropout_rate=0.0, accumulation_steps
     """Losses, the gradient of the first step, and the share of the state that a device holds."""
     options, count = LAYOUTS[layout]
     parallel = ParallelConfig(**options)
+    mesh.slice_of = lambda device: (device.id % 2 if layout == "two slices" else 0, 0)
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
     task, settings = task_and_settings(name, dropout_rate, accumulation_steps)
     _, train_step, init_state = build.build_training(settings, task, engine)

@@ -35,7 +35,7 @@ def eight_devices():
     return json.loads(run.stdout)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "two slices"])
 def test_loss_and_gradient_are_those_of_one_device(eight_devices, layout):
     apart = eight_devices["without dropout"][layout]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
@@ -61,7 +61,7 @@ def test_models_of_one_stack_divide_too(eight_devices, task, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "two slices"])
 def test_twenty_steps_stay_together(eight_devices, layout):
     losses = eight_devices["losses"]
     assert losses["one"][-1] < losses["one"][0] - 0.3  # it learns

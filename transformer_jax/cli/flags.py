@@ -25,6 +25,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "score": {},
     "plot": {},
     "benchmark": {"train": {}, "decode": {}},
+    "plan": {},
 }
 BENCHMARK_SIZES = {
     "train": ("batch_size", "source_length", "target_length", "steps"),
@@ -65,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_score(verbs)
     _add_plot(verbs)
     _add_benchmark(verbs)
+    _add_plan(verbs)
     return parser
 
 
@@ -195,3 +197,32 @@ def _add_benchmark(verbs: Verbs) -> None:
         for size in sizes:
             verb.add_argument(f"--{size}", type=positive, metavar="N")
         add_modules(verb)
+
+
+def _add_plan(verbs: Verbs) -> None:
+    plan = verbs.add_parser(
+        "plan",
+        help="compile a config's step for devices that are not here; prints what it would cost",
+        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. One JSON "
+        "object goes to stdout, a table to stderr.",
+    )
+    add_config(plan)
+    plan.add_argument(
+        "--device",
+        metavar="KIND:SIZE",
+        help="h100:8 (GPUs), h100:32x8 (hosts x GPUs), v5e:4x4 or v5p:4x4x8 (a slice of TPUs)",
+    )
+    plan.add_argument(
+        "--slices", type=positive, default=1, metavar="N", help="slices of TPUs (default: 1)"
+    )
+    plan.add_argument(
+        "--decode", action="store_true", help="plan the search instead of the training step"
+    )
+    compared = plan.add_mutually_exclusive_group()
+    compared.add_argument(
+        "--search",
+        action="store_true",
+        help="try meshes, gradient accumulation and remat; rank what fits",
+    )
+    compared.add_argument("--compare", metavar="FILE", help="another config, beside the first")
+    add_modules(plan)

@@ -13,6 +13,7 @@ from transformer_jax.cli.parser import parse
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
 from transformer_jax.runtime.environment import check_environment
 from transformer_jax.runtime.host_memory import keep_freed_memory
+from transformer_jax.runtime.plugins import leave_out_absent_devices
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         streams.require_stdout()
         log_to_stderr()
         keep_freed_memory()
+        leave_out_absent_devices()
         check_environment()
     except UserError as error:
         return _fail(str(error))

@@ -92,6 +92,8 @@ def _check_required(args: argparse.Namespace) -> None:
         required = {"sweep", "workdir"}
     if args.verb == "score":
         required |= {"source", "target"}
+    if args.verb == "plan":
+        required.add("device")
     if args.verb == "plot":
         required -= {"config", "workdir"}
         if (args.config is None) == (args.workdir is None):

@@ -214,7 +214,8 @@ def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
     """
     mesh = mesh or make_mesh(config)
     rows_alone = row_shards(mesh) == mesh.size and mesh.shape[DATA] == mesh.size
-    fits_pmap = rows_alone and jax.process_count() == 1
+    one_process = len({device.process_index for device in mesh.devices.flat}) == 1
+    fits_pmap = rows_alone and one_process
     if config.engine == "pmap" and not fits_pmap:
         raise ValueError(
             "engine 'pmap' divides rows among the devices of one process: with fsdp, tensor or "

@@ -7,11 +7,13 @@ vocabulary (Shoeybi et al. 2019).
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from transformer_jax.ranges import OneOf, Range, check_fields
@@ -79,7 +81,43 @@ def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = Non
     # Explicit axes, the default, would make shardings part of the types inside the model.
     types = (AxisType.Auto,) * len(AXES)
     shape = (data, config.fsdp, config.tensor)
+    if len({slice_of(device) for device in devices}) > 1:
+        return Mesh(_over_slices(shape, devices), AXES, axis_types=types)
     return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+
+
+def slice_of(device: jax.Device) -> tuple[int, int]:
+    """Names the devices that fast links join: a slice of TPUs, the GPUs of a host. Others reach
+    them over the network."""
+    host = device.process_index if getattr(device, "platform", "") == "gpu" else 0
+    return getattr(device, "slice_index", 0), host
+
+
+def _over_slices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> np.ndarray:
+    """Devices in a mesh whose `data` axis, and where it is too short `fsdp`, leads from slice to
+    slice; within one they lie as `jax.make_mesh` lays them.
+
+    Raises:
+      ValueError: the slices have unequal sizes, or `tensor` would spread over them.
+    """
+    slices: dict[tuple[int, int], list[jax.Device]] = {}
+    for device in devices:
+        slices.setdefault(slice_of(device), []).append(device)
+    sizes = {len(members) for members in slices.values()}
+    data, fsdp, tensor = shape
+    if len(sizes) > 1 or min(sizes) % tensor:
+        raise ValueError(
+            f"tensor {tensor} must divide each of {len(slices)} slices of {sorted(sizes)} devices, "
+            "which must all be of one size; lower tensor, or leave devices out"
+        )
+    outer_data = math.gcd(data, len(slices))
+    outer = (outer_data, len(slices) // outer_data, 1)
+    inner = tuple(size // parts for size, parts in zip(shape, outer, strict=True))
+    grid = np.empty(outer, object)
+    for place, name in zip(np.ndindex(outer), sorted(slices), strict=True):
+        laid = mesh_utils.create_device_mesh(inner, slices[name], allow_split_physical_axes=True)
+        grid[place] = laid
+    return np.block(grid.tolist())
 
 
 def row_shards(mesh: Mesh) -> int:

@@ -134,10 +134,10 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
     return dict.fromkeys(kind.texts, settings.tokenizer.vocab_size) | dict.fromkeys(kind.labels, 2)
 
 
-def build_engine(settings: Settings) -> Engine:
-    """The engine over this job's devices; UserError if the config asks for others."""
+def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
+    """The engine over these devices, or this job's; UserError if the config asks for others."""
     try:
-        return make_engine(settings.parallel)
+        return make_engine(settings.parallel, make_mesh(settings.parallel, devices))
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
 

@@ -1,0 +1,144 @@
+"""What kernels do, counted on small programs by hand."""
+
+import pytest
+
+from transformer_jax.tools.plan import hlo
+from transformer_jax.tools.plan.costs import kernels
+
+DEVICE_MEMORY = frozenset([0])
+
+
+def costs_of(lines, computations="", loops=1):
+    """The kernels of an entry with these lines, by name."""
+    text = f"{computations}\nENTRY %main (a: f32[1]) -> f32[1] {{\n{lines}\n}}\n"
+    return {one.name: one for one in kernels(hlo.parse(text), DEVICE_MEMORY, loops)}
+
+
+def test_a_product_has_its_flops_and_the_dtype_of_its_operands():
+    found = costs_of("""
+  %a = bf16[32,16]{1,0} parameter(0)
+  %b = bf16[16,8]{1,0} parameter(1)
+  ROOT %dot = bf16[32,8]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}""")
+    dot = found["dot"]
+    assert (dot.flops, dot.dtype) == (2 * 32 * 16 * 8, "bfloat16")
+    assert dot.nbytes == 2 * (32 * 16 + 16 * 8 + 32 * 8)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "dtype"),
+    [("", "tensorfloat32"), (", operand_precision={highest,highest}", "float32")],
+)
+def test_float32_products_are_exact_if_asked_for(attributes, dtype):
+    found = costs_of(f"""
+  %a = f32[4,4]{{1,0}} parameter(0)
+  ROOT %dot = f32[4,4]{{1,0}} dot(%a, %a), lhs_contracting_dims={{1}}{attributes}""")
+    assert found["dot"].dtype == dtype
+    assert found["dot"].nbytes == 2 * 4 * 16  # read once
+
+
+@pytest.mark.parametrize(
+    ("shapes", "attributes", "flops"),
+    [
+        (("1024,128", "128,256", "1024,256"), "dim_labels=bf_io->bf", 2 * 1024 * 128 * 256),
+        (  # a product of 16 x 4 pairs of matrices: the window's axes are the batch
+            ("16,64,4,32", "16,4,64,32", "16,4,64,64"),
+            "window={size=16x4 stride=15x3 lhs_dilate=16x4}, dim_labels=0b1f_01oi->01bf",
+            2 * 16 * 4 * 64 * 64 * 32,
+        ),
+        (
+            ("8,4,32", "4,32,16", "8,1,16"),
+            "window={size=4}, dim_labels=b0f_0io->b0f",
+            2 * 8 * 128 * 16,
+        ),
+    ],
+    ids=["matrices", "batched", "contracted window"],
+)
+def test_products_of_tpus_are_convolutions(shapes, attributes, flops):
+    left, right, out = shapes
+    found = costs_of(f"""
+  %a = bf16[{left}]{{0}} parameter(0)
+  %b = bf16[{right}]{{0}} parameter(1)
+  ROOT %conv = bf16[{out}]{{0}} convolution(%a, %b), {attributes}""")
+    assert found["conv"].flops == flops
+
+
+FUSED = """
+%body (p: f32[1000,8]) -> f32[2,8] {
+  %table = f32[1000,8]{1,0} parameter(0)
+  %rows = s32[2,1]{1,0} parameter(1)
+  %bits = u32[2,8]{1,0} parameter(2)
+  %shifted = u32[2,8]{1,0} shift-left(%bits, %bits)
+  %mixed = u32[2,8]{1,0} xor(%shifted, %bits)
+  ROOT %gather = f32[2,8]{1,0} gather(%table, %rows), offset_dims={1}
+}
+"""
+
+
+def test_a_fusion_reads_what_it_gathers_and_no_more():
+    found = costs_of(
+        """
+  %table = f32[1000,8]{1,0} parameter(0)
+  %rows = s32[2,1]{1,0} parameter(1)
+  %bits = u32[2,8]{1,0} parameter(2)
+  ROOT %fusion = f32[2,8]{1,0} fusion(%table, %rows, %bits), kind=kLoop, calls=%body, \
+metadata={op_name="jit(f)/gather"}, backend_config={"estimated_cycles":"120"}""",
+        FUSED,
+    )
+    fusion = found["fusion"]
+    assert fusion.nbytes == 64 + 8 + 64 + 64
+    assert (fusion.integer_ops, fusion.cycles, fusion.op_name) == (32, 120, "jit(f)/gather")
+
+
+IN_PLACE = """
+%update (p: f32[1000,8]) -> f32[1000,8] {
+  %cache = f32[1000,8]{1,0} parameter(0)
+  %new = f32[1,8]{1,0} parameter(1)
+  %at = s32[] parameter(2)
+  ROOT %updated = f32[1000,8]{1,0} dynamic-update-slice(%cache, %new, %at, %at)
+}
+%again (p: f32[1000,8]) -> f32[1000,8] {
+  %given = f32[1000,8]{1,0} parameter(0)
+  %new.1 = f32[1,8]{1,0} parameter(1)
+  %at.1 = s32[] parameter(2)
+  ROOT %written = f32[1000,8]{1,0} fusion(%given, %new.1, %at.1), kind=kLoop, calls=%update
+}
+%more (p: s32[]) -> pred[] {
+  ROOT %yes = pred[] constant(true)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("known", "times"),
+    [(', backend_config={"known_trip_count":{"n":"12"}}', 12), ("", 5)],
+    ids=["known length", "unknown length"],
+)
+def test_a_loop_counts_as_often_as_it_runs(known, times):
+    found = costs_of(
+        f"""
+  %cache.0 = f32[1000,8]{{1,0}} parameter(0)
+  ROOT %loop = f32[1000,8]{{1,0}} while(%cache.0), condition=%more, body=%again{known}""",
+        IN_PLACE,
+        loops=5,
+    )
+    assert list(found) == ["written"]
+    assert found["written"].times == times
+    assert found["written"].nbytes == 32 + 4 + 32  # what is updated in place is not copied
+
+
+def test_transfers_move_what_arrives_and_fast_memory_costs_nothing():
+    found = costs_of("""
+  %a = f32[100]{0} parameter(0)
+  %copy = (f32[100]{0:S(1)}, f32[100]{0}, u32[]{:S(2)}) copy-start(%a)
+  %there = f32[100]{0:S(1)} copy-done(%copy)
+  ROOT %negate = f32[100]{0:S(1)} negate(%there)""")
+    assert found["copy"].is_transfer and found["copy"].nbytes == 404
+    assert found["negate"].nbytes == 0
+    assert "there" not in found
+
+
+def test_a_library_of_unknown_cost_is_marked():
+    found = costs_of("""
+  %a = f32[100]{0} parameter(0)
+  ROOT %call = f32[100]{0} custom-call(%a), custom_call_target="tpu_custom_call\"""")
+    assert found["call"].is_opaque

@@ -1,0 +1,140 @@
+"""Whole plans: of this machine's CPU in place of an accelerator, and of the real compilers."""
+
+import importlib.util
+import json
+
+import jax
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.errors import UserError
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runtime.accelerators import ACCELERATORS
+from transformer_jax.tools.plan import advice, child, plan, report, table, target
+
+
+@pytest.fixture(scope="module")
+def planned(tiny_config):
+    """`planned(what, changes)`: the report on the tiny run, compiled for the CPU as if it were an
+    H100."""
+
+    def make(what="train", changes=None):
+        config = tiny_config(changes)
+        request = {"config": config.to_dict(), "modules": [], "device": "h100:1", "slices": 1}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(target.Target, "devices", lambda self: jax.devices()[:1])
+            found = child.planned(request | {"what": what}) | {"note": plan.NOTE}
+        return json.loads(json.dumps(found))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def step(planned):
+    """The report on the training step."""
+    return planned()
+
+
+def test_a_plan_of_the_training_step(step, trained):
+    found = step
+    assert found["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(trained.params))
+    assert found["memory"]["fits"] and found["advice"] == found["warnings"] == []
+    nbytes = found["memory"]["parameters_gib"] * 2**30
+    assert nbytes == pytest.approx(4 * found["parameters"], rel=0.01)
+    assert found["flops"]["program_per_device"] == pytest.approx(found["flops"]["model"], rel=0.05)
+    groups = found["groups"]
+    assert {"attention", "feed-forward", "norm", "dropout", "loss", "optimizer"} <= groups.keys()
+    in_groups = sum(group["ms"] for group in groups.values())
+    assert in_groups == pytest.approx(found["kernels_ms"], rel=0.1)
+    assert found["step_ms"] >= found["memory_ms"] and 0 < found["mfu"] < 1
+    assert len(found["most_expensive"]) == 10
+    assert found["interconnect"] == []
+
+
+def test_a_plan_of_the_search(planned):
+    found = planned("decode")
+    assert found["mfu"] is None and found["tokens_per_s"] > 0
+    assert {"attention", "search"} <= found["groups"].keys()
+
+
+def test_a_task_that_does_not_search_has_no_such_plan(planned):
+    with pytest.raises(UserError, match="--decode: task masked_lm searches for no outputs"):
+        planned("decode", {"task.name": "masked_lm", "model.architecture": "encoder_only"})
+
+
+def test_plans_are_shown_side_by_side(step):
+    text = table.as_text([step, step])
+    (line,) = (line for line in text.splitlines() if line.startswith("parameters"))
+    assert line.split()[1:] == [f"{step['parameters']:,}"] * 2
+    assert all(kernel["part"] in text for kernel in step["most_expensive"])
+    assert text.rstrip().endswith(plan.NOTE)
+
+
+# --- Memory.
+
+MESSAGE = (
+    "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
+    "Used 20.50G of 15.75G hbm. Exceeded hbm capacity by 4.75G."
+)
+
+
+def test_a_step_that_the_compiler_refuses_says_by_how_much():
+    memory = report.refused(MESSAGE, ACCELERATORS["v5e"])
+    assert memory["peak_gib"] == 20.5 and memory["left_gib"] == -4.75 and not memory["fits"]
+    line = plan.does_not_fit({"device": "v5e:1x1", "memory": memory, "advice": ["remat"]})
+    assert line == (
+        "the step does not fit v5e:1x1: it needs 20.5 GiB of the 15.8 GiB that a device has, "
+        "4.8 GiB too much; would do: remat"
+    )
+
+
+@pytest.mark.parametrize(
+    ("mesh", "state", "temporaries", "expected"),
+    [
+        ({"data": 8, "fsdp": 1, "tensor": 1}, 80.0, 5.0, ["parallel.fsdp=2"]),
+        ({"data": 1, "fsdp": 1, "tensor": 1}, 5.0, 80.0, ["train.accumulation_steps=2"]),
+        ({"data": 1, "fsdp": 1, "tensor": 1}, 200.0, 5.0, ["4 such devices"]),
+    ],
+)
+def test_what_would_fit_is_named(mesh, state, temporaries, expected, tiny_config):
+    memory = {"fits": False, "parameters_gib": state, "temporaries_gib": temporaries}
+    there = type("Mesh", (), {"shape": mesh, "size": mesh["data"]})
+    found = advice.that_would_fit(
+        memory | {"usable_gib": 55.0}, read_settings(tiny_config()), there
+    )
+    assert all(any(one.startswith(start) for one in found) for start in expected)
+    assert "train.remat=true (not estimated)" in found
+
+
+def test_narrow_shares_of_parameters_are_warned_of_on_tpus(tiny_config):
+    settings = read_settings(tiny_config({"model.d_model": 256, "model.dtype": "bfloat16"}))
+    mesh = type("Mesh", (), {"shape": {"data": 1, "fsdp": 4, "tensor": 1}})
+    (line,) = advice.warnings(settings, mesh, ACCELERATORS["v5e"])
+    assert "d_model 256 / fsdp 4 is below 128" in line and "fsdp 2 or less" in line
+    assert advice.warnings(settings, mesh, ACCELERATORS["h100"]) == []
+    (line,) = advice.warnings(settings, mesh, ACCELERATORS["t4"])
+    assert "does not multiply" in line
+
+
+# --- The makers' compilers.
+
+COMPILERS = [
+    ("v5e:1x1", "libtpu", "plan-tpu", "bfloat16"),
+    ("t4:1", "jax_cuda13_plugin", "plan-gpu", "float32"),
+]
+
+
+@pytest.mark.parametrize(("device", "library", "extra", "dtype"), COMPILERS)
+def test_the_real_compilers_plan_the_step(device, library, extra, dtype, tiny_config):
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"the extra {extra} is not installed")
+    found = tj.plan(tiny_config({"model.dtype": "auto"}), device)
+    assert found["dtype"] == dtype and found["memory"]["fits"]
+    assert found["flops"]["program_per_device"] == pytest.approx(found["flops"]["model"], rel=0.1)
+    assert 0 < found["mfu"] < 1
+
+
+def test_an_unknown_device_starts_no_compiler(tiny_config, monkeypatch):
+    monkeypatch.setattr(plan.subprocess, "run", lambda *args, **options: pytest.fail("started"))
+    with pytest.raises(UserError, match="no device is called .v5x.; did you mean v"):
+        tj.plan(tiny_config(), "v5x:2x2")

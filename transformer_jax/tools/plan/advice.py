@@ -1,0 +1,65 @@
+"""What would make a step fit, and what to look out for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jax.sharding import Mesh
+
+from transformer_jax.parallel.mesh import DATA, FSDP
+from transformer_jax.runs.config import Settings
+from transformer_jax.runtime.accelerators import Accelerator
+from transformer_jax.tools.plan.target import MOST_DEVICES
+
+LEAST_SHARE = 128
+"""Columns of a parameter that a TPU's registers hold side by side: with fewer a device, gathers
+become all-reduces of whole parameters."""
+
+
+def that_would_fit(memory: Mapping[str, Any], settings: Settings, mesh: Mesh) -> list[str]:
+    """Estimates, where the step does not fit: settings that would each do alone.
+
+    State divides by `fsdp`, temporaries by `accumulation_steps`; remat keeps the input of a layer
+    alone, which is not estimated.
+    """
+    if memory["fits"]:
+        return []
+    state = memory["parameters_gib"] + memory.get("optimizer_gib", 0.0)
+    temporaries, usable = memory["temporaries_gib"], memory["usable_gib"]
+    fsdp, found = mesh.shape[FSDP], []
+    for more in (2**i for i in range(1, 15)):
+        if mesh.shape[DATA] % more == 0 and state / more + temporaries <= usable:
+            found.append(f"parallel.fsdp={fsdp * more}")
+            break
+    rows = settings.train.accumulation_steps
+    for more in (2**i for i in range(1, 11)):
+        if state + temporaries / more <= usable:
+            found.append(f"train.accumulation_steps={rows * more}")
+            break
+    if not settings.train.remat:
+        found.append("train.remat=true (not estimated)")
+    if not found or mesh.size == 1:
+        least = next(
+            (n for n in (2**i for i in range(1, 15)) if (state + temporaries) / n <= usable),
+            MOST_DEVICES,
+        )
+        found.append(f"{mesh.size * least} such devices, with parallel.fsdp={fsdp * least}")
+    return found
+
+
+def warnings(settings: Settings, mesh: Mesh, accelerator: Accelerator) -> list[str]:
+    """What is likely to cost more than it must."""
+    fsdp, found = mesh.shape[FSDP], []
+    share = settings.model.d_model / fsdp
+    if accelerator.platform == "tpu" and fsdp > 1 and share < LEAST_SHARE:
+        fitting = max(settings.model.d_model // LEAST_SHARE, 1)
+        found.append(
+            f"d_model {settings.model.d_model} / fsdp {fsdp} is below {LEAST_SHARE}: on TPUs "
+            f"gathers of parameters become all-reduces; take fsdp {fitting} or less, and data for "
+            "the rest"
+        )
+    if settings.model.dtype == "bfloat16" and "bfloat16" not in accelerator.peaks:
+        found.append(
+            "model.dtype is bfloat16, which this device does not multiply: it is rounded and then "
+            "multiplied as float32; take auto"
+        )
+    return found

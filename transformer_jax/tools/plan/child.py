@@ -1,0 +1,97 @@
+"""The process in which a plan is compiled: a request on stdin, its report on stdout, both JSON.
+
+It starts in `target.ENVIRONMENT`, which must stand before JAX starts, so that a compiler for
+devices that are not there neither disturbs nor is disturbed by the caller's JAX.
+"""
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import jax
+
+from transformer_jax.errors import UserError
+from transformer_jax.nn.products import product_dtype
+from transformer_jax.runs.config import complete_config, read_settings
+from transformer_jax.runs.modules import load_modules
+from transformer_jax.runtime import platform
+from transformer_jax.tools.plan import advice, report, target
+from transformer_jax.tools.plan.program import DoesNotFitError, search, sizes, training_step
+
+
+def planned(request: dict[str, Any]) -> dict[str, Any]:
+    """The report of one request.
+
+    Args:
+      request: "config" (nested), "modules", "device", "slices" and "what" ("train" or "decode").
+
+    Raises:
+      UserError: the config or the devices are impossible.
+    """
+    load_modules(request["modules"])
+    settings = read_settings(complete_config(request["config"], "plan"))
+    aim = target.parse(request["device"], request["slices"])
+    devices, accelerator, what = aim.devices(), aim.accelerator, request["what"]
+    if what == "sizes":
+        return dataclasses.asdict(sizes(settings, devices))
+    with platform.compiling_for(devices[0]):
+        dtype = product_dtype(settings.model.dtype).name
+    head = {
+        "device": str(aim),
+        "devices": len(devices),
+        "what": what,
+        "versions": _versions(),
+        "dtype": dtype,
+        "accumulation_steps": settings.train.accumulation_steps,
+        "remat": settings.train.remat,
+    }
+    start = time.perf_counter()
+    try:
+        program = (training_step if what == "train" else search)(settings, devices)
+    except DoesNotFitError as error:
+        return head | {"memory": report.refused(str(error), accelerator), "warnings": []}
+    seconds = round(time.perf_counter() - start, 1)
+    needed = report.memory(program, accelerator)
+    return (
+        head
+        | {"engine": program.engine, "mesh": dict(program.mesh.shape), "compile_s": seconds}
+        | {"parameters": program.parameters, "tokens": program.tokens, "memory": needed}
+        | report.costs(program, accelerator, what)
+        | {"advice": advice.that_would_fit(needed, settings, program.mesh)}
+        | {"warnings": advice.warnings(settings, program.mesh, accelerator)}
+    )
+
+
+def _versions() -> dict[str, str]:
+    names = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
+    found = {name: _version(name) for name in names}
+    return {name: version for name, version in found.items() if version}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def main() -> None:
+    """Answers the request on stdin; libraries that print to stdout print to stderr instead."""
+    answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    jax.config.update("jax_enable_compilation_cache", False)
+    found: dict[str, Any]
+    try:
+        found = {"report": planned(json.load(sys.stdin))}
+    except UserError as error:
+        found = {"error": str(error)}
+    json.dump(found, answer)
+    answer.close()
+
+
+if __name__ == "__main__":
+    main()

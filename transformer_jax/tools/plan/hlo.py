@@ -1,0 +1,160 @@
+"""Compiled programs as text: XLA's HLO, parsed as far as costs need it."""
+
+import dataclasses
+import math
+import re
+
+_BITS = {"pred": 8, "c64": 64, "c128": 128, "bf16": 16}
+_ARRAY = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d\w*)?)\[([\d,]*)\](\{[^}]*\})?")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+_NAME = re.compile(r"%([\w.\-]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """One array of a shape.
+
+    Attributes:
+      dtype: as HLO writes it: "bf16", "f32".
+      dims: sizes of its axes.
+      space: number of its memory space; 0 is the device's memory.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    space: int
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes without padding."""
+        digits = re.match(r"\D*(\d+)", self.dtype)
+        bits = _BITS.get(self.dtype) or (int(digits[1]) if digits else 8)
+        return self.size * bits // 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation.
+
+    Attributes:
+      name: within the module.
+      arrays: of its result; several if it is a tuple.
+      opcode: what it does.
+      operands: names.
+      arguments: the text between the parentheses.
+      attributes: the text behind them.
+      is_root: whether it is the computation's result.
+    """
+
+    name: str
+    arrays: tuple[Array, ...]
+    opcode: str
+    operands: tuple[str, ...]
+    arguments: str
+    attributes: str
+    is_root: bool
+
+    @property
+    def op_name(self) -> str:
+        """Where the program's source asked for it: JAX's and Flax's names; "" if unknown."""
+        found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
+        return found[1].partition(";")[0] if found else ""
+
+    def called(self, *keys: str) -> str | None:
+        """The computation that an attribute such as `calls=` or `body=` names."""
+        found = re.search(rf"\b(?:{'|'.join(keys)})=%?([\w.\-]+)", self.attributes)
+        return found[1] if found else None
+
+    def dims_of(self, key: str) -> tuple[int, ...]:
+        """The numbers of an attribute such as `lhs_contracting_dims={1,2}`."""
+        found = re.search(rf"\b{key}=\{{([\d,]*)\}}", self.attributes)
+        return numbers(found[1]) if found else ()
+
+
+type Computation = dict[str, Instruction]
+"""Instructions by name, in their order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A compiled program.
+
+    Attributes:
+      computations: by name.
+      entry: name of the one that runs first.
+    """
+
+    computations: dict[str, Computation]
+    entry: str
+
+
+def parse(text: str) -> Module:
+    """A module from the text that `jax.stages.Compiled.as_text` gives.
+
+    Raises:
+      ValueError: it has no entry.
+    """
+    computations: dict[str, Computation] = {}
+    entry, current = None, None
+    for line in text.splitlines():
+        if current is not None and (found := _INSTRUCTION.match(line)):
+            instruction = _instruction(found, line)
+            if instruction:
+                current[instruction.name] = instruction
+        elif found := _COMPUTATION.match(line):
+            current = computations[found[2]] = {}
+            entry = found[2] if found[1] else entry
+        elif line.startswith("}"):
+            current = None
+    if entry is None:
+        raise ValueError("the text is no HLO module: no computation is its ENTRY")
+    return Module(computations, entry)
+
+
+def arrays(shape: str) -> tuple[Array, ...]:
+    """The arrays of a shape, as "f32[2,3]{1,0}" or "(f32[2], s32[])"."""
+    return tuple(
+        Array(dtype, numbers(dims), _space(layout or ""))
+        for dtype, dims, layout in _ARRAY.findall(shape)
+    )
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The whole numbers in a text with commas."""
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def _space(layout: str) -> int:
+    found = re.search(r"S\((\d+)\)", layout)
+    return int(found[1]) if found else 0
+
+
+def _instruction(head: re.Match[str], line: str) -> Instruction | None:
+    rest = line[head.end() :]
+    shape_end = _closing(rest) if rest.startswith("(") else rest.index(" ")
+    shape, rest = rest[:shape_end], rest[shape_end:].lstrip()
+    opcode, _, rest = rest.partition("(")
+    if not re.fullmatch(r"[\w\-]+", opcode):
+        return None
+    end = _closing("(" + rest) - 1
+    arguments, attributes = rest[: end - 1], rest[end:]
+    operands = tuple(_NAME.findall(arguments))
+    return Instruction(
+        head[2], arrays(shape), opcode, operands, arguments, attributes, bool(head[1])
+    )
+
+
+def _closing(text: str) -> int:
+    """The place behind the parenthesis that closes the first one."""
+    depth = 0
+    for place in re.finditer(r"[()]", text):
+        depth += 1 if place[0] == "(" else -1
+        if depth == 0:
+            return place.end()
+    return len(text)

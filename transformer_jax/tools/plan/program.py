@@ -1,0 +1,213 @@
+"""The real training step, or the real search, compiled for given devices."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+
+from transformer_jax.errors import UserError
+from transformer_jax.nn.int8 import weights_as
+from transformer_jax.nn.products import product_dtype
+from transformer_jax.parallel import rules
+from transformer_jax.parallel.engines import PmapEngine
+from transformer_jax.parallel.mesh import ROWS, ParallelConfig, make_mesh, row_shards, slice_of
+from transformer_jax.runs import build
+from transformer_jax.runs.config import Settings
+from transformer_jax.runtime import platform
+from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.translation import Translation
+from transformer_jax.tools.plan.meshes import Sizes
+from transformer_jax.training.profiling import step_flops
+
+_NO_ROOM = "RESOURCE_EXHAUSTED"
+
+
+class DoesNotFitError(Exception):
+    """The compiler says that the devices have too little memory; with its words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """What was compiled.
+
+    Attributes:
+      compiled: one program, or several that run one after another.
+      engine: "pmap" or "jit".
+      mesh: its devices.
+      dtype: of the products.
+      parameters: number of the model's.
+      held: bytes on each device, by what they are.
+      flops: of the model, in all devices together.
+      tokens: that the model reads in a step, or that the search writes.
+      loops: how often a loop of unknown length runs at most.
+    """
+
+    compiled: tuple[jax.stages.Compiled, ...]
+    engine: str
+    mesh: Mesh
+    dtype: str
+    parameters: int
+    held: dict[str, int]
+    flops: int | None
+    tokens: int
+    loops: int = 1
+
+
+def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
+    """The step that `train` runs on such devices.
+
+    Raises:
+      UserError: the config, or its mesh on these devices, is impossible.
+      DoesNotFitError: the compiler found no room.
+    """
+    with platform.compiling_for(devices[0]):
+        task = _task(settings)
+        engine = build.build_engine(settings, devices)
+        _, step, init_state = build.build_training(settings, task, engine)
+        state = build.abstract_state(settings, init_state, engine.mesh)
+        rows = build.batch_rows(settings, task, engine.row_shards)
+        batch = build.batch_shapes(task.lengths, rows)
+        compiled = _compiled(lambda: engine.compile(step, state, batch).executable)
+        read = sum(task.lengths[side] for side in task.read)
+        return Program(
+            compiled=(compiled,),
+            engine="pmap" if isinstance(engine, PmapEngine) else "jit",
+            mesh=engine.mesh,
+            dtype=product_dtype(settings.model.dtype).name,
+            parameters=_count(state.params),
+            held={"parameters": _held(state.params)}
+            | {"optimizer": _held((state.opt_state, state.live))}
+            | {"batch": sum(x.size * 4 for x in batch.values()) // engine.row_shards},
+            flops=step_flops(task, state.params, batch),
+            tokens=rows * read,
+        )
+
+
+def search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
+    """The search of a batch of the longest inputs for the longest outputs, as `predict` runs it.
+
+    Raises:
+      UserError: the config's task does not search, or its mesh is impossible on these devices.
+      DoesNotFitError: the compiler found no room.
+    """
+    with platform.compiling_for(devices[0]):
+        task = _task(settings)
+        mesh = _as_user_error(lambda: make_mesh(settings.parallel, devices))
+        plain = jax.eval_shape(task.init, jax.random.key(0))
+        count = _count(plain)
+        params = jax.eval_shape(functools.partial(weights_as, settings.decode.weights), plain)
+        params = _as_user_error(lambda: rules.shard(params, mesh))
+        shards = row_shards(mesh)
+        rows = -(-settings.decode.batch_size // shards) * shards
+        sharding = NamedSharding(mesh, ROWS)
+
+        def tokens(*shape: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=sharding)
+
+        if isinstance(task, Translation):
+            lowered, length = _source_search(settings, task, params, tokens)
+        elif isinstance(task, LanguageModeling):
+            lowered, length = _continuation(settings, task, params, tokens)
+        else:
+            raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
+        return Program(
+            compiled=tuple(_compiled(one.compile) for one in lowered),
+            engine="jit",
+            mesh=mesh,
+            dtype=product_dtype(settings.model.dtype).name,
+            parameters=count,
+            held={"parameters": _held(params)},
+            flops=None,
+            tokens=rows * length,
+            loops=length,
+        )
+
+
+def _source_search(
+    settings: Settings, task: Translation, params: Any, tokens: Callable[..., Any]
+) -> tuple[list[jax.stages.Lowered], int]:
+    source = settings.data.max_source_length
+    length = source + settings.decode.max_extra_length
+    arrays = {
+        "source": tokens(source),
+        "prompt": tokens(1),
+        "limits": tokens(),
+        "numbers": tokens(),
+    }
+    return [task.search.compiled.lower(params, arrays, settings.decode, length)], length
+
+
+def _continuation(
+    settings: Settings, task: LanguageModeling, params: Any, tokens: Callable[..., Any]
+) -> tuple[list[jax.stages.Lowered], int]:
+    """Prefilling prompts of half the context, and drawing what follows them."""
+    continuation: Any = task.continuation
+    prompt = task.max_length // 2
+    length = min(settings.decode.max_extra_length, task.max_length - prompt)
+    named = {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
+    ended = jax.ShapeDtypeStruct(named["limits"].shape, bool, sharding=named["limits"].sharding)
+    arrays = {"prompt": tokens(prompt), "ended": ended} | named
+    method = settings.decode.make_search()
+    if settings.decode.search is None and not settings.decode.samples:
+        method = dataclasses.replace(settings.decode, search="greedy").make_search()
+    begin = functools.partial(continuation.begin, search=method)
+    samples = jax.eval_shape(begin, params, arrays, seed=0, drawn=0)
+    return [
+        continuation.begin.lower(params, arrays, search=method, seed=0, drawn=0),
+        continuation.extend.lower(params, samples, search=method, length=length),
+    ], length
+
+
+def sizes(settings: Settings, devices: Sequence[jax.Device]) -> Sizes:
+    """What a search for meshes must know of a config."""
+    task = _task(settings)
+    plain = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
+    engine = build.build_engine(plain, devices[:1])
+    _, _, init_state = build.build_training(plain, task, engine)
+    state = build.abstract_state(plain, init_state, engine.mesh)
+    return Sizes(
+        devices=len(devices),
+        local=len([one for one in devices if slice_of(one) == slice_of(devices[0])]),
+        state=_held((state.params, state.opt_state, state.live)),
+        rows=build.batch_rows(settings, task),
+        d_model=settings.model.d_model,
+        heads=settings.model.key_value_heads,
+    )
+
+
+def _task(settings: Settings) -> Task:
+    return build.build_task(settings, build.assumed_vocab_sizes(settings), tokenizers=None)
+
+
+def _compiled(compile_: Callable[[], jax.stages.Compiled]) -> jax.stages.Compiled:
+    try:
+        return compile_()
+    except jax.errors.JaxRuntimeError as error:
+        if _NO_ROOM in str(error):
+            raise DoesNotFitError(str(error)) from error
+        raise
+
+
+def _as_user_error(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except ValueError as error:
+        raise UserError(f"config.parallel: {error}") from error
+
+
+def _count(params: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def _held(tree: Any) -> int:
+    """Bytes that each device holds of a tree of abstract arrays with their shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(tree)
+    )
