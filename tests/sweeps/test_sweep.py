@@ -1,6 +1,7 @@
 """Sweeps: rows of a small experiment are trained, tabled, drawn, and not trained twice."""
 
 import json
+import math
 import shutil
 import sys
 from pathlib import Path
@@ -8,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.errors import DivergedError
 from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.sweeps.files import Sweep, load_sweep
 from transformer_jax.sweeps.folder import write_tables
 from transformer_jax.sweeps.sweep import run_seeds, run_sweep
+from transformer_jax.sweeps.tables import Row
 from transformer_jax.tasks import TASKS
 
 RETURNS = "def get_sweep():\n    return dict(config='c', "
@@ -103,6 +106,14 @@ def test_sigterm_stops_a_whole_sweep_which_goes_on(sweep, swept, tmp_path, monke
     assert not (tmp_path / "table.txt").exists()
     (row,) = run_sweep(two, tmp_path, chosen="as it is")
     assert row.metrics == {"loss": swept[1][0].metrics["loss"]}  # what the task is judged by
+
+
+def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
+    lost = Row("seeds", {"loss": [math.nan, math.nan]}, parameters=0, tokens_per_s=1.0, seconds=1.0)
+    monkeypatch.setattr("transformer_jax.sweeps.sweep._row", lambda *_: lost)
+    with pytest.raises(DivergedError, match="the loss of every seed is no longer finite"):
+        run_seeds(tj.config(QUICKSTART, sweep.base), tmp_path / "seeds", 2)
+    assert "(2 of 2 diverged)" in (tmp_path / "seeds" / "table.txt").read_text()
 
 
 @pytest.mark.parametrize("damage", ["of an earlier version", "torn", "empty"])

@@ -82,13 +82,19 @@ def run_seeds(
     config: ConfigDict, workdir: str | Path, count: int, modules: Modules = ()
 ) -> list[Row]:
     """Trains `count` seeds of a config together, in `workdir/seed_0` and so on, and writes the
-    table of this one row; else as `run_sweep`."""
+    table of this one row; else as `run_sweep`.
+
+    Raises:
+      DivergedError: no seed's loss is finite any longer, which in a sweep is a result.
+    """
     workdir = workdir_path(workdir)
     name = workdir.absolute().name
     sweep = Sweep(config="", rows={name: {}}, seeds=count)
     with sole_writer(workdir, SWEEP):
         rows = [_row(sweep, name, config, workdir, count, modules)]
         write_tables(rows, workdir)
+    if not rows[0].parameters:  # there is no model to count them of
+        raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
     return rows
 
 
