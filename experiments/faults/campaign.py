@@ -23,6 +23,7 @@ import json
 import os
 import pkgutil
 import resource
+import runpy
 import shutil
 import signal
 import stat
@@ -250,16 +251,14 @@ def _become(command: Command, folder: Path, streams: list[Path]) -> None:
 
 def _forked(argv: Sequence[str]) -> int:
     """The program's exit status, in this process."""
-    from transformer_jax.cli.main import main
-
     sys.argv = ["transformer_jax", *argv]
     try:
-        return main(argv)
+        runpy.run_module("transformer_jax", run_name="__main__")
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-        return 1
+    return 1
 
 
 def _leave(status: int) -> None:

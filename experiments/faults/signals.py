@@ -1,0 +1,298 @@
+"""Does every command end as documented when it gets a signal, whatever it is doing?
+
+    python experiments/faults/signals.py --workdir=/tmp/signals --cases=200
+
+Each case sends one signal at a drawn moment: within a phase of `train` (while the program is
+imported, data is read, the tokenizer learned, the step compiled, steps are taken, a checkpoint is
+written, the validation split scored, and at the end), or at any moment of another command. It must
+end with the status that docs/pods.md gives, without a traceback, and leave no damaged checkpoint.
+What trains is then started again, and must end with the metrics of a run that was never stopped, to
+the last digit. Prints the seconds from the signals to the ends, and the harness's report.
+"""
+
+import argparse
+import collections
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import campaign
+from campaign import Case, Command, Ended, report, run
+from kill_resume import QUICK, RESUMABLE, SAVING, metrics
+
+from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.step_folder import step_folders
+from transformer_jax.cli import interrupts
+
+CONFIG = Path(__file__).resolve().parents[2] / "configs" / "quickstart.py"
+SMALL = {
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.num_heads": 2,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "data.synthetic_size": 400,
+    "tokenizer.vocab_size": 800,
+    "train.num_steps": 20,
+    "train.tokens_per_batch": 192,
+    "optimizer.warmup_steps": 5,
+    "eval.every_steps": 10,
+    "eval.num_examples": 3,
+    "decode.max_extra_length": 8,
+    "checkpoint.every_steps": 5,
+    "logging.every_steps": 1,
+}
+FIELDS = [f"--config.{name}={value}" for name, value in SMALL.items()]
+TRAIN = ["train", f"--config={CONFIG}", *FIELDS, "--workdir=run"]
+SWEEP = f"""\
+def get_sweep():
+    return dict(config="{CONFIG}", rows=dict(one=dict(), two={{"model.d_ff": 48}}), seeds=1)
+"""
+LINES = "The old man sees a dog.\n" * 100
+COMMANDS = {
+    "train": Command(TRAIN),
+    "train --seeds": Command([*TRAIN, "--seeds=2"]),
+    "sweep": Command(["sweep", "--sweep=sweep.py", *FIELDS, "--workdir=run"]),
+    "predict": Command(["predict", "--workdir=run"], stdin=LINES.encode()),
+    "evaluate": Command(["evaluate", "--workdir=run", "--beam_size=1", "--split=valid"]),
+    "score": Command(["score", "--workdir=run", "--source=lines", "--target=lines"]),
+}
+TRAINS = ("train", "train --seeds", "sweep")
+ENDS = {
+    signal.SIGINT: {interrupts.INTERRUPTED},
+    signal.SIGTERM: {-signal.SIGTERM},
+    signal.SIGHUP: {-signal.SIGHUP},
+    signal.SIGKILL: {-signal.SIGKILL},
+}
+"""Signals that users and schedulers send -> the statuses of a command that one ends."""
+SECONDS = 60
+"""From a signal to the end, at most."""
+
+Phase = Callable[[Path], bool]
+"""Whether the command in a folder has come so far."""
+
+
+def told(words: str) -> Phase:
+    """It has written these words to stderr."""
+
+    def found(folder: Path) -> bool:
+        path = folder / "0.err"
+        return path.exists() and words in path.read_text(errors="replace")
+
+    return found
+
+
+def at_step(remainder: int, split: str) -> Phase:
+    """The last record is of this split, at a step that leaves this remainder by 10."""
+
+    def reached(folder: Path) -> bool:
+        last = newest_record(folder / "run")
+        return bool(last) and last["step"] % 10 == remainder and last["split"] == split
+
+    return reached
+
+
+PHASES: dict[str, Phase] = {
+    "import": told(" transformer_jax.cli"),
+    "reading data": lambda folder: (folder / "started").exists(),
+    "tokenizer": lambda folder: (folder / "run").exists(),
+    "compiling": lambda folder: (folder / "run" / "config.json").exists(),
+    "steps": at_step(3, "train"),
+    "saving": lambda folder: any((folder / "run" / "checkpoints").glob(SAVING)),
+    "validation": at_step(0, "train"),
+    "the end": lambda folder: newest_record(folder / "run").get("step") == SMALL["train.num_steps"],
+}
+"""What tells that `train` has reached a phase."""
+
+
+@dataclasses.dataclass
+class Interruption:
+    """A signal to come, to the one command of a case.
+
+    Attributes:
+      how: which signal.
+      reached: the phase in which it comes.
+      after: seconds from the beginning of the phase.
+      began, sent: when, in seconds since the start of the case; None: not yet.
+    """
+
+    how: signal.Signals
+    reached: Phase
+    after: float
+    began: float | None = None
+    sent: float | None = None
+
+    def watch(self, pid: int, seconds: float, folder: Path) -> None:
+        """Sends the signal when it is due."""
+        if self.began is None and self.reached(folder):
+            self.began = seconds
+        if self.began is not None and self.sent is None and seconds >= self.began + self.after:
+            self.sent = seconds
+            os.kill(pid, self.how)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--workdir", required=True, type=Path, help="new")
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--commands", default=",".join(COMMANDS), help="separated by commas")
+    args = parser.parse_args()
+    names = args.commands.split(",")
+    workdir = args.workdir.absolute()
+    (workdir / "stopped").mkdir(parents=True)
+    campaign.SECONDS = 300  # from the start; from the signal, 60
+    os.environ |= QUICK | {"XDG_CACHE_HOME": str(workdir / "cache")}
+    trains = [name for name in COMMANDS if name in TRAINS and name in {*names, "train"}]
+    whole = [*run(whole_runs(trains, workdir), workdir / "trained")]
+    whole += run(
+        whole_runs([name for name in names if name not in TRAINS], workdir), workdir / "used"
+    )
+    if any(verdict.wrong for verdict in whole):
+        return report(whole, sys.stderr)
+    seconds = {one.case.name: one.ended[0].seconds for one in whole}
+    draw, waits = random.Random(args.seed), list[float]()
+    cases = interrupted(names, args.cases, draw, seconds, waits, workdir)
+    stopped = run(cases, workdir / "interrupted")
+    resumed = run(gone_on_with(workdir), workdir / "gone_on_with")
+    failed = report(itertools.chain(stopped, resumed), sys.stderr)
+    parts = statistics.quantiles(waits or [0.0, 0.0], n=20, method="inclusive")
+    told = {"signals": len(waits), "median": parts[9], "of_20_19": parts[18], "most": max(waits)}
+    print(json.dumps({"seconds_to_the_end": told}))
+    return failed
+
+
+def whole_runs(names: Sequence[str], workdir: Path) -> Iterator[Case]:
+    """Each command undisturbed; what trains leaves the folder to compare with."""
+    for name in names:
+
+        def keep(folder: Path, ended: list[Ended], name: str = name) -> list[str]:
+            if name in TRAINS:
+                shutil.move(folder / "run", workdir / name)
+            return []
+
+        yield Case(name, [COMMANDS[name]], fill(name, workdir), frozenset({0}), keep)
+
+
+def fill(name: str, workdir: Path) -> Callable[[Path], None]:
+    """What prepares the folder of a command: files, and a run if it uses one."""
+
+    def prepare(folder: Path) -> None:
+        (folder / "sweep.py").write_text(SWEEP)
+        (folder / "lines").write_text(LINES)
+        if name not in TRAINS:
+            shutil.copytree(workdir / "train", folder / "run")
+
+    return prepare
+
+
+def interrupted(
+    names: Sequence[str],
+    count: int,
+    draw: random.Random,
+    seconds: Mapping[str, float],
+    waits: list[float],
+    workdir: Path,
+) -> Iterator[Case]:
+    """The cases, every phase of `train` and every other command in turn.
+
+    Args:
+      names: of the commands.
+      count: how many.
+      draw: makes the moments and the signals.
+      seconds: of each command, undisturbed.
+      waits: gets the seconds from each signal to the end of its command.
+      workdir: gets what trained, in `stopped/`.
+    """
+    kinds = [("train", phase) for phase in PHASES if "train" in names]
+    kinds += [(name, "any moment") for name in names if name != "train"]
+    for number, (name, phase) in zip(range(count), itertools.cycle(kinds), strict=False):
+        how = draw.choice([*ENDS, signal.SIGINT, signal.SIGTERM])
+        long = seconds[name] if phase == "any moment" else 1.0 if phase == "import" else 0.3
+        due = Interruption(how, PHASES.get(phase, PHASES["reading data"]), draw.uniform(0, long))
+        stopped = workdir / "stopped" / f"{number} {name}"
+        allowed = {0} | ENDS[how]
+        if name in TRAINS and how == signal.SIGTERM:
+            allowed.add(RESUMABLE)
+        yield Case(
+            f"{number}: {name}, {phase} + {due.after:.2f} s, {how.name}",
+            [started(COMMANDS[name], phase)],
+            fill(name, workdir),
+            frozenset(allowed),
+            functools.partial(look, due=due, waits=waits, stopped=stopped),
+            due.watch,
+        )
+
+
+def started(command: Command, phase: str) -> Command:
+    """The command with a sign that it has started: a file; or of a new interpreter, which itself
+    answers an interrupt in its first moments, the names of what it imports."""
+    if phase == "import":
+        return dataclasses.replace(command, fresh=True, environ={"PYTHONPROFILEIMPORTTIME": "1"})
+    caches = {"XDG_CACHE_HOME": "cache"} if phase == "compiling" else {}  # an empty one
+    return dataclasses.replace(command, environ=caches, before=before_a_fork)
+
+
+def before_a_fork() -> None:
+    interrupts.install()
+    Path("started").touch()
+
+
+def look(
+    folder: Path, ended: list[Ended], *, due: Interruption, waits: list[float], stopped: Path
+) -> list[str]:
+    """What is wrong after a signal; what trained is kept to go on with."""
+    wrong = []
+    if due.sent is not None:
+        waits.append(ended[0].seconds - due.sent)
+        wrong = [f"slow: {waits[-1]:.0f} s"] if waits[-1] > SECONDS else []
+    for checkpoints in folder.glob("run/**/checkpoints"):
+        for step, place in step_folders(checkpoints).items():
+            if problem := manifest.damage(place):
+                wrong.append(f"damage: step {step}: {problem}")
+    if stopped.name.split(" ", 1)[1] in TRAINS and (folder / "run").exists():
+        shutil.copytree(folder / "run", stopped)
+    return wrong
+
+
+def gone_on_with(workdir: Path) -> Iterator[Case]:
+    """What trained and was stopped, started again."""
+    for stopped in sorted((workdir / "stopped").iterdir()):
+        name = stopped.name.split(" ", 1)[1]
+
+        def prepare(folder: Path, stopped: Path = stopped, name: str = name) -> None:
+            fill(name, workdir)(folder)
+            stopped.rename(folder / "run")
+
+        def compare(folder: Path, ended: list[Ended], name: str = name) -> list[str]:
+            whole, run = all_metrics(workdir / name), all_metrics(folder / "run")
+            return [f"metrics: {path}" for path in whole if whole[path] != run.get(path)]
+
+        yield Case(f"{stopped.name}, again", [COMMANDS[name]], prepare, frozenset({0}), compare)
+
+
+def all_metrics(folder: Path) -> dict[str, list[dict]]:
+    """The records of each run below a folder, but for times."""
+    paths = folder.rglob("metrics.jsonl")
+    return {str(path.relative_to(folder)): metrics(path.parent) for path in paths}
+
+
+def newest_record(workdir: Path) -> dict:
+    """The last whole record of a run; nothing where there is none."""
+    path = workdir / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    whole = collections.deque((line for line in lines if line.endswith(b"\n")), maxlen=1)
+    return json.loads(whole[0]) if whole else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
