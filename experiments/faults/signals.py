@@ -217,7 +217,7 @@ def interrupted(
     kinds += [(name, "any moment") for name in names if name != "train"]
     for number, (name, phase) in zip(range(count), itertools.cycle(kinds), strict=False):
         how = draw.choice([*ENDS, signal.SIGINT, signal.SIGTERM])
-        long = seconds[name] if phase == "any moment" else 1.0 if phase == "import" else 0.3
+        long = 0.8 * seconds[name] if phase == "any moment" else 1.0 if phase == "import" else 0.3
         due = Interruption(how, PHASES.get(phase, PHASES["reading data"]), draw.uniform(0, long))
         stopped = workdir / "stopped" / f"{number} {name}"
         allowed = {0} | ENDS[how]
