@@ -86,6 +86,7 @@ def test_a_dry_run_needs_no_workdir():
         ("score --workdir=w --source=a --target=b --max_length=9", "unknown flag --max_length"),
         ("predict --workdir=w --num_outputs=2147483648", "is not a positive whole number below"),
         (f"predict --workdir=w --max_length={'9' * 5000}", f"'{'9' * 60}...' is not a positive"),
+        ("train --config=a.py --workdir=w --seeds=9999", "9999 seeds; at most 1000 train together"),
         ("predict --workdir", "argument --workdir: expected one argument"),
     ],
 )

@@ -43,6 +43,13 @@ def test_a_full_stdout_is_told(capitals, verb):
     assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
 
 
+def test_help_that_nobody_reads_is_quiet():
+    with subprocess.Popen(HELP, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()  # long before it has imported what it needs
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
 def test_an_input_that_cannot_be_read_is_told(capitals):
     answer = run("0> /dev/null", capitals)
     assert answer.returncode == 2

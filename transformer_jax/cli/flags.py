@@ -12,7 +12,7 @@ from transformer_jax.cli.shared_flags import (
     add_modules,
     add_run,
 )
-from transformer_jax.cli.values import pattern, positive
+from transformer_jax.cli.values import pattern, positive, seeds
 from transformer_jax.errors import UserError
 
 PROGRAM = "python -m transformer_jax"
@@ -85,7 +85,7 @@ def _add_train(verbs: Verbs) -> None:
     )
     train.add_argument(
         "--seeds",
-        type=positive,
+        type=seeds,
         metavar="N",
         help="train N seeds, from the config's upwards, together; each has a workdir in DIR",
     )
@@ -110,7 +110,7 @@ def _add_sweep(verbs: Verbs) -> None:
         metavar="REGEX",
         help="only rows whose name has it",
     )
-    sweep.add_argument("--seeds", type=positive, metavar="N", help="instead of the sweep's own")
+    sweep.add_argument("--seeds", type=seeds, metavar="N", help="instead of the sweep's own")
     sweep.add_argument(
         "--at_once", type=positive, metavar="N", help="seeds in one program (default: all)"
     )

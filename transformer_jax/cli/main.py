@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         keep_freed_memory()
         leave_out_absent_devices()
         check_environment()
-    except UserError as error:
-        return _fail(str(error))
+    except (UserError, OSError) as error:
+        return _status_of(error)
     return _run_one_of_many(args) if getattr(args, "distributed", False) else _run(args)
 
 

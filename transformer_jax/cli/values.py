@@ -4,6 +4,7 @@ import argparse
 import re
 
 _DIGITS = 19  # as many as 2^63 has
+_MOST_SEEDS = 1000
 _MOST = 2**31 - 1  # in arrays, sizes are int32
 
 
@@ -13,6 +14,13 @@ def positive(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"{_shown(text)} is not a positive whole number below 2^31"
         )
+    return number
+
+
+def seeds(text: str) -> int:
+    """How many seeds train together: their parameters are all held at once."""
+    if (number := positive(text)) > _MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"{number} seeds; at most {_MOST_SEEDS} train together")
     return number
 
 
