@@ -87,6 +87,7 @@ def test_a_dry_run_needs_no_workdir():
         ("predict --workdir=w --num_outputs=2147483648", "is not a positive whole number below"),
         (f"predict --workdir=w --max_length={'9' * 5000}", f"'{'9' * 60}...' is not a positive"),
         ("train --config=a.py --workdir=w --seeds=9999", "9999 seeds; at most 1000 train together"),
+        ("train --config=-- --workdir=w", "--config has no value; -- is none"),
         ("predict --workdir", "argument --workdir: expected one argument"),
     ],
 )

@@ -38,6 +38,8 @@ def take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     words, overrides = [], {}
     rest = iter(argv)
     for word in rest:
+        if word.startswith("--") and word.endswith("=--"):  # which argparse takes for a list
+            raise UserError(f"{word.removesuffix('=--')} has no value; -- is none")
         if not word.startswith(OVERRIDE):
             words.append(word)
             continue
