@@ -57,6 +57,11 @@ def test_a_plan_of_the_search(planned):
     assert {"attention", "search"} <= found["groups"].keys()
 
 
+def test_a_plan_of_a_continuation(planned, tiny_language_model):
+    found = planned("decode", tiny_language_model | {"decode.temperature": 1.0})
+    assert found["tokens_per_s"] > 0 and "attention" in found["groups"]
+
+
 def test_a_task_that_does_not_search_has_no_such_plan(planned):
     with pytest.raises(UserError, match="--decode: task masked_lm searches for no outputs"):
         planned("decode", {"task.name": "masked_lm", "model.architecture": "encoder_only"})

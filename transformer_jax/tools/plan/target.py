@@ -84,6 +84,8 @@ class Target:
                 more["chips_per_host_bounds"] = (1, 1, 1)
             if self.slices > 1:
                 more["num_slices"] = self.slices
+            if self.name == "v4":
+                more["chip_config_name"] = "megacore"  # one device a chip, as JAX has it
         else:
             platform, name = "cuda", ""
             more = {"topology": f"1x{shape}", "target_config": _description(self.accelerator)}
