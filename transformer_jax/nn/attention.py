@@ -126,9 +126,14 @@ class MultiHeadAttention(nn.Module):
     All weights [B, H, T, S] pass through the method `weigh`, all heads' outputs [B, T, H, V]
     through `combine`: `nn.intercept_methods` may look at or replace what they return. On request
     they are sown as intermediates, "weights" (before dropout) and "heads".
+
+    Attributes:
+      config: of the model.
+      num_sublayers: of the stack that it stands in, by which initialization "gpt2" scales W^O.
     """
 
     config: TransformerConfig
+    num_sublayers: int = 1
 
     def setup(self) -> None:
         c = self.config
@@ -137,7 +142,8 @@ class MultiHeadAttention(nn.Module):
         self.query = Linear(model, (c.num_heads, c.d_k), bias, c.dtype, c.kernel_std)
         self.key = Linear(model, (shared, c.d_k), bias, c.dtype, c.kernel_std)
         self.value = Linear(model, (shared, c.d_v), bias, c.dtype, c.kernel_std)
-        self.output = Linear((c.num_heads, c.d_v), model, output_bias, c.dtype, c.residual_std)
+        std = c.residual_std(self.num_sublayers)
+        self.output = Linear((c.num_heads, c.d_v), model, output_bias, c.dtype, std)
         self.dropout = Dropout(c.attention_dropout_rate)
         if c.qk_norm:
             self.norm_query, self.norm_key = nn.RMSNorm(), nn.RMSNorm()
