@@ -7,6 +7,7 @@ value size of a head; N rows, of which B sentences may have several while decodi
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -77,12 +78,12 @@ def attention_logits(
     return logits
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def softmax(
     logits: Float[Array, "*B S"], mask: Bool[Array, "..."] | None = None
 ) -> Float[Array, "*B S"]:
     """The softmax over the elements of the last axis where `mask` is True; the others are 0, and so
-    is a row without any. The gradient needs only the result.
+    is a row without any. Its derivatives need only the result.
 
     With a mask `jax.nn.softmax` takes twice as long on a CPU (experiments/results/speed.md).
     """
@@ -93,17 +94,12 @@ def softmax(
     return exponentials / jnp.maximum(exponentials.sum(-1, keepdims=True), limits.tiny)
 
 
-def _softmax_forward(logits: Array, mask: Array | None) -> tuple[Array, Array]:
-    weights = softmax(logits, mask)
-    return weights, weights
-
-
-def _softmax_backward(weights: Array, cotangent: Array) -> tuple[Array, None]:
-    mean = (weights * cotangent).sum(-1, keepdims=True)
-    return weights * (cotangent - mean), None
-
-
-softmax.defvjp(_softmax_forward, _softmax_backward)
+@softmax.defjvp
+def _softmax_tangent(
+    primals: tuple[Array, Array | None], tangents: tuple[Array, Any]
+) -> tuple[Array, Array]:
+    weights, change = softmax(*primals), tangents[0]
+    return weights, weights * (change - (weights * change).sum(-1, keepdims=True))
 
 
 class Sequences(struct.PyTreeNode):
