@@ -120,7 +120,7 @@ def test_the_likeliest_alone_is_greedy():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"temperature": 0.0}, "temperature is 0.0; it must be positive"),
+        ({"temperature": 0.0}, "temperature is 0.0; it must lie in"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": 5}, "top_k is for sampling; set temperature"),
         ({"top_p": 0.5}, "top_p is for sampling; set temperature"),
