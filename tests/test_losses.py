@@ -52,3 +52,24 @@ def test_large_logits_do_not_overflow():
     loss, grad = jax.value_and_grad(lambda x: cross_entropy(x, np.array([1]))[0])(logits)
     assert loss == pytest.approx(1e4)
     np.testing.assert_allclose(grad, [[1, -1, 0]], atol=1e-6)
+
+
+@SMOOTHING
+def test_tangent(eps):
+    """Forward, and forward over backward, as researchers ask for Hessian-vector products."""
+    change = RNG.normal(size=LOGITS.shape).astype(np.float32)
+    targets = smoothed_targets(eps).astype(np.float32)
+
+    def plain(logits):
+        return -(targets * jax.nn.log_softmax(logits)).sum(axis=-1)
+
+    found, expected = (
+        (jax.jvp(f, (LOGITS,), (change,))[1], jax.jvp(of_sum(f), (LOGITS,), (change,))[1])
+        for f in (lambda logits: cross_entropy(logits, LABELS, eps), plain)
+    )
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-5)
+
+
+def of_sum(losses):
+    return jax.grad(lambda logits: (losses(logits) ** 2).sum())

@@ -59,3 +59,15 @@ def test_metrics_are_ratios_of_sums():
 def test_a_diverged_model_still_has_a_perplexity():
     sums = {"tokens": 1.0, "loss": 1e4, "nll": 1e4, "correct": 0.0, "filled": 1.0, "slots": 1.0}
     assert metrics_of(sums)["perplexity"] == pytest.approx(math.exp(700))
+
+
+@pytest.mark.parametrize(
+    ("logits", "right"),
+    [([1, 3, 3, 2], 1), ([3, 3, 3, 3], 0), ([0, 1, 2, 3], 3), ([np.nan] * 4, None)],
+)
+def test_of_equal_logits_the_first_is_the_prediction(logits, right):
+    """One label in four is right where all logits are equal; none where they are no numbers."""
+    row = np.array(logits, np.float32)
+    for label in range(4):
+        sums = token_sums(row, np.array(label), np.array(1.0))
+        assert sums["correct"] == (label == right)

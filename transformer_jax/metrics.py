@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Num
+from jaxtyping import Array, Bool, Int, Num
 
 from transformer_jax.losses import Labels, Logits, cross_entropy
 
@@ -29,16 +29,23 @@ def token_sums(
       weights: 0 where a position does not count.
 
     Returns:
-      "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels ranked
-      first).
+      "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels that are
+      the argmax, of equal logits the first).
     """
     logits = jax.lax.stop_gradient(logits)
-    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     return {
         "tokens": jnp.sum(weights),
         "nll": (cross_entropy(logits, labels) * weights).sum(),
-        "correct": ((of_label >= logits.max(axis=-1)) * weights).sum(),
+        "correct": (_is_argmax(logits, labels) * weights).sum(),
     }
+
+
+def _is_argmax(logits: Logits, labels: Labels) -> Bool[Array, "*B"]:
+    """Whether each label's logit is above all before it and not below those after it. On a CPU
+    these comparisons take a sixth of the time of `jnp.argmax`."""
+    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+    is_before = jnp.arange(logits.shape[-1]) < labels[..., None]
+    return jnp.where(is_before, logits < of_label, logits <= of_label).all(axis=-1)
 
 
 def slot_sums(

@@ -99,6 +99,15 @@ def test_top_k_and_top_p_leave_the_likeliest():
     np.testing.assert_allclose(truncated_logits(logits, 0.5), 2 * logits, rtol=1e-6)
 
 
+def test_of_equals_top_k_leaves_the_first():
+    logits = jnp.tile(jnp.array([[0.0, 2.0, 1.0, 2.0, 1.0, 1.0]]), (2, 60))  # blocks of equals
+    for k in (1, 2, 121, 122):
+        left = np.isfinite(np.asarray(truncated_logits(logits, 1.0, top_k=k)))
+        order = np.argsort(-np.asarray(logits), axis=1, kind="stable")[:, :k]
+        assert (left.sum(axis=1) == k).all()
+        assert np.take_along_axis(left, order, axis=1).all()
+
+
 def test_the_likeliest_alone_is_greedy():
     tokens, _ = draw(1, 1, top_k=1)
     expected, last = [], BOS
@@ -111,7 +120,7 @@ def test_the_likeliest_alone_is_greedy():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"temperature": 0.0}, "temperature is 0.0; it must be positive"),
+        ({"temperature": 0.0}, "temperature is 0.0; it must lie in"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": 5}, "top_k is for sampling; set temperature"),
         ({"top_p": 0.5}, "top_p is for sampling; set temperature"),

@@ -72,7 +72,7 @@ def oracle(model, params, prompt, number, decode):
         logits = apply(row, places, (places < len(context)).astype(np.int32))[0, len(context) - 1]
         allowed = np.array(logits)
         if decode.repetition_penalty != 1:
-            for token in {*prompt, *tokens}:
+            for token in {*prompt, *tokens} - {EOS}:  # which heads each prompt
                 penalty = decode.repetition_penalty
                 allowed[token] *= 1 / penalty if allowed[token] > 0 else penalty
         allowed[[PAD, UNK, BOS]] = -np.inf
@@ -112,15 +112,46 @@ def test_an_output_does_not_hang_on_its_neighbours(draw):
     assert [output.tokens for output in others] != [output.tokens for output in together]
 
 
-def test_an_output_that_is_complete_is_left_alone(model, params, draw):
+@pytest.mark.parametrize("count", [1, 4])
+def test_an_output_that_is_complete_is_left_alone(model, params, draw, count):
+    """And what was drawn with the token that completed it is dropped, its probability too."""
+
+    def needed(output):
+        return count if output.number == 1 and len(output.tokens) >= count else None
+
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS[:2])]
-    engine = Continuation(model, CONTEXT)
-    for _ in engine.draw(params, outputs, SAMPLED, lambda output: output.number == 1):
+    for _ in Continuation(model, CONTEXT).draw(params, outputs, SAMPLED, needed):
         pass
     first, second = draw(PROMPTS[:2], SAMPLED)
     assert outputs[0].tokens == first.tokens
-    assert len(outputs[1].tokens) == 1 and outputs[1].tokens == second.tokens[:1]
+    assert outputs[1].tokens == second.tokens[:count]
+    assert outputs[1].log_probs == pytest.approx(second.log_probs[:count])
     assert all(output.ended for output in outputs)
+
+
+def test_no_token_is_drawn_where_none_may_be(draw):
+    for output in draw(PROMPTS, dataclasses.replace(SAMPLED, max_extra_length=0)):
+        assert output.ended and output.tokens == [] and output.log_prob == 0
+
+
+def test_the_end_that_heads_a_prompt_is_no_repetition(model, draw):
+    """A penalty beyond measure lets nothing occur twice, and changes nothing before that."""
+    plain, penalized = (
+        draw(PROMPTS[1:2], dataclasses.replace(GREEDY, max_extra_length=1, repetition_penalty=p))
+        for p in (1.0, 1e3)
+    )
+    assert plain[0].tokens == penalized[0].tokens
+
+
+def test_of_equal_tokens_the_first_is_the_likeliest(model, params):
+    """Whatever the seed: all logits are equal."""
+    flat = {**params, "embedding": {"table": 0 * params["embedding"]["table"]}}
+    for seed in range(3):
+        output = Output([EOS, 5], seed, 0)
+        decode = dataclasses.replace(GREEDY, seed=seed, max_extra_length=3)
+        for _ in Continuation(model, CONTEXT).draw(flat, [output], decode):
+            pass
+        assert output.tokens == [EOS]  # the first that may be drawn
 
 
 def test_a_search_that_cannot_pause_is_refused(draw):

@@ -156,3 +156,21 @@ def test_layers_that_share_a_table_may_be_computed_twice(random_params):
     plain, again = gradients(variables)
     jax.tree.map(close, plain, again)
     assert np.abs(plain["params"]["input"]["positions"]["table"]).max() > 0
+
+
+def test_gpt2s_initial_values_go_by_the_sublayers_of_their_own_stack():
+    """0.02 / sqrt(n): n = 2 for each layer, 3 where it attends to an encoder."""
+    config = dataclasses.replace(
+        CONFIG, d_model=64, d_ff=256, initialization="gpt2", num_encoder_layers=2, num_layers=3
+    )
+    row = jnp.ones((1, 1), jnp.int32)
+    key = jax.random.key(0)
+    both = jax.jit(EncoderDecoder(config).init)(key, *[row] * 6)["params"]
+    alone = jax.jit(DecoderOnly(config).init)(key, *[row] * 3)["params"]
+    stacks = {4: both["encoder"], 3: both["decoder"], 6: alone["decoder"]}
+    for sublayers, stack in stacks.items():
+        layer = stack["layer_0"]
+        for kernel in (layer["self_attention"]["output"], layer["feed_forward"]["outer"]):
+            assert kernel["kernel"].std() == pytest.approx(0.02 / np.sqrt(sublayers), rel=0.05)
+    cross = both["decoder"]["layer_0"]["cross_attention"]["output"]["kernel"]
+    assert cross.std() == pytest.approx(0.02 / np.sqrt(3), rel=0.05)

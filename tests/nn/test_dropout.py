@@ -110,3 +110,14 @@ def test_the_bits_of_each_place_in_a_word_are_uniform():
     expected = values.size / 256
     squares = ((counts - expected) ** 2 / expected).sum(axis=1)
     np.testing.assert_allclose(squares, 255, atol=5 * 22.6)
+
+
+def test_the_tangent_is_dropped_alike():
+    x, change = jax.random.normal(jax.random.key(1), (2, *SHAPE))
+    value, tangent = jax.jvp(lambda x: drop(0.5, x), (x,), (change,))
+    np.testing.assert_array_equal(tangent, np.where(np.asarray(value) == 0, 0, 2 * change))
+
+
+def test_no_mask_is_kept_for_the_gradient():
+    _, backward = jax.vjp(lambda x: drop(0.5, x), jnp.ones(SHAPE))
+    assert sum(leaf.size for leaf in jax.tree.leaves(backward)) < SHAPE[0]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.products import dtype_for_rows, einsum, product_dtype
+from transformer_jax.runtime import platform
 
 PRODUCTS = [
     ("nd,df->nf", (6, 4), (4, 5)),
@@ -53,6 +54,81 @@ def test_bfloat16_rounds_both_operands_and_the_cotangent(subscripts, a_shape, b_
     for x, rounded in zip(ours, expected, strict=True):
         assert x.dtype == jnp.float32
         np.testing.assert_array_equal(x, rounded)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("on_cpu", [True, False])
+@pytest.mark.parametrize(("subscripts", "a_shape", "b_shape"), PRODUCTS)
+def test_tangents_are_those_of_the_plain_product(
+    subscripts, a_shape, b_shape, on_cpu, dtype, monkeypatch
+):
+    """Of whole numbers, which bfloat16 holds: forward, and forward over backward."""
+    monkeypatch.setattr(platform, "is_cpu", lambda: on_cpu)
+    rng = np.random.default_rng(0)
+    a, da = rng.integers(-3, 4, (2, *a_shape)).astype(np.float32)
+    b, db = rng.integers(-3, 4, (2, *b_shape)).astype(np.float32)
+
+    def tangents(product):
+        def gradients(a, b):
+            return jax.grad(lambda a, b: (product(a, b) ** 2).sum() / 64, (0, 1))(a, b)
+
+        return [jax.jvp(f, (a, b), (da, db))[1] for f in (product, gradients)]
+
+    ours = tangents(lambda a, b: einsum(subscripts, a, b, jnp.dtype(dtype)))
+    plain = tangents(lambda a, b: jnp.einsum(subscripts, a, b))
+    tolerance = {"rtol": 0.02, "atol": 0.5} if dtype == "bfloat16" else {"rtol": 1e-5}
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), ours, plain)
+
+
+# --- As they are compiled for an accelerator, where JAX's own default is less than float32.
+
+
+def products_of_a_step(dtype, monkeypatch, target="cuda"):
+    """The lines of the three products of a linear map and its gradients, in StableHLO."""
+    monkeypatch.setattr(platform, "is_cpu", lambda: False)
+
+    def step(x, kernel, cotangent):
+        y, vjp = jax.vjp(lambda x, w: einsum("nd,df->nf", x, w, jnp.dtype(dtype)), x, kernel)
+        return y, *vjp(cotangent)
+
+    arrays = (jnp.ones(shape) for shape in ((8, 4), (4, 6), (8, 6)))
+    text = jax.jit(step).trace(*arrays).lower(lowering_platforms=(target,)).as_text()
+    return [line for line in text.splitlines() if "dot_general" in line]
+
+
+@pytest.mark.parametrize("target", ["cuda", "tpu"])
+def test_float32_is_float32_on_an_accelerator(target, monkeypatch):
+    lines = products_of_a_step("float32", monkeypatch, target)
+    assert len(lines) == 3
+    for line in lines:
+        assert "precision = [HIGHEST, HIGHEST]" in line and "bf16" not in line
+
+
+@pytest.mark.parametrize("target", ["cuda", "tpu"])
+def test_bfloat16_adds_up_and_returns_float32_on_an_accelerator(target, monkeypatch):
+    """The kernel's gradient too, which the devices add up; what is kept for it is bfloat16."""
+    lines = products_of_a_step("bfloat16", monkeypatch, target)
+    assert len(lines) == 3
+    for line in lines:
+        assert "lhs_precision_type = bf16, rhs_precision_type = bf16" in line
+        assert "accumulation_type = f32" in line
+        operands, result = line.rsplit(" : ", 1)[1].split(" -> ")
+        assert "bf16" in operands and result.endswith("xf32>")
+
+
+def test_bfloat16_is_what_onednn_multiplies_on_a_cpu():
+    def step(x, kernel):
+        return jax.grad(lambda *args: einsum("nd,df->nf", *args, jnp.bfloat16).sum(), (0, 1))(
+            x, kernel
+        )
+
+    jaxpr = jax.make_jaxpr(step)(jnp.ones((8, 4)), jnp.ones((4, 6)))
+    products = [e for e in jaxpr.eqns if e.primitive.name == "dot_general"]
+    assert len(products) >= 2
+    for product in products:
+        assert {v.aval.dtype for v in (*product.invars, *product.outvars)} == {
+            jnp.dtype(jnp.bfloat16)
+        }
 
 
 # --- Few rows.

@@ -84,3 +84,15 @@ def test_rms_norm_divides_by_the_root_of_the_mean_square(random_params):
     (scale,) = variables["params"].values()
     expected = X / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-6) * scale
     np.testing.assert_allclose(norm.apply(variables, X), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("ratio", "error"), [(100, 5e-5), (1000, 2e-4)])
+def test_layer_norm_is_exact_where_the_mean_is_large(ratio, error):
+    """Beside double precision; by mean(x^2) - mean(x)^2 the errors are 6e-3 and 0.2."""
+    x = np.random.default_rng(0).normal(ratio, 1, (64, 512)).astype(np.float32)
+    y = make_norm(TransformerConfig()).apply(
+        {"params": {"scale": np.ones(512), "bias": np.zeros(512)}}, x
+    )
+    wide = x.astype(np.float64)
+    exact = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
+    np.testing.assert_allclose(y, exact, atol=error)

@@ -17,21 +17,25 @@ def cpu_with_flags(monkeypatch, tmp_path):
         cpuinfo = tmp_path / "cpuinfo"
         cpuinfo.write_text(f"model name : a CPU\nflags : fpu {flags} sse\n")
         monkeypatch.setattr(platform, "Path", lambda path: cpuinfo)
-        platform._is_cpu_with_amx.cache_clear()
+        platform._is_cpu_with_bfloat16.cache_clear()
 
     yield pretend
-    platform._is_cpu_with_amx.cache_clear()
+    platform._is_cpu_with_bfloat16.cache_clear()
 
 
-def test_auto_is_float32_on_a_cpu_without_amx(cpu_with_flags):
-    cpu_with_flags("avx512f")
+def test_auto_is_float32_on_a_cpu_without_bfloat16(cpu_with_flags):
+    cpu_with_flags("avx512f avx512_vnni")
     assert product_dtype("auto") == jnp.float32
     assert platform.compiler_options() == {}
 
 
-def test_auto_is_bfloat16_on_a_cpu_with_amx(cpu_with_flags):
-    cpu_with_flags("avx512f amx_bf16 amx_tile")
+@pytest.mark.parametrize("flags", ["avx512f amx_bf16 amx_tile", "avx512f avx512_bf16"])
+def test_auto_is_bfloat16_on_a_cpu_with_such_instructions(flags, cpu_with_flags, monkeypatch):
+    """AMX of Sapphire Rapids, AVX512-BF16 of Zen 4 and Cooper Lake."""
+    cpu_with_flags(flags)
+    monkeypatch.setattr(platform, "_compiler_knows", lambda options: True)
     assert product_dtype("auto") == jnp.bfloat16
+    assert platform.compiler_options() == {"xla_cpu_experimental_onednn_custom_call": True}
 
 
 @pytest.mark.parametrize(
@@ -74,8 +78,6 @@ def test_a_gpu_of_no_table_is_asked_for_its_capability():
 
 def test_options_are_those_that_the_compiler_knows(cpu_with_flags, monkeypatch):
     cpu_with_flags("amx_bf16")
-    monkeypatch.setattr(platform, "_compiler_knows", lambda options: True)
-    assert platform.compiler_options() == {"xla_cpu_experimental_onednn_custom_call": True}
     monkeypatch.setattr(platform, "_compiler_knows", lambda options: False)
     assert platform.compiler_options() == {}
 

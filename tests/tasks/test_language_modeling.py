@@ -79,7 +79,8 @@ def test_training_windows_start_anywhere(task):
     assert set(example) == set(task.lengths)
 
 
-def test_figures_are_of_bytes_and_words_too(task):
+def test_figures_are_of_bytes_and_words_too(build):
+    task = build("byte_bpe")
     sums = {
         "loss": 20.0,
         "tokens": 10.0,
@@ -92,6 +93,19 @@ def test_figures_are_of_bytes_and_words_too(task):
     assert metrics["perplexity"] == pytest.approx(math.exp(2.0))
     assert metrics["bits_per_byte"] == pytest.approx(20 / math.log(2) / 14)
     assert metrics["word_perplexity"] == pytest.approx(math.exp(20 / 3))  # the line's end is one
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("byte_bpe", "the ſtrange  dog\n"), ("wordpiece", "a dog\n"), ("char", "a dög")],
+    ids=["all is kept", "no line ends", "an unknown character"],
+)
+def test_figures_of_bytes_and_words_need_a_tokenizer_that_keeps_the_text(build, kind, text):
+    task = build(kind)
+    sums = dict.fromkeys(("loss", "tokens", "nll", "correct", "filled", "slots"), 1.0)
+    metrics = task.metrics(sums, [{"text": "a dog"}, {"text": text}])
+    assert ("bits_per_byte" in metrics) == ("word_perplexity" in metrics) == (kind == "byte_bpe")
+    assert metrics["perplexity"] == pytest.approx(math.e)
 
 
 def test_weights_are_refused(task):
@@ -128,6 +142,18 @@ def test_an_output_ends_before_a_stop_text(task, params):
     texts = [output.text for output in next(task.predict(params, ["the"], decode))]
     assert plain[: plain.find(stop)] in texts
     assert not any(stop in text for text in texts)
+
+
+def test_a_score_goes_up_to_the_stop(task, params):
+    """Whatever was drawn with it: equal outputs have equal scores, and fewer tokens higher ones."""
+    decode = DecodeConfig(temperature=1.0, max_extra_length=20, num_outputs=24, stop="a|e|o")
+    outputs = next(task.predict(params, ["the"], decode))
+    scores = {}
+    for output in outputs:
+        scores.setdefault(output.text, set()).add(output.score)
+    highest = math.log(task.model.config.vocab_size)
+    assert all(-2 * highest * (len(output.text) + 1) < output.score for output in outputs)
+    assert len(scores) > 1
 
 
 def test_a_stream_is_the_output_piece_by_piece(task, params):

@@ -23,7 +23,7 @@ class Samples:
     Attributes:
       length: int32 [], tokens in a sample that has not ended.
       tokens: int32 [N, L], padded.
-      log_probs: float32 [N], of the tokens so far under the model itself, in nats.
+      log_probs: float32 [N, L], of each token under the model itself, in nats; 0 after the end.
       ended: bool [N].
       limits: int32 [N], the longest output of each, in 1..L.
       keys: [N], a random key for each.
@@ -120,7 +120,8 @@ class Sampler:
         first = self.begin(each, max_length=max_length)
         last = self.extend(first, decode_step, start.memory, max_length)
         tokens = last.tokens.reshape(-1, num_outputs, max_length)
-        scores, order = lax.top_k(last.log_probs.reshape(-1, num_outputs), num_outputs)
+        sums = last.log_probs.sum(axis=1).reshape(-1, num_outputs)
+        scores, order = lax.top_k(sums, num_outputs)
         return Hypotheses(jnp.take_along_axis(tokens, order[:, :, None], axis=1), scores)
 
     def begin(
@@ -136,7 +137,7 @@ class Sampler:
         samples = Samples(
             length=jnp.int32(0),
             tokens=jnp.full((rows, max_length), self.pad_id, jnp.int32),
-            log_probs=jnp.zeros(rows),
+            log_probs=jnp.zeros((rows, max_length)),
             ended=jnp.zeros(rows, bool),
             limits=jnp.clip(start.max_lengths, 1, max_length),
             keys=start.keys,
@@ -180,12 +181,13 @@ class Sampler:
         chosen = jax.vmap(jax.random.categorical)(step_keys, truncated)
         of_chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[:, None], axis=1)[:, 0]
         tokens = jnp.where(samples.ended, self.pad_id, chosen)
+        log_probs = jnp.where(samples.ended, 0.0, of_chosen)
         seen = samples.seen
         return dataclasses.replace(
             samples,
             length=position + 1,
             tokens=samples.tokens.at[:, position].set(tokens),
-            log_probs=samples.log_probs + jnp.where(samples.ended, 0.0, of_chosen),
+            log_probs=samples.log_probs.at[:, position].set(log_probs),
             ended=samples.ended | (chosen == self.eos_id) | (position + 1 >= samples.limits),
             seen=None if seen is None else seen.at[jnp.arange(len(seen)), chosen].set(True),
         )

@@ -5,8 +5,9 @@ Axes: N rows, V vocabulary.
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float
+
+from transformer_jax.decoding.top_k import top_k as block_top_k
 
 
 def penalized_logits(
@@ -30,7 +31,7 @@ def truncated_logits(
     Args:
       logits: of the model.
       temperature: divides them; below 1 the likely becomes likelier.
-      top_k: keep so many of the likeliest tokens alone (Fan et al. 2018).
+      top_k: keep so many of the likeliest tokens alone (Fan et al. 2018), of equals the first.
       top_p: keep the fewest of the likeliest tokens that have so much probability together
         (Holtzman et al. 2020); applied after `top_k`.
       banned_ids: never drawn.
@@ -39,8 +40,9 @@ def truncated_logits(
     if banned_ids:
         logits = logits.at[:, jnp.array(banned_ids)].set(-jnp.inf)
     if top_k is not None and top_k < logits.shape[-1]:
-        least = lax.top_k(logits, top_k)[0][:, -1:]
-        logits = jnp.where(logits < least, -jnp.inf, logits)
+        values, ids = block_top_k(logits, top_k)
+        none = jnp.full_like(logits, -jnp.inf)
+        logits = jnp.put_along_axis(none, ids, values, axis=-1, inplace=False)
     if top_p is not None:
         ordered = -jnp.sort(-logits, axis=-1)
         probabilities = jax.nn.softmax(ordered)

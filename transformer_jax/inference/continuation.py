@@ -5,6 +5,7 @@ B prompts, P prompt length, V vocabulary.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ class Output:
       sample: number of this output among those of the prompt. What is drawn depends on the seed and
         these two numbers alone.
       tokens: drawn so far.
-      log_prob: of these under the model, in nats.
+      log_probs: of each of these under the model, in nats.
       ended: whether that is all.
       context: what the model sees: the end of the prompt and the tokens.
     """
@@ -44,12 +45,17 @@ class Output:
     number: int
     sample: int
     tokens: list[int] = dataclasses.field(default_factory=list)
-    log_prob: float = 0.0
+    log_probs: list[float] = dataclasses.field(default_factory=list)
     ended: bool = False
     context: list[int] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         self.context = self.prompt
+
+    @property
+    def log_prob(self) -> float:
+        """log P(tokens | prompt), in nats."""
+        return math.fsum(self.log_probs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +84,7 @@ class Continuation:
         params: Any,
         outputs: Sequence[Output],
         decode: DecodeConfig,
-        is_complete: Callable[[Output], bool] = lambda output: False,
+        needed: Callable[[Output], int | None] = lambda output: None,
     ) -> Iterator[None]:
         """Extends the outputs, in place, until all have ended; yields every few tokens.
 
@@ -86,31 +92,34 @@ class Continuation:
           params: of the model.
           outputs: with their prompts.
           decode: how to draw; with a beam size of 1 the likeliest token each time.
-          is_complete: whether an output needs no further token.
+          needed: how many of an output's tokens complete it; None: it goes on. Tokens are drawn
+            several at a time, and those beyond are dropped.
 
         Raises:
           UserError: the search cannot pause every few tokens, as beam search cannot.
         """
         search, drawn = _stepwise_search(decode), 0
+        for output in outputs:
+            output.ended |= len(output.tokens) >= decode.max_extra_length
         while not all(output.ended for output in outputs):
             for output in outputs:
                 output.context = self.kept(output.context)
             longest = max(len(output.context) for output in outputs if not output.ended)
             room = self.context + 1 - longest
-            before = [(len(output.tokens), output.log_prob) for output in outputs]
+            before = [len(output.tokens) for output in outputs]
             to_arrays = functools.partial(self._arrays, decode=decode)
             batch = FilledBatch(Output([EOS], 0, 0, ended=True), to_arrays)
             arrays = batch.place(params, outputs, 1 << (len(outputs) - 1).bit_length())
             samples = self.begin(params, arrays, search, decode.seed, drawn)
             while True:
-                length = self._read(samples, outputs, before, is_complete)
+                length = self._read(samples, outputs, before, needed)
                 yield
                 if length == room or all(output.ended for output in outputs):
                     break
                 samples = self._mark_ended(samples, outputs)
                 samples = self.extend(params, samples, search, min(length + CHUNK, room))
             drawn += length
-            for output, (count, _) in zip(outputs, before, strict=True):
+            for output, count in zip(outputs, before, strict=True):
                 output.context = [*output.context, *output.tokens[count:]]
 
     def _arrays(self, outputs: Sequence[Output], decode: DecodeConfig) -> dict[str, np.ndarray]:
@@ -131,25 +140,29 @@ class Continuation:
             arrays["seen"] = np.zeros((len(outputs), self.model.config.vocab_size), bool)
             for row, output in zip(arrays["seen"], outputs, strict=True):
                 row[[*output.prompt, *output.tokens]] = True
+            arrays["seen"][:, EOS] = False  # it heads every prompt and is no repetition
         return arrays
 
     def _read(
         self,
         samples: Samples,
         outputs: Sequence[Output],
-        before: Sequence[tuple[int, float]],
-        is_complete: Callable[[Output], bool],
+        before: Sequence[int],
+        needed: Callable[[Output], int | None],
     ) -> int:
-        """Copies what was drawn into the outputs, which had so many tokens and that log-probability
-        `before`; returns how many tokens were drawn for an output that goes on."""
+        """Copies what was drawn into the outputs, which had so many tokens `before`; returns how
+        many tokens were drawn for an output that goes on."""
         length, tokens, log_probs, ended = hosts.to_host(
             (samples.length, samples.tokens, samples.log_probs, samples.ended)
         )
-        for i, (output, (count, log_prob)) in enumerate(zip(outputs, before, strict=True)):
+        for i, (output, count) in enumerate(zip(outputs, before, strict=True)):
             if not output.ended:
                 output.tokens[count:] = [t for t in tokens[i, :length].tolist() if t != PAD]
-                output.log_prob = log_prob + float(log_probs[i])
-                output.ended = bool(ended[i]) or is_complete(output)
+                output.log_probs[count:] = log_probs[i, : len(output.tokens) - count].tolist()
+                enough = needed(output)
+                output.ended = bool(ended[i]) or enough is not None
+                if enough is not None:
+                    del output.tokens[enough:], output.log_probs[enough:]
         return int(length)
 
     def _mark_ended(self, samples: Samples, outputs: Sequence[Output]) -> Samples:

@@ -7,6 +7,7 @@ value size of a head; N rows, of which B sentences may have several while decodi
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -77,12 +78,12 @@ def attention_logits(
     return logits
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def softmax(
     logits: Float[Array, "*B S"], mask: Bool[Array, "..."] | None = None
 ) -> Float[Array, "*B S"]:
     """The softmax over the elements of the last axis where `mask` is True; the others are 0, and so
-    is a row without any. The gradient needs only the result.
+    is a row without any. Its derivatives need only the result.
 
     With a mask `jax.nn.softmax` takes twice as long on a CPU (experiments/results/speed.md).
     """
@@ -93,17 +94,12 @@ def softmax(
     return exponentials / jnp.maximum(exponentials.sum(-1, keepdims=True), limits.tiny)
 
 
-def _softmax_forward(logits: Array, mask: Array | None) -> tuple[Array, Array]:
-    weights = softmax(logits, mask)
-    return weights, weights
-
-
-def _softmax_backward(weights: Array, cotangent: Array) -> tuple[Array, None]:
-    mean = (weights * cotangent).sum(-1, keepdims=True)
-    return weights * (cotangent - mean), None
-
-
-softmax.defvjp(_softmax_forward, _softmax_backward)
+@softmax.defjvp
+def _softmax_tangent(
+    primals: tuple[Array, Array | None], tangents: tuple[Array, Any]
+) -> tuple[Array, Array]:
+    weights, change = softmax(*primals), tangents[0]
+    return weights, weights * (change - (weights * change).sum(-1, keepdims=True))
 
 
 class Sequences(struct.PyTreeNode):
@@ -126,9 +122,14 @@ class MultiHeadAttention(nn.Module):
     All weights [B, H, T, S] pass through the method `weigh`, all heads' outputs [B, T, H, V]
     through `combine`: `nn.intercept_methods` may look at or replace what they return. On request
     they are sown as intermediates, "weights" (before dropout) and "heads".
+
+    Attributes:
+      config: of the model.
+      num_sublayers: of the stack that it stands in, by which initialization "gpt2" scales W^O.
     """
 
     config: TransformerConfig
+    num_sublayers: int = 1
 
     def setup(self) -> None:
         c = self.config
@@ -137,7 +138,8 @@ class MultiHeadAttention(nn.Module):
         self.query = Linear(model, (c.num_heads, c.d_k), bias, c.dtype, c.kernel_std)
         self.key = Linear(model, (shared, c.d_k), bias, c.dtype, c.kernel_std)
         self.value = Linear(model, (shared, c.d_v), bias, c.dtype, c.kernel_std)
-        self.output = Linear((c.num_heads, c.d_v), model, output_bias, c.dtype, c.residual_std)
+        std = c.residual_std(self.num_sublayers)
+        self.output = Linear((c.num_heads, c.d_v), model, output_bias, c.dtype, std)
         self.dropout = Dropout(c.attention_dropout_rate)
         if c.qk_norm:
             self.norm_query, self.norm_key = nn.RMSNorm(), nn.RMSNorm()

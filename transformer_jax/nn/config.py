@@ -46,8 +46,8 @@ class TransformerConfig:
         "output" (W^O alone) or "all".
       positions: how order enters the model (section 3.5), an entry of `nn.positions.POSITIONS`.
       max_length: rows of the table of learned positions, which no sequence may exceed.
-      max_distance: positions "relative", "t5" and "deberta" treat all distances beyond this one
-        alike; None: 16, 128 and 512, as in their papers.
+      max_distance: positions "relative", "t5" and "deberta" (or "deberta_hf") treat all distances
+        beyond this one alike; None: 16, 128 and 512, as in their papers.
       norm: "layer" (LayerNorm) or "rms" (RMSNorm), everywhere in the model.
       norm_placement: "post" LayerNorm(x + Sublayer(x)) as in the paper, "pre" x +
         Sublayer(LayerNorm(x)), or "sandwich" x + LayerNorm(Sublayer(LayerNorm(x))).
@@ -63,7 +63,7 @@ class TransformerConfig:
       num_token_types: embeddings for the parts of a pair of texts, 2 in BERT; 0: none.
       initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (all N(0, 0.02^2),
         Devlin et al. 2019) or "gpt2" (likewise, and the projections that end on the residual stream
-        smaller by sqrt(2 num_layers), Radford et al. 2019).
+        smaller by sqrt(n) in a stack of n sublayers, Radford et al. 2019).
       dtype: dtype of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or
         "bfloat16".
       source_vocab_size, target_vocab_size: tokens of the vocabularies, which the tokenizers tell.
@@ -151,8 +151,7 @@ class TransformerConfig:
         """Standard deviation of fresh kernels; None: they are Xavier-uniform."""
         return None if self.initialization == "xavier" else NORMAL_STD
 
-    @property
-    def residual_std(self) -> float | None:
-        """Likewise of those that end on the residual stream, two a layer."""
+    def residual_std(self, num_sublayers: int) -> float | None:
+        """Likewise of those that end on the residual stream, in a stack of so many sublayers."""
         scaled = self.initialization == "gpt2"
-        return NORMAL_STD / math.sqrt(2 * self.num_layers) if scaled else self.kernel_std
+        return NORMAL_STD / math.sqrt(num_sublayers) if scaled else self.kernel_std

@@ -17,19 +17,22 @@ from transformer_jax.nn.residual import Residual, final_norm
 class DecoderLayer(nn.Module):
     """Self-attention, attention to the encoder, feed-forward, each in its residual connection.
 
-    Without an encoder, `attends_to_encoder` is False and the second is left out.
+    Without an encoder, `attends_to_encoder` is False and the second is left out. `depth` is the
+    number of layers of its stack.
     """
 
     config: TransformerConfig
     attends_to_encoder: bool = True
+    depth: int = 1
 
     def setup(self) -> None:
-        self.self_attention = MultiHeadAttention(self.config)
+        num_sublayers = (3 if self.attends_to_encoder else 2) * self.depth
+        self.self_attention = MultiHeadAttention(self.config, num_sublayers)
         self.self_attention_residual = Residual(self.config)
         if self.attends_to_encoder:
-            self.cross_attention = MultiHeadAttention(self.config)
+            self.cross_attention = MultiHeadAttention(self.config, num_sublayers)
             self.cross_attention_residual = Residual(self.config)
-        self.feed_forward = FeedForward(self.config)
+        self.feed_forward = FeedForward(self.config, num_sublayers)
         self.feed_forward_residual = Residual(self.config)
 
     def __call__(
@@ -63,7 +66,7 @@ class Decoder(nn.Module):
 
     def setup(self) -> None:
         self.layers = [
-            DecoderLayer(self.config, self.attends_to_encoder, name=f"layer_{i}")
+            DecoderLayer(self.config, self.attends_to_encoder, self.num_layers, name=f"layer_{i}")
             for i in range(self.num_layers)
         ]
         self.final_norm = final_norm(self.config)

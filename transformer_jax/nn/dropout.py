@@ -25,7 +25,7 @@ class Dropout(nn.Module):
         return dropped(x, jax.random.key_data(self.make_rng("dropout")), self.rate)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
 def dropped(
     x: Float[Array, "*shape"], key: UInt[Array, " words"], rate: float
 ) -> Float[Array, "*shape"]:
@@ -33,17 +33,6 @@ def dropped(
     drawn again from the same key data, so no mask is kept for it."""
     keep = random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
-
-
-def _dropped_forward(x: Array, key: Array, rate: float) -> tuple[Array, Array]:
-    return dropped(x, key, rate), key
-
-
-def _dropped_backward(rate: float, key: Array, cotangent: Array) -> tuple[Array, None]:
-    return dropped(cotangent, key, rate), None
-
-
-dropped.defvjp(_dropped_forward, _dropped_backward)
 
 
 def random_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:

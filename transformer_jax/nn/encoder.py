@@ -10,14 +10,19 @@ from transformer_jax.nn.residual import Residual, final_norm
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward network, each inside its residual connection."""
+    """Self-attention, then the feed-forward network, each inside its residual connection.
+
+    `depth` is the number of layers of its stack.
+    """
 
     config: TransformerConfig
+    depth: int = 1
 
     def setup(self) -> None:
-        self.self_attention = MultiHeadAttention(self.config)
+        num_sublayers = 2 * self.depth
+        self.self_attention = MultiHeadAttention(self.config, num_sublayers)
         self.self_attention_residual = Residual(self.config)
-        self.feed_forward = FeedForward(self.config)
+        self.feed_forward = FeedForward(self.config, num_sublayers)
         self.feed_forward_residual = Residual(self.config)
 
     def __call__(
@@ -38,7 +43,10 @@ class Encoder(nn.Module):
     num_layers: int
 
     def setup(self) -> None:
-        self.layers = [EncoderLayer(self.config, name=f"layer_{i}") for i in range(self.num_layers)]
+        self.layers = [
+            EncoderLayer(self.config, self.num_layers, name=f"layer_{i}")
+            for i in range(self.num_layers)
+        ]
         self.final_norm = final_norm(self.config)
 
     def __call__(

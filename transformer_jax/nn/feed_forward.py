@@ -20,16 +20,22 @@ class FeedForward(nn.Module):
 
     Gated (Shazeer 2020): FFN(x) = (activation(x Wg + bg) * (x W1 + b1)) W2 + b2. The third matrix
     makes it half as large again; with 2/3 of d_ff it has as many parameters as without.
+
+    Attributes:
+      config: of the model.
+      num_sublayers: of the stack that it stands in, by which initialization "gpt2" scales W2.
     """
 
     config: TransformerConfig
+    num_sublayers: int = 1
 
     def setup(self) -> None:
         c = self.config
         self.inner = Linear((c.d_model,), (c.d_ff,), True, c.dtype, c.kernel_std)
         if c.gated_feed_forward:
             self.gate = Linear((c.d_model,), (c.d_ff,), True, c.dtype, c.kernel_std)
-        self.outer = Linear((c.d_ff,), (c.d_model,), True, c.dtype, c.residual_std)
+        std = c.residual_std(self.num_sublayers)
+        self.outer = Linear((c.d_ff,), (c.d_model,), True, c.dtype, std)
         self.activation = ACTIVATIONS.find(c.activation)
         self.dropout = Dropout(c.feed_forward_dropout_rate)
 

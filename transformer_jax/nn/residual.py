@@ -14,11 +14,12 @@ from transformer_jax.registry import Registry
 NORMS: Registry[Callable[[], nn.Module]] = Registry(
     "model.norm",
     {
-        "layer": lambda: nn.LayerNorm(epsilon=1e-6),  # Ba et al. 2016
+        "layer": lambda: nn.LayerNorm(epsilon=1e-6, use_fast_variance=False),  # Ba et al. 2016
         "rms": lambda: nn.RMSNorm(epsilon=1e-6),  # Zhang and Sennrich 2019
     },
 )
-"""Norms over the last axis, in float32. RMSNorm neither centers nor shifts."""
+"""Norms over the last axis, in float32. RMSNorm neither centers nor shifts. The variance is that of
+x - mean(x); as mean(x^2) - mean(x)^2 it loses digits where the mean is large."""
 
 
 class Residual(nn.Module):

@@ -3,14 +3,22 @@
 from collections.abc import Sequence
 
 
-def classification_scores(predicted: Sequence[str], expected: Sequence[str]) -> dict[str, float]:
+def classification_scores(
+    predicted: Sequence[str], expected: Sequence[str], labels: Sequence[str]
+) -> dict[str, float]:
     """Scores of one label an example, shares of 1 like every accuracy here.
+
+    Args:
+      predicted, expected: the labels of each example.
+      labels: all that there are, whether they occur or not.
 
     Returns:
       "accuracy": share of the labels that are right. "f1": harmonic mean of precision and recall;
-      with two labels in all, of the one that sorts last (1 of 0 and 1), else the unweighted mean
-      over the labels. "matthews": correlation of predicted and expected (Matthews 1975; for more
-      than two labels Gorodkin 2004), from -1 to 1; 0 where either has one label only.
+      of two labels that of the positive one, else the unweighted mean over all, 0 for one that does
+      not occur. Positive is x of x and not_x, as entailment in GLUE's RTE and QNLI, and otherwise
+      the label that sorts last, as 1 of 0 and 1. "matthews": correlation of predicted and expected
+      (Matthews 1975; for more than two labels Gorodkin 2004), from -1 to 1; 0 where either has one
+      label only.
 
     Raises:
       ValueError: there are none, or not as many of one as of the other.
@@ -23,12 +31,16 @@ def classification_scores(predicted: Sequence[str], expected: Sequence[str]) -> 
     if not expected:
         raise ValueError("there are no labels to score")
     predicted, expected = list(predicted), list(expected)
-    labels = sorted({*predicted, *expected})
-    scored = labels[-1:] if len(labels) == 2 else labels
+    scored = [_positive(labels)] if len(labels) == 2 else list(labels)
     f1 = f1_score(expected, predicted, labels=scored, average="macro", zero_division=0.0)
-    matthews = matthews_corrcoef(expected, predicted) if len(labels) > 1 else 0.0  # would warn
+    occurring = {*predicted, *expected}
+    matthews = matthews_corrcoef(expected, predicted) if len(occurring) > 1 else 0.0  # would warn
     return {
         "accuracy": float(accuracy_score(expected, predicted)),
         "f1": float(f1),
         "matthews": float(matthews),
     }
+
+
+def _positive(labels: Sequence[str]) -> str:
+    return next((label for label in labels if f"not_{label}" in labels), max(labels))

@@ -128,7 +128,9 @@ class Classification:
         ranked = self._rank(params, [_parts(example) for example in examples], decode)
         outputs = [labels[0] for labels in ranked]
         expected = [example["label"] for example in examples]
-        return classification_scores([output.text for output in outputs], expected), outputs
+        labels = self.tokenizers.labels("label").names
+        scores = classification_scores([output.text for output in outputs], expected, labels)
+        return scores, outputs
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import logging
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, ClassVar
@@ -107,8 +108,15 @@ class LanguageModeling:
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss and perplexity of a token; and what compares models with other tokenizers: bits a
-        byte, and perplexity of a word (white space separates words, a line's end is one more)."""
+        byte, and perplexity of a word (white space separates words, a line's end is one more).
+
+        These two are left out where the tokenizer loses text, such as line ends or unknown words:
+        what is not predicted would count as predicted for nothing.
+        """
         texts = [example["text"] for example in examples]
+        tokenizer = self.tokenizers.text("text")
+        if any(tokenizer.decode(tokenizer.encode(text)) != text for text in texts):
+            return metrics_of(sums)
         words = sum(len(text.split()) + text.count("\n") for text in texts)
         size = sum(len(text.encode()) for text in texts)
         return metrics_of(sums) | {
@@ -126,7 +134,8 @@ class LanguageModeling:
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
         """What follows each line, without the line: `decode.num_outputs` samples, likeliest first;
-        a score is the log-probability in nats.
+        a score is the log-probability in nats, of all tokens up to the end or to the one that
+        completes a text of `decode.stop`.
 
         A prompt of more tokens than the context is continued from its last half a context, with a
         warning that names its line.
@@ -165,10 +174,15 @@ class LanguageModeling:
     ) -> Iterator[None]:
         stops = _stops(decode)
 
-        def is_complete(output: Output) -> bool:
-            return any(stop in self._whole(output) for stop in stops)
+        def needed(output: Output) -> int | None:
+            def stopped(count: int) -> bool:
+                text = self._continuation_text(output.prompt, output.tokens[:count])
+                return any(stop in text for stop in stops)
 
-        return self.continuation.draw(params, outputs, decode, is_complete)
+            length = len(output.tokens)
+            return bisect_left(range(length), True, key=stopped) if stopped(length) else None
+
+        return self.continuation.draw(params, outputs, decode, needed)
 
     def _prompt(self, line: str, number: int) -> list[int]:
         prompt = [EOS, *self.tokenizers.text("text").encode(line)]
@@ -183,17 +197,16 @@ class LanguageModeling:
             )
         return prompt
 
-    def _whole(self, output: Output) -> str:
-        """All that was drawn, as text."""
+    def _continuation_text(self, prompt: list[int], tokens: list[int]) -> str:
+        """What was drawn behind a prompt, as text."""
         decode = self.tokenizers.text("text").decode
         # Decoded behind the prompt: alone, a first piece would lose the space before it.
-        prompt = decode(output.prompt)
-        text = decode([*output.prompt, *output.tokens])
-        return text[len(prompt) :] if text.startswith(prompt) else decode(output.tokens)
+        before, text = decode(prompt), decode([*prompt, *tokens])
+        return text[len(before) :] if text.startswith(before) else decode(tokens)
 
     def _text(self, output: Output, decode: DecodeConfig) -> str:
         """What was drawn, up to the first of the texts that stop it."""
-        text = self._whole(output)
+        text = self._continuation_text(output.prompt, output.tokens)
         return text[: min((text.find(s) for s in _stops(decode) if s in text), default=len(text))]
 
     @functools.cached_property

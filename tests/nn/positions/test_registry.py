@@ -8,7 +8,17 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import POSITIONS, check_reach, encoding_class
 
 CONFIG = TransformerConfig(d_model=16, num_heads=4, max_length=9)
-NAMES = ["none", "sinusoidal", "learned", "relative", "t5", "deberta", "rotary", "alibi"]
+NAMES = [
+    "none",
+    "sinusoidal",
+    "learned",
+    "relative",
+    "t5",
+    "deberta",
+    "deberta_hf",
+    "rotary",
+    "alibi",
+]
 
 
 def test_the_registry():

@@ -91,10 +91,12 @@ def test_shaws_keys_and_values(random_params):
     np.testing.assert_allclose(module.apply(variables, X), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("positions", ["deberta", "deberta_hf"])
 @pytest.mark.parametrize("clip", [CLIP, 50])
-def test_debertas_three_terms(random_params, clip):
-    """He et al. (2021), equations 2 to 4; 50 is more than there are tokens."""
-    config = attention("deberta").config
+def test_debertas_three_terms(random_params, clip, positions):
+    """He et al. (2021), equations 2 to 4; 50 is more than there are tokens. Hugging Face takes the
+    distance from query to key in the third term too."""
+    config = attention(positions).config
     module = Layer(TransformerConfig(**{**vars(config), "max_distance": clip}))
     variables = random_params(module, X)
     params = variables["params"]
@@ -109,7 +111,8 @@ def test_debertas_three_terms(random_params, clip):
         return 2 * clip - 1 if distance >= clip else distance + clip
 
     def logit(b, h, t, s):
-        query_of_distance = table[delta(b, s, t)] @ relation["query"]["kernel"][:, h]
+        of_key = delta(b, s, t) if positions == "deberta" else delta(b, t, s)
+        query_of_distance = table[of_key] @ relation["query"]["kernel"][:, h]
         key_of_distance = table[delta(b, t, s)] @ relation["key"]["kernel"][:, h // 2]
         content = q(b, h, t) @ k(b, h, s)
         content_to_position = q(b, h, t) @ key_of_distance

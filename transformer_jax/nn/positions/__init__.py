@@ -9,7 +9,11 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions.absolute import LearnedPositions, SinusoidalPositions
 from transformer_jax.nn.positions.base import PositionEncoding
 from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets
-from transformer_jax.nn.positions.relative import DisentangledPositions, RelativePositions
+from transformer_jax.nn.positions.relative import (
+    DisentangledPositions,
+    DisentangledPositionsOfQueries,
+    RelativePositions,
+)
 from transformer_jax.nn.positions.rotary import RotaryPositions
 from transformer_jax.registry import Registry
 
@@ -22,6 +26,7 @@ POSITIONS: Registry[type[PositionEncoding]] = Registry(
         "relative": RelativePositions,
         "t5": T5Buckets,
         "deberta": DisentangledPositions,
+        "deberta_hf": DisentangledPositionsOfQueries,
         "rotary": RotaryPositions,
         "alibi": LinearBiases,
     },

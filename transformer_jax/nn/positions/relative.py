@@ -7,6 +7,7 @@ keys, D model, K key size of a head, V value size of a head.
 
 import math
 from functools import partial
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -87,9 +88,14 @@ class DisentangledPositions(PositionEncoding):
     The layers of a stack share 2k vectors for distances, clipped to `max_distance` k, 512 in the
     paper, and project them each by its own matrices. With three terms the scale is
     1 / sqrt(3 d_k).
+
+    Attributes:
+      turned: whether the third term takes the distance as the key sees it, delta(j, i), as the
+        paper writes it.
     """
 
     layer_part = DistanceProjections
+    turned: ClassVar[bool] = True
 
     def setup(self) -> None:
         self.clip = self.config.max_distance or 512
@@ -111,15 +117,23 @@ class DisentangledPositions(PositionEncoding):
         reach = min(self.clip, key.shape[1])  # no two positions of a row are farther apart
         vectors = self.table[self.clip - reach : self.clip + reach]
         distance_query, distance_key = layer_part(vectors)
-        backward = inputs.distance  # delta(j, i) of the paper; delta(i, j) is its negative
-        rows = jnp.clip(-backward, -reach, reach - 1) + reach
-        backward_rows = jnp.clip(backward, -reach, reach - 1) + reach
+        of_query = -inputs.distance  # delta(i, j) of the paper; delta(j, i) is its negative
+        of_key = -of_query if self.turned else of_query
+        rows, key_rows = (
+            jnp.clip(distance, -reach, reach - 1) + reach for distance in (of_query, of_key)
+        )
         dtype, scale = product_dtype(self.config.dtype), math.sqrt(query.shape[-1])
         to_distance = _products(query / scale, distance_key, dtype)
         from_distance = _products_of_keys(key, distance_query / (math.sqrt(3) * scale), dtype)
         return spread(to_distance, rows) + jnp.swapaxes(
-            spread(from_distance, jnp.swapaxes(backward_rows, 1, 2)), 2, 3
+            spread(from_distance, jnp.swapaxes(key_rows, 1, 2)), 2, 3
         )
+
+
+class DisentangledPositionsOfQueries(DisentangledPositions):
+    """The same with delta(i, j) in the third term too, as Hugging Face's DeBERTa computes it."""
+
+    turned = False
 
 
 def _products(

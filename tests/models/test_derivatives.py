@@ -1,0 +1,58 @@
+"""Forward-mode derivatives of every architecture: Hessian-vector products, with dropout."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.test_parts import CONFIG
+from tests.models.texts import PACKED
+from transformer_jax.losses import cross_entropy
+from transformer_jax.models.apply import apply
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_only import EncoderOnly
+
+INPUTS = {
+    EncoderDecoder: (*PACKED, *PACKED),
+    DecoderOnly: PACKED,
+    EncoderOnly: (*PACKED, np.array([[1, 4, 6]])),
+}
+
+
+@pytest.mark.parametrize("model_class", INPUTS)
+def test_a_hessian_vector_product_is_the_change_of_the_gradient(model_class):
+    """And the first derivative along the vector is the gradient times the vector."""
+    smooth = dataclasses.replace(CONFIG, activation="gelu", dropout_rate=0.2)
+    model, inputs = model_class(smooth), INPUTS[model_class]
+    params = jax.jit(model.init)(jax.random.key(0), *inputs)["params"]
+
+    def loss(params):
+        logits = apply(model, params, *inputs, rng=jax.random.key(1))
+        labels = jnp.arange(logits.shape[1])[None] % logits.shape[2]
+        return cross_entropy(logits, labels, 0.1).sum()
+
+    rng = np.random.default_rng(0)
+    vector = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), params)
+    gradient = jax.jit(jax.grad(loss))
+
+    @jax.jit
+    def along_the_vector(params):
+        found = jax.jvp(jax.value_and_grad(loss), (params,), (vector,))
+        return found[1]
+
+    slope, product = along_the_vector(params)
+    assert slope == pytest.approx(dot(gradient(params), vector), rel=1e-4)
+
+    def gradient_at(step):
+        return gradient(jax.tree.map(lambda x, v: x + step * v, params, vector))
+
+    change = jax.tree.map(lambda a, b: (a - b) / 2e-3, gradient_at(1e-3), gradient_at(-1e-3))
+    error = jax.tree.map(jnp.subtract, product, change)
+    assert dot(error, error) < 1e-3 * dot(change, change)
+
+
+def dot(a, b):
+    return float(sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b))))
