@@ -255,19 +255,6 @@ def test_an_error_that_is_not_the_systems_is_no_fault_of_the_user(api):
         main(["train", "--config=configs/quickstart.py", "--workdir=runs/broken"])
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError("9 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 TiB")]
-)
-def test_what_memory_has_no_room_for_is_one_line(api, capsys, error):
-    def load(*_args, **_options):
-        raise error
-
-    api.load = load
-    assert main(["evaluate", "--workdir=w"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: out of memory: ") and "9 TiB" in told
-
-
 def test_what_is_left_of_a_failed_save_is_quiet(monkeypatch):
     told, handlers = [], list(logging.getLogger().handlers)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)

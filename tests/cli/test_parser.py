@@ -81,8 +81,6 @@ def test_a_dry_run_needs_no_workdir():
         ("train --config=a.py --workdir=w --distributed --seeds=2", "does not go with --seeds"),
         ("plot --workdir=w --config.seed=1", "plot takes no --config.seed"),
         ("score --workdir=w --source=a --target=b --max_length=9", "unknown flag --max_length"),
-        ("predict --workdir=w --num_outputs=2147483648", "is not a positive whole number below"),
-        (f"predict --workdir=w --max_length={'9' * 5000}", f"'{'9' * 60}...' is not a positive"),
         ("predict --workdir", "argument --workdir: expected one argument"),
     ],
 )

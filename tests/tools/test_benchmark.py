@@ -5,7 +5,6 @@ import json
 import jax
 import pytest
 
-from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 from transformer_jax.tools import benchmark
 
@@ -50,16 +49,3 @@ def test_the_search(tiny_config):
     assert (report["beam_size"], report["weights"]) == (3, "int8")
     assert report["tokens_per_s"] == pytest.approx(1e3 * 2 * 4 / report["step_ms"], rel=0.02)
     assert report["flops_per_s"] is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "beam_size", "told"),
-    [
-        ({}, 999, "beam_size is 999; the target vocabulary has 800 pieces"),
-        ({"decode.num_outputs": 9}, None, "num_outputs is 9; it must be at most beam_size 4"),
-        ({"decode.search": "greedy"}, 2, "the config's search does not read beam_size"),
-    ],
-)
-def test_a_search_that_cannot_be_made_is_refused(tiny_config, changes, beam_size, told):
-    with pytest.raises(UserError, match=told):
-        benchmark.decode(tiny_config(changes), batch_size=2, beam_size=beam_size)

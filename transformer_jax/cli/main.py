@@ -66,10 +66,6 @@ def _status_of(error: Exception) -> int:
         case OSError() if error.errno is not None:  # the system's: rights, room, a failing disk
             where = "" if error.filename is None else f"{error.filename}: "
             return _fail(f"{where}{error.strerror}")
-        case MemoryError():
-            return _fail(f"out of memory: {error}")
-        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # XLA's
-            return _fail(f"out of memory: {error}")
     raise error
 
 

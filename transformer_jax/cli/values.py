@@ -3,29 +3,19 @@
 import argparse
 import re
 
-_DIGITS = 19  # as many as 2^63 has
-_MOST = 2**31 - 1  # in arrays, sizes are int32
-
 
 def positive(text: str) -> int:
-    """A whole number from 1 to 2^31 - 1."""
-    if not 1 <= (number := _whole(text)) <= _MOST:
-        raise argparse.ArgumentTypeError(
-            f"{_shown(text)} is not a positive whole number below 2^31"
-        )
-    return number
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
 
 
 def natural(text: str) -> int:
-    """A whole number from 0 to 2^31 - 1."""
-    if not 0 <= (number := _whole(text)) <= _MOST:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a whole number from 0 to 2^31 - 1")
-    return number
-
-
-def _whole(text: str) -> int:
-    """The number; -1 for any other text, and for more digits than any number here has."""
-    return int(text) if text.isdecimal() and len(text) <= _DIGITS else -1
+    """A whole number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+    return int(text)
 
 
 def pattern(text: str) -> str:
@@ -41,17 +31,11 @@ def checkpoint(text: str) -> str | int:
     """latest, best or the number of a step."""
     if text in ("latest", "best"):
         return text
-    if (step := _whole(text)) < 0:
-        told = f"{_shown(text)} is not latest, best or the number of a step"
-        raise argparse.ArgumentTypeError(told)
-    return step
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not latest, best or the number of a step")
+    return int(text)
 
 
 def names(text: str) -> list[str]:
     """Names with commas between them."""
     return [name for name in text.split(",") if name]
-
-
-def _shown(text: str) -> str:
-    """A value in a message, which stays one line that can be read."""
-    return repr(text if len(text) <= 60 else f"{text[:60]}...")

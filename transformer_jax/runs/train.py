@@ -23,6 +23,7 @@ from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import (
     Settings,
     check_same_run,
+    check_trainable,
     load_json,
     read_settings,
     save_json,
@@ -67,7 +68,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     use_compilation_cache()
     workdir = workdir_path(workdir)
     named = load_modules(modules, workdir)
-    settings = read_settings(config)
+    settings = check_trainable(config)
     examples = open_split(settings.data, "train")
     checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
     checkpoints.provenance |= provenance.of_training(examples)

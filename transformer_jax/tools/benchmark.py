@@ -13,16 +13,17 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
-from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.nn.products import product_dtype
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.mesh import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, read_settings
+from transformer_jax.runs.room import require_room
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import BOS, NUM_SPECIALS
+from transformer_jax.training.profiling import step_products
 
 _WARM_UP = 3
 
@@ -59,11 +60,14 @@ def train(
             f"--batch_size {batch_size} does not divide among {row_shards(engine.mesh)} devices"
         )
     lengths = _row_lengths(task, source_length, target_length)
+    shapes = build.batch_shapes(lengths, batch_size)
+    largest = step_products(task, abstract.params, shapes).largest
+    require_room(settings, abstract, engine, largest)
     highest = dict.fromkeys(lengths, settings.tokenizer.vocab_size)
     highest |= dict.fromkeys(build.task_kind(settings).labels, NUM_SPECIALS + 1)
     batch = _random_batch(lengths, batch_size, highest)
     start = time.perf_counter()
-    step = engine.compile(train_step, abstract, build.batch_shapes(lengths, batch_size))
+    step = engine.compile(train_step, abstract, shapes)
     executable = step.executable
     compile_s = time.perf_counter() - start
 
@@ -97,17 +101,21 @@ def decode(
       steps: searches to take the median of.
 
     Raises:
-      UserError: the config's task is not translation, or it cannot be searched in this way.
+      UserError: the config's task is not translation.
     """
     settings, task = _task(config)
     if not isinstance(task, Translation):
         raise UserError(
             "benchmark decode: times a search, so the config's task must be translation"
         )
-    options = _search_options(settings.decode, beam_size, batch_size)
-    longest_output = dataclasses.replace(options, max_extra_length=output_length)
-    task.search.check(source_length, longest_output)
     params = jax.jit(task.init)(jax.random.key(settings.seed))
+    options = dataclasses.replace(
+        settings.decode,
+        beam_size=beam_size or settings.decode.beam_size,
+        batch_size=batch_size,
+        max_extra_length=output_length,
+    )
+    task.search.check(source_length, options)
     params = weights_as(options.weights, params)
     size = {"source": settings.tokenizer.vocab_size}
     arrays = {
@@ -127,18 +135,6 @@ def decode(
     # XLA counts the body of a loop once, however often it runs.
     search_settings = {"beam_size": options.beam_size, "weights": options.weights}
     return search_settings | report | {"flops_per_s": None}
-
-
-def _search_options(decode: DecodeConfig, beam_size: int | None, batch_size: int) -> DecodeConfig:
-    given: dict[str, Any] = {"batch_size": batch_size}
-    given |= {"beam_size": beam_size} if beam_size else {}
-    try:
-        options = dataclasses.replace(decode, **given)
-    except ValueError as error:
-        raise UserError(f"benchmark decode: {error}") from error
-    if ignored := options.ignored(given):
-        raise UserError(f"benchmark decode: the config's search does not read {ignored[0]}")
-    return options
 
 
 def _task(config: ConfigDict) -> tuple[Settings, Any]:

@@ -46,6 +46,7 @@ class RelativePositions(PositionEncoding):
     Distances are clipped to `max_distance` k, 16 in the paper's base model.
     """
 
+    reads = ("model.max_distance",)
     layer_part = DistanceTables
 
     def logit_bias(
@@ -89,6 +90,7 @@ class DisentangledPositions(PositionEncoding):
     1 / sqrt(3 d_k).
     """
 
+    reads = ("model.max_distance",)
     layer_part = DistanceProjections
 
     def setup(self) -> None:
