@@ -51,7 +51,9 @@ config = tj.config("configs/quickstart.py", {"model.d_model": 64, "optimizer.cli
 ```
 
 A name that does not exist is refused, with the nearest one that does; so is a value of another
-type. From the shell, `none`, `true` and `false` are written so, and numbers as `3e-4` or `10_000`.
+type, a number out of its range, and a value that does nothing because
+what the config chooses elsewhere does not read it (`model.num_layers` of an encoder-decoder). From
+the shell, `none`, `true` and `false` are written so, and numbers as `3e-4` or `10_000`.
 
 **Defaults** depend on the task and on the architecture. Each of these stands above the one before:
 the defaults in the tables, those of the task (which may choose the architecture), those of the
@@ -64,7 +66,7 @@ This page is written by `docs/write_configuration.py` from the dataclasses in th
 RESUMING = """\
 **Going on with a run.** `train` on a workdir that holds a run goes on from its last checkpoint. A
 run keeps {fixed}; another value there is refused, except that `data.dir` may change and
-`train.num_steps` may grow. {free} may change at any time.
+`train.num_steps`, and with it `optimizer.decay_steps`, may grow. {free} may change at any time.
 """
 
 

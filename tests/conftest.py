@@ -30,6 +30,7 @@ jaxtyping.install_import_hook(
 import transformer_jax as tj  # noqa: E402
 from transformer_jax.data.config import DataConfig  # noqa: E402
 from transformer_jax.data.sources import open_split  # noqa: E402
+from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
 from transformer_jax.runtime import platform  # noqa: E402
 
 # Tracing makes objects by the million, few of them in cycles.
@@ -58,6 +59,10 @@ TINY = {
     "logging.every_steps": 5,
 }
 """What makes the quick start's config a run of seconds; all else in it stays as it is."""
+OF_PAIRS = ["model.num_encoder_layers", "model.num_decoder_layers", "eval.num_examples"]
+OF_PAIRS += ["data.max_source_length", "data.max_target_length"]
+OF_PAIRS += [f"data.{split}_{side}" for split in PAIRS for side in ("source", "target")]
+"""What `TINY` and the quick start set and other tasks do not read."""
 
 
 def pytest_addoption(parser):
@@ -146,6 +151,7 @@ def tiny_language_model(tiny):
         "model.num_layers": 1,
         "tokenizer.kind": "char",
         "tokenizer.vocab_size": 100,
+        **{name: DEFAULTS[name] for name in OF_PAIRS},
         "data.name": "text",
         "data.train_text": tiny["data.train_source"],
         "data.valid_text": tiny["data.valid_source"],
@@ -159,7 +165,15 @@ def tiny_language_model(tiny):
 @pytest.fixture(scope="session")
 def tiny_config(tiny):
     """`tiny_config({"section.field": value})`: the quick start's config, shrunk and changed."""
-    return lambda changes=None: tj.config(QUICKSTART, tiny | (changes or {}))
+
+    def config(changes=None):
+        changes = changes or {}
+        task, others = changes.get("task.name", "translation"), []
+        if task not in ("translation", "seq2seq"):
+            others = [*OF_PAIRS, *(["decode.max_extra_length"] * (task != "language_modeling"))]
+        return tj.config(QUICKSTART, tiny | {name: DEFAULTS[name] for name in others} | changes)
+
+    return config
 
 
 @pytest.fixture(scope="session")

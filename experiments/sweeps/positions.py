@@ -9,6 +9,8 @@ much larger than GPT-2's small initial embeddings; a further row has the paper's
 scaled embeddings.
 """
 
+from transformer_jax.nn.config import TransformerConfig
+
 ENCODINGS = ("none", "learned", "sinusoidal", "relative", "t5", "deberta", "rotary", "alibi")
 PAPER = {"model.initialization": "xavier", "model.scale_embeddings": True}
 TRAINED = 64
@@ -17,7 +19,7 @@ TRAINED = 64
 def get_sweep():
     base = {
         "data.max_length": TRAINED,
-        "model.max_length": TRAINED,
+        "model.max_length": TransformerConfig.max_length,
         "model.num_layers": 2,
         "train.num_steps": 600,
         "optimizer.decay_steps": 600,
@@ -25,6 +27,7 @@ def get_sweep():
         "checkpoint.every_steps": 600,
     }
     rows = {name: {"model.positions": name} for name in ENCODINGS}
+    rows["learned"]["model.max_length"] = TRAINED
     rows["sinusoidal, scaled embeddings"] = {"model.positions": "sinusoidal"} | PAPER
     return dict(
         config="configs/tiny_shakespeare_cpu.py",

@@ -25,8 +25,11 @@ def task_of(tiny_config):
     return make
 
 
+SEPARATE = {"tokenizer.joint": False, "model.tie_embeddings": "target"}
+
+
 def test_tokenizers_are_trained_once_and_then_those_of_the_workdir(tiny_config, tmp_path):
-    settings = read_settings(tiny_config({"tokenizer.vocab_size": 60, "tokenizer.joint": False}))
+    settings = read_settings(tiny_config(SEPARATE | {"tokenizer.vocab_size": 60}))
     examples = [{"source": "the dog sees a cat", "target": "der Hund sieht eine Katze"}] * 3
     pairs = open_split(DataConfig(synthetic_size=50), "train")
     trained = build.build_tokenizers(settings, tmp_path / "tokenizer", pairs)

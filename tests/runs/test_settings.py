@@ -21,7 +21,7 @@ def test_overrides_are_values_or_texts(path):
         "train.num_steps": "10_000",
         "optimizer.learning_rate": "2",
         "optimizer.epsilon": "1e-8",
-        "tokenizer.joint": "false",
+        "train.remat": "true",
         "data.name": "parallel_text",
         "model.attention_bias": "none",
         "seed": "7",
@@ -31,7 +31,7 @@ def test_overrides_are_values_or_texts(path):
     assert settings.train.num_steps == 10_000
     assert (settings.optimizer.learning_rate, settings.optimizer.epsilon) == (2.0, 1e-8)
     assert type(settings.optimizer.learning_rate) is float
-    assert settings.tokenizer.joint is False
+    assert settings.train.remat is True
     assert (settings.data.name, settings.model.attention_bias) == ("parallel_text", "none")
     assert settings.seed == 7
 
@@ -42,13 +42,13 @@ def test_overrides_may_be_numbers_of_numpy(path):
         "optimizer.clip_norm": np.float32(1),
         "model.key_size": np.int64(24),
         "train.num_steps": np.int32(7),
-        "tokenizer.joint": np.bool_(False),
+        "train.remat": np.bool_(True),
     }
     settings = read_settings(load_config(path, overrides))
     assert (settings.optimizer.learning_rate, settings.optimizer.clip_norm) == (0.5, 1.0)
     assert (settings.model.key_size, settings.train.num_steps) == (24, 7)
     assert type(settings.model.key_size) is int
-    assert settings.tokenizer.joint is False
+    assert settings.train.remat is True
 
 
 @pytest.mark.parametrize(

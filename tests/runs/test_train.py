@@ -104,7 +104,7 @@ def test_decode_settings_may_be_given(trained):
     found = trained.n_best(LINES, num_outputs=3)
     assert [len(outputs) for outputs in found] == [3, 1, 3]
     assert found[0][0].score >= found[0][2].score
-    with pytest.raises(tj.UserError, match="decode: beam_size is 0; it must be at least 1"):
+    with pytest.raises(tj.UserError, match="decode: beam_size is 0; it must lie in"):
         trained.predict(LINES, beam_size=0)
     with pytest.raises(tj.UserError, match="decode: num_outputs is 5; it must be at most beam_siz"):
         trained.n_best(LINES, num_outputs=5)
@@ -202,7 +202,8 @@ def test_files_can_be_evaluated(workdir, tmp_path):
 def test_a_finished_run_says_so(workdir, trained, tiny_config, caplog):
     with caplog.at_level(logging.INFO, logger="transformer_jax"):
         run = tj.train(tiny_config(), workdir)
-    assert f"{workdir} has finished its 30 steps; raise train.num_steps for more" in caplog.messages
+    raised = "train.num_steps and optimizer.decay_steps"
+    assert f"{workdir} has finished its 30 steps; raise {raised} for more" in caplog.messages
     assert run.step == 30
     assert_same_arrays(run.params, trained.params)
 

@@ -31,23 +31,3 @@ def test_what_is_always_in_a_vocabulary_must_fit(kind, least):
 def test_coverage_outside_its_range(coverage):
     with pytest.raises(ValueError, match="character_coverage"):
         TokenizerConfig(character_coverage=coverage)
-
-
-@pytest.mark.parametrize(
-    ("kind", "field", "value"),
-    [
-        ("byte_bpe", "normalization", "identity"),
-        ("wordpiece", "normalization", "identity"),
-        ("word", "normalization", "identity"),
-        ("byte_bpe", "byte_fallback", True),
-        ("wordpiece", "byte_fallback", True),
-        ("char", "byte_fallback", True),
-        ("byte_bpe", "character_coverage", 0.99),
-        ("wordpiece", "character_coverage", 0.99),
-        ("byte_bpe", "lowercase", True),
-        ("bpe", "lowercase", True),
-    ],
-)
-def test_field_that_does_not_fit_the_kind(kind, field, value):
-    with pytest.raises(ValueError, match=f"^{field}.* asks for kind .*, not {kind}$"):
-        TokenizerConfig(kind, **{field: value})

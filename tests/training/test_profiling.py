@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.training.profiling import Profiler, product_flops, step_flops
+from transformer_jax.training.profiling import Profiler, products, step_products
 
 
 def traces(directory):
@@ -41,13 +41,13 @@ def test_no_steps_no_trace(tmp_path):
 
 def test_products_are_counted_with_their_loops():
     a, b = jnp.ones((3, 4)), jnp.ones((4, 5))
-    assert product_flops(jnp.dot, a, b) == 2 * 3 * 4 * 5
+    assert products(jnp.dot, a, b).flops == 2 * 3 * 4 * 5
 
     def repeated(a, b):
         return jax.lax.scan(lambda total, _: (total + jnp.exp(a @ b).sum(), None), 0.0, length=7)
 
-    assert product_flops(jax.jit(lambda a, b: repeated(a, b)[0]), a, b) == 7 * 2 * 3 * 4 * 5
-    assert product_flops(jnp.add, a, a) == 0
+    assert products(jax.jit(lambda a, b: repeated(a, b)[0]), a, b).flops == 7 * 2 * 3 * 4 * 5
+    assert products(jnp.add, a, a).flops == 0
 
 
 def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
@@ -58,10 +58,10 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     params = jax.eval_shape(task.init, jax.random.key(0))
     batch = build.batch_shapes(task.lengths, rows)
     loss = lambda params, batch: task.loss(params, batch, None)[0]  # noqa: E731
-    found = product_flops(jax.grad(loss), params, batch)
-    assert step_flops(task, params, batch) == found
+    found = products(jax.grad(loss), params, batch).flops
+    assert step_products(task, params, batch).flops == found
 
     attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff
     matrices = 3 * attention + 2 * feed_forward + vocab * d_model
-    products = 3 * 2 * 2 * length * d_model  # weights and values of three attentions, forward
-    assert found == rows * length * (6 * matrices + 3 * products)
+    weighing = 3 * 2 * 2 * length * d_model  # weights and values of three attentions, forward
+    assert found == rows * length * (6 * matrices + 3 * weighing)

@@ -4,7 +4,7 @@ A set opens as corpora: sequences of examples with random access, `len(corpus)` 
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,46 +45,69 @@ class SourceSet:
       open: (config, one of `splits`) -> the corpora of that split. Raises UserError where they
         cannot be read.
       splits: the names of the set's splits.
+      reads: fields of a config, "section.field", that it reads and other sets may do without; what
+        it does not read of theirs is refused where it is set. None: it reads all.
     """
 
     open: Callable[[DataConfig, str], Sequence[Corpus]]
     splits: tuple[str, ...] = ("train", "valid", "test")
+    reads: Collection[str] | None = None
 
 
 def _open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
     has_languages = config.source_language or config.target_language
+    for name in ("text_field", "label_field", "pair_field"):
+        if has_languages and getattr(config, name) is not None:
+            raise UserError(f"data.{name} is not read where tfds has languages; leave one out")
     return (tfds_translation if has_languages else tfds_text).open_split(config, split)
 
 
-def _pairs(open_split: Callable[..., Sequence[Corpus]], source: str, target: str) -> SourceSet:
-    """A set of translations in one of its directions."""
-    return SourceSet(partial(open_split, source_language=source, target_language=target))
+def _public(
+    open_split: Callable[..., Sequence[Corpus]], splits: Sequence[str] = (), **given: str
+) -> SourceSet:
+    """A public set whose files lie in a folder, or one part or direction of it."""
+    return SourceSet(partial(open_split, **given), tuple(splits) or SourceSet.splits, ("data.dir",))
 
+
+_PAIR_FILES = tuple(
+    f"data.{split}_{side}" for split in SourceSet.splits for side in ("source", "target")
+)
+_FILES = tuple(f"data.{split}_text" for split in SourceSet.splits)
+_TFDS = (
+    "tfds_name",
+    "source_language",
+    "target_language",
+    "text_field",
+    "label_field",
+    "pair_field",
+)
 
 SOURCES: Registry[SourceSet] = Registry(
     "data.name",
     {
-        "synthetic_en_de": SourceSet(embedded.open_split, embedded.SPLITS),
-        "parallel_text": SourceSet(open_parallel_text),
-        "seq2seq_tsv": SourceSet(partial(open_pairs, read=read_tsv)),
-        "json_lines": SourceSet(partial(open_pairs, read=read_json_lines)),
-        "multi30k_en_de": _pairs(multi30k.open_split, "en", "de"),
-        "multi30k_en_fr": _pairs(multi30k.open_split, "en", "fr"),
-        "tatoeba_de_en": _pairs(tatoeba.open_split, "de", "en"),
-        "tatoeba_en_de": _pairs(tatoeba.open_split, "en", "de"),
-        **{name: SourceSet(partial(scan.open_split, name=name)) for name in scan.SETS},
-        "text": SourceSet(documents.open_split),
-        "tiny_shakespeare": SourceSet(text_sets.open_tiny_shakespeare),
-        "wikitext2": SourceSet(text_sets.open_wikitext2),
-        "gutenberg": SourceSet(text_sets.open_gutenberg),
-        "labeled_tsv": SourceSet(partial(open_files, read=read_labeled_tsv)),
+        "synthetic_en_de": SourceSet(
+            embedded.open_split, embedded.SPLITS, ("data.synthetic_size", "data.synthetic_seed")
+        ),
+        "parallel_text": SourceSet(open_parallel_text, reads=_PAIR_FILES),
+        "seq2seq_tsv": SourceSet(partial(open_pairs, read=read_tsv), reads=_FILES),
+        "json_lines": SourceSet(partial(open_pairs, read=read_json_lines), reads=_FILES),
+        "multi30k_en_de": _public(multi30k.open_split, source_language="en", target_language="de"),
+        "multi30k_en_fr": _public(multi30k.open_split, source_language="en", target_language="fr"),
+        "tatoeba_de_en": _public(tatoeba.open_split, source_language="de", target_language="en"),
+        "tatoeba_en_de": _public(tatoeba.open_split, source_language="en", target_language="de"),
+        **{name: _public(scan.open_split, name=name) for name in scan.SETS},
+        "text": SourceSet(documents.open_split, reads=(*_FILES, "data.documents")),
+        "tiny_shakespeare": _public(text_sets.open_tiny_shakespeare),
+        "wikitext2": _public(text_sets.open_wikitext2),
+        "gutenberg": _public(text_sets.open_gutenberg),
+        "labeled_tsv": SourceSet(partial(open_files, read=read_labeled_tsv), reads=_FILES),
         **{
-            name: SourceSet(partial(glue.open_split, name=name), tuple(task.files))
+            name: _public(glue.open_split, tuple(task.files), name=name)
             for name, task in glue.TASKS.items()
         },
-        "tagged_words": SourceSet(partial(open_files, read=read_tagged_words)),
-        "pos_gum": SourceSet(gum.open_pos),
-        "tfds": SourceSet(_open_tfds),
+        "tagged_words": SourceSet(partial(open_files, read=read_tagged_words), reads=_FILES),
+        "pos_gum": _public(gum.open_pos),
+        "tfds": SourceSet(_open_tfds, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),
     },
 )
 
@@ -109,6 +132,8 @@ def open_split(config: DataConfig, split: str) -> Corpus:
     opened = [each.open(own, split) for each, own in zip(sets, configs, strict=True)]
     corpora = [corpus for of_one in opened for corpus in of_one]
     weights = config.corpus_weights()
+    if weights and len(corpora) == 1:
+        raise UserError(f"data.weights say nothing about the one corpus of {config.name}")
     if weights and len(weights) != len(corpora):
         raise UserError(
             f"data.weights are {len(weights)}, but {config.name} has {len(corpora)} corpora"

@@ -61,9 +61,11 @@ class DecodeConfig:
     def ignored(self, given: Collection[str]) -> list[str]:
         """Those of the fields `given` that are of another search than the one chosen; a search of
         the user's own may read any."""
-        name = self._search_name
-        known = set().union(*_READ_BY.values()) if name in _READ_BY else set()
-        return sorted(known.intersection(given) - _READ_BY.get(name, set()))
+        chosen = [SEARCHES.find(name) for name in self.searches]
+        if not all(isinstance(search, SearchKind) for search in chosen):
+            return []
+        read = {field for search in chosen for field in getattr(search, "reads", ())}
+        return [name for name in given if name in SEARCH_FIELDS and f"decode.{name}" not in read]
 
     @property
     def samples(self) -> bool:
@@ -72,22 +74,20 @@ class DecodeConfig:
 
     def make_search(self) -> Search:
         """The strategy that `search` names; ValueError where it refuses a setting."""
-        return SEARCHES.find(self._search_name)(self)
+        return SEARCHES.find(self.searches[0])(self)
 
     @property
-    def _search_name(self) -> str:
-        return self.search or ("sample" if self.samples else "beam")
+    def searches(self) -> list[str]:
+        """As `searches_of`."""
+        return searches_of(self.search, self.temperature, self.beam_size)
 
 
-_READ_BY: dict[str, set[str]] = {
-    "beam": {"beam_size", "alpha"},
-    "greedy": set(),
-    "sample": {"temperature", "top_k", "top_p", "seed"},
-}
-"""The fields that only some searches read, by the search."""
-
-SEARCH_FIELDS = ("search", *sorted(set().union(*_READ_BY.values())), "max_extra_length")
-"""The fields of the section `decode` that a search goes by."""
+def searches_of(search: str | None, temperature: float | None, beam_size: int) -> list[str]:
+    """The search that these fields choose, and greedy search beside beam search with a single
+    hypothesis, as which language models take it."""
+    if search is not None or temperature is not None:
+        return [search or "sample"]
+    return ["beam", "greedy"] if beam_size == 1 else ["beam"]
 
 
 class TokenIds(TypedDict):
@@ -133,12 +133,39 @@ def _refuse_sampling(decode: DecodeConfig) -> None:
         raise ValueError(f"temperature is for sampling, and search is {decode.search!r}")
 
 
+@dataclasses.dataclass(frozen=True)
+class SearchKind:
+    """A search that says which fields of the section, "decode.field", it reads of those that other
+    searches do without."""
+
+    make: Callable[[DecodeConfig], Search]
+    reads: Collection[str]
+
+    def __call__(self, decode: DecodeConfig) -> Search:
+        return self.make(decode)
+
+
+_BEAM, _GREEDY = ("decode.beam_size", "decode.alpha"), ("decode.repetition_penalty",)
+_SAMPLE = ("decode.temperature", "decode.top_k", "decode.top_p", "decode.seed", *_GREEDY)
+
 SEARCHES: Registry[Callable[[DecodeConfig], Search]] = Registry(
-    "decode.search", {"beam": _beam, "greedy": _greedy, "sample": _sample}
+    "decode.search",
+    {
+        "beam": SearchKind(_beam, _BEAM),
+        "greedy": SearchKind(_greedy, _GREEDY),
+        "sample": SearchKind(_sample, _SAMPLE),
+    },
 )
 """What makes the search of each name from the section `decode`.
 
 A function of yours returns a `decoding.Search`, which serves models with an encoder; language
-models ask for a `decoding.StepwiseSearch` too. Let it raise ValueError for settings that the search
-would ignore.
+models ask for a `decoding.StepwiseSearch` too. As a `SearchKind` it says what it reads, and the
+rest is refused; a plain function is taken to read all.
 """
+
+SEARCH_FIELDS = tuple(
+    field.name
+    for field in dataclasses.fields(DecodeConfig)
+    if f"decode.{field.name}" in {*_BEAM, *_GREEDY, *_SAMPLE}
+)
+"""The fields of the section `decode` that only some searches read."""

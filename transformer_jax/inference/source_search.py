@@ -5,6 +5,7 @@ B batch, S source, P prompt, L output length, V vocabulary, N = B x beams, n out
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models.apply import call
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
+from transformer_jax.nn.products import product_dtype
+from transformer_jax.runtime.memory import require_memory
 from transformer_jax.tokenization import BOS, EOS, PAD
 
 
@@ -79,11 +82,13 @@ class SourceSearch:
 
         Raises:
           UserError: the beam is larger than the target vocabulary or smaller than the number of
-            outputs, a setting is not for translation, or outputs may grow beyond the positions that
-            the model knows.
+            outputs, a setting is not for translation, outputs may grow beyond the positions that
+            the model knows, or what is kept of them cannot fit into memory.
         """
         config, search = self.model.config, decode.make_search()
+        outputs = decode.num_outputs
         if isinstance(search, BeamSearch):
+            outputs = search.beam_size
             _check_beams(search.beam_size, decode.num_outputs, config.target_vocab_size)
         if decode.stop or decode.repetition_penalty != 1:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
@@ -91,6 +96,13 @@ class SourceSearch:
             check_reach(config, longest + decode.max_extra_length)
         except ValueError as error:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
+        shape = (decode.batch_size, outputs, longest + decode.max_extra_length)
+        kept = config.key_value_heads * (config.d_k + config.d_v)
+        kept *= config.num_decoder_layers * product_dtype(config.dtype).itemsize
+        require_memory(
+            math.prod(shape) * kept,
+            "decode: the keys and values of {} sources, {} outputs and {} tokens".format(*shape),
+        )
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Wrapped:

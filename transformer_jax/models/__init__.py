@@ -1,4 +1,9 @@
-"""Models by the name that `model.architecture` gives: thin assemblies of `nn`."""
+"""Models by the name that `model.architecture` gives: thin assemblies of `nn`.
+
+A class may have `defaults`, {"section.field": value} of configs that name it, and `reads`, the
+fields that it reads and others may do without; what it does not read of theirs is refused where it
+is set. Without `reads` it is taken to read all.
+"""
 
 import flax.linen as nn
 

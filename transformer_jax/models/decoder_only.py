@@ -3,7 +3,7 @@
 B batch, T tokens, P prompt, D model, V vocabulary; N = B x samples while decoding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -36,6 +36,7 @@ class DecoderOnly(nn.Module):
     }
     """The options of GPT-2, which a config that names this architecture gets unless it says
     otherwise."""
+    reads: ClassVar[Collection[str]] = ("model.num_layers", "model.embedding_norm")
 
     def setup(self) -> None:
         c = self.config

@@ -3,7 +3,7 @@
 B batch, S source, T target, P prompt, D model, V vocabulary; N = B x beams while decoding.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -34,6 +34,7 @@ class EncoderDecoder(nn.Module):
     config: TransformerConfig
 
     defaults: ClassVar[Mapping[str, Any]] = {}
+    reads: ClassVar[Collection[str]] = ("model.num_encoder_layers", "model.num_decoder_layers")
 
     def setup(self) -> None:
         c = self.config

@@ -3,7 +3,7 @@
 B batch, T tokens, P predicted positions, D model, V vocabulary.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -37,6 +37,11 @@ class EncoderOnly(nn.Module):
     }
     """The options of BERT, which a config that names this architecture gets unless it says
     otherwise."""
+    reads: ClassVar[Collection[str]] = (
+        "model.num_layers",
+        "model.embedding_norm",
+        "model.num_token_types",
+    )
 
     def setup(self) -> None:
         c = self.config

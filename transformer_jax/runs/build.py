@@ -165,7 +165,7 @@ def build_training(
 ) -> tuple[Callable[[Any], Any], TrainStep, Callable[[Any], TrainState]]:
     """The schedule (updates done -> learning rate), the pure training step, and a function from a
     seed to the first state."""
-    schedule = make_schedule(settings.optimizer, settings.model.d_model)
+    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     optimizer = make_optimizer(settings.optimizer, schedule)
 
     layers = rematerialized_layers if settings.train.remat else contextlib.nullcontext

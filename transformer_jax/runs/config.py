@@ -18,13 +18,15 @@ from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config_file import run_config_file
+from transformer_jax.runs.effects import refuse_unread, unread_fields
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
 from transformer_jax.tasks import TASKS
+from transformer_jax.training.schedules import SCHEDULES
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
-"""What a run keeps for life, but for `data.dir` and a growing `train.num_steps`."""
+"""What a run keeps for life, but for `data.dir` and growing `train.num_steps`, `decay_steps`."""
 
 
 def load_config(
@@ -40,11 +42,39 @@ def load_config(
         named) or a value of the wrong type, in the file or in `overrides`; a module that fails.
     """
     load_modules(modules)
-    chosen = _flattened(run_config_file(path), str(path)) | parsed(overrides or {}, "override")
+    chosen = _checked(run_config_file(path), str(path)) | parsed(overrides or {}, "override")
     config = _to_config_dict(defaults_for(chosen) | chosen)
-    read_settings(config)
+    check_trainable(config)
     _require_modules(config)
     return config
+
+
+def check_trainable(config: ConfigDict) -> Settings:
+    """The settings of a config that is to be trained; `read_settings` will do for what was trained.
+
+    Raises:
+      UserError: as `read_settings`, or a field differs from its default and nothing reads it,
+        embeddings of two vocabularies would be one, or the last steps would have a rate of 0.
+    """
+    settings, values = read_settings(config), flattened(config)
+    own = defaults_for(values)
+    differ = [name for name in FIELDS if values[name] not in (own[name], DEFAULTS[name])]
+    refuse_unread(values, differ)
+    several = len(TASKS[settings.task.name].texts) > 1
+    if several and settings.model.tie_embeddings == "all" and not settings.tokenizer.joint:
+        raise UserError(
+            "config.model.tie_embeddings 'all' shares one embedding among all sides, and with "
+            "config.tokenizer.joint false each has a vocabulary of its own: set tie_embeddings to "
+            "'target' or 'none'"
+        )
+    optimizer, num_steps = settings.optimizer, settings.train.num_steps
+    end = optimizer.decay_steps or num_steps
+    if SCHEDULES[optimizer.schedule].decays and num_steps > end:
+        raise UserError(
+            f"config.train.num_steps is {num_steps}, but optimizer.schedule {optimizer.schedule!r} "
+            f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too"
+        )
+    return settings
 
 
 def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +108,7 @@ def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
 
 def complete_config(given: Mapping[str, Any], where: str) -> ConfigDict:
     """The dataclasses' defaults with the values of `given`, {section: {field: value}}, set."""
-    return _to_config_dict(DEFAULTS | _flattened(given, where))
+    return _to_config_dict(DEFAULTS | _checked(given, where))
 
 
 def read_settings(config: ConfigDict) -> Settings:
@@ -129,10 +159,14 @@ def save_json(config: ConfigDict, path: Path) -> None:
 
 def check_same_run(config: ConfigDict, kept: ConfigDict, workdir: Path) -> None:
     """Raises UserError, naming the first difference, unless `config` is that of `workdir`'s run."""
-    for name in FIELDS:
-        old, new = _get(kept, name), _get(config, name)
+    before, now = flattened(kept), flattened(config)
+    idle = unread_fields(before)  # earlier versions let them be set
+    for name in [name for name in FIELDS if name not in idle]:
+        old, new = before[name], now[name]
         fixed = name.partition(".")[0] in FIXED and name != "data.dir"
         grows = name == "train.num_steps" and new > old
+        if name == "optimizer.decay_steps":
+            grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])
         if fixed and old != new and not grows:
             raise UserError(
                 f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
@@ -164,6 +198,11 @@ def _to_config_dict(values: Mapping[str, Any]) -> ConfigDict:
     return config
 
 
+def flattened(config: ConfigDict) -> dict[str, Any]:
+    """The values of all fields, {"section.field": value}."""
+    return {name: _get(config, name) for name in FIELDS}
+
+
 def _get(config: ConfigDict, name: str) -> Any:
     section, _, field = name.partition(".")
     return config[section][field] if field else config[section]
@@ -176,7 +215,7 @@ def _set(config: ConfigDict, name: str, value: Any) -> None:
         target[field or section] = value
 
 
-def _flattened(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
+def _checked(given: Mapping[Any, Any], where: str) -> dict[str, Any]:
     """{section: {field: value}} as {"section.field": value}, each value checked."""
     flat: dict[str, Any] = {}
     for section, values in given.items():

@@ -14,10 +14,11 @@ from transformer_jax.logs.run_log import Log
 from transformer_jax.parallel.engines import Engine
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
+from transformer_jax.runs.room import require_room
 from transformer_jax.runs.workdir import PROFILE
 from transformer_jax.tasks.interface import Task
 from transformer_jax.training.loop import Every, Loop
-from transformer_jax.training.profiling import Profiler, step_flops, utilization
+from transformer_jax.training.profiling import Profiler, step_products, utilization
 from transformer_jax.training.state import TrainState
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     batches = trainable.batches(rows)
     abstract = trainable.abstract_state(init_state)
     batch = build.batch_shapes(task.lengths, rows)
+    model = step_products(task, jax.eval_shape(init_state, settings.seed).params, batch)
+    require_room(settings, abstract, engine, model.largest)
     every, num_steps, workdir = _every(settings), settings.train.num_steps, trainable.workdir
     start, state, evaluate_start = 0, None, False
     if checkpoints.latest_step() is not None:
@@ -90,16 +93,15 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
         evaluate_start = every.evaluates(start, num_steps)
         evaluate_start = evaluate_start and not trainable.has_record(start, "valid")
         if start >= num_steps and not evaluate_start:
-            told = "%s has finished its %d steps; raise train.num_steps for more"
-            logger.info(told, workdir, start)
+            told = "%s has finished its %d steps; raise train.num_steps%s for more"
+            too = " and optimizer.decay_steps" if settings.optimizer.decay_steps else ""
+            logger.info(told, workdir, start, too)
             return state
     evaluate = trainable.validation()  # before any step: it refuses what it could not evaluate
     step = engine.compile(train_step, abstract, batch)  # beside what follows
     if state is None:
         state = trainable.first_state(init_state, abstract)
     batches.start()
-    params = jax.eval_shape(init_state, settings.seed).params
-    flops = engine.num_replicas * step_flops(task, params, batch)
     with trainable.log(start) as log:
         loop = Loop(
             train_step=step,
@@ -109,7 +111,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
             checkpoints=checkpoints,
             evaluate=evaluate,
             learning_rate=trainable.learning_rate(jax.jit(schedule)),
-            utilization=utilization(flops, settings.model.dtype, step),
+            utilization=utilization(engine.num_replicas * model.flops, settings.model.dtype, step),
             profiler=Profiler(workdir / PROFILE, start + 1, settings.logging.profile_steps),
             every=every,
         )

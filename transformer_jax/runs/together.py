@@ -16,6 +16,7 @@ from transformer_jax.runs.config import (
     FIXED,
     Settings,
     check_same_run,
+    check_trainable,
     load_json,
     override,
     read_settings,
@@ -76,7 +77,7 @@ def train_together(
     _check_alike(members)
     common, first = workdir_within(workdir, TOGETHER), next(iter(configs.values()))
     folders = {name: workdir_within(workdir, name) for name in configs}
-    settings = read_settings(first)
+    settings = check_trainable(first)
     examples = open_split(settings.data, "train")
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
     checkpoints.provenance |= provenance.of_training(examples)

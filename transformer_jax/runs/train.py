@@ -24,7 +24,7 @@ from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import (
     Settings,
-    read_settings,
+    check_trainable,
 )
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.modules import Modules, load_modules
@@ -66,7 +66,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     workdir = workdir_path(workdir)
 
     def opened() -> tuple[Any, Statement]:
-        named, settings = load_modules(modules, workdir), read_settings(config)
+        named, settings = load_modules(modules, workdir), check_trainable(config)
         examples = open_split(settings.data, "train")
         rests_on = provenance.of_training(examples)
         return (named, settings, examples, rests_on), rests_on | _origin(settings)

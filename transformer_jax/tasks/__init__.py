@@ -24,7 +24,6 @@ _GPT_DEFAULTS: dict[str, Any] = {
     "optimizer.schedule": "cosine",
     "optimizer.learning_rate": 6e-4,
     "optimizer.warmup_steps": 2000,
-    "optimizer.decay_steps": 100_000,
     "optimizer.weight_decay": 0.1,
     "optimizer.beta2": 0.95,
     "optimizer.epsilon": 1e-8,
@@ -39,7 +38,6 @@ _BERT_DEFAULTS: dict[str, Any] = {
     "optimizer.schedule": "linear",
     "optimizer.learning_rate": 1e-4,
     "optimizer.warmup_steps": 10_000,
-    "optimizer.decay_steps": 100_000,
     "optimizer.weight_decay": 0.01,
     "optimizer.beta2": 0.999,
     "optimizer.epsilon": 1e-6,
@@ -50,28 +48,54 @@ _FINE_TUNING_DEFAULTS: dict[str, Any] = {
     **_BERT_DEFAULTS,
     "optimizer.learning_rate": 5e-5,
     "optimizer.warmup_steps": 500,
-    "optimizer.decay_steps": 10_000,
     "train.num_steps": 10_000,
 }
 """Likewise (appendix A.3)."""
 
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
+_TIES, _SMOOTHING, _SCORED = "model.tie_embeddings", "train.label_smoothing", "eval.num_examples"
+_LENGTH = "data.max_length"
+
+
+def _decode(task: type[Any]) -> list[str]:
+    return [f"decode.{name}" for name in task.predicts_by]
+
+
+_OF_PAIRS = (
+    *("data.max_source_length", "data.max_target_length", "tokenizer.joint", "task.metric"),
+    *(_TIES, _SMOOTHING, _SCORED, *_decode(Translation)),
+)
+
 TASKS: Registry[TaskKind] = Registry(
     "task.name",
     {
-        "translation": TaskKind(Translation.build, _PAIRS, metric="bleu", metrics=_TOKEN_METRICS),
+        "translation": TaskKind(
+            Translation.build, _PAIRS, metric="bleu", metrics=_TOKEN_METRICS, reads=_OF_PAIRS
+        ),
         "seq2seq": TaskKind(
-            Translation.build, _PAIRS, metric="exact_match", metrics=_TOKEN_METRICS
+            Translation.build, _PAIRS, metric="exact_match", metrics=_TOKEN_METRICS, reads=_OF_PAIRS
         ),
         "language_modeling": TaskKind(
             LanguageModeling.build,
             _TEXT,
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
+            reads=(_LENGTH, "data.packing", _TIES, _SMOOTHING, *_decode(LanguageModeling)),
         ),
         "masked_lm": TaskKind(
-            MaskedLanguageModeling.build, _TEXT, defaults=_BERT_DEFAULTS, metrics=_TOKEN_METRICS
+            MaskedLanguageModeling.build,
+            _TEXT,
+            defaults=_BERT_DEFAULTS,
+            metrics=_TOKEN_METRICS,
+            reads=(
+                _LENGTH,
+                "data.packing",
+                _TIES,
+                "task.mask_rate",
+                "task.whole_words",
+                *_decode(MaskedLanguageModeling),
+            ),
         ),
         "classification": TaskKind(
             Classification.build,
@@ -79,6 +103,7 @@ TASKS: Registry[TaskKind] = Registry(
             {"label": lambda label: [label]},
             _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
             metrics=("loss", "accuracy", "f1", "matthews", "num_examples"),
+            reads=(_LENGTH, _SMOOTHING, _SCORED, *_decode(Classification)),
         ),
         "tagging": TaskKind(
             Tagging.build,
@@ -86,6 +111,7 @@ TASKS: Registry[TaskKind] = Registry(
             {"tags": str.split},
             _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
             metrics=("loss", "accuracy", "words", "num_examples"),
+            reads=(_LENGTH, _SMOOTHING, _SCORED, *_decode(Tagging)),
         ),
     },
 )

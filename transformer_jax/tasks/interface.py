@@ -206,6 +206,8 @@ class TaskKind:
       metric: the entry of `scoring.METRICS` that compares its outputs; None: it compares no texts.
       metrics: names of all numbers that a validation records, but for those of `metric`; empty
         where they are not known beforehand.
+      reads: fields of a config, "section.field", that it reads and other tasks may do without; what
+        it does not read of theirs is refused where it is set. None: it reads all.
     """
 
     build: Callable[[TaskParts], Task]
@@ -214,3 +216,4 @@ class TaskKind:
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metric: str | None = None
     metrics: tuple[str, ...] = ()
+    reads: Collection[str] | None = None

@@ -55,7 +55,7 @@ class LanguageModeling:
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "alpha"),
-        *("repetition_penalty", "stop", "num_outputs", "batch_size"),
+        *("search", "max_extra_length", "stop", "num_outputs", "batch_size"),
     )
     evaluates_by: ClassVar[Sequence[str]] = ()
 

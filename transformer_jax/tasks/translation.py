@@ -52,8 +52,11 @@ class Translation:
     label_smoothing: float
     best_by: str = "bleu"
     read: ClassVar[Sequence[str]] = ("source", "target")
-    predicts_by: ClassVar[Sequence[str]] = (*SEARCH_FIELDS, "num_outputs", "batch_size")
-    evaluates_by: ClassVar[Sequence[str]] = (*SEARCH_FIELDS, "batch_size")
+    evaluates_by: ClassVar[Sequence[str]] = (
+        *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
+        *("search", "max_extra_length", "batch_size"),
+    )
+    predicts_by: ClassVar[Sequence[str]] = (*evaluates_by, "num_outputs")
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """The section `tokenizer` of a config, and the registry of what its field `kind` may name."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -9,9 +8,6 @@ from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.registry import Registry
 from transformer_jax.tokenization.specials import NUM_SPECIALS
 from transformer_jax.tokenization.tokenizer import Tokenizer
-
-_OPTIONS = ("character_coverage", "byte_fallback", "normalization", "lowercase")
-"""Fields of the section that only some kinds read."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +21,8 @@ class TokenizerKind:
       load: that content -> the tokenizer. Raises ValueError where it is damaged. It must execute
         nothing that the content says, as a workdir may come from anywhere.
       suffix: ends the file's name, as ".model". Kinds that share a suffix share `load`.
-      options: the fields that it reads among `character_coverage`, `byte_fallback`, `normalization`
-        and `lowercase`; others that are set are refused.
+      reads: fields of a config, "section.field", that it reads and other kinds may do without; what
+        it does not read of theirs is refused where it is set. None: it reads all.
       least_vocab_size: the smallest vocabulary.
       keeps_white_space: whether white space is text like any other, whatever `normalization` is.
     """
@@ -34,7 +30,7 @@ class TokenizerKind:
     train: "Callable[[TokenizerConfig, Sequence[str], str], bytes]"
     load: Callable[[bytes], Tokenizer]
     suffix: str
-    options: tuple[str, ...] = ()
+    reads: Collection[str] | None = None
     least_vocab_size: int = NUM_SPECIALS + 1
     keeps_white_space: bool = False
 
@@ -66,8 +62,8 @@ class TokenizerConfig:
       lowercase: whether text loses case and accents, as for BERT's uncased models. For "wordpiece".
 
     Raises:
-      ValueError: an unknown kind, a vocabulary without room for what is always in it, a coverage
-        outside [0.98, 1], or a field that the kind does not read.
+      ValueError: an unknown kind, a value out of range, or a vocabulary without room for what is
+        always in it.
     """
 
     kind: str = "bpe"
@@ -86,11 +82,6 @@ class TokenizerConfig:
                 f"vocab_size {self.vocab_size} is too small: with kind {self.kind} "
                 f"use {kind.least_vocab_size} or more"
             )
-        for field in dataclasses.fields(self):
-            is_set = getattr(self, field.name) != field.default
-            if field.name in _OPTIONS and is_set and field.name not in kind.options:
-                fit = [name for name, kind in TOKENIZERS.items() if field.name in kind.options]
-                raise ValueError(f"{field.name} asks for kind {', '.join(fit)}, not {self.kind}")
 
     @property
     def keeps_white_space(self) -> bool:

@@ -14,16 +14,18 @@ _sentencepiece = partial(
 )
 _hugging_face = partial(TokenizerKind, load=HuggingFaceTokenizer, suffix=".json")
 
-_SUBWORDS = _sentencepiece(options=("character_coverage", "normalization", "byte_fallback"))
+_COVERAGE, _NORMALIZATION = "tokenizer.character_coverage", "tokenizer.normalization"
+_SUBWORDS = _sentencepiece(reads=(_COVERAGE, _NORMALIZATION, "tokenizer.byte_fallback"))
 
 TOKENIZERS.register("bpe", _SUBWORDS)
 TOKENIZERS.register("unigram", _SUBWORDS)
-TOKENIZERS.register("char", _sentencepiece(options=("character_coverage", "normalization")))
-TOKENIZERS.register("word", _sentencepiece(options=("character_coverage",)))
+TOKENIZERS.register("char", _sentencepiece(reads=(_COVERAGE, _NORMALIZATION)))
+TOKENIZERS.register("word", _sentencepiece(reads=(_COVERAGE,)))
 TOKENIZERS.register(
     "byte_bpe",
     _hugging_face(
         train=train_byte_bpe,
+        reads=(),
         least_vocab_size=NUM_SPECIALS + 256,  # all bytes are in it
         keeps_white_space=True,
     ),
@@ -31,6 +33,8 @@ TOKENIZERS.register(
 TOKENIZERS.register(
     "wordpiece",
     _hugging_face(
-        train=train_wordpiece, options=("lowercase",), least_vocab_size=len(WORDPIECE_PIECES) + 1
+        train=train_wordpiece,
+        reads=("tokenizer.lowercase",),
+        least_vocab_size=len(WORDPIECE_PIECES) + 1,
     ),
 )

@@ -20,9 +20,11 @@ from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.mesh import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, read_settings
+from transformer_jax.runs.room import require_room
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import BOS, NUM_SPECIALS
+from transformer_jax.training.profiling import step_products
 
 _WARM_UP = 3
 
@@ -59,11 +61,14 @@ def train(
             f"--batch_size {batch_size} does not divide among {row_shards(engine.mesh)} devices"
         )
     lengths = _row_lengths(task, source_length, target_length)
+    shapes = build.batch_shapes(lengths, batch_size)
+    largest = step_products(task, abstract.params, shapes).largest
+    require_room(settings, abstract, engine, largest)
     highest = dict.fromkeys(lengths, settings.tokenizer.vocab_size)
     highest |= dict.fromkeys(build.task_kind(settings).labels, NUM_SPECIALS + 1)
     batch = _random_batch(lengths, batch_size, highest)
     start = time.perf_counter()
-    step = engine.compile(train_step, abstract, build.batch_shapes(lengths, batch_size))
+    step = engine.compile(train_step, abstract, shapes)
     executable = step.executable
     compile_s = time.perf_counter() - start
 

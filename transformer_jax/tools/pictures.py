@@ -45,7 +45,7 @@ def plot_config(config: ConfigDict, output: Path) -> None:
         encodings = _encodings(settings)
     except ValueError as error:
         raise UserError(f"config.model: {error}") from error
-    schedule = make_schedule(settings.optimizer, settings.model.d_model)
+    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     save_figure(draw_recipe(schedule, settings.train.num_steps, encodings), output)
 
 

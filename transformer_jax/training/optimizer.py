@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -11,7 +11,7 @@ import optax
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.parameters import parameter_at
-from transformer_jax.ranges import Range, Steps, check_fields
+from transformer_jax.ranges import Range, Steps, check_fields, shown
 from transformer_jax.registry import Registry
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 
@@ -33,7 +33,7 @@ class OptimizerConfig:
       schedule: entry of `schedules.SCHEDULES`; "transformer" is equation 3.
       learning_rate: the peak; for "transformer" a factor of equation 3, 1 in the paper.
       warmup_steps: updates until the peak.
-      decay_steps: updates until "linear" and "cosine" reach 0.
+      decay_steps: updates until "linear" and "cosine" reach 0; None: as many as the run has.
       weight_decay: decoupled, on matrices and tables alone (Loshchilov and Hutter 2019); "adam" has
         none, set name to "adamw".
       clip_norm: largest global norm of the gradient; None: no clipping.
@@ -51,7 +51,7 @@ class OptimizerConfig:
 
     name: str = "adam"
     schedule: str = "transformer"
-    learning_rate: Annotated[float, Range(1e-12, 1e4)] = 1.0
+    learning_rate: Annotated[float, Range(1e-12, 1e12)] = 1.0
     warmup_steps: Steps = 4000
     decay_steps: Steps | None = None
     weight_decay: Annotated[float, Range(0, 100)] = 0.0
@@ -64,17 +64,14 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        optimizer, schedule = OPTIMIZERS.find(self.name), SCHEDULES.find(self.schedule)
-        if schedule.decays and (self.decay_steps or 0) <= self.warmup_steps:
-            raise ValueError(f"schedule {self.schedule!r} asks for decay_steps beyond warmup_steps")
+        if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
+            ends = f"decay_steps is {self.decay_steps}"
+            raise ValueError(f"{ends}; it must go beyond warmup_steps {self.warmup_steps}")
         try:
             re.compile(self.frozen or "")
-        except re.error as error:
-            raise ValueError(
-                f"frozen is {self.frozen!r}, no regular expression: {error}"
-            ) from error
-        if self.weight_decay and not optimizer.decays:
-            raise ValueError("weight_decay asks for name 'adamw'")
+        except (re.error, RecursionError, OverflowError) as error:
+            refusal = f"frozen is {shown(self.frozen)}, no regular expression: {error}"
+            raise ValueError(refusal) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,12 +80,13 @@ class OptimizerKind:
 
     Attributes:
       scale: the config's section -> the transformations before weight decay is added.
-      decays: whether `weight_decay` may be set.
+      reads: fields of a config, "section.field", that it reads and others may do without; what it
+        does not read of theirs is refused where it is set. None: it reads all.
       rescale: the transformations after weight decay is added.
     """
 
     scale: Callable[[OptimizerConfig], Transformations]
-    decays: bool = True
+    reads: Collection[str] | None = None
     rescale: Transformations = ()
 
 
@@ -160,20 +158,23 @@ def _matrices(params: Params) -> Params:
     return _map_with_path(axes, params)
 
 
+_MOMENTS = _BETA1, _BETA2, _EPSILON = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
+_DECAY = "optimizer.weight_decay"
+
 OPTIMIZERS: Registry[OptimizerKind] = Registry(
     "optimizer.name",
     {
-        "adam": OptimizerKind(_adam, decays=False),
-        "adamw": OptimizerKind(_adam),
-        "nadam": OptimizerKind(_nadam),
-        "adafactor": OptimizerKind(_adafactor),
-        "sgd": OptimizerKind(_sgd),
-        "adagrad": OptimizerKind(_adagrad),
-        "rmsprop": OptimizerKind(_rmsprop),
+        "adam": OptimizerKind(_adam, _MOMENTS),
+        "adamw": OptimizerKind(_adam, (*_MOMENTS, _DECAY)),
+        "nadam": OptimizerKind(_nadam, (*_MOMENTS, _DECAY)),
+        "adafactor": OptimizerKind(_adafactor, (_DECAY,)),
+        "sgd": OptimizerKind(_sgd, (_BETA1, _DECAY)),
+        "adagrad": OptimizerKind(_adagrad, (_EPSILON, _DECAY)),
+        "rmsprop": OptimizerKind(_rmsprop, (_BETA2, _EPSILON, _DECAY)),
         # Updates are relative to the size of the parameter (You et al. 2020).
-        "lamb": OptimizerKind(_adam, rescale=(optax.scale_by_trust_ratio(),)),
-        "lion": OptimizerKind(_lion),
-        "muon": OptimizerKind(_muon),
+        "lamb": OptimizerKind(_adam, (*_MOMENTS, _DECAY), rescale=(optax.scale_by_trust_ratio(),)),
+        "lion": OptimizerKind(_lion, (_BETA1, _BETA2, _DECAY)),
+        "muon": OptimizerKind(_muon, (*_MOMENTS, _DECAY)),
     },
 )
 """What `optimizer.name` may name.
@@ -185,12 +186,12 @@ Example:
 """
 
 
-def make_schedule(config: OptimizerConfig, d_model: int) -> optax.Schedule:
-    """The learning rate as a function of the updates done."""
+def make_schedule(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
+    """The learning rate as a function of the updates done, in a run of `num_steps`."""
     options = ScheduleOptions(
         learning_rate=config.learning_rate,
         warmup_steps=config.warmup_steps,
-        decay_steps=config.decay_steps or 0,
+        decay_steps=config.decay_steps or max(num_steps, config.warmup_steps + 1),
         d_model=d_model,
     )
     return SCHEDULES.find(config.schedule).make(options)

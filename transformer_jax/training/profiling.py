@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 from jax.extend.core import Jaxpr, Literal, Var, jaxprs_in_params
@@ -55,8 +55,20 @@ class Profiler:
             logger.info("the trace of %d steps is in %s", self._end - self._begin, self._directory)
 
 
-def product_flops(function: Callable[..., Any], *abstract: Any) -> int:
-    """Multiplications and additions in the matrix products of one call.
+class Products(NamedTuple):
+    """The matrix products of a program.
+
+    Attributes:
+      flops: multiplications and additions of all.
+      largest: bytes of the largest result.
+    """
+
+    flops: int
+    largest: int
+
+
+def products(function: Callable[..., Any], *abstract: Any) -> Products:
+    """The matrix products of one call.
 
     Args:
       function: of arrays; its loops have a known length.
@@ -65,26 +77,28 @@ def product_flops(function: Callable[..., Any], *abstract: Any) -> int:
     return _count(jax.make_jaxpr(function)(*abstract).jaxpr)
 
 
-def _count(jaxpr: Jaxpr) -> int:
-    total = 0
+def _count(jaxpr: Jaxpr) -> Products:
+    flops, largest = 0, 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            sizes = _shape(equation.invars[0])
-            inner = math.prod(sizes[axis] for axis in contracted)
-            total += 2 * inner * math.prod(_shape(equation.outvars[0]))
+            sizes = _array(equation.invars[0]).shape
+            result = _array(equation.outvars[0])
+            flops += 2 * math.prod(sizes[axis] for axis in contracted) * math.prod(result.shape)
+            largest = max(largest, math.prod(result.shape) * result.dtype.itemsize)
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        total += times * sum(map(_count, jaxprs_in_params(equation.params)))
-    return total
+        for inner in map(_count, jaxprs_in_params(equation.params)):
+            flops, largest = flops + times * inner.flops, max(largest, inner.largest)
+    return Products(flops, largest)
 
 
-def _shape(variable: Var | Literal) -> tuple[int, ...]:
-    return cast(jax.core.ShapedArray, variable.aval).shape
+def _array(variable: Var | Literal) -> jax.core.ShapedArray:
+    return cast(jax.core.ShapedArray, variable.aval)
 
 
-def step_flops(task: Task, params: Any, batch: Any) -> int:
-    """FLOPs of the model in a training step: for each product of the forward pass, the backward
-    pass has two of its size, one for each operand.
+def step_products(task: Task, params: Any, batch: Any) -> Products:
+    """The model's products in a training step, with the largest of the forward pass: for each of
+    its products, the backward pass has two of its size, one for each operand.
 
     Args:
       task: with its model.
@@ -95,7 +109,8 @@ def step_flops(task: Task, params: Any, batch: Any) -> int:
     def loss(params: Any, batch: Any) -> Any:
         return task.loss(params, batch, None)
 
-    return 3 * product_flops(loss, params, batch)
+    forward = products(loss, params, batch)
+    return Products(3 * forward.flops, forward.largest)
 
 
 def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float], dict[str, float]]:

@@ -1,7 +1,7 @@
 """Learning rates as functions of the updates done, from 0 (section 5.3)."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import jax
 import jax.numpy as jnp
@@ -60,7 +60,7 @@ class ScheduleOptions:
     Attributes:
       learning_rate: the peak; for `transformer` the factor of equation 3.
       warmup_steps: updates until the peak.
-      decay_steps: updates until the end of the decay; 0 if the config gives none.
+      decay_steps: updates until the end of the decay, more than `warmup_steps`.
       d_model: width of the model.
     """
 
@@ -76,11 +76,16 @@ class ScheduleKind:
 
     Attributes:
       make: options -> the learning rate as a function of the updates done.
-      decays: whether it ends at `decay_steps`, which the config must then give.
+      decays: whether it ends at `decay_steps`, after which nothing is learned.
     """
 
     make: Callable[[ScheduleOptions], optax.Schedule]
     decays: bool = False
+
+    @property
+    def reads(self) -> Collection[str]:
+        """The fields that other schedules may do without."""
+        return ("optimizer.decay_steps",) if self.decays else ()
 
 
 SCHEDULES: Registry[ScheduleKind] = Registry(

@@ -23,6 +23,8 @@ class LearnedPositions(PositionEncoding):
     Positions beyond, as padding may have, take the last vector: see `positions.check_reach`.
     """
 
+    reads = ("model.max_length",)
+
     @classmethod
     def reach(cls, config: TransformerConfig) -> float:
         """The rows of the table."""

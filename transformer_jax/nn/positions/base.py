@@ -5,6 +5,7 @@ value size of a head.
 """
 
 import math
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 import flax.linen as nn
@@ -23,6 +24,8 @@ class PositionEncoding(nn.Module):
     Attributes:
       config: of the model.
       causal: whether queries see only themselves and what is before them, as in a decoder.
+      reads: the fields of a config, "section.field", that other positions may do without and these
+        read; others that are set are refused.
       layer_part: a module of the config that each self-attention holds for the encoding, with
         parameters of its own; None: there is none.
     """
@@ -30,6 +33,7 @@ class PositionEncoding(nn.Module):
     config: TransformerConfig
     causal: bool = False
 
+    reads: ClassVar[Collection[str]] = ()
     layer_part: ClassVar[type[nn.Module] | None] = None
 
     @classmethod

@@ -39,6 +39,7 @@ class T5Buckets(PositionEncoding):
     1 / sqrt(d_k), which T5 leaves to its initial values.
     """
 
+    reads = ("model.max_distance",)
     num_buckets = 32
 
     def setup(self) -> None:

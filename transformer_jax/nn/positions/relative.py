@@ -47,6 +47,7 @@ class RelativePositions(PositionEncoding):
     Distances are clipped to `max_distance` k, 16 in the paper's base model.
     """
 
+    reads = ("model.max_distance",)
     layer_part = DistanceTables
 
     def logit_bias(
@@ -94,6 +95,7 @@ class DisentangledPositions(PositionEncoding):
         paper writes it.
     """
 
+    reads = ("model.max_distance",)
     layer_part = DistanceProjections
     turned: ClassVar[bool] = True
 

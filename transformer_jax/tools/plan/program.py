@@ -23,7 +23,7 @@ from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tools.plan.meshes import Sizes
-from transformer_jax.training.profiling import step_flops
+from transformer_jax.training.profiling import step_products
 
 _NO_ROOM = "RESOURCE_EXHAUSTED"
 
@@ -84,7 +84,7 @@ def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
             held={"parameters": _held(state.params)}
             | {"optimizer": _held((state.opt_state, state.live))}
             | {"batch": sum(x.size * 4 for x in batch.values()) // engine.row_shards},
-            flops=step_flops(task, state.params, batch),
+            flops=step_products(task, state.params, batch).flops,
             tokens=rows * read,
         )
 

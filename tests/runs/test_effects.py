@@ -1,0 +1,64 @@
+"""What is accepted has an effect: fields that nothing reads are refused, with what does not."""
+
+import pytest
+
+from transformer_jax.runs.config import load_config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"model.embedding_norm": True},
+            "config.model.embedding_norm is True, but model.architecture 'encoder_decoder' does "
+            "not read it (decoder_only, encoder_only would); leave it out",
+        ),
+        ({"model.num_token_types": 2}, "'encoder_decoder' does not read it (encoder_only would)"),
+        ({"model.num_layers": 2}, "'encoder_decoder' does not read it"),
+        ({"model.max_length": 64}, "model.positions 'sinusoidal' does not read it (learned would)"),
+        ({"model.max_distance": 8}, "model.positions 'sinusoidal' does not read it (relative, t5,"),
+        ({"task.mask_rate": 0.3}, "task.name 'translation' does not read it (masked_lm would)"),
+        ({"data.max_length": 64}, "task.name 'translation' does not read it"),
+        ({"data.packing": "apart"}, "task.name 'translation' does not read it"),
+        ({"data.dir": "/x"}, "data.name 'synthetic_en_de' does not read it (multi30k_en_de, "),
+        ({"data.name": "scan_simple,text", "data.tfds_name": "x"}, "data.name 'scan_simple,text'"),
+        ({"tokenizer.lowercase": True}, "tokenizer.kind 'bpe' does not read it (wordpiece would)"),
+        ({"optimizer.weight_decay": 0.1}, "optimizer.name 'adam' does not read it (adamw, nadam,"),
+        ({"optimizer.name": "sgd", "optimizer.beta2": 0.9}, "optimizer.name 'sgd' does not read"),
+        ({"optimizer.decay_steps": 9999}, "optimizer.schedule 'transformer' does not read it"),
+        ({"decode.seed": 1}, "decode.search none does not read it (sample would)"),
+        ({"decode.stop": "."}, "task.name 'translation' does not read it (language_modeling wou"),
+        ({"decode.temperature": 1.0, "decode.alpha": 1.0}, "decode.search none does not read it"),
+        (
+            {"tokenizer.joint": False},
+            "config.model.tie_embeddings 'all' shares one embedding among all sides, and with "
+            "config.tokenizer.joint false each has a vocabulary of its own",
+        ),
+        (
+            {"optimizer.schedule": "cosine", "optimizer.decay_steps": 5000},
+            "config.train.num_steps is 100000, but optimizer.schedule 'cosine' ends at a learning "
+            "rate of 0 after optimizer.decay_steps 5000",
+        ),
+    ],
+)
+def test_what_does_nothing_is_refused(message_of, path, changes, message):
+    assert message in message_of(load_config, path, changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model.num_layers": 6, "optimizer.weight_decay": 0.0},  # the defaults
+        {"model.positions": "learned", "model.max_length": 64},
+        {"data.name": "scan_simple,text", "data.dir": "/x", "data.train_text": "a"},
+        {"optimizer.name": "adamw", "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.9},
+        {"optimizer.schedule": "linear"},
+        {"decode.temperature": 1.0, "decode.top_k": 5, "decode.seed": 1},
+        {"task.name": "language_modeling", "decode.repetition_penalty": 1.2, "decode.stop": "|"},
+        {"task.name": "language_modeling", "optimizer.name": "sgd"},  # with the task's own beta2
+        {"task.name": "tagging", "model.architecture": "decoder_only", "data.max_length": 64},
+        {"tokenizer.joint": False, "model.tie_embeddings": "target"},
+    ],
+)
+def test_defaults_and_what_is_read_are_taken(path, changes):
+    load_config(path, changes)
