@@ -255,6 +255,21 @@ def test_an_error_that_is_not_the_systems_is_no_fault_of_the_user(api):
         main(["train", "--config=configs/quickstart.py", "--workdir=runs/broken"])
 
 
+def test_a_folder_that_is_gone_is_one_line(api, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    api.load = lambda *_args: os.getcwd()
+    assert main(["evaluate", "--workdir=w"]) == 2
+    assert capsys.readouterr().err == "error: the current folder is gone; go to another one\n"
+
+
+def test_a_long_value_does_not_make_a_long_line(capsys):
+    assert main(["evaluate", "--workdir=w", "9" * 99999]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: unexpected argument 999") and told.endswith("--FLAG=VALUE\n")
+    assert len(told) < 1100
+
+
 @pytest.mark.parametrize(
     "error", [MemoryError("9 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 TiB")]
 )

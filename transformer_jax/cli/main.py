@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 USER_ERROR = 2
 BROKEN_PIPE = 141
 
+_LONGEST = 1000  # characters of a message
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one verb: 0 once what it asks for is done, or 2 and one line on stderr where the user
@@ -64,6 +66,8 @@ def _status_of(error: Exception) -> int:
             return _fail(str(error))
         case BrokenPipeError():
             return BROKEN_PIPE
+        case FileNotFoundError() if error.filename is None:  # of os.getcwd alone
+            return _fail("the current folder is gone; go to another one")
         case OSError() if error.errno is not None:  # the system's: rights, room, a failing disk
             where = "" if error.filename is None else f"{error.filename}: "
             return _fail(f"{where}{error.strerror}")
@@ -101,5 +105,8 @@ def _keep_stdout_for_results() -> None:
 
 
 def _fail(message: str) -> int:
-    streams.tell(f"error: {' '.join(message.splitlines())}")
+    line = " ".join(message.splitlines())
+    if len(line) > _LONGEST:  # some value in it is
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    streams.tell(f"error: {line}")
     return USER_ERROR
