@@ -104,7 +104,7 @@ def test_decode_settings_may_be_given(trained):
     found = trained.n_best(LINES, num_outputs=3)
     assert [len(outputs) for outputs in found] == [3, 1, 3]
     assert found[0][0].score >= found[0][2].score
-    with pytest.raises(tj.UserError, match="decode: beam_size is 0; it must be at least 1"):
+    with pytest.raises(tj.UserError, match="decode: beam_size is 0; it must lie in"):
         trained.predict(LINES, beam_size=0)
     with pytest.raises(tj.UserError, match="decode: num_outputs is 5; it must be at most beam_siz"):
         trained.n_best(LINES, num_outputs=5)
