@@ -24,7 +24,8 @@ from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_wh
 from transformer_jax.tasks import TASKS
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
-"""What a run keeps for life, but for `data.dir` and a growing `train.num_steps`."""
+"""What a run keeps for life, but for `FREE` and a growing `train.num_steps`."""
+FREE = ("data.dir", "data.num_workers")
 
 
 def load_config(
@@ -131,7 +132,7 @@ def check_same_run(config: ConfigDict, kept: ConfigDict, workdir: Path) -> None:
     """Raises UserError, naming the first difference, unless `config` is that of `workdir`'s run."""
     for name in FIELDS:
         old, new = _get(kept, name), _get(config, name)
-        fixed = name.partition(".")[0] in FIXED and name != "data.dir"
+        fixed = name.partition(".")[0] in FIXED and name not in FREE
         grows = name == "train.num_steps" and new > old
         if fixed and old != new and not grows:
             raise UserError(

@@ -1,5 +1,6 @@
 """The training loop put together, for one run or for replicas of it."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -100,7 +101,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     batches.start()
     params = jax.eval_shape(init_state, settings.seed).params
     flops = engine.num_replicas * step_flops(task, params, batch)
-    with trainable.log(start) as log:
+    with trainable.log(start) as log, contextlib.closing(batches):
         loop = Loop(
             train_step=step,
             portable=engine.portable,
