@@ -14,7 +14,7 @@ from typing import Any
 
 from transformer_jax.models import MODELS
 from transformer_jax.runs.choices import CHOICES
-from transformer_jax.runs.config import FIXED
+from transformer_jax.runs.config import FIXED, FREE
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings
 from transformer_jax.tasks import TASKS
 
@@ -65,7 +65,7 @@ This page is written by `docs/write_configuration.py` from the dataclasses in th
 
 RESUMING = """\
 **Going on with a run.** `train` on a workdir that holds a run goes on from its last checkpoint. A
-run keeps {fixed}; another value there is refused, except that `data.dir` may change and
+run keeps {fixed}; another value there is refused, except that {movable} may change and
 `train.num_steps`, and with it `optimizer.decay_steps`, may grow. {free} may change at any time.
 """
 
@@ -73,7 +73,7 @@ run keeps {fixed}; another value there is refused, except that `data.dir` may ch
 def page() -> str:
     """The text of docs/configuration.md."""
     free = [name for name in SECTIONS if name not in FIXED]
-    resuming = RESUMING.format(fixed=_listed(FIXED), free=_listed(free))
+    resuming = RESUMING.format(fixed=_listed(FIXED), movable=_listed(FREE), free=_listed(free))
     parts = [INTRODUCTION, textwrap.fill(resuming, 100) + "\n", _overview()]
     return "\n".join([*parts, *map(_section, SECTIONS)])
 

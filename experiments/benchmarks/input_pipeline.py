@@ -1,9 +1,13 @@
-"""How many tokens a second the input pipeline delivers without a model.
+"""How many tokens a second the input pipeline delivers without a model, and what a token costs.
 
-    python experiments/benchmarks/input_pipeline.py --config=configs/multi30k_en_de.py --batches=200
+    python experiments/benchmarks/input_pipeline.py --config=configs/multi30k_en_de.py \\
+        --workers=0,1,2
 
 Trains the config's tokenizer, then reads, tokenizes and packs batches as training would, and drops
-them. Fields of the config are set as for `train`. Prints one JSON object; padding does not count.
+them: with a thread (0) and with worker processes in turn. Fields of the config are set as for
+`train`. Prints a JSON object for each number of workers; padding does not count. On a machine that
+does other work `cpu_s_per_million` says more than `tokens_per_s`: seconds of a core in the workers,
+and in this process, for a million tokens; both without the start, whose seconds stand beside.
 """
 
 import argparse
@@ -11,24 +15,28 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from multiprocessing import active_children
 from pathlib import Path
 
 import transformer_jax as tj
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import take_overrides
+from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.train import batches_of
 from transformer_jax.tokenization import load_tokenizers
 
-WARM_UP = 20  # batches; more than are packed ahead
+WARM_UP = 20  # batches at least; more than are packed ahead
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--config", required=True)
     parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--workers", default="0", help="numbers of worker processes, as 0,1,2")
+    parser.add_argument("--rounds", type=int, default=1, help="how often to measure each")
     words, fields = take_overrides(sys.argv[1:])
     args = parser.parse_args(words)
     log_to_stderr()
@@ -38,16 +46,70 @@ def main() -> int:
         build.build_tokenizers(settings, Path(folder) / "tokenizer", examples)
         tokenizers = load_tokenizers(Path(folder) / "tokenizer")
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-    batches = batches_of(settings, task, examples, build.batch_rows(settings, task))
-    for _ in range(WARM_UP):
+    prepared = task.prepare(examples, training=True)
+    for num_workers in [int(number) for number in args.workers.split(",")] * args.rounds:
+        start = time.perf_counter()
+        batches = train_batches(
+            prepared,
+            task.preprocess,
+            lengths=task.lengths,
+            rows=build.batch_rows(settings, task),
+            seed=settings.order_seed,
+            num_workers=num_workers,
+        )
         next(batches)
-    start, tokens = time.perf_counter(), 0
-    for _ in range(args.batches):
-        batch = next(batches)
-        tokens += sum(int((batch[f"{side}_segment_ids"] > 0).sum()) for side in task.read)
-    seconds = time.perf_counter() - start
-    print(json.dumps({"tokens_per_s": round(tokens / seconds), "tokens": tokens}))
+        found = {"workers": num_workers, "start_s": round(time.perf_counter() - start, 1)}
+        print(json.dumps(found | measured(batches, task.read, args.batches)), flush=True)
+        batches.close()
     return 0
+
+
+def measured(batches: TrainBatches, read: Sequence[str], count: int) -> dict[str, float]:
+    """Tokens a second, and seconds of a core for a million tokens.
+
+    Args:
+      batches: of which some are taken first, to a batch before which the pipeline had to pack: then
+        as much has been packed ahead as at the end.
+      read: the features whose tokens count.
+      count: batches to measure, or some more.
+    """
+    take(batches, read, WARM_UP)
+    take_to_packing(batches, read)
+    start, ours, theirs = time.perf_counter(), time.process_time(), workers_time()
+    tokens = take(batches, read, count) + take_to_packing(batches, read)
+    ours, theirs = time.process_time() - ours, workers_time() - theirs
+    return {
+        "tokens": tokens,
+        "tokens_per_s": round(tokens / (time.perf_counter() - start)),
+        "cpu_s_per_million": round(1e6 * theirs / tokens, 3),
+        "main_cpu_s_per_million": round(1e6 * ours / tokens, 3),
+    }
+
+
+def take(batches: TrainBatches, read: Sequence[str], count: int) -> int:
+    """The tokens of so many batches."""
+    return sum(
+        int((batch[f"{feature}_segment_ids"] > 0).sum())
+        for batch in (next(batches) for _ in range(count))
+        for feature in read
+    )
+
+
+def take_to_packing(batches: TrainBatches, read: Sequence[str]) -> int:
+    """The tokens of the batches up to the first of new groups."""
+    seen, tokens = batches.seen, 0
+    while batches.seen == seen:
+        tokens += take(batches, read, 1)
+    return tokens
+
+
+def workers_time() -> float:
+    """Seconds of a core that the worker processes have taken, by Linux's account of them."""
+    seconds = 0.0
+    for worker in active_children():
+        fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()
+        seconds += (int(fields[11]) + int(fields[12])) / 100  # user and system, in ticks
+    return seconds
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ random numbers; it returns what was done, in a few words. With `mend`, the check
 and checkpoints fit what was done, as one makes them who wants what is behind them to be read.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,8 @@ Damage = Callable[[Path, Path, random.Random], str]
 
 
 def files(run: Path) -> list[Path]:
-    """All that is read of a run, in an order that does not change; files of checkpoints are many,
-    so that the few others are chosen as often."""
-    found = sorted(path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
-    others = [path for path in found if "checkpoints" not in path.parts]
-    return found + others * (len(found) // max(len(others), 1))
+    """All that is read of a run."""
+    return evenly(path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def places(run: Path) -> list[Path]:
@@ -66,7 +64,15 @@ def places(run: Path) -> list[Path]:
         *(f"checkpoints/{newest + 1}", f"checkpoints/{newest + 1}.orbax-checkpoint-tmp"),
         *(f"predictions/valid-{newest + 1}.jsonl", f"predictions/train.source-{newest}.jsonl"),
     ]
-    return sorted({*run.rglob("*"), *(run / name for name in written)})
+    return evenly({*run.rglob("*"), *(run / name for name in written)})
+
+
+def evenly(paths: Iterable[Path]) -> list[Path]:
+    """The paths in an order that does not change, those outside of `checkpoints/`, which are few,
+    so often that they are chosen as often."""
+    found = sorted(paths)
+    others = [path for path in found if "checkpoints" not in path.parts]
+    return found + others * (len(found) // max(len(others), 1))
 
 
 def linked(run: Path, outside: Path, draw: random.Random) -> str:
@@ -310,7 +316,7 @@ def change(content: Any, draw: random.Random) -> str:
         if not (isinstance(inner[key], dict | list) and inner[key]) or draw.random() < 0.15:
             break
         inner = inner[key]
-    value = draw.choice(VALUES)
+    value = copy.deepcopy(draw.choice(VALUES))
     match draw.randrange(4):
         case 0:
             del inner[key]

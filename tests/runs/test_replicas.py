@@ -130,9 +130,11 @@ def test_a_replica_goes_on_alone(three, together, alone, tmp_path):
 
 
 def test_one_that_diverges_leaves_the_others_also_where_they_share_the_data(
-    three, together, tmp_path
+    three, together, tmp_path, monkeypatch
 ):
     """In the order of seed 1, whose run so is the one that was."""
+    # No learning rate that a config may have is sure to diverge so soon.
+    monkeypatch.setattr("transformer_jax.training.optimizer.check_fields", lambda fields: None)
     short = {"train__num_steps": 3, "eval__every_steps": 3, "data__order_seed": 1}
     sane = changed(three["seed_1"], **short)
     mad = changed(sane, seed=0, optimizer__learning_rate=1e12)

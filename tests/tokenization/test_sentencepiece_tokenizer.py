@@ -2,12 +2,21 @@
 
 import io
 import pickle
+import random
 
 import numpy as np
 import pytest
 import sentencepiece
 
-from transformer_jax.tokenization import BOS, EOS, PAD, UNK, SentencePieceTokenizer, TokenizerConfig
+from transformer_jax.tokenization import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    SentencePieceTokenizer,
+    TokenizerConfig,
+    sentencepiece_tokenizer,
+)
 from transformer_jax.tokenization.training import train_model
 
 TEXTS = [
@@ -187,3 +196,22 @@ def test_a_piece_that_is_no_text_is_refused():
     assert model.count(piece) > 0
     with pytest.raises(ValueError, match="a piece that is no text"):
         SentencePieceTokenizer(model.replace(piece, piece[:1] + b"\xff" + piece[2:]))
+
+
+def test_words_encoded_one_by_one_are_the_text(tokenizer):
+    draw = random.Random(0)
+    strange = (
+        "abeö .,\t\n\u00a0\u200b\u0308\u0301\u00ad\u2581\u3000\ufb01\u00a8\u1161\u11a8☃😀\x00\x7f"
+    )
+    texts = ["".join(draw.choices(strange, k=draw.randrange(12))) for _ in range(2000)]
+    whole = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.__reduce__()[1][0])
+    for text in [*TEXTS, *texts, *texts]:  # the second time from memory
+        assert tokenizer.encode(text) == whole.encode(text)
+
+
+def test_words_in_memory_are_bounded(tokenizer, monkeypatch):
+    monkeypatch.setattr(sentencepiece_tokenizer, "_KEPT_WORDS", 10)
+    tokenizer = pickle.loads(pickle.dumps(tokenizer))
+    for text in TEXTS * 2:
+        tokenizer.encode(text)
+        assert len(tokenizer._words) <= 10

@@ -10,6 +10,7 @@ DOCUMENTS = ("file", "line", "paragraph")
 RowLength = Annotated[int, Range(2, 2**20)]
 """Of a token and the end of the sequence at least."""
 Count = Annotated[int, Range(1, 10**12)]
+NumWorkers = Annotated[int, Range(0, 512)]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,10 @@ class DataConfig:
       text_field: the field that `tfds` reads of such a builder; None: "text".
       label_field, pair_field: the fields of `tfds` that hold labels and second texts; None: they
         are not read.
+      num_workers: processes that encode and pack the training data of each process of the job; 0: a
+        thread does. The batches are the same, and a run may go on with another number. A worker
+        needs some seconds to start and 0.3 GB. At most 8 share the work, or as many as divide the
+        rows of a batch and 8; replicas share them.
       order_seed: decides the order of training examples, and what is drawn of them (masks, say);
         None: the run's `seed`.
       num_train_examples: train on the first so many examples of the split; None: on all.
@@ -75,6 +80,7 @@ class DataConfig:
     text_field: str | None = None
     label_field: str | None = None
     pair_field: str | None = None
+    num_workers: NumWorkers = 0
     order_seed: Seed | None = None
     num_train_examples: Count | None = None
     synthetic_size: Count = 20_000

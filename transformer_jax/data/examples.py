@@ -39,7 +39,7 @@ class RandomAccess[T](Sequence[T]):
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
         if isinstance(index, slice):
             return [self.item(i) for i in range(len(self))[index]]
-        return self.item(range(len(self))[index])
+        return self.item(index if 0 <= index < len(self) else range(len(self))[index])
 
 
 @dataclass(frozen=True, repr=False)

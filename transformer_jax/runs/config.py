@@ -26,7 +26,8 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.training.schedules import SCHEDULES
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
-"""What a run keeps for life, but for `data.dir` and growing `train.num_steps`, `decay_steps`."""
+"""What a run keeps for life, but for `FREE` and growing `train.num_steps`, `decay_steps`."""
+FREE = ("data.dir", "data.num_workers")
 
 
 def load_config(
@@ -163,7 +164,7 @@ def check_same_run(config: ConfigDict, kept: ConfigDict, workdir: Path) -> None:
     idle = unread_fields(before)  # earlier versions let them be set
     for name in [name for name in FIELDS if name not in idle]:
         old, new = before[name], now[name]
-        fixed = name.partition(".")[0] in FIXED and name != "data.dir"
+        fixed = name.partition(".")[0] in FIXED and name not in FREE
         grows = name == "train.num_steps" and new > old
         if name == "optimizer.decay_steps":
             grows = (new or now["train.num_steps"]) >= (old or before["train.num_steps"])

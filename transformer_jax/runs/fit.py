@@ -1,5 +1,6 @@
 """The training loop put together, for one run or for replicas of it."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -102,7 +103,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     if state is None:
         state = trainable.first_state(init_state, abstract)
     batches.start()
-    with trainable.log(start) as log:
+    with trainable.log(start) as log, contextlib.closing(batches):
         loop = Loop(
             train_step=step,
             portable=engine.portable,

@@ -87,7 +87,9 @@ class Replicas:
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """As `Trainable.batches`: one order for all, or one for each."""
         chosen = self.members[:1] if self._same_batches else self.members
-        each = [batches_of(one, self.task, self.examples, rows) for one in chosen]
+        each = [
+            batches_of(one, self.task, self.examples, rows, replicas=len(chosen)) for one in chosen
+        ]
         return each[0] if self._same_batches else StackedBatches(each)
 
     def log(self, start: int) -> ReplicaLogs:

@@ -1,6 +1,7 @@
 """Training a config in a workdir."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -147,8 +148,10 @@ def batches_of(
     examples: Sequence[Any],
     rows: int,
     shard: tuple[int, int] = (0, 1),
+    replicas: int = 1,
 ) -> TrainBatches:
-    """The training data in the order of the settings' seed; `shard` is (process, of how many)."""
+    """The training data in the order of the settings' seed; `shard` is (process, of how many), and
+    `replicas` so many as share the worker processes."""
     return train_batches(
         task.prepare(examples, training=True),
         task.preprocess,
@@ -156,6 +159,7 @@ def batches_of(
         rows=rows,
         seed=settings.order_seed,
         shard=shard,
+        num_workers=math.ceil(settings.data.num_workers / replicas),
     )
 
 

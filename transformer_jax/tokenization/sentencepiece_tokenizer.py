@@ -1,6 +1,6 @@
 """A tokenizer trained by sentencepiece."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import sentencepiece
@@ -8,6 +8,8 @@ import sentencepiece
 from transformer_jax.tokenization.characters import well_formed
 from transformer_jax.tokenization.specials import BOS, EOS, NUM_SPECIALS, PAD, UNK
 from transformer_jax.tokenization.tokenizer import encode_each, word_starts
+
+_KEPT_WORDS = 1 << 17  # some 30 MB; nearly all words of running text are among them
 
 
 class SentencePieceTokenizer:
@@ -40,6 +42,10 @@ class SentencePieceTokenizer:
             self._pieces: list[str] = p.id_to_piece(list(range(p.get_piece_size())))
         except UnicodeDecodeError as error:
             raise ValueError("the model has a piece that is no text") from error
+        self._words = _Words(self._encode_whole)
+
+    def __reduce__(self) -> tuple[type["SentencePieceTokenizer"], tuple[bytes]]:
+        return SentencePieceTokenizer, (self._processor.serialized_model_proto(),)
 
     @property
     def vocab_size(self) -> int:
@@ -48,12 +54,19 @@ class SentencePieceTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without BOS or EOS; with "nmt_nfkc" none for white space alone."""
+        if not self._words_alone:
+            return self._encode_whole(text)
+        ids: list[int] = []
+        for word in text.split(" "):
+            ids += self._words[word]
+        return ids
+
+    def _encode_whole(self, text: str) -> list[int]:
         return self._processor.encode(well_formed(text))
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word by itself, at least one; see `Tokenizer`."""
-        keeps_white_space = self._processor.normalize(" ") != ""  # else a space is added before
-        return encode_each(words, self, separator=" " if keeps_white_space else "")
+        return encode_each(words, self, separator=" " if self._keeps_white_space else "")
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of all ids; special tokens, unknown included, leave nothing in it."""
@@ -72,5 +85,43 @@ class SentencePieceTokenizer:
         return sum(1 for i in ids if i == UNK)
 
     @cached_property
+    def _keeps_white_space(self) -> bool:
+        """Whether white space is text like any other; else a space is added before each text."""
+        return self._processor.normalize(" ") != ""
+
+    @cached_property
+    def _words_alone(self) -> bool:
+        """Whether the ids of a text are those of its words, one after another.
+
+        So they are in byte-pair encoding where no piece goes on behind a space. (In "unigram" the
+        rounding of a long sum may decide between pieces; in "word" unknown words become one.)
+        """
+        ids = range(NUM_SPECIALS, self.vocab_size)
+        ranks_merges = all(self._processor.get_score(i).is_integer() for i in ids)
+        return (
+            ranks_merges
+            and not self._keeps_white_space
+            and not any("▁" in piece[1:] for piece in self.pieces(ids))
+        )
+
+    @cached_property
     def _begins(self) -> list[bool]:
         return [piece.startswith("▁") or piece[:1].isspace() for piece in self._pieces]
+        return [
+            piece.startswith("▁") or piece[:1].isspace()
+            for piece in self.pieces(range(self.vocab_size))
+        ]
+
+
+class _Words(dict[str, tuple[int, ...]]):
+    """The ids of words, each encoded when it is first met. Emptied when there are too many."""
+
+    def __init__(self, encode: Callable[[str], list[int]]):
+        super().__init__()
+        self._encode = encode
+
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        if len(self) >= _KEPT_WORDS:
+            self.clear()
+        ids = self[word] = tuple(self._encode(word))
+        return ids

@@ -8,6 +8,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import UserError
+from transformer_jax.parallel.engines import JitEngine
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runtime.accelerators import ACCELERATORS
 from transformer_jax.tools.plan import advice, child, plan, report, table, target
@@ -62,6 +63,18 @@ def test_a_plan_of_a_continuation(planned, tiny_language_model):
     assert found["tokens_per_s"] > 0 and "attention" in found["groups"]
 
 
+def test_a_refused_step_has_its_memory_and_what_would_fit(planned, monkeypatch):
+    def refuse(*args):
+        raise jax.errors.JaxRuntimeError(MESSAGE)
+
+    monkeypatch.setattr(JitEngine, "compile", refuse)
+    found = planned()
+    assert found["memory"]["left_gib"] == -4.75 and "train.accumulation_steps=2" in found["advice"]
+    assert "does not" not in table.as_text([found]) and "NO, -4.75 GiB left" in table.as_text(
+        [found]
+    )
+
+
 def test_a_task_that_does_not_search_has_no_such_plan(planned):
     with pytest.raises(UserError, match="--decode: task masked_lm searches for no outputs"):
         planned("decode", {"task.name": "masked_lm", "model.architecture": "encoder_only"})
@@ -84,7 +97,8 @@ MESSAGE = (
 
 
 def test_a_step_that_the_compiler_refuses_says_by_how_much():
-    memory = report.refused(MESSAGE, ACCELERATORS["v5e"])
+    memory = report.refused(MESSAGE, {"parameters": 2**30}, ACCELERATORS["v5e"])
+    assert memory["parameters_gib"] == 1 and memory["temporaries_gib"] == 19.5
     assert memory["peak_gib"] == 20.5 and memory["left_gib"] == -4.75 and not memory["fits"]
     line = plan.does_not_fit({"device": "v5e:1x1", "memory": memory, "advice": ["remat"]})
     assert line == (

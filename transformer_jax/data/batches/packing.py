@@ -27,14 +27,10 @@ class PackedRows:
 
     def __init__(self, lengths: Mapping[str, int], rows: int):
         self._lengths = dict(lengths)
-        self._used = np.zeros([len(lengths), rows], int)
-        self._capacity = np.array([[length] for length in lengths.values()])  # [F, 1]
-        self._count = [0] * rows
+        self._free = [np.full(rows, length) for length in lengths.values()]  # [rows] each
+        # Of each example, in the order in which they came: itself, its row, its size by feature.
         self._examples: list[Features] = []
-        # Of each example: its row, its number there from 1, its first slot and size by feature.
         self._rows: list[int] = []
-        self._segments: list[int] = []
-        self._starts: list[np.ndarray] = []
         self._sizes: list[list[int]] = []
 
     def __len__(self) -> int:
@@ -52,17 +48,17 @@ class PackedRows:
           ValueError: the example's features are not those of `lengths`, or one has no token.
         """
         sizes = self._sizes_of(example)
-        fits = (self._used <= self._capacity - np.array(sizes)[:, None]).all(axis=0)  # [rows]
-        row = int(fits.argmax())
-        if not fits[row]:
+        room = self._free[0] >= sizes[0]
+        for free, size in zip(self._free[1:], sizes[1:], strict=True):
+            room &= free >= size
+        row = int(room.argmax())
+        if not room[row]:
             return False
-        self._count[row] += 1
+        for free, size in zip(self._free, sizes, strict=True):
+            free[row] -= size
         self._examples.append(example)
         self._rows.append(row)
-        self._segments.append(self._count[row])
-        self._starts.append(self._used[:, row].copy())
         self._sizes.append(sizes)
-        self._used[:, row] += sizes
         return True
 
     def arrays(self) -> Batch:
@@ -71,21 +67,24 @@ class PackedRows:
         Segment ids count the examples of a row from 1 (0 is padding); positions restart at 0 in
         each segment.
         """
-        rows, segments = np.array(self._rows), np.array(self._segments)
-        starts, sizes = np.array(self._starts), np.array(self._sizes)  # [N, F]
+        order = np.argsort(self._rows, kind="stable")  # row by row, in each as they came
+        rows, sizes = np.array(self._rows)[order], np.array(self._sizes)[order]
+        first = np.searchsorted(rows, rows)  # of the examples in the same row, [N]
+        segments = 1 + np.arange(len(rows)) - first
         packed = {}
         for i, (feature, length) in enumerate(self._lengths.items()):
             size = sizes[:, i]
-            positions = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
-            slots = np.repeat(rows * length + starts[:, i], size) + positions
-            tokens = np.concatenate([example[feature] for example in self._examples])
+            behind = np.cumsum(size) - size  # so many tokens stand in front of each example
+            positions = np.arange(size.sum()) - np.repeat(behind, size)
+            slots = np.repeat(rows * length + behind - behind[first], size) + positions
+            tokens = np.concatenate([self._examples[j][feature] for j in order])
             packed[feature] = self._place(tokens, slots, length)
             packed[f"{feature}_segment_ids"] = self._place(np.repeat(segments, size), slots, length)
             packed[f"{feature}_positions"] = self._place(positions, slots, length)
         return packed
 
     def _place(self, values: np.ndarray, slots: np.ndarray, length: int) -> np.ndarray:
-        flat = np.zeros(len(self._count) * length, np.int32)
+        flat = np.zeros(len(self._free[0]) * length, np.int32)
         flat[slots] = values
         return flat.reshape(-1, length)
 
@@ -128,6 +127,11 @@ class Packer:
     lengths: Mapping[str, int]
     rows: int
 
+    @property
+    def num_bytes(self) -> int:
+        """Of a group's arrays, at most, each on a place that is a multiple of 64."""
+        return sum(3 * (4 * self.rows * length + 64) for length in self.lengths.values())
+
     def pack(self, examples: Sequence[Features], start: int) -> PackedGroup:
         """Packs the examples from place `start` on until one finds no room, or they end.
 
@@ -135,16 +139,17 @@ class Packer:
           UserError: all examples of the epoch are overlong.
         """
         packed, overlong, place = PackedRows(self.lengths, self.rows), 0, start
-        while place < len(examples):
+        count = len(examples)
+        while place < count:
             example = examples[place]
-            if packed.is_overlong(example):
+            if not packed.add(example):
+                if not packed.is_overlong(example):
+                    break
                 overlong += 1
-            elif not packed.add(example):
-                break
+                # Examples may be an endless sequence: stop where none of them will ever fit.
+                if overlong == len(self.epoch) and not packed:
+                    self._require_one_that_fits(packed)
             place += 1
-            # Examples may be an endless sequence: stop where none of them will ever fit.
-            if overlong == len(self.epoch) and not packed:
-                self._require_one_that_fits(packed)
         return PackedGroup(packed.arrays(), place, overlong)
 
     def _require_one_that_fits(self, packed: PackedRows) -> None:

@@ -11,7 +11,7 @@ on from a saved state, which is little more than a place in each stream.
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,11 @@ import grain
 import numpy as np
 
 from transformer_jax.data.batches.packing import Batch, Packer
-from transformer_jax.data.batches.shuffle import EpochShuffle
+from transformer_jax.data.batches.prepared import Prepared, Preprocess
+from transformer_jax.data.batches.shuffle import EpochOrder
 from transformer_jax.data.batches.streams import Streams
-from transformer_jax.data.examples import Corpora, Features, RandomAccess
+from transformer_jax.data.examples import Corpora, RandomAccess
 from transformer_jax.errors import UserError
-
-type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
-"""(example, rng) -> its features, each of one token or more. Runs in a background thread."""
 
 _PREFETCHED_BATCHES = 16
 """So many packed batches wait that a training step does not, while the next group is packed."""
@@ -41,9 +39,10 @@ class TrainBatches(Iterator[Batch]):
         self._batches = grain.experimental.ThreadPrefetchDatasetIterator(
             streams, _PREFETCHED_BATCHES
         )
-        # Ends the thread of Grain's iterator while the interpreter is whole: while it shuts down,
-        # Grain's destructor would fail and say so on stderr.
-        weakref.finalize(self, vars(self).clear)
+        # While the interpreter is whole: as it shuts down, Grain's destructor would fail and say so
+        # on stderr.
+        self.close = weakref.finalize(self, _end, vars(self), streams)
+        """Ends the thread and the worker processes; there are no more batches then."""
 
     def __next__(self) -> Batch:
         return next(self._batches)
@@ -84,6 +83,13 @@ class TrainBatches(Iterator[Batch]):
         return sum(stream["overlong"] for stream in self.get_state().values())
 
 
+def _end(attributes: dict[str, Any], streams: Streams) -> None:
+    batches = attributes.pop("_batches")
+    streams.stop()  # so that the thread waits for none of them
+    batches.close()
+    streams.close()
+
+
 class StackedBatches(Iterator[Batch]):
     """The batches of replicas, each in its own order, stacked: the axis of replicas comes first.
 
@@ -101,6 +107,11 @@ class StackedBatches(Iterator[Batch]):
         """As `TrainBatches.start`."""
         for replica in self._replicas:
             replica.start()
+
+    def close(self) -> None:
+        """As `TrainBatches.close`."""
+        for replica in self._replicas:
+            replica.close()
 
     def get_state(self) -> dict[str, dict[str, int]]:
         """As `TrainBatches.get_state`."""
@@ -160,6 +171,7 @@ def train_batches[Item](
     rows: int,
     seed: int,
     shard: tuple[int, int] = (0, 1),
+    num_workers: int = 0,
 ) -> TrainBatches:
     """Endless packed batches of `source`, every example once an epoch, each epoch in a new order.
 
@@ -175,6 +187,8 @@ def train_batches[Item](
       seed: decides order and `rng`.
       shard: (index, count): this process has the batch's rows from rows * index / count on, as
         many as each of the `count` processes.
+      num_workers: processes that encode and pack in place of a thread of this one. The batches and
+        the state are the same for any number, but no more take part than there are streams.
 
     Returns:
       The batches, each of this process's rows.
@@ -187,9 +201,9 @@ def train_batches[Item](
         raise UserError("no training examples: the source is empty")
     if rows % shard[1]:
         raise ValueError(f"{rows} rows cannot be shared equally by {shard[1]} processes")
-    epoch = _preprocessed(grain.MapDataset.range(len(source)), source, preprocess, seed)
-    endless = _preprocessed(_order(source, seed), source, preprocess, seed)
-    return TrainBatches(Streams(endless, Packer(epoch, lengths, rows), shard))
+    epoch = Prepared(source, range(len(source)), preprocess, seed)
+    endless = Prepared(source, _order(source, seed), preprocess, seed)
+    return TrainBatches(Streams(endless, Packer(epoch, lengths, rows), shard, num_workers))
 
 
 def eval_batches[Item](
@@ -209,7 +223,7 @@ def eval_batches[Item](
     """
     if not len(source):
         raise UserError("no examples to evaluate: the source is empty")
-    examples = _preprocessed(grain.MapDataset.range(len(source)), source, preprocess, seed=0)
+    examples = Prepared(source, range(len(source)), preprocess, seed=0)
     packer, batches, place, overlong = Packer(examples, lengths, rows), [], 0, 0
     while place < len(examples):
         group = packer.pack(examples, place)
@@ -218,27 +232,10 @@ def eval_batches[Item](
     return EvalBatches(tuple(batches), seen=place, overlong=overlong)
 
 
-def _preprocessed[Item](
-    places: grain.MapDataset[int],
-    source: Sequence[Item],
-    preprocess: Preprocess[Item],
-    seed: int,
-) -> grain.MapDataset[Features]:
-    """The features of the examples at these places of `source`.
-
-    Over places rather than `source`: Grain meters each read of a source at more than its cost.
-    """
-    return places.random_map(lambda i, rng: preprocess(source[i], rng), seed=seed)
-
-
-def _order(source: Sequence[Any], seed: int) -> grain.MapDataset[int]:
+def _order(source: Sequence[Any], seed: int) -> Sequence[int]:
     """The endless sequence of places in `source` that training takes its examples from: each once
     an epoch; of corpora with weights, each corpus in epochs of its own."""
-    weights, bounds = None, [0, len(source)]
-    if isinstance(source, Corpora) and source.weights:
-        weights, bounds = source.weights, source.starts
-    orders = [
-        grain.MapDataset.range(*part).pipe(EpochShuffle, [seed]).repeat()
-        for part in itertools.pairwise(bounds)
-    ]
-    return grain.MapDataset.mix(orders, weights) if weights else orders[0]
+    if not isinstance(source, Corpora) or not source.weights:
+        return EpochOrder(0, len(source), seed)
+    orders = [EpochOrder(*part, seed) for part in itertools.pairwise(source.starts)]
+    return grain.MapDataset.mix(orders, source.weights)

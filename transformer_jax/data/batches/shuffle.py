@@ -1,38 +1,42 @@
 """A new order of the examples in each epoch."""
 
-import functools
-from collections.abc import Sequence
+import sys
 
 import grain
 import numpy as np
 
 
-class EpochShuffle[T](grain.MapDataset[T]):
-    """The parent's examples in an order drawn for each epoch, for `repeat` to follow.
+class EpochOrder(grain.MapDataset[int]):
+    """The endless sequence of the numbers from `first` up to `stop`, each once an epoch.
 
-    Grain's own shuffle needs no memory (this one: 4 bytes an example), but below some thousand
-    examples it takes up to milliseconds for each: it walks a cycle through 2^16 indices until it
-    meets one of the set.
+    Grain's own shuffle needs no memory (this one: 4 bytes an example for each of two epochs), but
+    below some thousand examples it takes up to milliseconds for each: it walks a cycle through 2^16
+    indices until it meets one of the set.
 
     Args:
-      parent: the examples of one epoch.
+      first, stop: at least one number.
       seed: decides the orders.
     """
 
-    def __init__(self, parent: grain.MapDataset[T], seed: Sequence[int]):
-        super().__init__(parent)
-        self._size = len(parent)
+    def __init__(self, first: int, stop: int, seed: int):
+        super().__init__()
+        self._first, self._size = first, stop - first
         self._seed = seed
-        self._order = functools.lru_cache(maxsize=1)(self._draw_order)
+        self._orders: dict[int, np.ndarray] = {}  # of the last two epochs asked for
 
     def __len__(self) -> int:
-        return self._size
+        return sys.maxsize
 
-    def __getitem__(self, place: int) -> T:
+    def __getitem__(self, place: int) -> int:
         epoch, i = divmod(place, self._size)
-        return self._parent[int(self._order(epoch)[i])]
+        order = self._orders.get(epoch)
+        if order is None:
+            order = self._draw(epoch)
+        return self._first + int(order[i])
 
-    def _draw_order(self, epoch: int) -> np.ndarray:
+    def _draw(self, epoch: int) -> np.ndarray:
         order = np.arange(self._size, dtype=np.uint32)
-        np.random.default_rng([*self._seed, epoch]).shuffle(order)
+        np.random.default_rng([self._seed, epoch]).shuffle(order)
+        kept = [*self._orders.items()][-1:]  # streams stand before and behind an epoch's end
+        self._orders = {**dict(kept), epoch: order}
         return order

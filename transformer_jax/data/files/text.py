@@ -46,7 +46,7 @@ class TextLines(RandomAccess[str]):
 
     def __init__(self, path: str, *, once: bool = False):
         self.path = os.fspath(path)
-        self._bytes = _map_into_memory(self.path, once)
+        self._bytes: mmap.mmap | memoryview = _map_into_memory(self.path, once)
         self._first = len(codecs.BOM_UTF8) if self._bytes[:3] == codecs.BOM_UTF8 else 0
         self._ends = _line_ends(self._bytes)  # [N], one place behind each line's last byte
         self._check_utf8()
@@ -60,7 +60,7 @@ class TextLines(RandomAccess[str]):
     def line_bytes(self, index: int) -> bytes:
         """Line `index` >= 0 as it stands in the file."""
         start = self._ends[index - 1] + 1 if index else self._first
-        return self._bytes[start : self._ends[index]].removesuffix(b"\r")
+        return bytes(self._bytes[start : self._ends[index]]).removesuffix(b"\r")
 
     def text(self, start: int = 0, stop: int | None = None) -> str:
         """The lines from `start` up to `stop`, with their line ends; None: to the end of the file.
@@ -69,11 +69,19 @@ class TextLines(RandomAccess[str]):
         """
         stop = len(self) if stop is None else stop
         first = self._ends[start - 1] + 1 if start else self._first
-        text = self._bytes[first : self._ends[stop - 1] + 1].decode()
+        text = bytes(self._bytes[first : self._ends[stop - 1] + 1]).decode()
         return text.replace("\r\n", "\n").removesuffix("\r")
 
     def __repr__(self) -> str:
         return f"TextLines({self.path!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # As an array, which processes can share.
+        return {**vars(self), "_bytes": np.frombuffer(self._bytes, np.uint8)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._bytes = memoryview(state["_bytes"])
 
     def _check_utf8(self) -> None:
         start, size = 0, len(self._bytes)
@@ -82,7 +90,7 @@ class TextLines(RandomAccess[str]):
             last = np.searchsorted(self._ends, min(start + _CHUNK_BYTES, size - 1))
             stop = int(self._ends[last]) + 1
             try:
-                self._bytes[start:stop].decode()
+                bytes(self._bytes[start:stop]).decode()
             except UnicodeDecodeError as error:
                 number = np.searchsorted(self._ends, start + error.start) + 1
                 raise UserError(

@@ -23,6 +23,8 @@ def that_would_fit(memory: Mapping[str, Any], settings: Settings, mesh: Mesh) ->
     """
     if memory["fits"]:
         return []
+    if "temporaries_gib" not in memory:
+        return []
     state = memory["parameters_gib"] + memory.get("optimizer_gib", 0.0)
     temporaries, usable = memory["temporaries_gib"], memory["usable_gib"]
     fsdp, found = mesh.shape[FSDP], []

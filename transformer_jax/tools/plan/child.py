@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.products import product_dtype
@@ -49,11 +50,19 @@ def planned(request: dict[str, Any]) -> dict[str, Any]:
         "accumulation_steps": settings.train.accumulation_steps,
         "remat": settings.train.remat,
     }
+
+    def told(needed: dict[str, Any], mesh: Mesh) -> dict[str, list[str]]:
+        return {
+            "advice": advice.that_would_fit(needed, settings, mesh),
+            "warnings": advice.warnings(settings, mesh, accelerator),
+        }
+
     start = time.perf_counter()
     try:
         program = (training_step if what == "train" else search)(settings, devices)
     except DoesNotFitError as error:
-        return head | {"memory": report.refused(str(error), accelerator), "warnings": []}
+        needed = report.refused(str(error), error.held, accelerator)
+        return head | {"mesh": dict(error.mesh.shape), "memory": needed} | told(needed, error.mesh)
     seconds = round(time.perf_counter() - start, 1)
     needed = report.memory(program, accelerator)
     return (
@@ -61,8 +70,7 @@ def planned(request: dict[str, Any]) -> dict[str, Any]:
         | {"engine": program.engine, "mesh": dict(program.mesh.shape), "compile_s": seconds}
         | {"parameters": program.parameters, "tokens": program.tokens, "memory": needed}
         | report.costs(program, accelerator, what)
-        | {"advice": advice.that_would_fit(needed, settings, program.mesh)}
-        | {"warnings": advice.warnings(settings, program.mesh, accelerator)}
+        | told(needed, program.mesh)
     )
 
 

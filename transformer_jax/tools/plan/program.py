@@ -29,7 +29,16 @@ _NO_ROOM = "RESOURCE_EXHAUSTED"
 
 
 class DoesNotFitError(Exception):
-    """The compiler says that the devices have too little memory; with its words."""
+    """The compiler says, in its own words, that the devices have too little memory.
+
+    Attributes:
+      mesh: of the devices.
+      held: bytes on each device, by what they are, as `Program.held`.
+    """
+
+    def __init__(self, message: str, mesh: Mesh, held: dict[str, int]):
+        super().__init__(message)
+        self.mesh, self.held = mesh, held
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +82,14 @@ def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
         state = build.abstract_state(settings, init_state, engine.mesh)
         rows = build.batch_rows(settings, task, engine.row_shards)
         batch = build.batch_shapes(task.lengths, rows)
-        compiled = _compiled(lambda: engine.compile(step, state, batch).executable)
+        held = {
+            "parameters": _held(state.params),
+            "optimizer": _held((state.opt_state, state.live)),
+            "batch": sum(x.size * 4 for x in batch.values()) // engine.row_shards,
+        }
+        compiled = _compiled(
+            lambda: engine.compile(step, state, batch).executable, engine.mesh, held
+        )
         read = sum(task.lengths[side] for side in task.read)
         return Program(
             compiled=(compiled,),
@@ -81,9 +97,7 @@ def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
             mesh=engine.mesh,
             dtype=product_dtype(settings.model.dtype).name,
             parameters=_count(state.params),
-            held={"parameters": _held(state.params)}
-            | {"optimizer": _held((state.opt_state, state.live))}
-            | {"batch": sum(x.size * 4 for x in batch.values()) // engine.row_shards},
+            held=held,
             flops=step_products(task, state.params, batch).flops,
             tokens=rows * read,
         )
@@ -116,13 +130,14 @@ def search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
             lowered, length = _continuation(settings, task, params, tokens)
         else:
             raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
+        held = {"parameters": _held(params)}
         return Program(
-            compiled=tuple(_compiled(one.compile) for one in lowered),
+            compiled=tuple(_compiled(one.compile, mesh, held) for one in lowered),
             engine="jit",
             mesh=mesh,
             dtype=product_dtype(settings.model.dtype).name,
             parameters=count,
-            held={"parameters": _held(params)},
+            held=held,
             flops=None,
             tokens=rows * length,
             loops=length,
@@ -185,12 +200,14 @@ def _task(settings: Settings) -> Task:
     return build.build_task(settings, build.assumed_vocab_sizes(settings), tokenizers=None)
 
 
-def _compiled(compile_: Callable[[], jax.stages.Compiled]) -> jax.stages.Compiled:
+def _compiled(
+    compile_: Callable[[], jax.stages.Compiled], mesh: Mesh, held: dict[str, int]
+) -> jax.stages.Compiled:
     try:
         return compile_()
     except jax.errors.JaxRuntimeError as error:
         if _NO_ROOM in str(error):
-            raise DoesNotFitError(str(error)) from error
+            raise DoesNotFitError(str(error), mesh, held) from error
         raise
 
 

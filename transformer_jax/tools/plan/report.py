@@ -188,15 +188,21 @@ def _ms(seconds: float) -> float:
     return round(1e3 * seconds, 4)
 
 
-def refused(message: str, accelerator: Accelerator) -> dict[str, Any]:
-    """The memory of a step that the compiler refused, as far as its message says."""
+def refused(message: str, held: dict[str, int], accelerator: Accelerator) -> dict[str, Any]:
+    """The memory of a step that the compiler refused, as far as its message says.
+
+    Args:
+      message: the compiler's.
+      held: bytes on each device, as `Program.held`.
+      accelerator: what one device has.
+    """
     used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT])", message)
     if not used:
         return {"fits": False, "reason": " ".join(message.split())[:500]}
     units = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
     peak, usable = (float(used[i]) * units[used[i + 1]] for i in (1, 3))
-    return {
-        "peak_gib": round(peak / GIB, 3),
+    sizes = held | {"temporaries": max(peak - sum(held.values()), 0), "peak": peak}
+    return {f"{name}_gib": round(size / GIB, 6) for name, size in sizes.items()} | {
         "device_gib": round(accelerator.memory / GIB, 2),
         "usable_gib": round(usable / GIB, 2),
         "left_gib": round((usable - peak) / GIB, 3),

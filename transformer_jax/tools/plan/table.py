@@ -48,15 +48,14 @@ def as_text(reports: Sequence[Mapping[str, Any]]) -> str:
 
 def ranking(found: Sequence[Mapping[str, Any]]) -> str:
     """The meshes of a search, the fastest first."""
-    lines = [["data", "fsdp", "tensor", "accumulation", "remat", "GiB", "ms", "tokens/s", "MFU"]]
+    lines = [["data", "fsdp", "tensor", "accumulation", "remat", "peak", "ms", "tokens/s", "MFU"]]
     for one in found:
         settings = one["settings"]
         fits = one["memory"]["fits"]
-        last = [f"{one['step_ms']:.2f}", f"{one['tokens_per_s']:,}", f"{one['mfu']:.1%}"]
-        lines.append(
-            [*(str(settings[name]) for name in settings), f"{one['memory']['peak_gib']:.1f}"]
-            + (last if fits else ["does not fit"])
-        )
+        line = [str(value) for value in settings.values()] + [_gib(one, "peak_gib")]
+        if fits:
+            line += [f"{one['step_ms']:.2f}", f"{one['tokens_per_s']:,}", f"{one['mfu']:.1%}"]
+        lines.append(line if fits else [*line, "does not fit"])
     return _aligned(lines)
 
 

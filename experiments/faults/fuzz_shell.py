@@ -1,0 +1,249 @@
+"""Does any command line, input or environment cost more than an error of one line?
+
+    python experiments/faults/fuzz_shell.py --workdir=runs/fuzz_shell --cases=2000
+
+Each case is one command of the shell on a copy of a tiny finished run. Its words are damaged (given
+twice, misspelt, of the wrong type, huge, no Unicode; paths of folders, links, devices, long names),
+and so are stdin, the descriptors, the environment, the folder that it runs in and what the system
+allows it. It must do what it was asked (and write as many lines as it read), or end with status 2
+and one line of error, having changed nothing of the user's. `campaign` says what else is required.
+Prints one JSON object; exit status 1 if any case ended otherwise.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import shell_pools as pools
+import tiny_runs
+from campaign import Case, Command, Ended, report, run
+
+from transformer_jax.cli.flags import VERBS
+
+QUICKEST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--workdir", required=True, type=Path, help="of the runs and the cases")
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case: its seed")
+    args = parser.parse_args()
+    runs = args.workdir.absolute() / "runs"
+    os.environ |= {
+        "XLA_FLAGS": QUICKEST,
+        "JAX_COMPILATION_CACHE_DIR": str(args.workdir.absolute() / "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    tiny_runs.make(runs)
+    numbers = range(args.first, args.first + args.cases)
+    return report(run(map(Drawn(runs), numbers), args.workdir / "cases"), sys.stderr)
+
+
+class Drawn:
+    """The case of each number."""
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs
+
+    def __call__(self, number: int) -> Case:
+        draw = random.Random(number)
+        task = draw.choice([*tiny_runs.RUNS, "translation", "language_model"])
+        words, stdin = self._words(draw, task), draw.choice(pools.INPUTS)
+        surroundings, allowed = {}, {0}
+        damaged = draw.random() < 0.65
+        if damaged:
+            words, allowed = _damaged(draw, words), {0, 2}
+        if not damaged or draw.random() < 0.4:
+            surroundings, further = draw.choice(SURROUNDINGS)(draw)
+            allowed = allowed | further
+        if words[:2] == ["score", "--workdir=run"] and task != "translation":
+            allowed = {2}
+        command = Command(words, **{"stdin": stdin, **surroundings})
+        told = {name: value for name, value in surroundings.items() if name != "before"}
+        name = f"{number}: {task}: {_short(words)} {_short(told) if told else ''}"
+        counted = not {"before", "limits", "closed"} & surroundings.keys()
+        return Case(
+            name,
+            [command],
+            prepare=lambda folder: _prepare(folder, self._runs, task),
+            allowed=frozenset(allowed),
+            check=_Count(words, stdin) if counted else Case.check,
+        )
+
+    def _words(self, draw: random.Random, task: str) -> list[str]:
+        """A command line without a mistake."""
+        verb = draw.choices([*_VERBS], _VERBS.values())[0]
+        fields = tiny_runs.overrides(task, self._runs / "texts")
+        config = [f"--config={tiny_runs.CONFIGS / tiny_runs.RUNS[task][0]}.py"]
+        config += [f"--config.{name}={value}" for name, value in fields.items()]
+        match verb:
+            case "train":
+                return ["train", "--workdir=run", *config]
+            case "dry":
+                return ["train", "--dry_run", *config]
+            case "score":
+                files = ["--source=outside/a.en", "--target=outside/a.en"]
+                return ["score", "--workdir=run", *files]
+            case "plot":
+                return ["plot", "--workdir=run", "--output=plot.png"]
+            case "sweep":
+                return ["sweep", "--sweep=outside/sweep.py", "--workdir=swept", *config]
+            case "benchmark":
+                return ["benchmark", "train", *config, "--steps=1"]
+            case "plan":
+                return ["plan", "--device=h100:8", *config]
+            case "help":
+                return [*draw.choice([[], *([one] for one in VERBS)]), "--help"]
+        return [verb, "--workdir=run"]
+
+
+_VERBS = {"predict": 50, "evaluate": 12, "score": 10, "train": 8, "plot": 6, "help": 5, "dry": 5}
+_VERBS |= {"sweep": 3, "benchmark": 1, "plan": 2}
+
+
+def _damaged(draw: random.Random, words: list[str]) -> list[str]:
+    words = list(words)
+    for _ in range(draw.choice([1, 1, 1, 2, 3])):
+        place = draw.randrange(len(words)) if words else 0
+        match draw.randrange(10):
+            case 0:
+                del words[place : place + 1]
+            case 1:
+                words.insert(place, draw.choice([*pools.PATHS, *pools.NUMBERS]))
+            case 2 if words:
+                words.insert(place, words[place])
+            case 3 if words and len(words[place]) > 2:
+                middle = draw.randrange(len(words[place]))
+                words[place] = words[place][:middle] + words[place][middle + 1 :]
+            case _:
+                words.append(_flag(draw, words[0] if words else ""))
+    return [word.replace("\0", "") for word in words]
+
+
+def _flag(draw: random.Random, verb: str) -> str:
+    known = draw.random() < 0.8
+    name = draw.choice(known and pools.FLAGS.get(verb) or sorted(pools.KINDS))
+    value = draw.choice(pools.VALUES[pools.KINDS[name]])
+    return f"--{name}" if value is None or draw.random() < 0.05 else f"--{name}={value}"
+
+
+def _closed(draw: random.Random) -> tuple[dict, set[int]]:
+    closed = draw.choice([(1,), (2,), (1, 2)])
+    return {"closed": closed} | ({"stdin": None} if draw.random() < 0.3 else {}), {0, 2}
+
+
+def _no_stdin(draw: random.Random) -> tuple[dict, set[int]]:
+    return {"stdin": None}, {0, 2}
+
+
+def _full(draw: random.Random) -> tuple[dict, set[int]]:
+    descriptors = draw.choice([(1,), (2,), (1, 2)])
+    return {"before": _Before("full", descriptors)}, {0, 2}
+
+
+def _left(draw: random.Random) -> tuple[dict, set[int]]:
+    return {"before": _Before("left", draw.choice([(1,), (2,), (1, 2)]))}, {0, 2, 141}
+
+
+def _folder(draw: random.Random) -> tuple[dict, set[int]]:
+    return {"before": _Before(draw.choice(["gone", "umask", "read_only"]))}, {0, 2}
+
+
+def _limited(draw: random.Random) -> tuple[dict, set[int]]:
+    kind, most = draw.choice(
+        [
+            *((resource.RLIMIT_FSIZE, size) for size in (0, 10, 1000, 100_000)),
+            *((resource.RLIMIT_NOFILE, count) for count in (10, 16, 24, 40, 64)),
+        ]
+    )
+    return {"limits": {kind: most}}, {0, 2}
+
+
+def _harmless(draw: random.Random) -> tuple[dict, set[int]]:
+    return {"environ": draw.choice(pools.HARMLESS)}, set()
+
+
+def _locale(draw: random.Random) -> tuple[dict, set[int]]:
+    return {"environ": draw.choice(pools.LOCALES), "fresh": True}, set()
+
+
+def _hostile(draw: random.Random) -> tuple[dict, set[int]]:
+    return {"environ": draw.choice(pools.HOSTILE), "fresh": True}, {0, 2}
+
+
+SURROUNDINGS: list[Callable[[random.Random], tuple[dict, set[int]]]]
+SURROUNDINGS = [_closed, _no_stdin, _limited, _locale, _hostile]
+SURROUNDINGS += 3 * [_full, _left, _folder, _limited, _harmless]
+
+
+class _Before:
+    """What happens in the child before the command."""
+
+    def __init__(self, what: str, descriptors: tuple[int, ...] = ()) -> None:
+        self._what, self._descriptors = what, descriptors
+
+    def __call__(self) -> None:
+        for descriptor in self._descriptors:
+            if self._what == "full":
+                os.dup2(os.open("/dev/full", os.O_WRONLY), descriptor)
+            else:
+                read, write = os.pipe()
+                os.dup2(write, descriptor)
+                os.close(read)
+        if self._what == "umask":
+            os.umask(0o777)
+        if self._what == "gone":
+            os.mkdir("gone")
+            os.chdir("gone")
+            os.rmdir("../gone")
+        if self._what == "read_only":  # for root too
+            os.chdir("/proc/self")
+
+
+class _Count:
+    """Requires a line for each that was read, where a command says that all went well."""
+
+    def __init__(self, words: list[str], stdin: bytes) -> None:
+        self._words, self._lines = words, stdin.count(b"\n") + (stdin[-1:] not in (b"", b"\n"))
+
+    def __call__(self, folder: Path, ended: list[Ended]) -> list[str]:
+        lines, wrong = ended[0].stdout.split("\n")[:-1], []
+        plain = not any(word in ("--stream", "--help") for word in self._words)
+        if ended[0].status or not plain:
+            return []
+        if self._words[0] == "predict" and len(lines) != self._lines:
+            wrong.append(f"lines: {len(lines)} for {self._lines}")
+        if self._words[0] == "evaluate" and not isinstance(json.loads(ended[0].stdout), dict):
+            wrong.append("output: no object")
+        return wrong
+
+
+def _prepare(folder: Path, runs: Path, task: str) -> None:
+    """The folder of a case: a copy of the run, what the user holds dear, and odd files."""
+    shutil.copytree(runs / task, folder / "run")
+    outside = folder / "outside"
+    shutil.copytree(runs / "texts", outside, dirs_exist_ok=True)
+    (outside / "own").mkdir()
+    (outside / "own" / "config.json").write_text("mine")
+    for name, content in pools.FILES.items():
+        (outside / name).write_bytes(content)
+    os.mkfifo(folder / "fifo")
+    for name, target in (("dangling", "nowhere"), ("loop", "loop"), ("to_file", "outside/a.en")):
+        (folder / name).symlink_to(target)
+    (folder / "to_folder").symlink_to("outside/own")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 900 else f"{text[:900]}..."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

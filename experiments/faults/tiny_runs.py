@@ -1,0 +1,96 @@
+"""Finished runs of every task, trained in seconds: what campaigns damage and use.
+
+python experiments/faults/tiny_runs.py --workdir=runs/tiny
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import transformer_jax as tj
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SMALL = {
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.num_heads": 2,
+    "model.dtype": "float32",
+    "optimizer.warmup_steps": 2,
+    "train.num_steps": 4,
+    "train.tokens_per_batch": 192,
+    "eval.every_steps": 4,
+    "decode.batch_size": 4,
+    "decode.max_extra_length": 8,
+    "checkpoint.every_steps": 2,
+    "checkpoint.keep_params": 2,
+    "logging.every_steps": 2,
+}
+ONE_STACK = {"model.num_layers": 1, "model.max_length": 32, "data.max_length": 32}
+TWO_STACKS = {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
+WORDS = "the film is very good bad and dull fine ."
+TEXTS = {
+    "a.en": "The dog sees a cat.\nThe man sleeps.\nA woman walks home.\n" * 20,
+    "a.de": "Der Hund sieht eine Katze.\nDer Mann schläft.\nEine Frau geht heim.\n" * 20,
+    "plain": f"{WORDS}\n" * 20,
+    "labels": "text\tlabel\n" + "the film is good\t1\nthe film is bad\t0\n" * 6,
+    "pairs": "text\tpair\tlabel\n" + "a good film\tit is fine\t1\na film\tdull\t0\n" * 6,
+    "tags": "the\tD\nfilm\tN\n\nis\tV\ngood\tA\n\n" * 4,
+}
+SPLITS = ("train", "valid", "test")
+RUNS = {
+    "translation": ("quickstart", "", {"tokenizer.vocab_size": 40}),
+    "language_model": ("lm_from_text", "plain", {"data.documents": "line"}),
+    "masked_lm": ("bert_small", "plain", {"data.name": "text"}),
+    "classifier": ("sst2", "labels", {"data.name": "labeled_tsv"}),
+    "pair_classifier": ("sst2", "pairs", {"data.name": "labeled_tsv"}),
+    "tagger": ("pos_gum", "tags", {"data.name": "tagged_words"}),
+}
+"""The config, the file of its text, and further fields, of each run."""
+
+
+def overrides(name: str, texts: Path) -> dict[str, object]:
+    """The fields that shrink a run's config and give it its text."""
+    _, text, further = RUNS[name]
+    if text:
+        paths = {f"data.{split}_text": texts / text for split in SPLITS}
+        fields = ONE_STACK | {"tokenizer.vocab_size": 60} | further
+        if name == "language_model":
+            fields |= {"tokenizer.kind": "char"}
+    else:
+        ends = (("source", "en"), ("target", "de"))
+        paths = {f"data.{split}_{side}": texts / f"a.{e}" for split in SPLITS for side, e in ends}
+        fields = TWO_STACKS | {"data.name": "parallel_text"} | further
+    return SMALL | fields | {field: str(path.absolute()) for field, path in paths.items()}
+
+
+def make(workdir: Path) -> None:
+    """Trains those that are not there yet, in a process of its own: this one starts no device."""
+    if pid := os.fork():
+        if os.waitpid(pid, 0)[1]:
+            sys.exit("tiny runs: a training failed")
+        return
+    status = 1
+    try:
+        _train(workdir)
+        status = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _train(workdir: Path) -> None:
+    texts = workdir / "texts"
+    texts.mkdir(parents=True, exist_ok=True)
+    for name, text in TEXTS.items():
+        (texts / name).write_text(text, encoding="utf-8")
+    for name, (config, *_) in RUNS.items():
+        if not (workdir / name).exists():
+            fields = overrides(name, texts)
+            tj.train(tj.config(CONFIGS / f"{config}.py", fields), workdir / name)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--workdir", required=True, type=Path)
+    make(parser.parse_args().workdir)

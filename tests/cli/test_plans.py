@@ -1,0 +1,106 @@
+"""The verb `plan`: what goes where, and its exit statuses."""
+
+import json
+
+import pytest
+
+from transformer_jax.cli.main import main
+from transformer_jax.tools.plan import plan as planning
+
+QUICKSTART = "--config=configs/quickstart.py"
+REPORT = {
+    "device": "v5e:1x1",
+    "dtype": "bfloat16",
+    "accumulation_steps": 1,
+    "remat": False,
+    "memory": {"peak_gib": 20.5, "usable_gib": 15.75, "left_gib": -4.75, "fits": False},
+    "warnings": [],
+    "note": planning.NOTE,
+}
+"""Of a step that the compiler refused."""
+FITTING = REPORT | {
+    "memory": REPORT["memory"] | {"left_gib": 4.75, "fits": True},
+    "step_ms": 2.0,
+    "tokens_per_s": 1000,
+    "mfu": 0.25,
+}
+
+
+@pytest.fixture
+def reports(monkeypatch):
+    """Plans in their order, instead of compilations; returns what was asked for."""
+    asked = []
+
+    def use(*found):
+        left = iter(found)
+
+        def plan(config, device, slices=1, decode=False, modules=()):
+            asked.append((config.parallel.fsdp, device, slices, decode))
+            return next(left)
+
+        monkeypatch.setattr(planning, "plan", plan)
+        return asked
+
+    return use
+
+
+def test_json_goes_to_stdout_and_a_table_to_stderr(reports, capfd):
+    asked = reports(FITTING)
+    words = ["plan", QUICKSTART, "--device=v5p:4x4x8", "--slices=2", "--config.parallel.fsdp=4"]
+    assert main(words) == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out) == FITTING
+    assert "yes, 4.75 GiB left" in err and planning.NOTE in err
+    assert asked == [(4, "v5p:4x4x8", 2, False)]
+
+
+def test_a_step_that_does_not_fit_is_an_error_behind_its_report(reports, capfd):
+    reports(REPORT | {"advice": ["train.remat=true (not estimated)"]})
+    assert main(["plan", QUICKSTART, "--device=v5e:1x1", "--decode"]) == 2
+    out, err = capfd.readouterr()
+    assert json.loads(out)["memory"]["fits"] is False
+    assert err.splitlines()[-1] == (
+        "error: the step does not fit v5e:1x1: it needs 20.5 GiB of the 15.8 GiB that a device "
+        "has, 4.8 GiB too much; would do: train.remat=true (not estimated)"
+    )
+
+
+def test_two_configs_are_compared(reports, capfd):
+    reports(FITTING, FITTING)
+    other = "configs/multi30k_en_de_tiny.py"
+    assert main(["plan", QUICKSTART, "--device=h100:1", f"--compare={other}"]) == 0
+    assert list(json.loads(capfd.readouterr().out)) == ["configs/quickstart.py", other]
+
+
+def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, capfd):
+    sizes = {"devices": 4, "local": 4, "state": 10**9, "rows": 64, "d_model": 256, "heads": 1}
+    monkeypatch.setattr(planning, "_in_a_child", lambda request: sizes)
+    monkeypatch.setattr(planning.target, "check_installed", lambda aim: None)
+    slower = FITTING | {"step_ms": 9.0, "tokens_per_s": 10}
+    reports(REPORT, slower, FITTING)  # data 4: only with remat; fsdp 2
+    assert main(["plan", QUICKSTART, "--device=v5e:2x2", "--search"]) == 0
+    out, err = capfd.readouterr()
+    found = [one["settings"] for one in json.loads(out)["meshes"]]
+    assert [(one["data"], one["fsdp"], one["remat"]) for one in found] == [
+        (2, 2, False),
+        (4, 1, True),
+        (4, 1, False),
+    ]
+    assert err.rstrip().endswith("does not fit")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([QUICKSTART], "plan needs --device"),
+        (["--device=h100:1"], "plan needs --config"),
+        ([QUICKSTART, "--device=h100:1", "--search", "--decode"], "leave --decode out"),
+        ([QUICKSTART, "--device=h100:1", "--search", "--compare=x"], "not allowed with"),
+        ([QUICKSTART, "--device=h10:1"], "did you mean h100"),
+        ([QUICKSTART, "--device=h100:1", "--slices=0"], "positive whole number"),
+    ],
+)
+def test_bad_input_is_one_line(words, message, capfd):
+    assert main(["plan", *words]) == 2
+    out, err = capfd.readouterr()
+    assert out == "" and message in err and err.count("\n") == 1

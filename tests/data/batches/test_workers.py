@@ -1,0 +1,148 @@
+"""Worker processes: the same batches, the same errors, and nothing left behind."""
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer_jax.data.batches.pipeline import train_batches
+from transformer_jax.data.batches.workers import _sendable
+from transformer_jax.data.files.text import TextLines
+from transformer_jax.errors import UserError
+
+
+def numbers(line, rng):
+    words = np.array(line.split(), np.int32)
+    return {"tokens": words, "noise": rng.integers(1000, size=1, dtype=np.int32)}
+
+
+def batches(source, num_workers, preprocess=numbers):
+    lengths = {"tokens": 12, "noise": 12}
+    return train_batches(
+        source, preprocess, lengths=lengths, rows=12, seed=1, num_workers=num_workers
+    )
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    path = tmp_path_factory.mktemp("workers") / "lines.txt"
+    path.write_text("".join(" ".join(["7"] * (1 + i * 7 % 13)) + "\n" for i in range(90)))
+    return TextLines(str(path))
+
+
+def test_batches_and_states_are_the_same_with_any_number_of_workers(lines):
+    alone, several = batches(lines, 0), batches(lines, 2)
+    try:
+        several.start()
+        for left, right in zip(itertools.islice(alone, 100), several, strict=False):
+            for name in left:
+                np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+            assert alone.get_state() == several.get_state()
+            if alone.seen > 90 * 3 and alone.get_state()["0"]["handed_out"] == 5:
+                break
+        assert alone.overlong
+        # Another number goes on from there.
+        alone.set_state(json.loads(json.dumps(several.get_state())))
+        for left, right in zip(itertools.islice(alone, 60), several, strict=False):
+            for name in left:
+                np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+    finally:
+        several.close()
+
+
+def raise_user_error(line, rng):
+    raise UserError("line 3 is not text")
+
+
+def kill_itself(line, rng):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    "preprocess, message",
+    [
+        (raise_user_error, "line 3 is not text"),
+        (kill_itself, "a data worker was killed .*: is memory short\\? Lower data.num_workers.*"),
+    ],
+)
+def test_what_goes_wrong_in_a_worker_reaches_the_caller(lines, preprocess, message):
+    failing = batches(lines, 1, preprocess)
+    with pytest.raises(UserError) as caught:
+        next(failing)
+    assert re.fullmatch(message, str(caught.value))
+    failing.close()
+
+
+def test_errors_that_cannot_be_sent_are_sent_as_text():
+    class OfTwoParts(Exception):
+        def __init__(self, one, two):
+            super().__init__(f"{one} and {two}")
+
+    sent = _sendable(OfTwoParts("one", "two"))
+    assert isinstance(sent, RuntimeError) and str(sent) == "OfTwoParts: one and two"
+    error = UserError("line 3 is not text")
+    assert _sendable(error) is error
+
+
+PARENT = """
+import multiprocessing, signal, sys
+from tests.data.batches.test_workers import TextLines, batches
+
+if __name__ == "__main__":
+    taken = batches(TextLines(sys.argv[1]), 1)
+    next(taken)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+    sys.stdin.readline()
+    for _ in range(200):
+        next(taken)
+    print("goes on", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_workers_outlive_signals_to_the_group_but_not_their_parent(lines, tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, script, lines.path],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    [worker] = map(int, parent.stdout.readline().split())
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C, and a scheduler's end of the job
+        os.killpg(parent.pid, number)
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+    assert parent.stdout.readline() == "goes on\n"
+    parent.kill()
+    parent.communicate(timeout=60)
+    until = time.monotonic() + 20
+    while is_alive(worker):
+        assert time.monotonic() < until, "a worker is left"
+        time.sleep(0.05)
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+def test_more_workers_than_streams_are_told_of(lines, caplog):
+    batches(lines, 9).close()
+    assert "only 4 of 9 data workers have rows to pack; a batch has 12 rows" in caplog.text

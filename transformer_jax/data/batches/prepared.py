@@ -1,0 +1,66 @@
+"""Examples as features, made when they are asked for."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from transformer_jax.data.examples import Features, RandomAccess
+
+type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
+"""(example, rng) -> its features, each of one token or more. Runs in a background thread, or in
+worker processes, to which it is pickled. `rng` is good for this call alone."""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Prepared[Item](RandomAccess[Features]):
+    """The features of examples, in some order.
+
+    Attributes:
+      source: the examples.
+      order: the place in `source` of each; may be endless.
+      preprocess: its `rng` depends on `seed` and the place in `order` alone.
+      seed: of what `preprocess` draws.
+      first, step: of `order`, only the places first, first + step, ... are in this sequence.
+    """
+
+    source: Sequence[Item]
+    order: Sequence[int]
+    preprocess: Preprocess[Item]
+    seed: int
+    first: int = 0
+    step: int = 1
+
+    def dealt(self, index: int, count: int) -> "Prepared[Item]":
+        """The part of one hand, `index`, where the sequence is dealt to `count` in turn."""
+        first, step = self.first + index * self.step, count * self.step
+        return dataclasses.replace(self, first=first, step=step)
+
+    def __len__(self) -> int:
+        return len(range(self.first, len(self.order), self.step))
+
+    def item(self, index: int) -> Features:
+        place = self.first + index * self.step
+        return self.preprocess(self.source[self.order[place]], self._rng.at(place))
+
+    @cached_property
+    def _rng(self) -> "_PlacedRng":
+        return _PlacedRng(self.seed)
+
+
+class _PlacedRng:
+    """A generator that is set to a place: what it draws depends on seed and place alone.
+
+    It draws what Grain's `random_map` would at the place, in a quarter of the time.
+    """
+
+    def __init__(self, seed: int):
+        self._rng = np.random.Generator(np.random.Philox(seed))
+        self._state = self._rng.bit_generator.state
+
+    def at(self, place: int) -> np.random.Generator:
+        """The generator, good until the next call."""
+        self._state["state"]["counter"][3] = place
+        self._rng.bit_generator.state = self._state
+        return self._rng
