@@ -79,3 +79,12 @@ def test_between_hosts_the_network_sets_the_time():
 def test_one_device_exchanges_nothing():
     line = "ROOT %r = f32[8]{0} all-reduce(%a), replica_groups={{0}}, to_apply=%add"
     assert exchanges_of(line, shape=(1, 1, 1)) == []
+
+
+def test_what_hosts_carry_between_slices_is_counted():
+    line = """%s = (f32[8]{0}, u32[]{:S(2)}, token[]) send(%a), channel_id=3, \
+is_host_transfer=true, frontend_attributes={_xla_megascale_transfer_type="ALL_GATHER"}
+  %r = (f32[8]{0}, u32[]{:S(2)}, token[]) recv(%a), channel_id=3, is_host_transfer=true"""
+    (found,) = exchanges_of(line, per_host=4)
+    assert (found.kind, found.axes) == ("all-gather between slices", ("data",))
+    assert found.seconds == pytest.approx(32 / H100.network)

@@ -19,6 +19,9 @@ EXCHANGES = (
     "ragged-all-to-all",
     "collective-permute",
 )
+BETWEEN_SLICES = "between slices"
+"""The kind of what TPUs send to other slices, by way of their hosts."""
+
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
     *("partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"),
@@ -131,6 +134,8 @@ def exchange_kind(module: Module, one: Instruction) -> str | None:
     for kind in EXCHANGES:
         if one.opcode.startswith(kind):
             return "done" if one.opcode.endswith("-done") else kind
+    if one.opcode in ("send", "recv"):
+        return BETWEEN_SLICES if one.opcode == "send" else "done"
     inner = module.computations.get(one.called("calls") or "", {})
     kinds = (exchange_kind(module, each) for each in inner.values())
     return next((kind for kind in kinds if kind), None) if one.opcode == "fusion" else None

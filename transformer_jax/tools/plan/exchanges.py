@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from transformer_jax.parallel.mesh import slice_of
 from transformer_jax.runtime.accelerators import Accelerator
-from transformer_jax.tools.plan.costs import Visit, exchange_kind, visits
+from transformer_jax.tools.plan.costs import BETWEEN_SLICES, Visit, exchange_kind, visits
 from transformer_jax.tools.plan.hlo import Array, Instruction, Module, numbers
 
 
@@ -52,6 +52,8 @@ def _exchange(
     module: Module, visit: Visit, kind: str, mesh: Mesh, accelerator: Accelerator
 ) -> Exchange:
     one, scope = visit.instruction, visit.computation
+    if kind == BETWEEN_SLICES:
+        return _between_slices(visit, mesh, accelerator)
     if one.opcode == "fusion":
         scope = module.computations[one.called("calls") or ""]
         one = next(each for each in scope.values() if each.opcode.startswith(kind))
@@ -70,6 +72,29 @@ def _exchange(
         times=visit.times,
         nbytes=_sent(kind, whole, count),
         seconds=visit.times * max(inside, between),
+    )
+
+
+def _between_slices(visit: Visit, mesh: Mesh, accelerator: Accelerator) -> Exchange:
+    """What a device hands to its host for other slices: the first array of a `send`."""
+    one = visit.instruction
+    what = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
+    kind = what[1].lower().replace("_", "-") if what else "send"
+    number = {name: i for i, name in enumerate({slice_of(one): 0 for one in mesh.devices.flat})}
+    slices = np.vectorize(lambda device: number[slice_of(device)])(mesh.devices)
+    axes = [
+        name
+        for axis, name in enumerate(mesh.axis_names)
+        if (slices != np.take(slices, [0], axis)).any()
+    ]
+    nbytes = one.arrays[0].nbytes
+    return Exchange(
+        kind=f"{kind} {BETWEEN_SLICES}",
+        axes=tuple(axes),
+        op_name=one.op_name,
+        times=visit.times,
+        nbytes=nbytes,
+        seconds=visit.times * nbytes / accelerator.network,
     )
 
 
