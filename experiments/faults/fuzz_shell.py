@@ -63,7 +63,7 @@ class Drawn:
         if not damaged or draw.random() < 0.4:
             surroundings, further = draw.choice(SURROUNDINGS)(draw)
             allowed = allowed | further
-        if words[:2] == ["score", "--workdir=run"] and task != "translation":
+        if not damaged and words[:2] == ["score", "--workdir=run"] and task != "translation":
             allowed = {2}
         command = Command(words, **{"stdin": stdin, **surroundings})
         told = {name: value for name, value in surroundings.items() if name != "before"}
