@@ -63,8 +63,10 @@ class Drawn:
         if not damaged or draw.random() < 0.4:
             surroundings, further = draw.choice(SURROUNDINGS)(draw)
             allowed = allowed | further
-        if words[:2] == ["score", "--workdir=run"] and task != "translation":
+        if not damaged and words[:2] == ["score", "--workdir=run"] and task != "translation":
             allowed = {2}
+        if words[:1] == ["plan"]:
+            allowed = allowed | {2}  # where the accelerator's compiler is not installed
         command = Command(words, **{"stdin": stdin, **surroundings})
         told = {name: value for name, value in surroundings.items() if name != "before"}
         name = f"{number}: {task}: {_short(words)} {_short(told) if told else ''}"
@@ -131,6 +133,8 @@ def _flag(draw: random.Random, verb: str) -> str:
     known = draw.random() < 0.8
     name = draw.choice(known and pools.FLAGS.get(verb) or sorted(pools.KINDS))
     value = draw.choice(pools.VALUES[pools.KINDS[name]])
+    if pools.KINDS[name] == "numbers" and draw.random() < 0.4:
+        value = draw.choice(pools.PLAUSIBLE)
     return f"--{name}" if value is None or draw.random() < 0.05 else f"--{name}={value}"
 
 
