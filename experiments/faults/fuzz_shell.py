@@ -35,7 +35,8 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case: its seed")
     args = parser.parse_args()
-    runs = args.workdir.absolute() / "runs"
+    runs, cases = args.workdir.absolute() / "runs", args.workdir / "cases"
+    shutil.rmtree(cases, ignore_errors=True)  # what an earlier campaign kept of its bad ones
     os.environ |= {
         "XLA_FLAGS": QUICKEST,
         "JAX_COMPILATION_CACHE_DIR": str(args.workdir.absolute() / "xla"),
@@ -43,7 +44,7 @@ def main() -> int:
     }
     tiny_runs.make(runs)
     numbers = range(args.first, args.first + args.cases)
-    return report(run(map(Drawn(runs), numbers), args.workdir / "cases"), sys.stderr)
+    return report(run(map(Drawn(runs), numbers), cases), sys.stderr)
 
 
 class Drawn:
