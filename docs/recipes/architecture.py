@@ -41,7 +41,7 @@ class ParallelStack(Decoder):
 class ParallelDecoder(DecoderOnly):
     """GPT, as `DecoderOnly`, from which it has `prefill` and `decode_step`."""
 
-    defaults = {**DecoderOnly.defaults, "model.positions": "rotary"}
+    defaults = {**DecoderOnly.defaults, "model.norm": "rms"}
 
     def setup(self):
         c = self.config

@@ -1,0 +1,273 @@
+"""Every field of a config changes something, or is refused by its name.
+
+For a base config of each task, each field takes another valid value. What comes of a config is
+compared without training: shapes, programs as they are traced, initial values, first batches.
+"""
+
+import contextlib
+import functools
+import hashlib
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.runs import build
+from transformer_jax.runs.config import flattened, load_config, read_settings
+from transformer_jax.runs.settings import FIELDS
+from transformer_jax.runs.train import batches_of
+from transformer_jax.training.evaluation import Evaluator
+
+SMALL = {
+    "model.d_model": 8,
+    "model.d_ff": 8,
+    "model.num_heads": 2,
+    "model.dtype": "float32",
+    "optimizer.name": "adamw",
+    "optimizer.schedule": "cosine",
+    "optimizer.warmup_steps": 5,
+    "train.num_steps": 50,
+    "train.tokens_per_batch": 128,
+}
+STACK = {"model.num_layers": 1, "model.max_length": 20, "data.max_length": 16}
+BASES = {
+    "translation": {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "model.positions": "relative",
+        "model.tie_embeddings": "target",
+        "model.initialization": "bert",
+        "tokenizer.kind": "unigram",
+        "tokenizer.vocab_size": 30,
+        "data.name": "parallel_text",
+        "data.max_source_length": 48,
+        "data.max_target_length": 48,
+    },
+    "language_modeling": {**STACK, "tokenizer.kind": "char", "tokenizer.vocab_size": 20},
+    "masked_lm": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "rmsprop"},
+    "classification": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "sgd"},
+    "tagging": {**STACK, "tokenizer.vocab_size": 45, "model.architecture": "decoder_only"},
+}
+OTHERS = {
+    "model.d_model": 16,
+    "model.num_heads": 4,
+    "model.num_key_value_heads": 1,
+    "model.positions": "rotary",
+    "model.attention_bias": "output",
+    "model.norm": "rms",
+    "model.norm_placement": "sandwich",
+    "model.activation": "silu",
+    "model.tie_embeddings": "none",
+    "model.initialization": "xavier",
+    "model.dtype": "bfloat16",
+    "model.logit_cap": 5.0,
+    "task.metric": "chrf",
+    "tokenizer.kind": "word",
+    "tokenizer.character_coverage": 0.98,
+    "tokenizer.normalization": "identity",
+    "data.packing": "apart",
+    "data.documents": "line",
+    "data.weights": "2,1",
+    "data.num_train_examples": 7,
+    "data.order_seed": 5,
+    "eval.num_examples": 2,
+    "optimizer.name": "lamb",
+    "optimizer.schedule": "linear",
+    "optimizer.decay_steps": 70,
+    "optimizer.clip_norm": 0.5,
+    "optimizer.frozen": "kernel",
+    "train.tokens_per_batch": 256,
+    "train.accumulation_steps": 2,
+    "decode.search": "sample",
+    "parallel.engine": "pmap",
+}
+"""Where the next number, the other truth or another file will not do."""
+MORE_THAN_HERE = {
+    "task.name": "the bases differ in it",
+    "model.architecture": "a task goes with few",
+    "data.name": "the bases differ in it",
+    "data.num_workers": "how, not what: tests/data/batches",
+    "train.init_from": "a run: tests/runs/test_train.py",
+    "parallel.heartbeat_seconds": "of jobs of several processes: tests/parallel/test_hosts.py",
+    "seed": "the first state and the order: tests/runs/test_build.py",
+}
+ELSEWHERE = {
+    "checkpoint": "when and what is saved: tests/checkpoints",
+    "decode": "tests/tasks/test_options.py",
+    "logging": "what is written of a run: tests/logs",
+    "parallel": "how, not what: tests/parallel",
+}
+"""Sections whose fields change nothing that is compared here, and where they are tested."""
+SIZES = dict.fromkeys(("source", "target", "text", "label", "tags"), 30)
+LOOPS = ("eval.every_steps",)
+WALKED = [
+    name
+    for name in FIELDS
+    if name.partition(".")[0] not in ELSEWHERE and name not in (*MORE_THAN_HERE, *LOOPS)
+]
+
+
+WORDS = "the old man sees a dog and women walk their dogs Ünd so weiter".split()  # noqa: SIM905
+LINES = {
+    "pair": lambda words: " ".join(words) + "\n",
+    "text": lambda words: " ".join(words) + "\n\n",
+    "label": lambda words: f"{' '.join(words)}\t{'AB'[len(words[0]) % 2]}\n",
+    "tags": lambda words: "".join(f"{word}\t{'AB'[len(word) % 2]}\n" for word in words) + "\n",
+}
+KINDS = {"translation": "pair", "classification": "label", "tagging": "tags"}
+
+
+@pytest.fixture(scope="module")
+def files_of(tmp_path_factory):
+    """`files_of(task, part)`: the fields that name files, of the "first" or "second" text."""
+    folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
+
+    def path(kind, split, part):
+        found = folder / f"{kind}.{split}.{part}"
+        if not found.exists():
+            head = "text\tlabel\n" if kind == "label" else ""
+            lines = [LINES[kind](list(rng.choice(WORDS, 6))) for _ in range(40)]
+            found.write_text(head + "".join(lines), encoding="utf-8")
+        return str(found)
+
+    def fields(task, part):
+        kind = KINDS.get(task, "text")
+        sides = ("source", "target") if kind == "pair" else ("text",)
+        return {
+            f"data.{split}_{side}": path(f"{kind}", f"{split}.{side}", part)
+            for split in ("train", "valid", "test")
+            for side in sides
+        }
+
+    return fields
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """`outcome(section)`: functions of settings to what comes of them, which its fields may change;
+    cheap ones first."""
+    folders = iter(range(10**6))
+
+    def texts(settings):
+        examples = open_split(settings.data, "train")
+        folder = tmp_path_factory.getbasetemp() / f"tokenizer-{next(folders)}"
+        tokenizers = build.build_tokenizers(settings, folder, examples)
+        stored = {path.name: digest(path.read_bytes()) for path in folder.iterdir()}
+        return examples, tokenizers, stored
+
+    def of_data(settings):
+        examples, tokenizers, stored = texts(settings)
+        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+        held_out = [list(open_split(settings.data, split)) for split in ("valid", "test")]
+        batch = next(batches_of(settings, task, examples, 8))
+        first = {name: array.tolist() for name, array in batch.items()}
+        return len(examples), held_out, first, task.lengths, stored, task.best_by
+
+    @functools.lru_cache(2)
+    def task_of(settings):
+        task = build.build_task(settings, SIZES, tokenizers=None)
+        return task, *jax.make_jaxpr(task.init, return_shape=True)(jax.random.key(0))
+
+    def of_shapes(settings):
+        return str(task_of(settings)[2])
+
+    def of_loss(settings):
+        task, _, params = task_of(settings)
+        rows = build.batch_shapes(task.lengths, 2)
+        with rematerialized_layers() if settings.train.remat else contextlib.nullcontext():
+            return str(jax.make_jaxpr(task.loss)(params, rows, jax.random.key(0)))
+
+    def of_start(settings):
+        return str(task_of(settings)[1])
+
+    def of_training(settings):
+        """Of a task with a loss of its own, as the model does not matter."""
+        leaves = {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}
+        task = SimpleNamespace(
+            init=lambda key: {"encoder": {"layer_0": {"feed_forward": {"inner": leaves}}}},
+            loss=lambda params, batch, rng: (
+                sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params)) + batch.sum(),
+                jnp.float32(1),
+                {"filled": jnp.float32(1)},
+            ),
+        )
+        engine = build.build_engine(settings)
+        schedule, step, init_state = build.build_training(settings, task, engine)
+        state = jax.eval_shape(init_state, 0)
+        program = jax.make_jaxpr(step)(state, jax.ShapeDtypeStruct((4, 2), jnp.float32))
+        rates = [float(schedule(count)) for count in (0, 7, 30)]
+        return str(state), rates, str(program), settings.train.rows(16)
+
+    def of_evaluation(settings):
+        examples = open_split(settings.data, "valid")
+        rows = settings.eval.num_examples
+        return len(Evaluator(None, examples, None, 2, rows).decoded)
+
+    sections = {
+        "model": [of_shapes, of_loss, of_start],
+        "task": [of_data],
+        "tokenizer": [of_data],
+        "data": [of_data],
+        "optimizer": [of_training],
+        "train": [of_training, of_loss],
+        "eval": [of_evaluation],
+    }
+    return lambda section: sections[section]
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def other(name, value, second):
+    """Another valid value of a field."""
+    if name in second:
+        return second[name]
+    if name in OTHERS:
+        return OTHERS[name]
+    field = FIELDS[name]
+    if field.type is bool:
+        return not value
+    if field.type is str:
+        return "x"
+    if field.type is float:
+        return 0.3 if value is None or value < 0.2 else value / 2
+    if name == "tokenizer.vocab_size":
+        return value - 1
+    return 3 if value is None else value + 1
+
+
+@pytest.mark.parametrize("task", BASES)
+def test_every_field_changes_something_or_is_refused(task, path, files_of, outcome):
+    first, second = (files_of(task, part) for part in ("first", "second"))
+    base = {"task.name": task, **SMALL, **BASES[task], **first}
+    config = load_config(path, base)
+    values, settings = flattened(config), read_settings(config)
+    before, idle = functools.cache(lambda make: make(settings)), []
+    for name in WALKED:
+        changes = {name: other(name, values[name], second)}
+        if name == "tokenizer.byte_fallback":  # 256 tokens of their own
+            changes |= {"tokenizer.vocab_size": 290}
+        if name == "data.weights":  # of two corpora
+            both = {files: f"{first[files]},{second[files]}" for files in first}
+            changes |= {files: both[files] for files in first if "train" in files}
+        try:
+            after = read_settings(load_config(path, base | changes))
+            makers = outcome(name.partition(".")[0])
+            changed = any(make(after) != before(make) for make in makers)
+        except UserError as error:
+            assert name.partition(".")[2] in str(error), name
+            continue
+        if not changed:
+            idle.append(name)
+    assert idle == []
+
+
+def test_what_is_not_walked_is_few():
+    assert FIELDS.keys() >= {*MORE_THAN_HERE, *LOOPS}
+    assert len(WALKED) > 75
