@@ -134,13 +134,23 @@ def test_no_token_is_drawn_where_none_may_be(draw):
         assert output.ended and output.tokens == [] and output.log_prob == 0
 
 
-def test_the_end_that_heads_a_prompt_is_no_repetition(model, draw):
-    """A penalty beyond measure lets nothing occur twice, and changes nothing before that."""
-    plain, penalized = (
-        draw(PROMPTS[1:2], dataclasses.replace(GREEDY, max_extra_length=1, repetition_penalty=p))
-        for p in (1.0, 1e3)
-    )
-    assert plain[0].tokens == penalized[0].tokens
+def test_the_end_that_heads_a_prompt_is_no_repetition(model, params):
+    """Where it is likeliest, a penalty leaves it likeliest; where another token is, it does not."""
+    table = np.array(params["embedding"]["table"])
+
+    def first_token(likeliest, penalty):
+        favoring = np.where(
+            np.arange(12)[:, None] == likeliest, 3 * np.sign(table[5]), 0.01 * table
+        )
+        output = Output([EOS, likeliest], 0, 0)
+        decode = dataclasses.replace(GREEDY, max_extra_length=1, repetition_penalty=penalty)
+        changed = {**params, "embedding": {"table": favoring}}
+        for _ in Continuation(model, CONTEXT).draw(changed, [output], decode):
+            pass
+        return output.tokens[0]
+
+    assert first_token(EOS, 1.0) == first_token(EOS, 1e3) == EOS
+    assert first_token(5, 1.0) == 5 != first_token(5, 1e3)
 
 
 def test_of_equal_tokens_the_first_is_the_likeliest(model, params):
