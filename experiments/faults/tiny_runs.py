@@ -21,7 +21,6 @@ SMALL = {
     "train.tokens_per_batch": 192,
     "eval.every_steps": 4,
     "decode.batch_size": 4,
-    "decode.max_extra_length": 8,
     "checkpoint.every_steps": 2,
     "checkpoint.keep_params": 2,
     "logging.every_steps": 2,
@@ -38,9 +37,10 @@ TEXTS = {
     "tags": "the\tD\nfilm\tN\n\nis\tV\ngood\tA\n\n" * 4,
 }
 SPLITS = ("train", "valid", "test")
+SHORT = {"decode.max_extra_length": 8}
 RUNS = {
-    "translation": ("quickstart", "", {"tokenizer.vocab_size": 40}),
-    "language_model": ("lm_from_text", "plain", {"data.documents": "line"}),
+    "translation": ("quickstart", "", {"tokenizer.vocab_size": 40} | SHORT),
+    "language_model": ("lm_from_text", "plain", {"data.documents": "line"} | SHORT),
     "masked_lm": ("bert_small", "plain", {"data.name": "text"}),
     "classifier": ("sst2", "labels", {"data.name": "labeled_tsv"}),
     "pair_classifier": ("sst2", "pairs", {"data.name": "labeled_tsv"}),
@@ -64,6 +64,13 @@ def overrides(name: str, texts: Path) -> dict[str, object]:
     return SMALL | fields | {field: str(path.absolute()) for field, path in paths.items()}
 
 
+def write_texts(folder: Path) -> None:
+    """The texts that the runs train on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
 def make(workdir: Path) -> None:
     """Trains those that are not there yet, in a process of its own: this one starts no device."""
     if pid := os.fork():
@@ -81,9 +88,7 @@ def make(workdir: Path) -> None:
 
 def _train(workdir: Path) -> None:
     texts = workdir / "texts"
-    texts.mkdir(parents=True, exist_ok=True)
-    for name, text in TEXTS.items():
-        (texts / name).write_text(text, encoding="utf-8")
+    write_texts(texts)
     for name, (config, *_) in RUNS.items():
         if not (workdir / name).exists():
             fields = overrides(name, texts)

@@ -398,7 +398,7 @@ def test_a_workdir_of_another_run(shell, workdir, train_words):
     [
         ("--checkpoint=7", "no checkpoint 7 in"),
         ("--average=3", "cannot average 3 checkpoints"),
-        ("--beam_size=0", "decode: beam_size is 0; it must be at least 1"),
+        ("--beam_size=0", "decode: beam_size is 0; it must lie in [1, "),
         ("--beam_size=1000", "decode: beam_size is 1000; the target vocabulary has 800 pieces"),
         ("--weights=int4", "decode: weights is 'int4', not one of float32, int8"),
     ],

@@ -17,6 +17,7 @@ from transformer_jax.parallel.engines import create_state, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.settings import DEFAULTS
 
 LENGTH, ROWS, VOCAB = 12, 16, 64
 LAYOUTS = {
@@ -33,16 +34,20 @@ CONFIG = {
     "model.d_ff": 64,
     "model.num_heads": 4,
     "model.dtype": "float32",
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "model.num_layers": 1,
-    "data.max_length": LENGTH,
     "optimizer.warmup_steps": 4,
     "optimizer.clip_norm": 1e9,
 }
+OF_PAIRS = ("model.num_encoder_layers", "model.num_decoder_layers", "eval.num_examples")
+OF_PAIRS += ("data.max_source_length", "data.max_target_length")
+ONE_STACK = {name: DEFAULTS[name] for name in OF_PAIRS}
+ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
 # Gradients of the keys' biases are 0 but for rounding: no relative distance is small.
-NO_KEY_BIAS = {"model.attention_bias": "output"}
-TASKS = {"translation": {}, "language_modeling": NO_KEY_BIAS, "classification": NO_KEY_BIAS}
+ONE_STACK |= {"model.attention_bias": "output"}
+TASKS = {
+    "translation": {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1},
+    "language_modeling": ONE_STACK,
+    "classification": ONE_STACK,
+}
 
 
 def task_and_settings(name, dropout_rate, accumulation_steps):

@@ -81,6 +81,7 @@ def test_one_device_is_served_by_jit():
 def test_pmap_divides_nothing_but_rows():
     class Mesh:
         size, shape = 8, {"data": 4, "fsdp": 2, "tensor": 1}
+        devices = np.array(jax.devices()[:1])
 
     with pytest.raises(ValueError, match="set engine to 'jit'"):
         make_engine(ParallelConfig("pmap"), Mesh())

@@ -166,6 +166,7 @@ def endless(two_by_two, tmp_path, tiny):
     shutil.copytree(two_by_two, workdir)
     overrides = tiny | {
         "train.num_steps": 100_000,
+        "optimizer.decay_steps": 100_000,
         "checkpoint.every_steps": 10,
         "eval.every_steps": 100_000,
         "parallel.heartbeat_seconds": 10,

@@ -11,6 +11,8 @@ from transformer_jax.parallel import rules
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.effects import unread_fields
+from transformer_jax.runs.settings import DEFAULTS
 
 MODELS = [
     ("translation", "encoder_decoder"),
@@ -43,6 +45,8 @@ def params_of(tiny_config):
     def make(kind, changes):
         model = {f"model.{name}": value for name, value in changes.items()}
         model |= dict(zip(("task.name", "model.architecture"), kind, strict=True))
+        unread = unread_fields(DEFAULTS | model)
+        model = {name: value for name, value in model.items() if name not in unread}
         sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), 48)
         task = build.build_task(read_settings(tiny_config(model)), sizes, None)
         return jax.eval_shape(task.init, jax.random.key(0))

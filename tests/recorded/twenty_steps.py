@@ -29,11 +29,9 @@ SMALL = {
     "train.num_steps": 20,
     "optimizer.warmup_steps": 5,
     "eval.every_steps": 20,
-    "eval.num_examples": 2,
     "checkpoint.every_steps": 20,
     "logging.every_steps": 1,
     "decode.batch_size": 4,
-    "decode.max_extra_length": 6,
 }
 LINES = ["the old dog sees a river", "a small bird finds the house", "green apples"]
 WORDS = [
@@ -94,7 +92,10 @@ def write_text(folder: Path) -> None:
 
 def experiments(text: Path) -> dict[str, tuple[str, dict]]:
     """Of each: its config file and what is changed in it."""
+    some, short = {"eval.num_examples": 2}, {"decode.max_extra_length": 6}
     pairs = {
+        **some,
+        **short,
         "data.name": "parallel_text",
         "tokenizer.vocab_size": 120,
         "train.tokens_per_batch": 192,
@@ -119,11 +120,13 @@ def experiments(text: Path) -> dict[str, tuple[str, dict]]:
     }
     return {
         "quickstart": ("quickstart", pairs | one_layer),
-        "tiny_shakespeare_cpu": ("tiny_shakespeare_cpu", stack | {"data.dir": str(text)}),
+        "tiny_shakespeare_cpu": ("tiny_shakespeare_cpu", stack | short | {"data.dir": str(text)}),
         "bert_small": ("bert_small", stack | plain | {"tokenizer.vocab_size": 100}),
         "pos_gum": (
             "pos_gum",
-            stack | {"tokenizer.vocab_size": 100, "data.dir": str(text), "data.max_length": 64},
+            stack
+            | some
+            | {"tokenizer.vocab_size": 100, "data.dir": str(text), "data.max_length": 64},
         ),
         "windowed": ("quickstart", pairs | two_layers | variant),
     }

@@ -241,3 +241,17 @@ def test_a_run_is_not_gone_on_with_as_another(message_of, path, name, value):
         f"runs/a holds another run: its {name} is {old!r}, the config's is {value!r}; "
         "choose another --workdir or the same value"
     )
+
+
+def test_an_override_needs_not_take_back_what_the_file_sets_for_another_choice(tmp_path):
+    path = tmp_path / "learned.py"
+    path.write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config():\n"
+        "    model = {'positions': 'learned', 'max_length': 128}\n"
+        "    return ConfigDict({'model': model})\n"
+    )
+    config = tj.config(path, {"model.positions": "rotary"})
+    assert (config.model.positions, config.model.max_length) == ("rotary", 512)
+    with pytest.raises(tj.UserError, match="config.model.max_length is 128, but model.positions"):
+        tj.config(path, {"model.positions": "rotary", "model.max_length": 128})

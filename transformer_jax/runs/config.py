@@ -43,11 +43,21 @@ def load_config(
         named) or a value of the wrong type, in the file or in `overrides`; a module that fails.
     """
     load_modules(modules)
-    chosen = _checked(run_config_file(path), str(path)) | parsed(overrides or {}, "override")
+    given = parsed(overrides or {}, "override")
+    chosen = _still_read(_checked(run_config_file(path), str(path)), given) | given
     config = _to_config_dict(defaults_for(chosen) | chosen)
     check_trainable(config)
     _require_modules(config)
     return config
+
+
+def _still_read(chosen: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """The fields that a config file sets, without those that nothing reads because of `overrides`:
+    who exchanges the positions need not take back the options of the file's own."""
+    before = defaults_for(chosen) | chosen
+    after = defaults_for(chosen | overrides) | chosen | overrides
+    idle = unread_fields(after).keys() - unread_fields(before).keys()
+    return {name: value for name, value in chosen.items() if name not in idle}
 
 
 def check_trainable(config: ConfigDict) -> Settings:

@@ -13,8 +13,8 @@ from pathlib import Path
 import campaign
 from campaign import Case, Command
 
-def main(argv):
-    match argv:
+def main():
+    match sys.argv[1:]:
         case ["good"]:
             print(sys.stdin.read(), end="")
             Path("mine").write_text("kept inside the case's folder")
