@@ -54,7 +54,7 @@ def train_letters(config, texts, name):
 def letters():
     before = dict(TOKENIZERS)
     yield TOKENIZERS.register(
-        "letters", TokenizerKind(train_letters, Letters, ".letters", options=("lowercase",))
+        "letters", TokenizerKind(train_letters, Letters, ".letters", reads=("tokenizer.lowercase",))
     )
     TOKENIZERS.restore(before)
 
@@ -70,11 +70,12 @@ def test_a_kind_of_the_users_own_is_trained_stored_and_loaded(letters, tmp_path)
     assert tokenizer.count_unknown(tokenizer.encode("bad")) == 1
 
 
-def test_its_options_are_checked_as_those_of_others(letters):
-    with pytest.raises(ValueError, match="byte_fallback asks for kind bpe, unigram, not letters"):
-        TokenizerConfig("letters", byte_fallback=True)
-    with pytest.raises(ValueError, match="lowercase asks for kind wordpiece, letters, not char"):
-        TokenizerConfig("char", lowercase=True)
+def test_what_it_does_not_read_is_refused_as_with_others(letters, tiny_config):
+    of_bytes = {"tokenizer.kind": "letters", "tokenizer.byte_fallback": True}
+    with pytest.raises(UserError, match=r"byte_fallback .* 'letters' does not read it \(bpe, uni"):
+        tiny_config(of_bytes)
+    with pytest.raises(UserError, match=r"'char' does not read it \(wordpiece, letters would"):
+        tiny_config({"tokenizer.kind": "char", "tokenizer.lowercase": True})
 
 
 def test_without_its_module_the_folder_is_not_loaded(letters, tmp_path):

@@ -71,5 +71,3 @@ def test_with_bytes_to_fall_back_to_no_character_is_unknown(kind):
     ids = tokenizer.encode("one \u6f22 two")
     assert not tokenizer.count_unknown(ids)
     assert tokenizer.decode(ids) == "one \u6f22 two"
-    with pytest.raises(ValueError, match="byte_fallback asks for kind bpe, unigram, not char"):
-        TokenizerConfig("char", byte_fallback=True)
