@@ -155,6 +155,8 @@ def end_after_sigterm(seconds: float) -> None:
         while not done.wait(_SECONDS_TO_LOOK):
             if came() and not (_between_steps.is_set() and _stopping.wait(seconds)):
                 logger.warning("ended by SIGTERM; the same command goes on from what is saved")
+                if is_primary():  # the others still ask its service; without it JAX aborts them
+                    time.sleep(3 * _SECONDS_TO_LOOK)
                 leave(RESUMABLE)
             if _stopping.is_set():
                 return
