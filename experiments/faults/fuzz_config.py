@@ -1,0 +1,181 @@
+"""Does any value of a config cost more than an error of one line?
+
+    python experiments/faults/fuzz_config.py --workdir=runs/fuzz_config --cases=2000
+
+Each case trains a tiny config of one of the tasks for two steps, with one to three fields set to
+something else: values of other types, the ends of their ranges and what lies just outside, numbers
+that are none, huge and negative ones, choices of other fields, texts that are no paths, lists in
+lists. They are given as flags or stand in the config file. The run must train to its end, or end
+with status 2 and one line. `campaign` says what else is required. Prints one JSON object; exit
+status 1 if any case ended otherwise.
+"""
+
+import argparse
+import itertools
+import os
+import random
+import shutil
+import sys
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tiny_runs
+from campaign import Case, Command, Ended, report, run
+
+from transformer_jax.ranges import OneOf, Range, shown
+from transformer_jax.runs.choices import CHOICES
+from transformer_jax.runs.settings import FIELDS, SECTIONS, Settings
+
+QUICKEST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+STEPS = {"train.num_steps": 2, "eval.every_steps": 2, "checkpoint.every_steps": 2}
+STEPS |= {"logging.every_steps": 1}
+SCORED = ("translation", "classifier", "pair_classifier", "tagger")
+
+
+def _split(text: str) -> list[str]:
+    """Words, written shortly."""
+    return text.split()
+
+
+NUMBERS = [
+    *_split("0 1 -1 2 3 7 0.5 1.0 -0.0 1e-300 1e300 1e30 -1e9 nan inf -inf 1e999 1_000 0x10 1e3"),
+    *(str(2**power + step) for power in (15, 16, 20, 31, 32, 53, 63, 64) for step in (-1, 0, 1)),
+    *(" 5 ", "+4", "9" * 400, "\N{ARABIC-INDIC DIGIT THREE}"),
+]
+TEXTS = [
+    *("", " ", "[" * 5000, "x" * 5000, "ü\u2028", "🦊"),
+    *_split("none true False x a,b , | * .. {} ( \\ ' config synthetic_en_de text,text 2,1 1,nan"),
+    *_split("1e300,1e-300 outside outside/file /dev/null /dev/full /proc/self/mem"),
+]
+OBJECTS = [
+    *_split(
+        "float('nan') float('inf') -1 10**400 1e999 True None [] [[1]] {} () 1j object() print"
+    ),
+    *_split("range(3) b'x' {'a':1} '\\0' '\\ud800' 'a\\nb' int print"),
+    *(f"__import__('numpy').{value}" for value in ("float32('nan')", "int8(3)", "ones(3)")),
+    "__import__('functools').reduce(lambda inner, _: [inner], [0] * 5000)",
+]
+"""Of a config file, as Python writes them."""
+
+LONGEST = {
+    "train.num_steps": 3,
+    "train.accumulation_steps": 2,
+    "model.num_layers": 3,
+    "model.num_encoder_layers": 3,
+    "model.num_decoder_layers": 3,
+    "data.num_workers": 2,
+    "data.order_seed": 2**31 - 1,
+}
+"""The largest number that a case can wait for, where larger ones are right."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--workdir", required=True, type=Path, help="of the texts and the cases")
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case: its seed")
+    args = parser.parse_args()
+    texts, cases = args.workdir.absolute() / "texts", args.workdir / "cases"
+    shutil.rmtree(cases, ignore_errors=True)  # what an earlier campaign kept of its bad ones
+    os.environ |= {
+        "XLA_FLAGS": QUICKEST,
+        "JAX_COMPILATION_CACHE_DIR": str(args.workdir.absolute() / "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    tiny_runs.write_texts(texts)
+    numbers = range(args.first, args.first + args.cases)
+    return report(run(map(Drawn(texts), numbers), cases), sys.stderr)
+
+
+class Drawn:
+    """The case of each number."""
+
+    def __init__(self, texts: Path) -> None:
+        self._texts = texts
+
+    def __call__(self, number: int) -> Case:
+        draw = random.Random(number)
+        task = draw.choice(["translation", *tiny_runs.RUNS])
+        fields = tiny_runs.overrides(task, self._texts) | STEPS
+        fields |= {"eval.num_examples": 2} if task in SCORED else {}
+        in_file, in_flags = {}, {}
+        for name in draw.sample([*FIELDS], draw.choice([1, 1, 1, 2, 3])):
+            if draw.random() < 0.3:
+                in_file[name] = draw.choice([*OBJECTS, *map(repr, values(name))])
+            else:
+                in_flags[name] = draw.choice(values(name))
+        for name in in_file:
+            fields.pop(name, None)
+        words = [f"--config.{name}={value}" for name, value in (fields | in_flags).items()]
+        words = [word.replace("\0", "") for word in words]
+        changed = {name: shown(value) for name, value in (in_file | in_flags).items()}
+        return Case(
+            f"{number}: {task}: {changed}",
+            [Command(["train", "--config=config.py", "--workdir=run", *words])],
+            prepare=lambda folder: _prepare(folder, task, in_file),
+            check=_check,
+        )
+
+
+def values(name: str) -> Sequence[str]:
+    """Texts for a field: what anything may be asked for, and what lies about its limits."""
+    field, limits = FIELDS[name], _limits(name)
+    found = [*NUMBERS, *TEXTS] if field.type is str else [*NUMBERS, *NUMBERS, *TEXTS[:8]]
+    for limit in limits:
+        match limit:
+            case Range(least, most):
+                step = 1 if field.type is int else 1e-6
+                near = [least, least + step, least - step, most, most + step, most - step]
+                near += [(least + most) / 2, 3, 2, 0.3]
+                found += [str(int(x)) if field.type is int else repr(float(x)) for x in near] * 2
+            case OneOf():
+                found += list(limit.names) * 9
+    others = itertools.chain.from_iterable(CHOICES.values())
+    found += [*CHOICES[name]] * 4 if name in CHOICES else [*others] * (field.type is str)
+    found += ["true", "false"] * 30 * (field.type is bool)
+    return [text for text in found if not _is_more(text, LONGEST.get(name))]
+
+
+def _is_more(text: str, most: float | None) -> bool:
+    try:
+        return most is not None and most < float(text) < 2**31
+    except ValueError:
+        return False
+
+
+def _limits(name: str) -> tuple[Any, ...]:
+    """What the type of a field is annotated with."""
+    section, _, field = name.rpartition(".")
+    hint = typing.get_type_hints(SECTIONS.get(section, Settings), include_extras=True)[field]
+    hints = [hint, *typing.get_args(hint)]  # of `Size | None`
+    return next((one.__metadata__ for one in hints if hasattr(one, "__metadata__")), ())
+
+
+def _prepare(folder: Path, task: str, fields: Mapping[str, str]) -> None:
+    """A config file that starts from the task's and sets fields to Python's own values."""
+    (folder / "outside" / "file").write_text("mine\n")
+    lines = ["import sys", f"sys.path.insert(0, {str(tiny_runs.CONFIGS)!r})"]
+    lines += [f"from {tiny_runs.RUNS[task][0]} import get_config as base", "", "def get_config():"]
+    lines += ["    config = base()"]
+    for name, value in fields.items():
+        section, _, field = name.rpartition(".")
+        owner = f"config[{section!r}]" if section else "config"
+        lines += [f"    if {section!r} and {section!r} not in config: config[{section!r}] = {{}}"]
+        lines += [f"    with config.ignore_type(): {owner}[{field!r}] = {value}"]
+    (folder / "config.py").write_text("\n".join([*lines, "    return config", ""]))
+
+
+def _check(folder: Path, ended: list[Ended]) -> list[str]:
+    """A run that ended well has its checkpoint, and nothing lies beside it."""
+    wrong = []
+    if ended[0].status == 0 and not (folder / "run" / "checkpoints").is_dir():
+        wrong.append("run: no checkpoint")
+    known = {"run", "outside", "config.py", "0.in", "0.out", "0.err"}
+    strange = {path.name for path in folder.iterdir()} - known
+    return wrong + [f"strange: {name}" for name in sorted(strange)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
