@@ -12,8 +12,9 @@ GIVEN = {"given": True}
 
 NORMAL_STD = 0.02
 
-Layers = Annotated[int, Range(1, 1000)]
-"""Each layer is traced and compiled by itself: a mistyped number must not take for ever."""
+Layers = Annotated[int, Range(1, 256)]
+"""Each layer is traced and compiled by itself, which takes seconds: a mistyped number must not take
+for ever."""
 Heads = Annotated[int, Range(1, 1024)]
 
 
