@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import gc
+import logging
 import os
 import shutil
 import types
@@ -67,6 +68,14 @@ OF_PAIRS += [f"data.{split}_{side}" for split in PAIRS for side in ("source", "t
 
 def pytest_addoption(parser):
     parser.addoption("--record", action="store_true", help="record tests/recorded/numbers.json")
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    """Those of the root logger: what a test's command line adds does not speak in later tests."""
+    before = list(logging.getLogger().handlers)
+    yield
+    logging.getLogger().handlers = before
 
 
 @pytest.fixture

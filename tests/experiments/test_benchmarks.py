@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import logging
 import sys
 from pathlib import Path
 
@@ -16,14 +15,6 @@ def program(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(autouse=True)
-def handlers():
-    """Those of the root logger, which a program adds its own to."""
-    before = list(logging.getLogger().handlers)
-    yield
-    logging.getLogger().handlers = before
 
 
 @pytest.fixture
