@@ -193,8 +193,12 @@ def test_words_are_tagged(shell, text, tmp_path):
             {"data.name": "synthetic_en_de"},
             "task language_modeling reads text",
         ),
-        ("sst2", {"data.name": "text"}, "data.train_text is not set"),
-        ("bert_small", {"tokenizer.kind": "char"}, "tokenizer.kind 'char' does not read it"),
+        ("sst2", {"data.name": "labeled_tsv"}, "data.train_text is not set"),
+        (
+            "bert_small",
+            {"data.name": "text", "tokenizer.kind": "char"},
+            "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece",
+        ),
         ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),
         ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for DecoderOnly"),
     ],
@@ -203,7 +207,7 @@ def test_what_does_not_go_together_is_told_in_one_line(
     shell, tmp_path, text, config, changes, message
 ):
     given = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"} | changes
-    if "data.name" in changes:
+    if changes.get("data.name", "text") != "text":
         given = changes
     answer = shell(*words(config, tmp_path / "run", given))
     assert answer.status == 2
