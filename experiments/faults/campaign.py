@@ -218,7 +218,11 @@ class _Running:
     def verdict(self) -> Verdict:
         """What is wrong with the case; its folder stays if anything is."""
         ended = [self._ended[place] for place in range(len(self._pids))]
-        wrong = [what for one in ended for what in _wrong(one, self._case.allowed)]
+        wrong = [
+            what
+            for one, command in zip(ended, self._case.commands, strict=True)
+            for what in _wrong(one, self._case.allowed, command.limits)
+        ]
         if snapshot(self._folder / "outside") != self._outside:
             wrong.append("outside: changed")
         wrong += self._case.check(self._folder, ended)
@@ -279,7 +283,7 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _wrong(ended: Ended, allowed: frozenset[int]) -> list[str]:
+def _wrong(ended: Ended, allowed: frozenset[int], limits: Mapping[int, int]) -> list[str]:
     """What no command may do, whatever its case."""
     wrong = ["hang: killed"] if ended.hung else []
     if not ended.hung and ended.status not in allowed:
@@ -288,7 +292,8 @@ def _wrong(ended: Ended, allowed: frozenset[int]) -> list[str]:
         wrong.append("traceback")
     wrong += [f"native: {words}" for words in NATIVE if words in ended.stderr]
     errors = [line for line in ended.stderr.splitlines() if line.startswith("error:")]
-    if ended.status == 2 and len(errors) != 1 and ended.stderr:
+    full = len(ended.stderr) >= limits.get(resource.RLIMIT_FSIZE, sys.maxsize)  # stderr is a file
+    if ended.status == 2 and len(errors) != 1 and ended.stderr and not full:
         wrong.append(f"told: {len(errors)} lines of error")
     return wrong
 

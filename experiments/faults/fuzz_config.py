@@ -62,6 +62,7 @@ OBJECTS = [
 LONGEST = {
     "train.num_steps": 3,
     "train.accumulation_steps": 2,
+    "train.tokens_per_batch": 2**16,
     "model.num_layers": 3,
     "model.num_encoder_layers": 3,
     "model.num_decoder_layers": 3,

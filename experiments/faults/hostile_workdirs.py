@@ -39,7 +39,6 @@ TINY = {
     "optimizer.warmup_steps": 2,
     "train.tokens_per_batch": 128,
     "eval.every_steps": 2,
-    "eval.num_examples": 2,
     "decode.batch_size": 4,
     "decode.max_extra_length": 4,
     "checkpoint.every_steps": 2,
@@ -59,6 +58,7 @@ RUNS = {
         "data.valid_target": "target",
         "data.test_source": "source",
         "data.test_target": "target",
+        "eval.num_examples": 2,
     },
     "language_modeling": {
         "task.name": "language_modeling",
