@@ -25,12 +25,13 @@ def model_of(kind, **changes):
 
 
 def apply(model, variables, **options):
-    """The features, and the shapes of queries and keys of each attention."""
+    """The features, and [rows, queries, keys] of each attention's weights."""
     seen = []
 
     def look(call, args, kwargs, context):
-        if context.method_name == "attend":
-            seen.append((args[0].query.shape[:2], args[0].key.shape[:2]))
+        if context.method_name == "weigh":
+            rows, _, queries, keys = args[0].shape
+            seen.append((rows, queries, keys))
         return call(*args, **kwargs)
 
     with nn.intercept_methods(look):
@@ -46,8 +47,8 @@ def test_features_are_those_of_whole_rows(random_params, kind, positions):
     found, seen = apply(model, variables)
     (whole, noted), of_rows = apply(model, variables, mutable="intermediates")
     keys = (2 if kind is DecoderOnly else 3) * WINDOW
-    assert seen == [((2 * 6, WINDOW), (2 * 6, keys))]
-    assert of_rows == [((2, LENGTH), (2, LENGTH))]
+    assert seen == [(2 * 6, WINDOW, keys)]
+    assert of_rows == [(2, LENGTH, LENGTH)]
     assert jax.tree.leaves(noted)
     is_text = SEGMENTS > 0
     np.testing.assert_allclose(found[is_text], whole[is_text], rtol=1e-4, atol=1e-5)

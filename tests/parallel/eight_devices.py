@@ -12,6 +12,9 @@ import numpy as np
 import optax
 
 import transformer_jax as tj
+from transformer_jax.nn.attention import scaled_dot_product_attention
+from transformer_jax.nn.kernels import ATTENTION, Asked
+from transformer_jax.nn.kernels.base import on_each_device
 from transformer_jax.parallel import mesh
 from transformer_jax.parallel.engines import create_state, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
@@ -50,12 +53,34 @@ TASKS = {
 }
 
 
-def task_and_settings(name, dropout_rate, accumulation_steps):
+class OwnPart:
+    """A kernel for the CPU, each of whose devices attends in its own rows and heads."""
+
+    platform = "cpu"
+
+    def refusal(self, inputs, asked):
+        return None
+
+    def __call__(self, inputs, asked):
+        heads = (inputs.query, inputs.key, inputs.value)
+        return on_each_device(self.attend, heads, (inputs.mask,))
+
+    def attend(self, heads, rows):
+        self.seen = tuple(heads[0].shape[i] for i in (0, 2))
+        return scaled_dot_product_attention(*heads, *rows)
+
+
+OWN_PART = ATTENTION.register("own part", OwnPart())
+Asked.not_fused = lambda self: None  # float32 products too
+
+
+def task_and_settings(name, dropout_rate, accumulation_steps, attention):
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
     changes = {
         "task.name": name,
         "model.dropout_rate": dropout_rate,
         "train.accumulation_steps": accumulation_steps,
+        "model.attention": attention,
     }
     settings = read_settings(tj.config(quickstart, CONFIG | TASKS[name] | changes))
     sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
@@ -77,13 +102,20 @@ def unequal_batch(lengths):
     return batch
 
 
-def divided_run(layout, name="translation", dropout_rate=0.0, accumulation_steps=1, steps=1):
+def divided_run(
+    layout,
+    name="translation",
+    dropout_rate=0.0,
+    accumulation_steps=1,
+    steps=1,
+    attention="plain",
+):
     """Losses, the gradient of the first step, and the share of the state that a device holds."""
     options, count = LAYOUTS[layout]
     parallel = ParallelConfig(**options)
     mesh.slice_of = lambda device: (device.id % 2 if layout == "two slices" else 0, 0)
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
-    task, settings = task_and_settings(name, dropout_rate, accumulation_steps)
+    task, settings = task_and_settings(name, dropout_rate, accumulation_steps, attention)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     batch = unequal_batch(task.lengths)
@@ -132,6 +164,10 @@ def main():
         "classification": compare(["2 x 2 x 2"], name="classification"),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
     }
+    found["kernel"], found["own part"] = {}, {}
+    for layout in ("one", "pmap 8", "2 x 2 x 2"):
+        found["kernel"] |= compare([layout], runs["one"], attention="own part")
+        found["own part"][layout] = OWN_PART.seen
     json.dump(found, sys.stdout)
 
 

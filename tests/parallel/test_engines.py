@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.parallel import rules
-from transformer_jax.parallel.engines import CompiledStep, JitEngine, create_state, make_engine
+from transformer_jax.parallel.engines import JitEngine, create_state, make_engine
+from transformer_jax.parallel.interface import CompiledStep
 from transformer_jax.parallel.mesh import ParallelConfig
 
 LAYOUTS = ["pmap 8", "data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
@@ -50,6 +51,15 @@ def test_a_mesh_draws_the_dropout_of_one_device(eight_devices, layout):
 @pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
 def test_micro_batches_divide_too(eight_devices, layout):
     apart = eight_devices["accumulated"][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    "layout, rows, heads", [("one", 16, 4), ("pmap 8", 2, 4), ("2 x 2 x 2", 4, 2)]
+)
+def test_a_kernel_gets_each_devices_part(eight_devices, layout, rows, heads):
+    assert eight_devices["own part"][layout] == [rows, heads]
+    apart = eight_devices["kernel"][layout]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 

@@ -15,7 +15,6 @@ from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding
-from transformer_jax.nn.masks import look_ahead_mask, segment_mask
 
 
 class DecoderOnly(nn.Module):
@@ -68,8 +67,7 @@ class DecoderOnly(nn.Module):
     ) -> Float[Array, "B T D"]:
         """The decoder's output for packed rows."""
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
-        mask = look_ahead_mask(tokens.shape[1]) & segment_mask(segment_ids, segment_ids)
-        sequences = Sequences(self.input.position_encoding, positions, mask)
+        sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
         x, _ = self.decoder(x, sequences, deterministic=deterministic)
         return x
 

@@ -18,7 +18,8 @@ from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding
 from transformer_jax.nn.encoder import Encoder
-from transformer_jax.nn.masks import look_ahead_mask, padding_mask, segment_mask
+from transformer_jax.nn.inputs import Segments
+from transformer_jax.nn.masks import padding_mask
 from transformer_jax.nn.positions import encoding_class
 
 
@@ -76,11 +77,9 @@ class EncoderDecoder(nn.Module):
           deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
         encoded = self.encode(source, source_positions, source_segment_ids, deterministic)
-        memory_mask = segment_mask(target_segment_ids, source_segment_ids)
-        memory = self.decoder.remember(encoded, memory_mask)
-        mask = segment_mask(target_segment_ids, target_segment_ids)
-        mask &= look_ahead_mask(target.shape[1])
-        sequences = Sequences(self.target_encoding, target_positions, mask)
+        seen = Segments(target_segment_ids, source_segment_ids)
+        memory = self.decoder.remember(encoded, seen)
+        sequences = Sequences.packed(self.target_encoding, target_positions, target_segment_ids)
         x = self._embed_target(target, target_positions, deterministic)
         x, _ = self.decoder(x, sequences, memory, deterministic)
         return self.projection.logits(x)
@@ -95,8 +94,8 @@ class EncoderDecoder(nn.Module):
         """The encoder's output for packed rows."""
         x = self.source_embedding.embed(source)
         x = self.embedding_dropout(self.source_encoding.embed(x, positions), deterministic)
-        mask = segment_mask(segment_ids, segment_ids)
-        return self.encoder(x, Sequences(self.source_encoding, positions, mask), deterministic)
+        sequences = Sequences.packed(self.source_encoding, positions, segment_ids)
+        return self.encoder(x, sequences, deterministic)
 
     def prefill(
         self,

@@ -16,7 +16,6 @@ from transformer_jax.nn.embeddings import Embedding, InputEmbedding
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.masks import segment_mask
 from transformer_jax.nn.residual import make_norm
 from transformer_jax.tokenization import EOS
 
@@ -78,8 +77,7 @@ class EncoderOnly(nn.Module):
         """The encoder's output for packed rows."""
         types = token_types(tokens, positions) if self.config.num_token_types else None
         x = self.input(self.embedding.embed(tokens), positions, deterministic, types)
-        mask = segment_mask(segment_ids, segment_ids)
-        sequences = Sequences(self.input.position_encoding, positions, mask)
+        sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
         return self.encoder(x, sequences, deterministic)
 
 

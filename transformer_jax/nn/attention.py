@@ -16,12 +16,12 @@ from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.nn import blocks
+from transformer_jax.nn import blocks, kernels
 from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.heads import head_products, head_sums
-from transformer_jax.nn.inputs import AttentionInputs
+from transformer_jax.nn.inputs import AttentionInputs, Segments
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import window_mask
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
@@ -109,11 +109,24 @@ class Sequences(struct.PyTreeNode):
       encoding: how positions enter.
       positions: [N, T], from 0 in each packed sentence.
       mask: [N, 1, T, T]; None where a cache has its own.
+      segments: from which the mask was made, if it was.
     """
 
     encoding: PositionEncoding
     positions: Int[Array, "N T"]
     mask: Bool[Array, "#N 1 T T"] | None
+    segments: Segments | None = None
+
+    @classmethod
+    def packed(
+        cls,
+        encoding: PositionEncoding,
+        positions: Int[Array, "N T"],
+        segment_ids: Int[Array, "N T"],
+    ) -> "Sequences":
+        """Sequences packed into rows; where the encoding is causal, tokens see none after them."""
+        segments = Segments(segment_ids, segment_ids, encoding.causal)
+        return cls(encoding, positions, segments.mask(), segments)
 
 
 class MultiHeadAttention(nn.Module):
@@ -167,10 +180,8 @@ class MultiHeadAttention(nn.Module):
         else:
             assert sequences.mask is not None
             inputs = AttentionInputs(query, key, value, sequences.mask, positions, positions)
-            if (size := self._block_size(x.shape[1], encoding.causal)) is not None:
-                inputs = blocks.split(inputs, size, encoding.causal)
-        y = self.attend(inputs, deterministic, encoding)
-        return y.reshape(x.shape[0], -1, x.shape[2])[:, : x.shape[1]], cache
+            inputs = inputs.replace(segments=sequences.segments)
+        return self.attend(inputs, deterministic, encoding).reshape(x.shape), cache
 
     def cross_attend(
         self, x: Float[Array, "N T D"], memory: Memory, deterministic: bool
@@ -198,12 +209,36 @@ class MultiHeadAttention(nn.Module):
         encoding: PositionEncoding | None = None,
     ) -> Float[Array, "B T D"]:
         """Equation 1 for all heads, then W^O; `encoding` adds its terms in self-attention."""
-        c, mask, logit_bias, extra_values = self.config, inputs.mask, None, None
+        asked = kernels.Asked(
+            weights=self.is_mutable_collection("intermediates"),
+            dropout=self.dropout.rate > 0 and not deterministic,
+            logit_bias=encoding is not None and encoding.has("bias", "logit_bias"),
+            extra_values=encoding is not None and encoding.has("extra_values"),
+            logit_cap=self.config.logit_cap,
+            window=None if encoding is None else self.config.attention_window,
+            dtype=product_dtype(self.config.dtype),
+        )
+        kernel = kernels.choose(self.config.attention, inputs, asked).kernel
+        if kernel is None:
+            heads = self._plain(inputs, deterministic, encoding)
+        else:
+            heads = kernel(inputs, asked).astype(jnp.float32)
+        return self.output(self.combine(heads))
+
+    def _plain(
+        self, inputs: AttentionInputs, deterministic: bool, encoding: PositionEncoding | None
+    ) -> Heads:
+        """The heads by the paper's function; a windowed row in blocks where that is cheaper."""
+        c, (rows, length, *_), size = self.config, inputs.query.shape, None
+        logit_bias, extra_values = None, None
         if encoding is not None:
-            if c.attention_window is not None:
-                mask &= window_mask(inputs.distance, c.attention_window)
+            if (size := self._block_size(inputs, encoding.causal)) is not None:
+                inputs = blocks.split(inputs, size, encoding.causal)
             logit_bias = encoding.logit_bias(inputs, self.relation)
             extra_values = partial(encoding.extra_values, inputs=inputs, layer_part=self.relation)
+        mask = inputs.mask
+        if encoding is not None and c.attention_window is not None:
+            mask &= window_mask(inputs.distance, c.attention_window)
         heads = scaled_dot_product_attention(
             inputs.query,
             inputs.key,
@@ -215,7 +250,7 @@ class MultiHeadAttention(nn.Module):
             on_weights=partial(self.weigh, deterministic=deterministic),
             extra_values=extra_values,
         )
-        return self.output(self.combine(heads))
+        return heads.reshape(rows, -1, *heads.shape[2:])[:, :length]
 
     def weigh(self, weights: Weights, deterministic: bool) -> Weights:
         """The weights as they are used: after dropout."""
@@ -227,10 +262,11 @@ class MultiHeadAttention(nn.Module):
         self.sow("intermediates", "heads", heads)
         return heads
 
-    def _block_size(self, length: int, causal: bool) -> int | None:
+    def _block_size(self, inputs: AttentionInputs, causal: bool) -> int | None:
         """Of the blocks in which a windowed row is cheaper; None: whole, as it is when someone asks
         for its weights."""
-        window = self.config.attention_window
-        if window is None or self.is_mutable_collection("intermediates"):
+        window, length = self.config.attention_window, inputs.query.shape[1]
+        whole = inputs.key.shape[1] == length  # no cache
+        if window is None or not whole or self.is_mutable_collection("intermediates"):
             return None
         return window if blocks.num_keys(window, causal) < length else None

@@ -15,7 +15,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.inputs import AttentionInputs
+from transformer_jax.nn.inputs import AttentionInputs, Segments
 from transformer_jax.nn.products import dtype_for_rows, product_dtype
 
 
@@ -26,21 +26,25 @@ class Memory(struct.PyTreeNode):
       keys: [B, G, S, K].
       values: [B, G, S, V].
       mask: [B, 1, T, S] or [B, 1, 1, S]; which source positions a target position sees.
+      segments: from which the mask was made, if it was.
     """
 
     keys: Float[Array, "B G S K"]
     values: Float[Array, "B G S V"]
     mask: Bool[Array, "B 1 #T S"]
+    segments: Segments | None = None
 
     @classmethod
     def of(
         cls,
         key: Float[Array, "B S G K"],
         value: Float[Array, "B S G V"],
-        mask: Bool[Array, "B 1 #T S"],
+        seen: Bool[Array, "B 1 #T S"] | Segments,
     ) -> "Memory":
-        """From what a layer projected."""
-        return cls(jnp.moveaxis(key, 1, 2), jnp.moveaxis(value, 1, 2), mask)
+        """From what a layer projected, and which of it is seen."""
+        segments = seen if isinstance(seen, Segments) else None
+        mask = seen.mask() if isinstance(seen, Segments) else seen
+        return cls(jnp.moveaxis(key, 1, 2), jnp.moveaxis(value, 1, 2), mask, segments)
 
     def cast(self, config: TransformerConfig) -> "Memory":
         """In the dtype of the products of a search, to be kept for many steps."""
@@ -49,7 +53,8 @@ class Memory(struct.PyTreeNode):
 
     def inputs(self, query: Float[Array, "B T H K"]) -> AttentionInputs:
         """The attention of queries to this memory."""
-        return AttentionInputs(query, *_by_position(self.keys, self.values), self.mask)
+        keys, values = _by_position(self.keys, self.values)
+        return AttentionInputs(query, keys, values, self.mask, segments=self.segments)
 
 
 class KVCache(struct.PyTreeNode):

@@ -65,6 +65,9 @@ class TransformerConfig:
       initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (all N(0, 0.02^2),
         Devlin et al. 2019) or "gpt2" (likewise, and the projections that end on the residual stream
         smaller by sqrt(n) in a stack of n sublayers, Radford et al. 2019).
+      attention: what computes self-attention and attention to the encoder in training, an entry of
+        `nn.kernels.ATTENTION`: "plain" (the paper's function), "cudnn" or "splash" (fused kernels,
+        of GPUs and of TPUs), or "auto": the fastest that is exact for what the model asks.
       dtype: dtype of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or
         "bfloat16".
       source_vocab_size, target_vocab_size: tokens of the vocabularies, which the tokenizers tell.
@@ -105,6 +108,7 @@ class TransformerConfig:
     embedding_norm: bool = False
     num_token_types: Annotated[int, Range(0, 1024)] = 0
     initialization: Annotated[str, OneOf("xavier", "bert", "gpt2")] = "xavier"
+    attention: str = "auto"
     dtype: Annotated[str, OneOf(*DTYPES)] = "auto"
     source_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)

@@ -11,6 +11,7 @@ from transformer_jax.nn.attention import MultiHeadAttention, Sequences
 from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.inputs import Segments
 from transformer_jax.nn.residual import Residual, final_norm
 
 
@@ -72,11 +73,11 @@ class Decoder(nn.Module):
         self.final_norm = final_norm(self.config)
 
     def remember(
-        self, encoded: Float[Array, "B S D"], mask: Bool[Array, "B 1 #T S"]
+        self, encoded: Float[Array, "B S D"], seen: Bool[Array, "B 1 #T S"] | Segments
     ) -> tuple[Memory, ...]:
-        """The encoder's output as each layer attends to it."""
+        """The encoder's output as each layer attends to it; `seen` as for `Memory.of`."""
         return tuple(
-            Memory.of(*layer.cross_attention.keys_values(encoded), mask) for layer in self.layers
+            Memory.of(*layer.cross_attention.keys_values(encoded), seen) for layer in self.layers
         )
 
     def __call__(

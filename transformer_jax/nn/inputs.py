@@ -7,6 +7,27 @@ of a head.
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.nn.masks import look_ahead_mask, segment_mask
+
+
+class Segments(struct.PyTreeNode):
+    """What the mask of packed rows was made from, for kernels that mask by themselves.
+
+    Attributes:
+      query: [B, T], the segment ids of the queries; 0 is padding.
+      key: [B, S], of the keys. A query sees the keys of its own segment.
+      causal: a query sees none after itself.
+    """
+
+    query: Int[Array, "B T"]
+    key: Int[Array, "B S"]
+    causal: bool = struct.field(pytree_node=False, default=False)
+
+    def mask(self) -> Bool[Array, "B 1 T S"]:
+        """True where a query sees a key."""
+        mask = segment_mask(self.query, self.key)
+        return mask & look_ahead_mask(self.query.shape[1]) if self.causal else mask
+
 
 class AttentionInputs(struct.PyTreeNode):
     """Queries, and the keys and values that they attend to.
@@ -18,6 +39,7 @@ class AttentionInputs(struct.PyTreeNode):
       mask: broadcasts to [B, H, T, S]; False where a query does not see a key.
       query_positions: [B, T]; None where positions mean nothing, between decoder and encoder.
       key_positions: [B, S], likewise.
+      segments: from which `mask` was made; None where it was made otherwise, as by a cache.
     """
 
     query: Float[Array, "B T H K"]
@@ -26,6 +48,7 @@ class AttentionInputs(struct.PyTreeNode):
     mask: Bool[Array, "#B #H #T #S"]
     query_positions: Int[Array, "B T"] | None = None
     key_positions: Int[Array, "B S"] | None = None
+    segments: Segments | None = None
 
     @property
     def distance(self) -> Int[Array, "B T S"]:

@@ -13,7 +13,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.parallel.engines import CompiledStep, TrainStep, shape_struct
+from transformer_jax.parallel.interface import (
+    CompiledStep,
+    PerDevice,
+    TrainStep,
+    call,
+    shape_struct,
+)
 from transformer_jax.parallel.mesh import DATA, ParallelConfig, make_mesh, replicated
 from transformer_jax.runtime import platform
 
@@ -76,6 +82,10 @@ class ReplicaEngine:
 
     def constrain(self, x: jax.Array) -> jax.Array:
         return x  # one device has all rows of a replica
+
+    @property
+    def per_device(self) -> PerDevice | None:
+        return call if self.mesh.size == 1 else None
 
     def replica(self, tree: Any, index: int) -> Any:
         """One replica's part of a tree of arrays [R, ...], replicated on every device."""

@@ -17,10 +17,12 @@ from jax.sharding import Mesh
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
+from transformer_jax.nn.kernels import divided_by
 from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules
-from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
+from transformer_jax.parallel.engines import make_engine
+from transformer_jax.parallel.interface import Engine, TrainStep
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
@@ -171,7 +173,7 @@ def build_training(
     layers = rematerialized_layers if settings.train.remat else contextlib.nullcontext
 
     def loss(params: Any, batch: Batch, rng: jax.Array | None) -> Any:
-        with each_stream(engine.constrain), layers():
+        with each_stream(engine.constrain), layers(), divided_by(engine.per_device):
             return task.loss(params, batch, rng)
 
     ema_decay = settings.optimizer.ema_decay

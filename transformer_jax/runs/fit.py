@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,8 +11,10 @@ import jax
 
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
+from transformer_jax.errors import UserError
 from transformer_jax.logs.run_log import Log
-from transformer_jax.parallel.engines import Engine
+from transformer_jax.nn.kernels import Choice, noted_choices
+from transformer_jax.parallel.interface import Engine
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
 from transformer_jax.runs.room import require_room
@@ -99,7 +101,9 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
             logger.info(told, workdir, start, too)
             return state
     evaluate = trainable.validation()  # before any step: it refuses what it could not evaluate
-    step = engine.compile(train_step, abstract, batch)  # beside what follows
+    with noted_choices() as attention:
+        step = engine.compile(train_step, abstract, batch)  # beside what follows
+    _tell_attention(settings.model.attention, attention)
     if state is None:
         state = trainable.first_state(init_state, abstract)
     batches.start()
@@ -118,6 +122,18 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
         )
         state = engine.adopt(state)
         return engine.portable(loop.run(state, start, num_steps, evaluate_start=evaluate_start))
+
+
+def _tell_attention(asked: str, choices: Sequence[Choice]) -> None:
+    """Logs what computes the step's attention, and why; UserError where it is not what was asked
+    for by its name."""
+    for choice in choices:
+        if asked not in ("auto", choice.name):
+            raise UserError(
+                f"config.model.attention is {asked!r}, but {choice.reason}; set it to auto or plain"
+            )
+        if choice.reason or choice.kernel is not None:
+            logger.info("attention: %s%s", choice.name, choice.reason and f" ({choice.reason})")
 
 
 def _every(settings: Settings) -> Every:

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.parallel.engines import Engine
+from transformer_jax.parallel.interface import Engine
 from transformer_jax.runs.config import Settings
 from transformer_jax.runtime.memory import devices_that_share, require_memory
 from transformer_jax.training.state import TrainState

@@ -21,7 +21,8 @@ from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.agreement import Statement
-from transformer_jax.parallel.engines import Engine, create_state
+from transformer_jax.parallel.engines import create_state
+from transformer_jax.parallel.interface import Engine
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import (
     Settings,

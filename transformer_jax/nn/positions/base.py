@@ -41,6 +41,11 @@ class PositionEncoding(nn.Module):
         """How many positions there are: without limit, unless a subclass says otherwise."""
         return math.inf
 
+    @classmethod
+    def has(cls, *hooks: str) -> bool:
+        """Whether one of these hooks does something."""
+        return any(getattr(cls, hook) is not getattr(PositionEncoding, hook) for hook in hooks)
+
     def embed(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
     ) -> Float[Array, "B T D"]:
