@@ -90,6 +90,7 @@ OTHERS = {
 MORE_THAN_HERE = {
     "task.name": "the bases differ in it",
     "model.architecture": "a task goes with few",
+    "model.attention": "how, not what: tests/nn/test_kernels.py",
     "data.name": "the bases differ in it",
     "data.num_workers": "how, not what: tests/data/batches",
     "train.init_from": "a run: tests/runs/test_train.py",

@@ -300,6 +300,14 @@ class FakeState:
     params, step = {}, 0
 
 
+def test_a_kernel_that_does_not_run_here_is_refused_by_its_name(workdir, tiny_config):
+    changes = {"model.attention": "cudnn", "train.num_steps": 31}
+    with pytest.raises(tj.UserError, match="attention is 'cudnn', but it runs on a gpu, and this"):
+        tj.train(tiny_config(changes), workdir)
+    run = tj.train(tiny_config(changes | {"model.attention": "plain"}), workdir)
+    assert run.step == 31
+
+
 def test_a_loss_that_is_not_finite_becomes_no_checkpoint(workdir, tiny_config):
     changes = {"train.num_steps": 40, "checkpoint.every_steps": 1}
     settings = read_settings(tiny_config(changes))

@@ -133,7 +133,7 @@ def _tell_attention(asked: str, choices: Sequence[Choice]) -> None:
                 f"config.model.attention is {asked!r}, but {choice.reason}; set it to auto or plain"
             )
         if choice.reason or choice.kernel is not None:
-            logger.info("attention: %s%s", choice.name, choice.reason and f" ({choice.reason})")
+            logger.info("attention: %s", choice)
 
 
 def _every(settings: Settings) -> Every:

@@ -37,6 +37,9 @@ class Choice:
     name: str
     reason: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})" if self.reason else self.name
+
     @property
     def kernel(self) -> Kernel | None:
         """None: the plain function."""
@@ -52,23 +55,22 @@ def choose(name: str, inputs: AttentionInputs, asked: Asked) -> Choice:
     """
     wanted, here = ATTENTION.find(name), target().platform
     kernels = {key: kernel for key, kernel in ATTENTION.items() if kernel is not None}
-    if name != "auto":
+    if name == "auto":
+        kernels = {key: kernel for key, kernel in kernels.items() if kernel.platform == here}
+    else:
         kernels = {} if wanted is None else {name: wanted}
     reasons = []
     for key, kernel in kernels.items():
-        if kernel.platform == here:
-            reason = _refusal(kernel, inputs, asked)
-        elif name == "auto":
-            continue
-        else:
-            reason = f"it runs on a {kernel.platform}, and this is a {here}"
+        reason = _refusal(kernel, inputs, asked)
         if reason is None:
             return _noted(Choice(key))
-        reasons.append(f"not {key}: {reason}")
+        reasons.append(f"not {key}: {reason}" if name == "auto" else reason)
     return _noted(Choice("plain", "; ".join(reasons)))
 
 
 def _refusal(kernel: Kernel, inputs: AttentionInputs, asked: Asked) -> str | None:
+    if kernel.platform != (here := target().platform):
+        return f"it runs on a {kernel.platform}, and this is a {here}"
     if inputs.segments is None or not allowed():
         return "this is no training step on devices that divide rows and heads"
     return asked.not_fused() or kernel.refusal(inputs, asked)

@@ -37,6 +37,7 @@ def planned(request: dict[str, Any]) -> dict[str, Any]:
     settings = read_settings(complete_config(request["config"], "plan"))
     aim = target.parse(request["device"], request["slices"])
     devices, accelerator, what = aim.devices(), aim.accelerator, request["what"]
+    target.let_cudnn_compile(devices[0])
     if what == "sizes":
         return dataclasses.asdict(sizes(settings, devices))
     with platform.compiling_for(devices[0]):
@@ -69,6 +70,7 @@ def planned(request: dict[str, Any]) -> dict[str, Any]:
         head
         | {"engine": program.engine, "mesh": dict(program.mesh.shape), "compile_s": seconds}
         | {"parameters": program.parameters, "tokens": program.tokens, "memory": needed}
+        | {"attention": [str(choice) for choice in program.attention]}
         | report.costs(program, accelerator, what)
         | told(needed, program.mesh)
     )

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.int8 import weights_as
+from transformer_jax.nn.kernels import Choice, noted_choices
 from transformer_jax.nn.products import product_dtype
 from transformer_jax.parallel import rules
 from transformer_jax.parallel.engines import PmapEngine
@@ -55,6 +56,7 @@ class Program:
       flops: of the model, in all devices together.
       tokens: that the model reads in a step, or that the search writes.
       loops: how often a loop of unknown length runs at most.
+      attention: what computes it, and why.
     """
 
     compiled: tuple[jax.stages.Compiled, ...]
@@ -66,6 +68,7 @@ class Program:
     flops: int | None
     tokens: int
     loops: int = 1
+    attention: tuple[Choice, ...] = ()
 
 
 def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
@@ -87,9 +90,10 @@ def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
             "optimizer": _held((state.opt_state, state.live)),
             "batch": sum(x.size * 4 for x in batch.values()) // engine.row_shards,
         }
-        compiled = _compiled(
-            lambda: engine.compile(step, state, batch).executable, engine.mesh, held
-        )
+        with noted_choices() as attention:
+            compiled = _compiled(
+                lambda: engine.compile(step, state, batch).executable, engine.mesh, held
+            )
         read = sum(task.lengths[side] for side in task.read)
         return Program(
             compiled=(compiled,),
@@ -100,6 +104,7 @@ def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
             held=held,
             flops=step_products(task, state.params, batch).flops,
             tokens=rows * read,
+            attention=tuple(attention),
         )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import importlib
 import importlib.util
 import math
 import re
@@ -96,6 +97,20 @@ class Target:
             raise UserError(f"--device={self}: the compiler refuses it: {reason}") from error
 
 
+def let_cudnn_compile(device: jax.Device) -> None:
+    """Lets JAX lower cuDNN's attention for a GPU that is not here: it asks the GPUs that are."""
+    if device.platform != "gpu":
+        return
+    capability = tuple(map(int, str(device.compute_capability).split(".")))
+
+    def parts(text: str) -> tuple[int, ...]:
+        return tuple(map(int, text.split(".")))
+
+    checks: Any = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
+    checks.check_compute_capability = lambda least: capability >= parts(least)
+    checks.is_cuda_compute_capability_equal = lambda other: capability == parts(other)
+
+
 def parse(text: str, slices: int = 1) -> Target:
     """What `--device` and `--slices` ask for.
 
@@ -124,10 +139,10 @@ def parse(text: str, slices: int = 1) -> Target:
 
 def check_installed(target: Target) -> None:
     """Raises UserError, with the command that installs it, where the compiler is not here."""
-    library, extra = ("libtpu", "plan-tpu")
+    libraries, extra = ["libtpu"], "plan-tpu"
     if target.accelerator.platform == "gpu":
-        library, extra = ("jax_cuda13_plugin", "plan-gpu")
-    if importlib.util.find_spec(library) is None:
+        libraries, extra = ["jax_cuda13_plugin", "nvidia", "nvidia.cudnn"], "plan-gpu"
+    if any(importlib.util.find_spec(library) is None for library in libraries):
         raise UserError(
             f"plan: the compiler for {target.name} is not installed; python -m pip install -e "
             f"'.[{extra}]' in the project's folder brings it"
