@@ -67,7 +67,7 @@ def test_float32_leaves_all_as_it_is():
 )
 def test_a_scale_belongs_to_an_output(random_params, name, inputs, outputs):
     """Each output has a size of its own: only scales of their own keep the small ones."""
-    module = Linear(inputs, outputs, True, "float32")
+    module = Linear(inputs, outputs, True, TransformerConfig(dtype="float32"))
     x = RNG.normal(size=(5, *inputs)).astype(np.float32)
     params = random_params(module, x)["params"]
     sizes = np.logspace(-6, 3, int(np.prod(outputs))).reshape(outputs).astype(np.float32)

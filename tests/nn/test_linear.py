@@ -5,15 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.linear import Linear
 
+CONFIG = TransformerConfig(dtype="float32")
 HEADS = [((6,), (4, 3)), ((4, 3), (6,)), ((6,), (5,))]
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), HEADS)
 @pytest.mark.parametrize("use_bias", [False, True])
 def test_contracts_the_last_axes(random_params, inputs, outputs, use_bias):
-    linear = Linear(inputs, outputs, use_bias, "float32")
+    linear = Linear(inputs, outputs, use_bias, CONFIG)
     x = np.random.default_rng(1).normal(size=(2, 7, *inputs)).astype(np.float32)
     variables = random_params(linear, x)
     params = variables["params"]
@@ -34,7 +36,7 @@ def test_contracts_the_last_axes(random_params, inputs, outputs, use_bias):
     ],
 )
 def test_kernels_are_xavier_uniform_over_all_heads(inputs, outputs, fan_in, fan_out):
-    linear = Linear(inputs, outputs, True, "float32")
+    linear = Linear(inputs, outputs, True, CONFIG)
     params = linear.init(jax.random.key(0), jnp.ones((1, *inputs)))["params"]
     bound = np.sqrt(6 / (fan_in + fan_out))
     assert 0.99 * bound < np.abs(params["kernel"]).max() <= bound

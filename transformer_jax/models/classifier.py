@@ -29,7 +29,7 @@ class TokenClassifier(nn.Module):
         nn.share_scope(self, self.body)
         c = self.body.config
         self.head_dropout = Dropout(c.dropout_rate)
-        self.classifier = Linear((c.d_model,), (self.num_classes,), True, c.dtype, c.kernel_std)
+        self.classifier = Linear((c.d_model,), (self.num_classes,), True, c, c.kernel_std, True)
 
     def __call__(
         self,
@@ -56,9 +56,9 @@ class TextClassifier(nn.Module):
     def setup(self) -> None:
         nn.share_scope(self, self.body)
         c = self.body.config
-        self.pooler = Linear((c.d_model,), (c.d_model,), True, c.dtype, c.kernel_std)
+        self.pooler = Linear((c.d_model,), (c.d_model,), True, c, c.kernel_std)
         self.head_dropout = Dropout(c.dropout_rate)
-        self.classifier = Linear((c.d_model,), (self.num_classes,), True, c.dtype, c.kernel_std)
+        self.classifier = Linear((c.d_model,), (self.num_classes,), True, c, c.kernel_std, True)
 
     def __call__(
         self,

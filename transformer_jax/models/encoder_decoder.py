@@ -92,8 +92,9 @@ class EncoderDecoder(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "B S D"]:
         """The encoder's output for packed rows."""
-        x = self.source_embedding.embed(source)
-        x = self.embedding_dropout(self.source_encoding.embed(x, positions), deterministic)
+        embedded = self.source_embedding.embed(source)
+        x = self.source_encoding.embed(embedded, positions).astype(embedded.dtype)
+        x = self.embedding_dropout(x, deterministic)
         sequences = Sequences.packed(self.source_encoding, positions, segment_ids)
         return self.encoder(x, sequences, deterministic)
 
@@ -144,5 +145,6 @@ class EncoderDecoder(nn.Module):
     def _embed_target(
         self, tokens: Int[Array, "N T"], positions: Int[Array, "N T"], deterministic: bool
     ) -> Float[Array, "N T D"]:
-        x = self.target_encoding.embed(self.target_embedding.embed(tokens), positions)
+        embedded = self.target_embedding.embed(tokens)
+        x = self.target_encoding.embed(embedded, positions).astype(embedded.dtype)
         return self.embedding_dropout(x, deterministic)

@@ -89,7 +89,7 @@ class PredictionHead(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        self.transform = Linear((c.d_model,), (c.d_model,), True, c.dtype, c.kernel_std)
+        self.transform = Linear((c.d_model,), (c.d_model,), True, c, c.kernel_std)
         self.activation = ACTIVATIONS.find(c.activation)
         self.norm = make_norm(c)
         self.bias = self.param("bias", nn.initializers.zeros, c.vocab_size)

@@ -148,11 +148,11 @@ class MultiHeadAttention(nn.Module):
         c = self.config
         bias, output_bias = c.attention_bias == "all", c.attention_bias in ("output", "all")
         model, shared = (c.d_model,), c.key_value_heads
-        self.query = Linear(model, (c.num_heads, c.d_k), bias, c.dtype, c.kernel_std)
-        self.key = Linear(model, (shared, c.d_k), bias, c.dtype, c.kernel_std)
-        self.value = Linear(model, (shared, c.d_v), bias, c.dtype, c.kernel_std)
+        self.query = Linear(model, (c.num_heads, c.d_k), bias, c, c.kernel_std)
+        self.key = Linear(model, (shared, c.d_k), bias, c, c.kernel_std)
+        self.value = Linear(model, (shared, c.d_v), bias, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
-        self.output = Linear((c.num_heads, c.d_v), model, output_bias, c.dtype, std)
+        self.output = Linear((c.num_heads, c.d_v), model, output_bias, c, std)
         self.dropout = Dropout(c.attention_dropout_rate)
         if c.qk_norm:
             self.norm_query, self.norm_key = nn.RMSNorm(), nn.RMSNorm()
@@ -222,7 +222,7 @@ class MultiHeadAttention(nn.Module):
         if kernel is None:
             heads = self._plain(inputs, deterministic, encoding)
         else:
-            heads = kernel(inputs, asked).astype(jnp.float32)
+            heads = kernel(inputs, asked)
         return self.output(self.combine(heads))
 
     def _plain(

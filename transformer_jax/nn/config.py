@@ -4,8 +4,11 @@ import dataclasses
 import math
 from typing import Annotated
 
-from transformer_jax.nn.products import DTYPES
+import jax.numpy as jnp
+
+from transformer_jax.nn.products import DTYPES, product_dtype
 from transformer_jax.ranges import DropoutRate, Length, OneOf, Range, Size, check_fields
+from transformer_jax.runtime import platform
 
 GIVEN = {"given": True}
 """Field metadata: the value follows from another part (the tokenizer), never from a config file."""
@@ -70,6 +73,9 @@ class TransformerConfig:
         of GPUs and of TPUs), or "auto": the fastest that is exact for what the model asks.
       dtype: dtype of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or
         "bfloat16".
+      activation_dtype: dtype of what goes from layer to layer: "auto" (bfloat16 where products are
+        bfloat16, except on CPUs), "float32" or "bfloat16". Norms, softmax, logits and losses are
+        computed in float32, parameters and optimizer are float32.
       source_vocab_size, target_vocab_size: tokens of the vocabularies, which the tokenizers tell.
       vocab_size: likewise, where there is one.
 
@@ -110,6 +116,7 @@ class TransformerConfig:
     initialization: Annotated[str, OneOf("xavier", "bert", "gpt2")] = "xavier"
     attention: str = "auto"
     dtype: Annotated[str, OneOf(*DTYPES)] = "auto"
+    activation_dtype: Annotated[str, OneOf(*DTYPES)] = "auto"
     source_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
@@ -160,3 +167,10 @@ class TransformerConfig:
         """Likewise of those that end on the residual stream, in a stack of so many sublayers."""
         scaled = self.initialization == "gpt2"
         return NORMAL_STD / math.sqrt(num_sublayers) if scaled else self.kernel_std
+
+
+def activation_dtype(config: TransformerConfig) -> jnp.dtype:
+    """Dtype of what goes from layer to layer; "auto" asks what programs are compiled for."""
+    if config.activation_dtype == "auto":
+        return jnp.dtype(jnp.float32) if platform.is_cpu() else product_dtype(config.dtype)
+    return jnp.dtype(config.activation_dtype)

@@ -3,13 +3,16 @@
 B batch, T tokens, D model, V vocabulary.
 """
 
+import functools
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.positions import encoding_class
@@ -31,11 +34,13 @@ class Embedding(nn.Module):
         self.table = table
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """The tokens' rows, multiplied by sqrt(d_model) if so configured."""
+        """The tokens' rows, multiplied by sqrt(d_model) if so configured, in the dtype of
+        activations."""
         scale = self.config.d_model**0.5 if self.config.scale_embeddings else 1.0
+        dtype = activation_dtype(self.config)
         if isinstance(self.table, Int8Matrix):
-            return self.table.rows(tokens) * scale
-        return jnp.take(self.table, tokens, axis=0) * scale
+            return (self.table.rows(tokens) * scale).astype(dtype)
+        return rows(self.table, tokens, dtype) * scale
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """x E^T."""
@@ -45,6 +50,23 @@ class Embedding(nn.Module):
         else:
             logits = einsum("nd,vd->nv", flat, self.table, product_dtype(self.config.dtype))
         return logits.reshape(*x.shape[:-1], self.vocab_size)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def rows(
+    table: Float[Array, "V D"], tokens: Int[Array, "*B"], dtype: DTypeLike
+) -> Float[Array, "*B D"]:
+    """The rows of a table, which is rounded before they are gathered, so that a divided table
+    travels in `dtype`; its gradient is added up in float32."""
+    return jnp.take(table.astype(dtype), tokens, axis=0)
+
+
+@rows.defjvp
+def _rows_tangent(
+    dtype: DTypeLike, primals: tuple[Array, Array], tangents: tuple[Array, Any]
+) -> tuple[Array, Array]:
+    changed = jnp.take(tangents[0], primals[1], axis=0)
+    return rows(*primals, dtype), changed.astype(dtype)
 
 
 class InputEmbedding(nn.Module):
@@ -76,9 +98,10 @@ class InputEmbedding(nn.Module):
         types: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "B T D"]:
         """Embedded tokens with their positions and, where the model has them, token types."""
+        dtype = x.dtype
         x = self.position_encoding.embed(x, positions)
         if types is not None:
             x += jnp.take(self.token_types, types, axis=0, mode="clip")
         if self.config.embedding_norm:
             x = self.norm(x)
-        return self.dropout(x, deterministic)
+        return self.dropout(x.astype(dtype), deterministic)

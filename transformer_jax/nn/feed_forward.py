@@ -31,11 +31,11 @@ class FeedForward(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        self.inner = Linear((c.d_model,), (c.d_ff,), True, c.dtype, c.kernel_std)
+        self.inner = Linear((c.d_model,), (c.d_ff,), True, c, c.kernel_std)
         if c.gated_feed_forward:
-            self.gate = Linear((c.d_model,), (c.d_ff,), True, c.dtype, c.kernel_std)
+            self.gate = Linear((c.d_model,), (c.d_ff,), True, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
-        self.outer = Linear((c.d_ff,), (c.d_model,), True, c.dtype, std)
+        self.outer = Linear((c.d_ff,), (c.d_model,), True, c, std)
         self.activation = ACTIVATIONS.find(c.activation)
         self.dropout = Dropout(c.feed_forward_dropout_rate)
 

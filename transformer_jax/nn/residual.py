@@ -51,15 +51,16 @@ class Residual(nn.Module):
     def after(
         self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], deterministic: bool
     ) -> Float[Array, "B T D"]:
-        """Adds the sublayer's output y to the residual stream x."""
+        """Adds the sublayer's output y to the residual stream x, and keeps the stream's dtype."""
         y = self.dropout(y, deterministic)
         match self.config.norm_placement:
             case "post":
-                return self.norm_after(x + y)
+                stream = self.norm_after(x + y)
             case "pre":
-                return x + y
+                stream = x + y
             case _:
-                return x + self.norm_after(y)
+                stream = x + self.norm_after(y)
+        return stream.astype(x.dtype)
 
 
 def each_stream(change: Callable[[Array], Array]) -> contextlib.AbstractContextManager[None]:

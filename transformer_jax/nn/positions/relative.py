@@ -73,8 +73,8 @@ class DistanceProjections(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        self.query = Linear((c.d_model,), (c.num_heads, c.d_k), False, c.dtype, c.kernel_std)
-        self.key = Linear((c.d_model,), (c.key_value_heads, c.d_k), False, c.dtype, c.kernel_std)
+        self.query = Linear((c.d_model,), (c.num_heads, c.d_k), False, c, c.kernel_std)
+        self.key = Linear((c.d_model,), (c.key_value_heads, c.d_k), False, c, c.kernel_std)
 
     def __call__(
         self, vectors: Float[Array, "R D"]

@@ -1,0 +1,85 @@
+"""What goes from layer to layer in bfloat16, and what stays float32 all the same."""
+
+import jax
+import jax.flatten_util
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.config import TransformerConfig, activation_dtype
+from transformer_jax.nn.residual import each_stream
+
+SIZES = dict(
+    d_model=32,
+    d_ff=64,
+    num_heads=4,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    num_layers=2,
+    source_vocab_size=11,
+    target_vocab_size=11,
+    vocab_size=11,
+    dropout_rate=0.0,
+)
+TOKENS = np.random.default_rng(0).integers(4, 11, (2, 9)).astype(np.int32)
+SIDE = (TOKENS, np.tile(np.arange(9, dtype=np.int32), (2, 1)), np.ones_like(TOKENS))
+CASES = {
+    EncoderDecoder: (*SIDE, *SIDE),
+    DecoderOnly: SIDE,
+    EncoderOnly: (*SIDE, TOKENS[:, :3] % 9),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize("placement", ["post", "pre", "sandwich"])
+def test_the_stream_is_bfloat16_and_the_rest_float32(random_params, kind, placement):
+    shared = SIZES | {"norm_placement": placement, "embedding_norm": True, "num_token_types": 2}
+    models = {
+        name: kind(TransformerConfig(**shared, dtype="bfloat16", activation_dtype=name))
+        for name in ("float32", "bfloat16")
+    }
+    variables = random_params(models["float32"], *CASES[kind])
+    streams = []
+
+    def look(x):
+        streams.append(x.dtype)
+        return x
+
+    def loss(variables, name):
+        with each_stream(look):
+            logits = models[name].apply(variables, *CASES[kind])
+        assert logits.dtype == jnp.float32
+        return jnp.square(logits).mean()
+
+    found = {name: jax.value_and_grad(loss)(variables, name) for name in models}
+    half = len(streams) // 2
+    assert set(streams[:half]) == {jnp.dtype(jnp.float32)}
+    assert set(streams[half:]) == {jnp.dtype(jnp.bfloat16)}
+    (loss, gradient), (exact, expected) = found["bfloat16"], found["float32"]
+    assert loss != exact and float(loss) == pytest.approx(float(exact), rel=0.02)
+    assert {x.dtype for x in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
+    flat, reference = (jax.flatten_util.ravel_pytree(tree)[0] for tree in (gradient, expected))
+    assert jnp.linalg.norm(flat - reference) < 0.15 * jnp.linalg.norm(reference)
+
+
+def test_auto_is_bfloat16_with_products_of_it_on_accelerators(compiling_for):
+    config = TransformerConfig(**SIZES)
+    assert activation_dtype(config) == jnp.float32  # on this CPU
+    compiling_for("tpu")
+    assert activation_dtype(config) == jnp.bfloat16
+    assert activation_dtype(TransformerConfig(**SIZES, dtype="float32")) == jnp.float32
+
+
+def test_the_gradient_of_gathered_rows_is_added_up_in_float32():
+    """A token that stands a thousand times: bfloat16 would stop growing at 256."""
+    sizes = SIZES | {"scale_embeddings": False, "dtype": "bfloat16"}
+    config = TransformerConfig(**sizes, activation_dtype="bfloat16")
+    model = DecoderOnly(config)
+    tokens = jnp.full((1, 1000), 5)
+    variables = model.init(jax.random.key(0), *SIDE)
+    embed = lambda v: model.apply(v, tokens, method=lambda m, t: m.embedding.embed(t))  # noqa: E731
+    gradient = jax.grad(lambda v: embed(v).astype(jnp.float32).sum())(variables)
+    np.testing.assert_array_equal(gradient["params"]["embedding"]["table"][5], 1000)
