@@ -372,3 +372,30 @@ def test_self_attention_in_two_goes_is_self_attention_in_one(random_params):
         )
         parts.append(y)
     np.testing.assert_allclose(np.concatenate(parts, 1), whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_key_value_heads": 2}, {"attention_bias": "all"}])
+def test_one_product_gives_queries_keys_and_values(random_params, compiling_for, options):
+    """On accelerators, of enough rows; gradients too are those of three products."""
+    config = TransformerConfig(d_model=16, num_heads=4, qk_norm=True, dtype="float32", **options)
+    module = MultiHeadAttention(config)
+    x = np.random.default_rng(0).normal(size=(2, 9, 16)).astype(np.float32)
+    variables = random_params(module, x, method="projections")
+
+    def projected(variables):
+        return module.apply(variables, x, method="projections")
+
+    def loss(variables):
+        return sum(jnp.square(part).sum() for part in projected(variables))
+
+    def found():
+        products = str(jax.make_jaxpr(projected)(variables)).count("dot_general")
+        return products, projected(variables), jax.grad(loss)(variables)
+
+    apart = found()
+    compiling_for("tpu")
+    joined = found()
+    assert (apart[0], joined[0]) == (3, 1)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), apart[1:], joined[1:]
+    )

@@ -22,10 +22,11 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.heads import head_products, head_sums
 from transformer_jax.nn.inputs import AttentionInputs, Segments
-from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.linear import Linear, together
 from transformer_jax.nn.masks import window_mask
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
 from transformer_jax.nn.products import product_dtype
+from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
 Heads = Float[Array, "B T H V"]
@@ -172,7 +173,7 @@ class MultiHeadAttention(nn.Module):
           the output, and the cache grown by T; its rows are the beams of B sentences.
         """
         encoding, positions = sequences.encoding, sequences.positions
-        query, (key, value) = self.queries(x), self.keys_values(x)
+        query, key, value = self.projections(x)
         query, key = encoding.rotate(query, key, positions)
         if cache is not None:
             cache = cache.append(key, value)
@@ -190,6 +191,17 @@ class MultiHeadAttention(nn.Module):
         rows = x.reshape(len(memory.keys), -1, x.shape[-1])  # [B, N / B * T, D]
         inputs = memory.inputs(self.queries(rows))
         return self.attend(inputs, deterministic).reshape(x.shape)
+
+    def projections(
+        self, x: Float[Array, "N T D"]
+    ) -> tuple[Float[Array, "N T H K"], Float[Array, "N T G K"], Float[Array, "N T G V"]]:
+        """Queries, keys and values of the same x."""
+        if platform.is_cpu() or self.is_initializing():
+            return self.queries(x), *self.keys_values(x)
+        query, key, value = together([self.query, self.key, self.value], x)
+        if self.config.qk_norm:
+            query, key = self.norm_query(query), self.norm_key(key)
+        return query, key, value
 
     def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H K"]:
         """What attends."""

@@ -1,9 +1,12 @@
 """A linear map whose product and result have the configured dtypes."""
 
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
@@ -36,8 +39,14 @@ class Linear(nn.Module):
         y = self._product(x.reshape(-1, math.prod(self.inputs)))
         y = y.reshape(*x.shape[: x.ndim - len(self.inputs)], *self.outputs)
         if self.use_bias:
-            y += self.param("bias", nn.initializers.zeros, self.outputs)
-        return y if self.exact else y.astype(activation_dtype(self.config))
+            self.param("bias", nn.initializers.zeros, self.outputs)
+        return self.finished(y)
+
+    def finished(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
+        """y from x W: with the bias, in its dtype."""
+        if self.use_bias:
+            product += self.get_variable("params", "bias")
+        return product if self.exact else product.astype(activation_dtype(self.config))
 
     def _product(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
         """A product of matrices, not of stacks of them: otherwise XLA would transpose a copy of x
@@ -49,6 +58,30 @@ class Linear(nn.Module):
         kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
         kernel = kernel.reshape(x.shape[1], -1)
         return einsum("nd,df->nf", x, kernel, product_dtype(self.config.dtype))
+
+
+def together(maps: Sequence[Linear], x: Float[Array, "*B D"]) -> list[Float[Array, "*B H K"]]:
+    """Maps to heads, all of the same x, as one product: x is read once.
+
+    Kernels are joined head by head of the map with the fewest, so that a mesh that divides heads
+    divides the joined kernel in the same way. One by one where x has fewer rows than a kernel, as
+    joining them would take longer than the products, and where kernels are int8.
+    """
+    kernels: list[Any] = [each.get_variable("params", "kernel") for each in maps]
+    rows = math.prod(x.shape[:-1])
+    if rows < x.shape[-1] or any(isinstance(kernel, Int8Matrix) for kernel in kernels):
+        return [each(x) for each in maps]
+    heads = min(kernel.shape[1] for kernel in kernels)
+    by_head = [kernel.reshape(x.shape[-1], heads, -1) for kernel in kernels]
+    joined = jnp.concatenate(by_head, axis=2).reshape(x.shape[-1], -1)
+    dtype = product_dtype(maps[0].config.dtype)
+    y = einsum("nd,df->nf", x.reshape(rows, -1), joined, dtype).reshape(*x.shape[:-1], heads, -1)
+    ends = itertools.accumulate(kernel.shape[2] for kernel in by_head)
+    parts = jnp.split(y, list(ends)[:-1], axis=-1)
+    return [
+        each.finished(part.reshape(*x.shape[:-1], *each.outputs))
+        for each, part in zip(maps, parts, strict=True)
+    ]
 
 
 def _initializer(
