@@ -118,10 +118,10 @@ def huge(run: Path, outside: Path, draw: random.Random) -> str:
     os.truncate(path, HUGE)
     step = step_of(run, path)
     if step and path.name != manifest.MANIFEST and draw.random() < 0.7:
-        entries = json.loads((step / manifest.MANIFEST).read_bytes())
+        entries = manifest.read_entries(step)
         if entry := entries.get(path.relative_to(step).as_posix()):
             entry["size"] = HUGE
-            (step / manifest.MANIFEST).write_text(json.dumps(entries))
+            manifest.write_entries(step, entries)
     return f"{path.relative_to(run)} has {HUGE} bytes"
 
 
@@ -237,7 +237,9 @@ def deep(run: Path, outside: Path, draw: random.Random) -> str:
         clear(path)
         path.write_bytes(b"[" * 200_000 + b"]" * 200_000)
         return f"{path.relative_to(run)} is deep{mend(run, path, draw)}"
-    folder = os.open(path if path.is_dir() else path.parent, os.O_RDONLY)
+    top = path if path.is_dir() else path.parent
+    top.mkdir(parents=True, exist_ok=True)
+    folder = os.open(top, os.O_RDONLY)
     for _ in range(600):  # beyond the longest path
         os.mkdir("deeper", dir_fd=folder)
         below = os.open("deeper", os.O_RDONLY, dir_fd=folder)

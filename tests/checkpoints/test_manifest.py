@@ -27,7 +27,7 @@ def test_untouched_files_are_intact(folder):
 
 
 def test_it_lists_the_files_of_subfolders_with_size_and_hash(folder):
-    entries = json.loads((folder / manifest.MANIFEST).read_text())
+    entries = json.loads((folder / manifest.MANIFEST).read_text())["files"]
     assert set(entries) == {"params/d/array", "params/empty", "data/state"}
     assert entries["params/empty"] == {
         "size": 0,
@@ -42,6 +42,22 @@ def test_a_flipped_bit_is_found(folder, bit):
     contents[bit // 8] ^= 1 << bit % 8
     path.write_bytes(contents)
     assert "params/d/array" in manifest.damage(folder)
+
+
+def test_every_flipped_bit_of_the_manifest_is_found(folder):
+    """In a name too, where no file would be missed if only some subfolders are read."""
+    path = folder / manifest.MANIFEST
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for bit in range(8):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            assert manifest.MANIFEST in (manifest.damage(folder, ["params"]) or ""), (place, bit)
+
+
+def test_a_manifest_of_before_it_had_a_seal_is_read(folder):
+    path = folder / manifest.MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text())["files"]))
+    assert manifest.damage(folder) is None
 
 
 def test_a_truncated_file_is_found(folder):
@@ -95,10 +111,8 @@ def test_a_manifest_that_would_not_end_is_not_read(folder):
 def test_a_name_that_leaves_the_folder_is_not_followed(folder, tmp_path_factory, name):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "secret").touch()
-    path = folder / manifest.MANIFEST
-    entries = json.loads(path.read_text())
     name = name.format(outside.name)
-    path.write_text(json.dumps({name: entries["params/empty"]}))
+    manifest.write_entries(folder, {name: manifest.read_entries(folder)["params/empty"]})
     assert manifest.damage(folder) == f"{name} lies outside the folder"
 
 

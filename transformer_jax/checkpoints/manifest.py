@@ -33,17 +33,39 @@ def write(folder: Path) -> None:
     """
     files = sorted(path for path in folder.glob("*/**/*") if path.is_file())
     names = [path.relative_to(folder).as_posix() for path in files]
-    _write(folder, {name: _entry_of(folder / name) for name in names})
+    write_entries(folder, {name: _entry_of(folder / name) for name in names})
 
 
 def add(folder: Path, name: str) -> None:
     """Records one more file, by its path in `folder`, whose other files are known to be intact."""
-    entries = json.loads(read_regular(folder / MANIFEST, METADATA_BYTES))
-    _write(folder, entries | {name: _entry_of(folder / name)})
+    write_entries(folder, read_entries(folder) | {name: _entry_of(folder / name)})
 
 
-def _write(folder: Path, entries: dict[str, Any]) -> None:
-    write_whole(folder / MANIFEST, json.dumps(entries, indent=1) + "\n")
+def read_entries(folder: Path) -> dict[str, Any]:
+    """What is known of each file, {path in `folder`: {"size": bytes, "sha256": ...}}.
+
+    Raises:
+      OSError: the manifest is not there, or no regular file of a moderate size.
+      ValueError: it is damaged.
+    """
+    read = json.loads(read_regular(folder / MANIFEST, METADATA_BYTES))
+    if not isinstance(read, dict):
+        raise ValueError("no object")
+    if all("/" in name for name in read):
+        return read  # as older versions wrote it, without a digest of its own
+    if set(read) != {"files", "sha256"} or read["sha256"] != _digest(read["files"]):
+        raise ValueError("its SHA-256 differs")
+    return read["files"]
+
+
+def write_entries(folder: Path, entries: dict[str, Any]) -> None:
+    """Writes them with a digest of their own: in a damaged name, no file would be missed."""
+    sealed = {"files": entries, "sha256": _digest(entries)}
+    write_whole(folder / MANIFEST, json.dumps(sealed, indent=1) + "\n")
+
+
+def _digest(entries: Any) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def _entry_of(path: Path) -> dict[str, int | str]:
@@ -69,13 +91,13 @@ def damage(
     """
     try:
         with _proving_damage(folder / MANIFEST):
-            entries = json.loads(read_regular(folder / MANIFEST, METADATA_BYTES)).items()
+            entries = read_entries(folder)
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return f"{MANIFEST} cannot be read"
     _require_bounded(folder, subfolders, most)
-    for name, entry in entries:
+    for name, entry in entries.items():
         if subfolders is not None and name.split("/")[0] not in subfolders:
             continue
         if ".." in name.split("/") or name.startswith("/"):
