@@ -16,15 +16,16 @@ def random_bits(key, shape):
     return dropout.random_bits(jax.random.key_data(key), shape)
 
 
-def drop(rate, x, seed=0):
-    return dropout.Dropout(rate).apply(
+def drop(rate, x, seed=0, bits="threefry"):
+    return dropout.Dropout(rate, bits).apply(
         {}, x, deterministic=False, rngs={"dropout": jax.random.key(seed)}
     )
 
 
+@pytest.mark.parametrize("bits", ["threefry", "hardware"])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_zeroes_the_rate_and_keeps_the_mean(rate):
-    y = np.asarray(drop(rate, jnp.ones((1000, 1001))))
+def test_zeroes_the_rate_and_keeps_the_mean(rate, bits):
+    y = np.asarray(drop(rate, jnp.ones((1000, 1001)), bits=bits))
     deviation = np.sqrt(rate * (1 - rate) / y.size)  # below 0.0005
     assert np.mean(y == 0) == pytest.approx(rate, abs=4 * deviation)
     assert y.mean() == pytest.approx(1, abs=4 * deviation / (1 - rate))
@@ -121,3 +122,19 @@ def test_the_tangent_is_dropped_alike():
 def test_no_mask_is_kept_for_the_gradient():
     _, backward = jax.vjp(lambda x: drop(0.5, x), jnp.ones(SHAPE))
     assert sum(leaf.size for leaf in jax.tree.leaves(backward)) < SHAPE[0]
+
+
+def test_bits_come_from_the_hardware_on_accelerators_unless_said_otherwise(compiling_for):
+    def program(bits):
+        return str(jax.make_jaxpr(lambda x: drop(0.5, x, bits=bits))(jnp.ones((8, 8))))
+
+    assert "rng_bit_generator" not in program("auto")  # on a CPU
+    compiling_for("tpu")
+    assert "rng_bit_generator" in program("auto")
+    assert "rng_bit_generator" not in program("threefry")
+
+
+def test_the_gradient_drops_what_the_hardware_dropped():
+    x = jnp.arange(1.0, 65.0).reshape(8, 8)
+    y, back = jax.vjp(lambda x: drop(0.5, x, bits="hardware"), x)
+    np.testing.assert_array_equal(back(x)[0], y)

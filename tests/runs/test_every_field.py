@@ -65,6 +65,8 @@ OTHERS = {
     "model.tie_embeddings": "none",
     "model.initialization": "xavier",
     "model.dtype": "bfloat16",
+    "model.activation_dtype": "bfloat16",
+    "model.dropout_bits": "hardware",
     "model.logit_cap": 5.0,
     "task.metric": "chrf",
     "tokenizer.kind": "word",

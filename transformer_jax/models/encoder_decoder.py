@@ -55,7 +55,7 @@ class EncoderDecoder(nn.Module):
         encoding = encoding_class(c)
         self.source_encoding = encoding(c, name="source_positions")
         self.target_encoding = encoding(c, causal=True, name="target_positions")
-        self.embedding_dropout = Dropout(c.dropout_rate)
+        self.embedding_dropout = Dropout(c.dropout_rate, c.dropout_bits)
         self.encoder = Encoder(c, c.num_encoder_layers)
         self.decoder = Decoder(c, c.num_decoder_layers)
 

@@ -154,7 +154,7 @@ class MultiHeadAttention(nn.Module):
         self.value = Linear(model, (shared, c.d_v), bias, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
         self.output = Linear((c.num_heads, c.d_v), model, output_bias, c, std)
-        self.dropout = Dropout(c.attention_dropout_rate)
+        self.dropout = Dropout(c.attention_dropout_rate, c.dropout_bits)
         if c.qk_norm:
             self.norm_query, self.norm_key = nn.RMSNorm(), nn.RMSNorm()
         part = encoding_class(c).layer_part

@@ -46,6 +46,8 @@ class TransformerConfig:
       dropout_rate: P_drop on sublayer outputs and on embeddings plus positions (section 5.4).
       attention_dropout_rate: dropout on attention weights (not in the paper's text).
       feed_forward_dropout_rate: dropout on the inner feed-forward activations (nor is this).
+      dropout_bits: "threefry": the same whatever the devices and however they divide the work;
+        "hardware": an accelerator's own generator, faster there; "auto": hardware, but on CPUs.
       attention_bias: biases in the attention projections: "none" (as the paper writes them),
         "output" (W^O alone) or "all".
       positions: how order enters the model (section 3.5), an entry of `nn.positions.POSITIONS`.
@@ -101,6 +103,7 @@ class TransformerConfig:
     dropout_rate: DropoutRate = 0.1
     attention_dropout_rate: DropoutRate = 0.0
     feed_forward_dropout_rate: DropoutRate = 0.0
+    dropout_bits: Annotated[str, OneOf("auto", "threefry", "hardware")] = "auto"
     attention_bias: Annotated[str, OneOf("none", "output", "all")] = "none"
     positions: str = "sinusoidal"
     max_length: Length = 512

@@ -1,11 +1,14 @@
 """Dropout (section 5.4), with random bits that are drawn where they are used."""
 
+from collections.abc import Callable
 from functools import partial
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt
+
+from transformer_jax.runtime import platform
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
@@ -14,25 +17,42 @@ class Dropout(nn.Module):
     """Zeroes each element with probability `rate` and scales the rest so that the mean stays.
 
     Draws from the rng stream "dropout".
+
+    Attributes:
+      rate: 0 to 1.
+      bits: where random bits come from, as `model.dropout_bits` has it.
     """
 
     rate: float
+    bits: str = "threefry"
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."], deterministic: bool) -> Float[Array, "..."]:
         if deterministic or self.rate == 0:
             return x
-        return dropped(x, jax.random.key_data(self.make_rng("dropout")), self.rate)
+        by_hardware = self.bits == "hardware" or (self.bits == "auto" and not platform.is_cpu())
+        source = hardware_bits if by_hardware else random_bits
+        return dropped(x, jax.random.key_data(self.make_rng("dropout")), self.rate, source)
 
 
-@partial(jax.checkpoint, prevent_cse=False, static_argnums=2)
+@partial(jax.checkpoint, prevent_cse=False, static_argnums=(2, 3))
 def dropped(
-    x: Float[Array, "*shape"], key: UInt[Array, " words"], rate: float
+    x: Float[Array, "*shape"],
+    key: UInt[Array, " words"],
+    rate: float,
+    source: Callable[[Array, tuple[int, ...]], UInt[Array, "..."]],
 ) -> Float[Array, "*shape"]:
     """x with each element 0 or 1 / (1 - rate) times itself. The gradient drops the same elements,
     drawn again from the same key data, so no mask is kept for it."""
-    keep = random_bits(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    keep = source(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
+
+
+def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
+    """Uniform uint32 of `shape` from the generator that the compiler thinks best: a TPU's own, or
+    Philox (Salmon et al. 2011). They depend on how an array is divided among devices."""
+    key = jnp.concatenate([key[:2], key[:2]])  # 128 bits, as it takes them
+    return jax.lax.rng_bit_generator(key, shape, dtype=jnp.uint32)[1]
 
 
 def random_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:

@@ -88,7 +88,7 @@ class InputEmbedding(nn.Module):
             self.token_types = self.param("token_types", init, (c.num_token_types, c.d_model))
         if c.embedding_norm:
             self.norm = make_norm(c)
-        self.dropout = Dropout(c.dropout_rate)
+        self.dropout = Dropout(c.dropout_rate, c.dropout_bits)
 
     def __call__(
         self,

@@ -37,7 +37,7 @@ class FeedForward(nn.Module):
         std = c.residual_std(self.num_sublayers)
         self.outer = Linear((c.d_ff,), (c.d_model,), True, c, std)
         self.activation = ACTIVATIONS.find(c.activation)
-        self.dropout = Dropout(c.feed_forward_dropout_rate)
+        self.dropout = Dropout(c.feed_forward_dropout_rate, c.dropout_bits)
 
     def __call__(self, x: Float[Array, "B T D"], deterministic: bool) -> Float[Array, "B T D"]:
         if self.config.gated_feed_forward:

@@ -42,7 +42,7 @@ class Residual(nn.Module):
             self.norm_before = make_norm(self.config)
         if placement in ("post", "sandwich"):
             self.norm_after = make_norm(self.config)
-        self.dropout = Dropout(self.config.dropout_rate)
+        self.dropout = Dropout(self.config.dropout_rate, self.config.dropout_bits)
 
     def before(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """The sublayer's input."""
