@@ -93,6 +93,7 @@ MORE_THAN_HERE = {
     "model.attention": "how, not what: tests/nn/test_kernels.py",
     "data.name": "the bases differ in it",
     "data.num_workers": "how, not what: tests/data/batches",
+    "model.scan_layers": "how, not what: tests/runs/test_scan_layers.py",
     "train.init_from": "a run: tests/runs/test_train.py",
     "parallel.heartbeat_seconds": "of jobs of several processes: tests/parallel/test_hosts.py",
     "seed": "the first state and the order: tests/runs/test_build.py",

@@ -21,6 +21,7 @@ from transformer_jax.nn.kernels import divided_by
 from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules
+from transformer_jax.parallel.depth import StackedLayers
 from transformer_jax.parallel.engines import make_engine
 from transformer_jax.parallel.interface import Engine, TrainStep
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
@@ -139,9 +140,10 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
     """The engine over these devices, or this job's; UserError if the config asks for others."""
     try:
-        return make_engine(settings.parallel, make_mesh(settings.parallel, devices))
+        engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
+    return StackedLayers(engine) if settings.model.scan_layers else engine
 
 
 def mesh_for_use(settings: Settings) -> Mesh:

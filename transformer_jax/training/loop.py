@@ -100,7 +100,7 @@ class Loop:
 
     Attributes:
       train_step: compiled, (state, batch) -> (state, sums).
-      portable: the state that `train_step` carries -> the one to evaluate and to save.
+      portable: the state that `train_step` carries, or a part -> as it is evaluated and saved.
       batches: the data, this process's rows.
       log: where metrics go.
       checkpoints: where the state goes.
@@ -112,7 +112,7 @@ class Loop:
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
-    portable: Callable[[TrainState], TrainState]
+    portable: Callable[[Any], Any]
     batches: TrainBatches | StackedBatches
     log: Log
     checkpoints: Checkpoints
@@ -182,7 +182,7 @@ class Loop:
 
     def _evaluate(self, step: int, state: TrainState, meter: "Meter", saved: bool) -> None:
         with meter.paused():
-            metrics, score = self.evaluate(step, self.portable(state).params)
+            metrics, score = self.evaluate(step, self.portable(state.params))
             if saved:
                 self.checkpoints.score(step, score)
             # Last: that the record is there says that the evaluation ended.
