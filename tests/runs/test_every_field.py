@@ -4,7 +4,6 @@ For a base config of each task, each field takes another valid value. What comes
 compared without training: shapes, programs as they are traced, initial values, first batches.
 """
 
-import contextlib
 import functools
 import hashlib
 from types import SimpleNamespace
@@ -83,6 +82,7 @@ OTHERS = {
     "optimizer.frozen": "kernel",
     "train.tokens_per_batch": 256,
     "train.accumulation_steps": 2,
+    "train.remat": "full",
     "decode.search": "sample",
     "parallel.engine": "pmap",
 }
@@ -181,7 +181,7 @@ def outcome(tmp_path_factory):
     def of_loss(settings):
         task, _, params = task_of(settings)
         rows = build.batch_shapes(task.lengths, 2)
-        with rematerialized_layers() if settings.train.remat else contextlib.nullcontext():
+        with rematerialized_layers(settings.train.remat):
             return str(jax.make_jaxpr(task.loss)(params, rows, jax.random.key(0)))
 
     def of_start(settings):
