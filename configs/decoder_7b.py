@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
     config.tokenizer = dict(vocab_size=32_000)
     config.data = dict(max_length=4096)
     config.optimizer = dict(learning_rate=3e-4, warmup_steps=2000, decay_steps=250_000)
-    config.train = dict(num_steps=250_000, tokens_per_batch=4_194_304, remat=True)
+    config.train = dict(num_steps=250_000, tokens_per_batch=4_194_304, remat="full")
     config.eval = dict(every_steps=1000)
     config.decode = dict(temperature=0.8, top_k=200, max_extra_length=500)
     config.checkpoint = dict(every_steps=1000, keep=2)

@@ -12,7 +12,7 @@ REPORT = {
     "device": "v5e:1x1",
     "dtype": "bfloat16",
     "accumulation_steps": 1,
-    "remat": False,
+    "remat": "none",
     "memory": {"peak_gib": 20.5, "usable_gib": 15.75, "left_gib": -4.75, "fits": False},
     "warnings": [],
     "note": planning.NOTE,
@@ -55,13 +55,13 @@ def test_json_goes_to_stdout_and_a_table_to_stderr(reports, capfd):
 
 
 def test_a_step_that_does_not_fit_is_an_error_behind_its_report(reports, capfd):
-    reports(REPORT | {"advice": ["train.remat=true (not estimated)"]})
+    reports(REPORT | {"advice": ["train.remat=full (not estimated)"]})
     assert main(["plan", QUICKSTART, "--device=v5e:1x1", "--decode"]) == 2
     out, err = capfd.readouterr()
     assert json.loads(out)["memory"]["fits"] is False
     assert err.splitlines()[-1] == (
         "error: the step does not fit v5e:1x1: it needs 20.5 GiB of the 15.8 GiB that a device "
-        "has, 4.8 GiB too much; would do: train.remat=true (not estimated)"
+        "has, 4.8 GiB too much; would do: train.remat=full (not estimated)"
     )
 
 
@@ -82,9 +82,9 @@ def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, capfd)
     out, err = capfd.readouterr()
     found = [one["settings"] for one in json.loads(out)["meshes"]]
     assert [(one["data"], one["fsdp"], one["remat"]) for one in found] == [
-        (2, 2, False),
-        (4, 1, True),
-        (4, 1, False),
+        (2, 2, "none"),
+        (4, 1, "full"),
+        (4, 1, "none"),
     ]
     assert err.rstrip().endswith("does not fit")
 

@@ -43,7 +43,7 @@ PAIRS = STEPS | {
 TEXT = STEPS | {
     "model.architecture": "parallel_decoder",
     "model.num_layers": 2,
-    "train.remat": True,
+    "train.remat": "dots",
     "decode.search": "min_p_0.1",
 }
 NUMBERS = STEPS | {

@@ -16,6 +16,7 @@ from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.kernels import ATTENTION, Asked
 from transformer_jax.nn.kernels.base import on_each_device
 from transformer_jax.parallel import mesh
+from transformer_jax.parallel.depth import StackedLayers
 from transformer_jax.parallel.engines import create_state, make_engine
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 from transformer_jax.runs import build
@@ -74,13 +75,14 @@ OWN_PART = ATTENTION.register("own part", OwnPart())
 Asked.not_fused = lambda self: None  # float32 products too
 
 
-def task_and_settings(name, dropout_rate, accumulation_steps, attention):
+def task_and_settings(name, dropout_rate, accumulation_steps, **model):
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
     changes = {
         "task.name": name,
         "model.dropout_rate": dropout_rate,
         "train.accumulation_steps": accumulation_steps,
-        "model.attention": attention,
+        "model.attention": "plain",
+        **{f"model.{field}": value for field, value in model.items()},
     }
     settings = read_settings(tj.config(quickstart, CONFIG | TASKS[name] | changes))
     sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
@@ -103,19 +105,16 @@ def unequal_batch(lengths):
 
 
 def divided_run(
-    layout,
-    name="translation",
-    dropout_rate=0.0,
-    accumulation_steps=1,
-    steps=1,
-    attention="plain",
+    layout, name="translation", dropout_rate=0.0, accumulation_steps=1, steps=1, **model
 ):
     """Losses, the gradient of the first step, and the share of the state that a device holds."""
     options, count = LAYOUTS[layout]
     parallel = ParallelConfig(**options)
     mesh.slice_of = lambda device: (device.id % 2 if layout == "two slices" else 0, 0)
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
-    task, settings = task_and_settings(name, dropout_rate, accumulation_steps, attention)
+    task, settings = task_and_settings(name, dropout_rate, accumulation_steps, **model)
+    if settings.model.scan_layers:
+        engine = StackedLayers(engine)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     batch = unequal_batch(task.lengths)
@@ -155,6 +154,8 @@ def main():
     meshes = ["data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
     language = {"name": "language_modeling"}
     whole = divided_run("one", **language)
+    deep = divided_run("one", num_encoder_layers=2)
+    scanned = {"num_encoder_layers": 2, "scan_layers": True, "accumulation_steps": 2}
     found = {
         "losses": {layout: run["losses"] for layout, run in runs.items()},
         "share": {layout: run["share"] for layout, run in runs.items()},
@@ -162,6 +163,7 @@ def main():
         "with dropout": compare(meshes, **language, dropout_rate=0.2),
         "language_modeling": compare(["pmap 8"], whole, **language),
         "classification": compare(["2 x 2 x 2"], name="classification"),
+        "scanned": compare(["pmap 8", "2 x 2 x 2"], deep, **scanned),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
     }
     found["kernel"], found["own part"] = {}, {}

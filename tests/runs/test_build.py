@@ -9,6 +9,7 @@ from transformer_jax.data.batches.pipeline import train_batches
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
+from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
@@ -76,17 +77,18 @@ def test_labels_come_from_the_examples(tiny_config, tmp_path):
     assert found["tags"].names == ("D", "N", "V") and build.vocab_sizes(found)["tags"] == 3
 
 
-def test_remat_keeps_the_gradient_and_saves_memory(task_of, tiny_config):
-    """Of four layers, deep enough for the saving to show."""
+def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):
+    """Of four layers, deep enough for the saving to show; scanned, which compile as fast as one."""
     deep = {
         "task.name": "language_modeling",
         "model.architecture": "decoder_only",
         "model.num_layers": 4,
+        "model.scan_layers": True,
         "model.dropout_rate": 0.1,
         "data.max_length": 64,
     }
-    results, memory = [], []
-    for remat in (False, True):
+    results, memory, first = {}, {}, None
+    for remat in REMAT:
         settings = read_settings(tiny_config(deep | {"train.remat": remat}))
         task = build.build_task(settings, {"text": 100}, tokenizers=None)
         engine = build.build_engine(settings)
@@ -94,14 +96,25 @@ def test_remat_keeps_the_gradient_and_saves_memory(task_of, tiny_config):
         abstract = build.abstract_state(settings, init_state, engine.mesh)
         shapes = build.batch_shapes(task.lengths, rows=8)
         step = engine.compile(train_step, abstract, shapes)
+        first = first or create_state(init_state, 0, abstract)
         batch = {name: np.ones(x.shape, x.dtype) for name, x in shapes.items()}
-        state, sums = step(create_state(init_state, 0, abstract), batch)
-        results.append((optax.tree.get(state, "mu"), sums["loss"]))
-        memory.append(step.executable.memory_analysis().temp_size_in_bytes)
-    jax.tree.map(
-        lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6), *results
-    )
-    assert memory[1] < 0.6 * memory[0]
+        state, sums = step(engine.adopt(first), batch)
+        results[remat] = optax.tree.get(state, "mu"), sums["loss"]
+        memory[remat] = step.executable.memory_analysis().temp_size_in_bytes
+    for remat in ("full", "dots", "offload"):
+        jax.tree.map(
+            lambda got, want: np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6),
+            results[remat],
+            results["none"],
+        )
+    assert memory["none"] > memory["dots"] > memory["full"] < 0.6 * memory["none"]
+
+
+def test_offload_asks_for_memory_of_the_host(tiny_config, task_of, monkeypatch):
+    monkeypatch.setattr(build, "HOST", "paper")
+    settings = read_settings(tiny_config({"train.remat": "offload"}))
+    with pytest.raises(UserError, match="'offload' keeps results in paper memory; cpu has device"):
+        build.build_training(settings, task_of(), build.build_engine(settings))
 
 
 def test_a_task_has_the_sizes_of_its_sections(task_of):

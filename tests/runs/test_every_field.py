@@ -4,7 +4,6 @@ For a base config of each task, each field takes another valid value. What comes
 compared without training: shapes, programs as they are traced, initial values, first batches.
 """
 
-import contextlib
 import functools
 import hashlib
 from types import SimpleNamespace
@@ -85,6 +84,7 @@ OTHERS = {
     "optimizer.frozen": "kernel",
     "train.tokens_per_batch": 256,
     "train.accumulation_steps": 2,
+    "train.remat": "full",
     "decode.search": "sample",
     "parallel.engine": "pmap",
 }
@@ -95,6 +95,7 @@ MORE_THAN_HERE = {
     "model.attention": "how, not what: tests/nn/test_kernels.py",
     "data.name": "the bases differ in it",
     "data.num_workers": "how, not what: tests/data/batches",
+    "model.scan_layers": "how, not what: tests/runs/test_scan_layers.py",
     "train.init_from": "a run: tests/runs/test_train.py",
     "parallel.heartbeat_seconds": "of jobs of several processes: tests/parallel/test_hosts.py",
     "seed": "the first state and the order: tests/runs/test_build.py",
@@ -182,7 +183,7 @@ def outcome(tmp_path_factory):
     def of_loss(settings):
         task, _, params = task_of(settings)
         rows = build.batch_shapes(task.lengths, 2)
-        with rematerialized_layers() if settings.train.remat else contextlib.nullcontext():
+        with rematerialized_layers(settings.train.remat):
             return str(jax.make_jaxpr(task.loss)(params, rows, jax.random.key(0)))
 
     def of_start(settings):

@@ -1,6 +1,7 @@
 """Values of a config: what a field takes, and what a wrong one is answered with."""
 
 import functools
+import json
 import math
 import typing
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.ranges import Range
-from transformer_jax.runs.config import load_config, read_settings
+from transformer_jax.runs.config import load_config, load_json, read_settings
 from transformer_jax.runs.settings import FIELDS, SECTIONS, Settings
 
 NESTED: list = functools.reduce(lambda inner, _: [inner], range(2000), [])
@@ -21,7 +22,7 @@ def test_overrides_are_values_or_texts(path):
         "train.num_steps": "10_000",
         "optimizer.learning_rate": "2",
         "optimizer.epsilon": "1e-8",
-        "train.remat": "true",
+        "model.qk_norm": "true",
         "data.name": "parallel_text",
         "model.attention_bias": "none",
         "seed": "7",
@@ -31,7 +32,7 @@ def test_overrides_are_values_or_texts(path):
     assert settings.train.num_steps == 10_000
     assert (settings.optimizer.learning_rate, settings.optimizer.epsilon) == (2.0, 1e-8)
     assert type(settings.optimizer.learning_rate) is float
-    assert settings.train.remat is True
+    assert settings.model.qk_norm is True
     assert (settings.data.name, settings.model.attention_bias) == ("parallel_text", "none")
     assert settings.seed == 7
 
@@ -42,13 +43,24 @@ def test_overrides_may_be_numbers_of_numpy(path):
         "optimizer.clip_norm": np.float32(1),
         "model.key_size": np.int64(24),
         "train.num_steps": np.int32(7),
-        "train.remat": np.bool_(True),
+        "model.qk_norm": np.bool_(True),
     }
     settings = read_settings(load_config(path, overrides))
     assert (settings.optimizer.learning_rate, settings.optimizer.clip_norm) == (0.5, 1.0)
     assert (settings.model.key_size, settings.train.num_steps) == (24, 7)
     assert type(settings.model.key_size) is int
-    assert settings.train.remat is True
+    assert settings.model.qk_norm is True
+
+
+@pytest.mark.parametrize(
+    ("value", "means"),
+    [(True, "full"), ("false", "none"), ("True", "full"), ("none", "none"), ("dots", "dots")],
+)
+def test_remat_may_be_said_as_in_earlier_versions(path, tmp_path, value, means):
+    config = load_config(path, {"train.remat": value})
+    assert read_settings(config).train.remat == means
+    (tmp_path / "config.json").write_text(json.dumps({"train": {"remat": value}}))
+    assert load_json(tmp_path / "config.json").train.remat == means
 
 
 @pytest.mark.parametrize(

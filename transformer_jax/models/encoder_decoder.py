@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.prompt import after_prompts
 from transformer_jax.nn.attention import Sequences
-from transformer_jax.nn.cache import KVCache, Memory
+from transformer_jax.nn.cache import Encoded, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.dropout import Dropout
@@ -78,10 +78,9 @@ class EncoderDecoder(nn.Module):
         """
         encoded = self.encode(source, source_positions, source_segment_ids, deterministic)
         seen = Segments(target_segment_ids, source_segment_ids)
-        memory = self.decoder.remember(encoded, seen)
         sequences = Sequences.packed(self.target_encoding, target_positions, target_segment_ids)
         x = self._embed_target(target, target_positions, deterministic)
-        x, _ = self.decoder(x, sequences, memory, deterministic)
+        x, _ = self.decoder(x, sequences, Encoded(encoded, seen), deterministic)
         return self.projection.logits(x)
 
     def encode(
@@ -120,7 +119,7 @@ class EncoderDecoder(nn.Module):
         segment_ids = (source > 0).astype(jnp.int32)
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
         encoded = self.encode(source, positions, segment_ids)
-        memory = self.decoder.remember(encoded, padding_mask(segment_ids))
+        memory = self.decoder.remember(Encoded(encoded, padding_mask(segment_ids)))
         memory = tuple(of_layer.cast(self.config) for of_layer in memory)
         empty = KVCache.empty(self.config, source.shape[0], max_length)
         x, caches = self._decode(prompt, memory, (empty,) * self.config.num_decoder_layers)

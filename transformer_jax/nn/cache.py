@@ -4,7 +4,7 @@ Stored in the layout and dtype that the attention products read; otherwise XLA w
 cast the whole cache at every step.
 
 B sentences, J beams of a sentence, N = B J rows, T new positions, L slots, S keys, G heads of keys
-and values, K key size of a head, V value size of a head.
+and values, K key size of a head, V value size of a head, D model.
 """
 
 from functools import partial
@@ -17,6 +17,18 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.inputs import AttentionInputs, Segments
 from transformer_jax.nn.products import dtype_for_rows, product_dtype
+
+
+class Encoded(struct.PyTreeNode):
+    """The encoder's output, before a decoder layer has made its memory of it.
+
+    Attributes:
+      output: [B, S, D].
+      seen: which of it is seen, as a mask [B, 1, T, S] or [B, 1, 1, S] or by segments.
+    """
+
+    output: Float[Array, "B S D"]
+    seen: Bool[Array, "B 1 #T S"] | Segments
 
 
 class Memory(struct.PyTreeNode):

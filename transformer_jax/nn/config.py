@@ -35,6 +35,8 @@ class TransformerConfig:
       num_encoder_layers: layers N of the encoder.
       num_decoder_layers: layers N of the decoder.
       num_layers: layers of a model that is one stack, decoder-only or encoder-only.
+      scan_layers: training compiles one layer of each stack and loops over its parameters, so that
+        a deep model compiles as fast as a shallow one; a run may go on with the other value.
       num_key_value_heads: heads G of keys and values, which groups of heads share: 1 in multi-query
         (Shazeer 2019), more in grouped-query attention (Ainslie et al. 2023); None: num_heads.
       attention_window: a token attends only to tokens less than r positions away (section 4): in a
@@ -100,6 +102,7 @@ class TransformerConfig:
     num_encoder_layers: Layers = 6
     num_decoder_layers: Layers = 6
     num_layers: Layers = 6
+    scan_layers: bool = False
     dropout_rate: DropoutRate = 0.1
     attention_dropout_rate: DropoutRate = 0.0
     feed_forward_dropout_rate: DropoutRate = 0.0

@@ -4,14 +4,16 @@ B sentences, N rows (while decoding, the beams of B sentences), T tokens, S sour
 model.
 """
 
+from collections.abc import Callable
+
 import flax.linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from transformer_jax.nn.attention import MultiHeadAttention, Sequences
-from transformer_jax.nn.cache import KVCache, Memory
+from transformer_jax.nn.cache import Encoded, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.depth import is_stacked, scan_layers
 from transformer_jax.nn.feed_forward import FeedForward
-from transformer_jax.nn.inputs import Segments
 from transformer_jax.nn.residual import Residual, final_norm
 
 
@@ -36,6 +38,10 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(self.config, num_sublayers)
         self.feed_forward_residual = Residual(self.config)
 
+    def remember(self, encoded: Encoded) -> Memory:
+        """The encoder's output as this layer attends to it."""
+        return Memory.of(*self.cross_attention.keys_values(encoded.output), encoded.seen)
+
     def __call__(
         self,
         x: Float[Array, "N T D"],
@@ -59,7 +65,10 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of `num_layers` layers, behind an encoder or, as in GPT, on its own."""
+    """A stack of `num_layers` layers, behind an encoder or, as in GPT, on its own.
+
+    Its parameters may be stacked (`nn.depth`), but not in a search.
+    """
 
     config: TransformerConfig
     num_layers: int
@@ -72,19 +81,15 @@ class Decoder(nn.Module):
         ]
         self.final_norm = final_norm(self.config)
 
-    def remember(
-        self, encoded: Float[Array, "B S D"], seen: Bool[Array, "B 1 #T S"] | Segments
-    ) -> tuple[Memory, ...]:
-        """The encoder's output as each layer attends to it; `seen` as for `Memory.of`."""
-        return tuple(
-            Memory.of(*layer.cross_attention.keys_values(encoded), seen) for layer in self.layers
-        )
+    def remember(self, encoded: Encoded) -> tuple[Memory, ...]:
+        """The encoder's output as each layer attends to it; for searches, which stack nothing."""
+        return tuple(layer.remember(encoded) for layer in self.layers)
 
     def __call__(
         self,
         x: Float[Array, "N T D"],
         sequences: Sequences,
-        memory: tuple[Memory, ...] = (),
+        encoded: Encoded | tuple[Memory, ...] = (),
         deterministic: bool = True,
         caches: tuple[KVCache, ...] = (),
     ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
@@ -93,15 +98,32 @@ class Decoder(nn.Module):
         Args:
           x: embedded tokens.
           sequences: their positions and mask; with caches the mask is None.
-          memory: for each layer; empty without an encoder.
+          encoded: the encoder's output, or what `remember` made of it; empty without an encoder.
           deterministic: no dropout.
           caches: for each layer; empty to attend within x alone.
         """
-        grown = []
-        for i, layer in enumerate(self.layers):
-            of_layer = memory[i] if memory else None
-            cache = caches[i] if caches else None
-            x, cache = layer(x, sequences, of_layer, deterministic, cache)
-            grown.append(cache)
+        grown: list[KVCache | None] = []
+        if is_stacked(self):
+            x = scan_layers(self, self._scanned(sequences, encoded, deterministic), x)
+        else:
+            memory = self.remember(encoded) if isinstance(encoded, Encoded) else encoded
+            for i, layer in enumerate(self.layers):
+                of_layer = memory[i] if memory else None
+                cache = caches[i] if caches else None
+                x, cache = layer(x, sequences, of_layer, deterministic, cache)
+                grown.append(cache)
         x = x if self.final_norm is None else self.final_norm(x)
         return x, tuple(cache for cache in grown if cache is not None)
+
+    @staticmethod
+    def _scanned(
+        sequences: Sequences, encoded: Encoded | tuple[Memory, ...], deterministic: bool
+    ) -> Callable[[DecoderLayer, Array], Array]:
+        """What is done with each of stacked layers."""
+        assert encoded == () or isinstance(encoded, Encoded)
+
+        def apply(layer: DecoderLayer, x: Array) -> Array:
+            memory = layer.remember(encoded) if isinstance(encoded, Encoded) else None
+            return layer(x, sequences, memory, deterministic)[0]
+
+        return apply

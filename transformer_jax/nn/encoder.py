@@ -5,6 +5,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.nn.attention import MultiHeadAttention, Sequences
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.depth import is_stacked, scan_layers
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.residual import Residual, final_norm
 
@@ -37,7 +38,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of `num_layers` layers."""
+    """A stack of `num_layers` layers, whose parameters may be stacked (`nn.depth`)."""
 
     config: TransformerConfig
     num_layers: int
@@ -53,6 +54,9 @@ class Encoder(nn.Module):
         self, x: Float[Array, "B S D"], sequences: Sequences, deterministic: bool
     ) -> Float[Array, "B S D"]:
         """Embedded tokens -> features."""
-        for layer in self.layers:
-            x = layer(x, sequences, deterministic)
+        if is_stacked(self):
+            x = scan_layers(self, lambda layer, x: layer(x, sequences, deterministic), x)
+        else:
+            for layer in self.layers:
+                x = layer(x, sequences, deterministic)
         return x if self.final_norm is None else self.final_norm(x)

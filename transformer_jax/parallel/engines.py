@@ -5,7 +5,7 @@ cannot bias the gradient. Under `jit` the compiler inserts the sums; under `pmap
 name of its axis and adds them up itself.
 
 A state has two forms: the portable one, arrays over the mesh, for checkpoints and evaluation; and
-the engine's own, which goes from step to step. They differ only under pmap.
+the engine's own, which goes from step to step. They differ under pmap and in `parallel.depth`.
 """
 
 import dataclasses

@@ -1,6 +1,5 @@
 """The parts of a run, built from its settings."""
 
-import contextlib
 import dataclasses
 import functools
 import io
@@ -18,15 +17,17 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
 from transformer_jax.nn.kernels import divided_by
-from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.nn.remat import HOST, rematerialized_layers
 from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules
+from transformer_jax.parallel.depth import StackedLayers
 from transformer_jax.parallel.engines import make_engine
 from transformer_jax.parallel.interface import Engine, TrainStep
 from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
 from transformer_jax.runs.workdir import TOKENIZER, workdir_path
+from transformer_jax.runtime.memory import require_memory_kind
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import (
@@ -139,9 +140,10 @@ def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
     """The engine over these devices, or this job's; UserError if the config asks for others."""
     try:
-        return make_engine(settings.parallel, make_mesh(settings.parallel, devices))
+        engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
+    return StackedLayers(engine) if settings.model.scan_layers else engine
 
 
 def mesh_for_use(settings: Settings) -> Mesh:
@@ -166,14 +168,17 @@ def build_training(
     settings: Settings, task: Task, engine: Engine
 ) -> tuple[Callable[[Any], Any], TrainStep, Callable[[Any], TrainState]]:
     """The schedule (updates done -> learning rate), the pure training step, and a function from a
-    seed to the first state."""
+    seed to the first state. UserError where devices lack the memory that `train.remat` asks for."""
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     optimizer = make_optimizer(settings.optimizer, schedule)
 
-    layers = rematerialized_layers if settings.train.remat else contextlib.nullcontext
+    remat = settings.train.remat
+    if remat == "offload":
+        require_memory_kind(engine.mesh.devices.flat[0], HOST, "config.train.remat 'offload'")
 
     def loss(params: Any, batch: Batch, rng: jax.Array | None) -> Any:
-        with each_stream(engine.constrain), layers(), divided_by(engine.per_device):
+        again = rematerialized_layers(remat)
+        with each_stream(engine.constrain), again, divided_by(engine.per_device):
             return task.loss(params, batch, rng)
 
     ema_decay = settings.optimizer.ema_decay

@@ -27,7 +27,7 @@ from transformer_jax.training.schedules import SCHEDULES
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
 """What a run keeps for life, but for `FREE` and growing `train.num_steps`, `decay_steps`."""
-FREE = ("data.dir", "data.num_workers", "model.attention")
+FREE = ("data.dir", "data.num_workers", "model.attention", "model.scan_layers")
 
 
 def load_config(

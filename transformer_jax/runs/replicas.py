@@ -15,7 +15,9 @@ from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, 
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import ReplicaLogs
+from transformer_jax.parallel.depth import StackedLayers
 from transformer_jax.parallel.engines import create_state
+from transformer_jax.parallel.interface import Engine
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.runs.config import Settings
 from transformer_jax.runs.fit import InitState, Scores
@@ -47,14 +49,23 @@ class Replicas:
         return self.members[0]
 
     @cached_property
-    def engine(self) -> ReplicaEngine:
+    def engine(self) -> Engine:
         """All replicas in one program."""
+        scanned = self.settings.model.scan_layers
+        return StackedLayers(self._together, axis=1) if scanned else self._together
+
+    @cached_property
+    def _together(self) -> ReplicaEngine:
         peak = self.settings.optimizer.learning_rate
         rates = [member.optimizer.learning_rate / peak for member in self.members]
         try:
             return make_replica_engine(self.settings.parallel, rates, self._same_batches)
         except ValueError as error:
             raise UserError(f"config.parallel: {error}") from error
+
+    def replica(self, tree: Any, index: int) -> Any:
+        """One replica's part of a portable state, or of a part of it, on every device."""
+        return self._together.replica(tree, index)
 
     @property
     def _same_batches(self) -> bool:
@@ -67,7 +78,7 @@ class Replicas:
     def abstract_state(self, init_state: InitState) -> TrainState:
         """As `Trainable.abstract_state`: with the replicas before every leaf."""
         abstract = jax.eval_shape(jax.vmap(init_state), self._seeds)
-        sharding = self.engine.divided
+        sharding = self._together.divided
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
         )
@@ -77,10 +88,10 @@ class Replicas:
         state = create_state(jax.vmap(init_state), self._seeds, abstract)
         if not self.settings.train.init_from:
             return state
-        each = [started(self.engine.replica(state, i), one) for i, one in enumerate(self.members)]
+        each = [started(self.replica(state, i), one) for i, one in enumerate(self.members)]
         stack = jax.jit(
             lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
-            out_shardings=self.engine.divided,
+            out_shardings=self._together.divided,
         )
         return stack(each)
 
@@ -108,7 +119,7 @@ class Replicas:
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """That of each."""
-        return lambda updates: np.array(self.engine.rates) * float(schedule(updates))
+        return lambda updates: np.array(self._together.rates) * float(schedule(updates))
 
     def validation(self) -> Callable[[int, Any], Scores]:
         """As `Trainable.validation`, one after another; the score is the mean of those that are
@@ -118,7 +129,7 @@ class Replicas:
         def evaluate_all(step: int, params: Any) -> Scores:
             found = {}
             for i, name in enumerate(self.names):
-                own = self.engine.replica(params, i)
+                own = self.replica(params, i)
                 if _is_finite(own):
                     found[i] = evaluate(step, own, self.workdir / name)
             scores = [score for _, score in found.values()]
@@ -135,7 +146,7 @@ class Replicas:
             own = Checkpoints(self.workdir / name / CHECKPOINTS, self.settings.checkpoint)
             own.provenance = checkpoints.provenance
             with own:
-                own.save(int(state.step[i]), self.engine.replica(state, i), place)
+                own.save(int(state.step[i]), self.replica(state, i), place)
 
 
 def _is_finite(params: Any) -> bool:

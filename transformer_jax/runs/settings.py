@@ -110,6 +110,10 @@ DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items(
 """Of every field, whatever the task and the architecture are."""
 
 
+FORMER = {"train.remat": {True: "full", False: "none"}}
+"""Fields that were true or false in earlier versions, whose configs and workdirs still read."""
+
+
 def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
     """{"section.field": value} with each value as the type of its field.
 
@@ -130,6 +134,8 @@ def _parse(name: Any, value: Any, where: str) -> Any:
     read = _read_text(value) if isinstance(value, str) else value
     if read is None and field.optional:
         return None
+    if type(read) is bool and name in FORMER:
+        return FORMER[name][read]
     if field.type is not str:
         value = read
     if field.type is float and type(value) is int and abs(value) <= sys.float_info.max:

@@ -101,7 +101,7 @@ def train_together(
         replicas.divide(state, checkpoints)
     runs = {}
     for i, (name, config) in enumerate(configs.items()):
-        params = replicas.engine.replica(state.params, i)
+        params = replicas.replica(state.params, i)
         runs[name] = Run(config, folders[name], task, params, step=int(state.step[i]))
     return runs
 

@@ -26,6 +26,26 @@ def require_memory(needed: int, held: str) -> None:
         raise UserError(f"{held} need at least {_size(needed)}; {where} has {_size(there)}")
 
 
+def require_memory_kind(device: jax.Device, kind: str, asked: str) -> None:
+    """Raises UserError where programs for a device know no memory of a kind, as "pinned_host".
+
+    Args:
+      device: which may be described alone, and then does not say.
+      kind: by the name that JAX has for it.
+      asked: what asks for it.
+    """
+    try:
+        kinds = [memory.kind for memory in device.addressable_memories()]
+    except jax.errors.JaxRuntimeError:
+        return
+    if kind not in kinds:
+        there = ", ".join(kinds) or "none that it names"
+        raise UserError(
+            f"{asked} keeps results in {kind} memory; {device.device_kind} has {there}: choose "
+            "another"
+        )
+
+
 def memory_of_device() -> int | None:
     """Bytes that programs may use on a device; None where it does not say."""
     if platform.is_cpu():

@@ -15,8 +15,9 @@ from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Stopped
 from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, metrics_of
+from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel import hosts
-from transformer_jax.ranges import Range, Steps, check_fields
+from transformer_jax.ranges import OneOf, Range, Steps, check_fields
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
@@ -33,8 +34,9 @@ class TrainConfig:
         gradients are summed before the update.
       label_smoothing: probability eps that the smoothed labels spread over the vocabulary (section
         5.4).
-      remat: keep only the layers' inputs of the forward pass and compute the rest once more in the
-        backward pass: less memory, more time (`nn.remat`).
+      remat: what the backward pass computes once more, for less memory and more time (`nn.remat`):
+        "none"; "full", all of each layer but its input; "dots", all but the results of products
+        with parameters; or "offload", as "dots", with those results in the memory of the host.
       init_from: workdir of a run whose parameters and tokenizers to start from; None: start anew.
 
     Raises:
@@ -45,7 +47,7 @@ class TrainConfig:
     tokens_per_batch: Annotated[int, Range(1, 10**9)] = 25_000
     accumulation_steps: Annotated[int, Range(1, 10**6)] = 1
     label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.1
-    remat: bool = False
+    remat: Annotated[str, OneOf(*REMAT)] = "none"
     init_from: str | None = None
 
     def __post_init__(self) -> None:
@@ -100,7 +102,7 @@ class Loop:
 
     Attributes:
       train_step: compiled, (state, batch) -> (state, sums).
-      portable: the state that `train_step` carries -> the one to evaluate and to save.
+      portable: the state that `train_step` carries, or a part -> as it is evaluated and saved.
       batches: the data, this process's rows.
       log: where metrics go.
       checkpoints: where the state goes.
@@ -112,7 +114,7 @@ class Loop:
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
-    portable: Callable[[TrainState], TrainState]
+    portable: Callable[[Any], Any]
     batches: TrainBatches | StackedBatches
     log: Log
     checkpoints: Checkpoints
@@ -182,7 +184,7 @@ class Loop:
 
     def _evaluate(self, step: int, state: TrainState, meter: "Meter", saved: bool) -> None:
         with meter.paused():
-            metrics, score = self.evaluate(step, self.portable(state).params)
+            metrics, score = self.evaluate(step, self.portable(state.params))
             if saved:
                 self.checkpoints.score(step, score)
             # Last: that the record is there says that the evaluation ended.

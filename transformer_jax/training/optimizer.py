@@ -4,19 +4,15 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
-import jax
 import optax
 
-from transformer_jax.errors import UserError
-from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.ranges import Range, Steps, check_fields, shown
 from transformer_jax.registry import Registry
+from transformer_jax.training.by_path import decayed, frozen_labels, matrices
+from transformer_jax.training.depth import on_each_layer
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
-
-Params = Any
-"""A tree of parameters, or of what there is for each of them."""
 
 Transformations = Sequence[optax.GradientTransformation]
 
@@ -83,11 +79,14 @@ class OptimizerKind:
       reads: fields of a config, "section.field", that it reads and others may do without; what it
         does not read of theirs is refused where it is set. None: it reads all.
       rescale: the transformations after weight decay is added.
+      stackable: whether it updates stacked layers (`nn.depth`) as it would one by one, as what
+        works element by element does; otherwise they are taken apart for it.
     """
 
     scale: Callable[[OptimizerConfig], Transformations]
     reads: Collection[str] | None = None
     rescale: Transformations = ()
+    stackable: bool = False
 
 
 def _adam(config: OptimizerConfig) -> Transformations:
@@ -138,24 +137,10 @@ def _muon(config: OptimizerConfig) -> Transformations:
             eps=config.epsilon,
             adam_b1=config.beta1,
             adam_b2=config.beta2,
-            muon_weight_dimension_numbers=_matrices,
+            muon_weight_dimension_numbers=matrices,
             consistent_rms=0.2,
         )
     ]
-
-
-def _matrices(params: Params) -> Params:
-    """Which axes of each kernel are the matrix's rows and columns, all heads together: [D, H, K] is
-    D x HK, [H, K, D] is HK x D; None for other parameters."""
-
-    def axes(path: str, leaf: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
-        parameter = parameter_at(path)
-        if parameter is None or parameter.kind != "matrix":
-            return None
-        every, inputs = tuple(range(leaf.ndim)), parameter.input_axes
-        return optax.contrib.MuonDimensionNumbers(every[:inputs], every[inputs:])
-
-    return _map_with_path(axes, params)
 
 
 _MOMENTS = _BETA1, _BETA2, _EPSILON = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
@@ -164,17 +149,17 @@ _DECAY = "optimizer.weight_decay"
 OPTIMIZERS: Registry[OptimizerKind] = Registry(
     "optimizer.name",
     {
-        "adam": OptimizerKind(_adam, _MOMENTS),
-        "adamw": OptimizerKind(_adam, (*_MOMENTS, _DECAY)),
-        "nadam": OptimizerKind(_nadam, (*_MOMENTS, _DECAY)),
+        "adam": OptimizerKind(_adam, _MOMENTS, stackable=True),
+        "adamw": OptimizerKind(_adam, (*_MOMENTS, _DECAY), stackable=True),
+        "nadam": OptimizerKind(_nadam, (*_MOMENTS, _DECAY), stackable=True),
         "adafactor": OptimizerKind(_adafactor, (_DECAY,)),
-        "sgd": OptimizerKind(_sgd, (_BETA1, _DECAY)),
-        "adagrad": OptimizerKind(_adagrad, (_EPSILON, _DECAY)),
-        "rmsprop": OptimizerKind(_rmsprop, (_BETA2, _EPSILON, _DECAY)),
+        "sgd": OptimizerKind(_sgd, (_BETA1, _DECAY), stackable=True),
+        "adagrad": OptimizerKind(_adagrad, (_EPSILON, _DECAY), stackable=True),
+        "rmsprop": OptimizerKind(_rmsprop, (_BETA2, _EPSILON, _DECAY), stackable=True),
         # Updates are relative to the size of the parameter (You et al. 2020).
         "lamb": OptimizerKind(_adam, (*_MOMENTS, _DECAY), rescale=(optax.scale_by_trust_ratio(),)),
-        "lion": OptimizerKind(_lion, (_BETA1, _BETA2, _DECAY)),
-        "muon": OptimizerKind(_muon, (*_MOMENTS, _DECAY)),
+        "lion": OptimizerKind(_lion, (_BETA1, _BETA2, _DECAY), stackable=True),
+        "muon": OptimizerKind(_muon, (*_MOMENTS, _DECAY), stackable=True),
     },
 )
 """What `optimizer.name` may name.
@@ -213,37 +198,8 @@ def make_optimizer(
     if config.weight_decay or config.name == "adamw":
         parts.append(optax.add_decayed_weights(config.weight_decay, mask=decayed))
     optimizer = optax.chain(*parts, *kind.rescale, optax.scale_by_learning_rate(schedule))
-    if config.frozen is None:
-        return optimizer
-    trained_and_frozen = {"trained": optimizer, "frozen": optax.set_to_zero()}
-    return optax.partition(trained_and_frozen, functools.partial(_labels, config.frozen))
-
-
-def _labels(frozen: str, params: Params) -> Params:
-    """ "trained" or "frozen" for each parameter."""
-
-    def label(path: str, _: jax.Array) -> str:
-        return "frozen" if re.search(frozen, path) else "trained"
-
-    labels = _map_with_path(label, params)
-    if set(jax.tree.leaves(labels)) != {"trained", "frozen"}:
-        raise UserError(f"optimizer.frozen {frozen!r} is found in all parameters' paths or in none")
-    return labels
-
-
-def decayed(params: Params) -> Params:
-    """A tree of bools: which parameters weight decay shrinks, by `nn.parameters`."""
-
-    def decays(path: str, _: jax.Array) -> bool:
-        parameter = parameter_at(path)
-        return parameter is not None and parameter.decays
-
-    return _map_with_path(decays, params)
-
-
-def _map_with_path(function: Callable[[str, jax.Array], Any], params: Params) -> Params:
-    """`function(path, leaf)` of each parameter, the path as "encoder/layer_0/..."."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),
-        params,
-    )
+    if config.frozen is not None:
+        trained_and_frozen = {"trained": optimizer, "frozen": optax.set_to_zero()}
+        labels = functools.partial(frozen_labels, config.frozen)
+        return on_each_layer(optax.partition(trained_and_frozen, labels))
+    return optimizer if kind.stackable else on_each_layer(optimizer)

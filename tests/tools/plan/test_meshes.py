@@ -39,11 +39,11 @@ def test_less_and_less_memory_is_asked_for(tiny_config):
     config = tiny_config({"train.accumulation_steps": 2})
     tried = [settings_of(one) for one in less_and_less_memory(config, SMALL_MESH)]
     assert [(one["remat"], one["accumulation_steps"]) for one in tried] == [
-        (False, 2),
-        (True, 2),
-        (True, 4),
-        (True, 8),
-        (True, 16),
+        ("none", 2),
+        ("full", 2),
+        ("full", 4),
+        ("full", 8),
+        ("full", 16),
     ]
     assert all((one["data"], one["fsdp"], one["tensor"]) == (2, 4, 1) for one in tried)
 

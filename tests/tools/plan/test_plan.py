@@ -122,7 +122,7 @@ def test_what_would_fit_is_named(mesh, state, temporaries, expected, tiny_config
         memory | {"usable_gib": 55.0}, read_settings(tiny_config()), there
     )
     assert all(any(one.startswith(start) for one in found) for start in expected)
-    assert "train.remat=true (not estimated)" in found
+    assert "train.remat=full (not estimated)" in found
 
 
 def test_narrow_shares_of_parameters_are_warned_of_on_tpus(tiny_config):

@@ -37,8 +37,8 @@ def that_would_fit(memory: Mapping[str, Any], settings: Settings, mesh: Mesh) ->
         if state + temporaries / more <= usable:
             found.append(f"train.accumulation_steps={rows * more}")
             break
-    if not settings.train.remat:
-        found.append("train.remat=true (not estimated)")
+    if settings.train.remat == "none":
+        found.append("train.remat=full (not estimated)")
     if not found or mesh.size == 1:
         least = next(
             (n for n in (2**i for i in range(1, 15)) if (state + temporaries) / n <= usable),

@@ -61,11 +61,12 @@ def less_and_less_memory(config: ConfigDict, mesh: dict[str, int]) -> Iterator[C
     on_mesh = {f"parallel.{axis}": size for axis, size in mesh.items()}
     steps, remat = config.train.accumulation_steps, config.train.remat
     yield override(config, on_mesh)
-    if not remat:
-        yield override(config, on_mesh | {"train.remat": True})
+    if remat == "none":
+        remat = "full"
+        yield override(config, on_mesh | {"train.remat": remat})
     for more in (2**i for i in range(1, MOST_TRIES)):
         yield override(
-            config, on_mesh | {"train.remat": True, "train.accumulation_steps": steps * more}
+            config, on_mesh | {"train.remat": remat, "train.accumulation_steps": steps * more}
         )
 
 

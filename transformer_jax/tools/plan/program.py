@@ -15,7 +15,6 @@ from transformer_jax.nn.int8 import weights_as
 from transformer_jax.nn.kernels import Choice, noted_choices
 from transformer_jax.nn.products import product_dtype
 from transformer_jax.parallel import rules
-from transformer_jax.parallel.engines import PmapEngine
 from transformer_jax.parallel.mesh import ROWS, ParallelConfig, make_mesh, row_shards, slice_of
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
@@ -97,7 +96,7 @@ def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
         read = sum(task.lengths[side] for side in task.read)
         return Program(
             compiled=(compiled,),
-            engine="pmap" if isinstance(engine, PmapEngine) else "jit",
+            engine="jit" if engine.axis_name is None else "pmap",
             mesh=engine.mesh,
             dtype=product_dtype(settings.model.dtype).name,
             parameters=_count(state.params),

@@ -8,7 +8,7 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 ROWS = {
     "mesh": lambda r: " x ".join(f"{axis} {size}" for axis, size in r["mesh"].items()),
     "engine, dtype": lambda r: f"{r['engine']}, {r['dtype']}",
-    "accumulation, remat": lambda r: f"{r['accumulation_steps']}, {str(r['remat']).lower()}",
+    "accumulation, remat": lambda r: f"{r['accumulation_steps']}, {r['remat']}",
     "parameters": lambda r: f"{r['parameters']:,}",
     "a device: parameters": lambda r: _gib(r, "parameters_gib"),
     "a device: optimizer": lambda r: _gib(r, "optimizer_gib"),

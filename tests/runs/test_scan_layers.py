@@ -1,0 +1,76 @@
+"""A run with scanned layers is stored, resumed and used as any other."""
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.runs.test_replicas import QUICKSTART, losses
+from transformer_jax.runs.together import seeded, train_together
+
+PLACES = {f"layer_{i}" for i in range(2)} | {"final_norm"}
+
+
+@pytest.fixture(scope="module")
+def config_of(tiny_language_model):
+    """`config_of(steps, scan, rate)`: so many updates, layers scanned or not, and dropout."""
+
+    def config(steps, scan, rate=0.0):
+        changes = {
+            "model.num_layers": 2,
+            # Gradients of the keys' biases are 0 but for rounding: no relative distance is small.
+            "model.attention_bias": "output",
+            "model.scan_layers": scan,
+            "model.dropout_rate": rate,
+            "train.num_steps": steps,
+            "checkpoint.every_steps": 2,
+            "eval.every_steps": 4,
+            "logging.every_steps": 1,
+        }
+        return tj.config(QUICKSTART, tiny_language_model | changes)
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def unrolled(config_of, tmp_path_factory):
+    """A run of four updates without dropout, its layers not scanned."""
+    return tj.train(config_of(4, scan=False), tmp_path_factory.mktemp("unrolled") / "run")
+
+
+def assert_near(found, expected):
+    """By 1e-5 of an array's largest element: four updates in float32, of which Adam's first ones
+    magnify the rounding of small gradients."""
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
+        found,
+        expected,
+    )
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_run_goes_on_scanned_or_not(config_of, unrolled, tmp_path, first):
+    tj.train(config_of(2, scan=first), tmp_path)
+    run = tj.train(config_of(4, scan=not first), tmp_path)
+    assert run.params["decoder"].keys() == PLACES
+    assert_near(run.params, unrolled.params)
+    expected = pytest.approx(losses(unrolled.workdir), rel=1e-5)
+    assert losses(tmp_path) == expected
+    evaluated = losses(tmp_path, "valid")[-1], losses(unrolled.workdir, "valid")[-1]
+    assert evaluated[0] == pytest.approx(evaluated[1], rel=1e-5)
+
+
+def test_a_scanned_run_resumes_bit_for_bit_and_predicts(config_of, tmp_path):
+    whole = tj.train(config_of(4, True, rate=0.2), tmp_path / "whole")
+    tj.train(config_of(2, True, rate=0.2), tmp_path / "halves")
+    halves = tj.train(config_of(4, True, rate=0.2), tmp_path / "halves")
+    jax.tree.map(np.testing.assert_array_equal, halves.params, whole.params)
+    loaded = tj.load(tmp_path / "halves")
+    assert loaded.params["decoder"].keys() == PLACES
+    assert loaded.predict(["The dog"]) == whole.predict(["The dog"])
+
+
+def test_replicas_may_be_scanned(config_of, unrolled, tmp_path):
+    runs = train_together(seeded(config_of(4, scan=True), 2), tmp_path)
+    assert_near(runs["seed_0"].params, unrolled.params)
+    assert tj.load(tmp_path / "seed_1").params["decoder"].keys() == PLACES
