@@ -74,14 +74,11 @@ OWN_PART = ATTENTION.register("own part", OwnPart())
 Asked.not_fused = lambda self: None  # float32 products too
 
 
-def task_and_settings(name, dropout_rate, accumulation_steps, attention):
+def task_and_settings(name, dropout_rate, attention, **train):
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
-    changes = {
-        "task.name": name,
-        "model.dropout_rate": dropout_rate,
-        "train.accumulation_steps": accumulation_steps,
-        "model.attention": attention,
-    }
+    changes = {"task.name": name, "model.dropout_rate": dropout_rate}
+    changes["model.attention"] = attention
+    changes |= {f"train.{field}": value for field, value in train.items()}
     settings = read_settings(tj.config(quickstart, CONFIG | TASKS[name] | changes))
     sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
     return build.build_task(settings, sizes, None), settings
@@ -102,20 +99,13 @@ def unequal_batch(lengths):
     return batch
 
 
-def divided_run(
-    layout,
-    name="translation",
-    dropout_rate=0.0,
-    accumulation_steps=1,
-    steps=1,
-    attention="plain",
-):
+def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, attention="plain", **train):
     """Losses, the gradient of the first step, and the share of the state that a device holds."""
     options, count = LAYOUTS[layout]
     parallel = ParallelConfig(**options)
     mesh.slice_of = lambda device: (device.id % 2 if layout == "two slices" else 0, 0)
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
-    task, settings = task_and_settings(name, dropout_rate, accumulation_steps, attention)
+    task, settings = task_and_settings(name, dropout_rate, attention, **train)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     batch = unequal_batch(task.lengths)
@@ -163,6 +153,7 @@ def main():
         "language_modeling": compare(["pmap 8"], whole, **language),
         "classification": compare(["2 x 2 x 2"], name="classification"),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
+        "tiled": compare(["pmap 8", "2 x 2 x 2"], whole, **language, loss_tiles=4),
     }
     found["kernel"], found["own part"] = {}, {}
     for layout in ("one", "pmap 8", "2 x 2 x 2"):

@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -18,6 +19,37 @@ from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.products import einsum, product_dtype
 from transformer_jax.nn.residual import make_norm
+
+
+class Unprojected(struct.PyTreeNode):
+    """The last features of a model, and what makes logits of them: x E^T + c.
+
+    A loss that needs all logits of a token, but not at once, takes these (`tiled_losses`).
+
+    Attributes:
+      x: the features.
+      table: E, an array or, of a model that is used and no longer trained, an `Int8Matrix`.
+      bias: c, where there is one.
+      dtype: of the product.
+      vocab_size: V.
+    """
+
+    x: Float[Array, "*B D"]
+    table: Any
+    bias: Float[Array, " V"] | None
+    dtype: jnp.dtype = struct.field(pytree_node=False)
+    vocab_size: int = struct.field(pytree_node=False)
+
+    def logits(self) -> Float[Array, "*B V"]:
+        """One for each token of the vocabulary."""
+        flat = self.x.reshape(-1, self.x.shape[-1])
+        with jax.named_scope("logits"):
+            if isinstance(self.table, Int8Matrix):
+                logits = self.table.product(flat)
+            else:
+                logits = einsum("nd,vd->nv", flat, self.table, self.dtype)
+            logits = logits.reshape(*self.x.shape[:-1], self.vocab_size)
+            return logits if self.bias is None else logits + self.bias
 
 
 class Embedding(nn.Module):
@@ -42,14 +74,16 @@ class Embedding(nn.Module):
             return (self.table.rows(tokens) * scale).astype(dtype)
         return rows(self.table, tokens, dtype) * scale
 
+    def unprojected(
+        self, x: Float[Array, "B T D"], bias: Float[Array, " V"] | None = None
+    ) -> Unprojected:
+        """Features with this table, whose products they await."""
+        dtype = product_dtype(self.config.dtype)
+        return Unprojected(x, self.table, bias, dtype, self.vocab_size)
+
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """x E^T."""
-        flat = x.reshape(-1, x.shape[-1])
-        if isinstance(self.table, Int8Matrix):
-            logits = self.table.product(flat)
-        else:
-            logits = einsum("nd,vd->nv", flat, self.table, product_dtype(self.config.dtype))
-        return logits.reshape(*x.shape[:-1], self.vocab_size)
+        return self.unprojected(x).logits()
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -33,6 +33,9 @@ class TrainConfig:
         gradients are summed before the update.
       label_smoothing: probability eps that the smoothed labels spread over the vocabulary (section
         5.4).
+      loss_tiles: parts of the vocabulary that the loss reads one after another, so that all logits
+        of a batch never exist at once: the backward pass computes each tile's again. None: one on
+        CPUs, elsewhere as many as keep a tile's logits on a device within 256 MiB.
       remat: keep only the layers' inputs of the forward pass and compute the rest once more in the
         backward pass: less memory, more time (`nn.remat`).
       init_from: workdir of a run whose parameters and tokenizers to start from; None: start anew.
@@ -45,6 +48,7 @@ class TrainConfig:
     tokens_per_batch: Annotated[int, Range(1, 10**9)] = 25_000
     accumulation_steps: Annotated[int, Range(1, 10**6)] = 1
     label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.1
+    loss_tiles: Annotated[int, Range(1, 4096)] | None = None
     remat: bool = False
     init_from: str | None = None
 
