@@ -22,7 +22,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
 
-LENGTH, ROWS, VOCAB = 12, 16, 64
+LENGTH, ROWS, VOCAB = 12, 16, 61
 LAYOUTS = {
     "one": ({"engine": "jit"}, 1),
     "pmap 8": ({"engine": "pmap"}, 8),
@@ -36,6 +36,7 @@ CONFIG = {
     "model.d_model": 32,
     "model.d_ff": 64,
     "model.num_heads": 4,
+    "model.vocab_multiple": 64,
     "model.dtype": "float32",
     "optimizer.warmup_steps": 4,
     "optimizer.clip_norm": 1e9,

@@ -66,6 +66,7 @@ OTHERS = {
     "model.initialization": "xavier",
     "model.dtype": "bfloat16",
     "model.logit_cap": 5.0,
+    "model.vocab_multiple": 7,
     "task.metric": "chrf",
     "tokenizer.kind": "word",
     "tokenizer.character_coverage": 0.98,

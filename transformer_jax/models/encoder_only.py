@@ -97,7 +97,7 @@ class PredictionHead(nn.Module):
         self.transform = Linear((c.d_model,), (c.d_model,), True, c, c.kernel_std)
         self.activation = ACTIVATIONS.find(c.activation)
         self.norm = make_norm(c)
-        self.bias = self.param("bias", nn.initializers.zeros, c.vocab_size)
+        self.bias = self.param("bias", nn.initializers.zeros, c.padded(c.vocab_size))
 
     def __call__(self, x: Float[Array, "B P D"], projection: Embedding) -> Unprojected:
         """`projection` is a table that the head may share."""
