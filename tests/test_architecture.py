@@ -12,6 +12,7 @@ FLOORS = [
     {"errors", "ranges", "registry"},
     {"runtime"},
     {"nn", "losses", "metrics", "scoring", "tokenization", "decoding"},
+    {"tiled_losses"},
     {"models", "data", "parallel"},
     {"inference"},
     {"tasks"},

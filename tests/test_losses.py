@@ -5,7 +5,7 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax.losses import cross_entropy
+from transformer_jax.losses import cross_entropy, token_losses
 
 V = 11
 RNG = np.random.default_rng(0)
@@ -73,3 +73,19 @@ def test_tangent(eps):
 
 def of_sum(losses):
     return jax.grad(lambda logits: (losses(logits) ** 2).sum())
+
+
+def test_what_metrics_are_made_of_does_not_differentiate():
+    grad = jax.grad(lambda logits: token_losses(logits, LABELS).nll.sum())(LOGITS)
+    np.testing.assert_array_equal(grad, 0)
+
+
+@pytest.mark.parametrize(
+    ("logits", "right"),
+    [([1, 3, 3, 2], 1), ([3, 3, 3, 3], 0), ([0, 1, 2, 3], 3), ([np.nan] * 4, None)],
+)
+def test_of_equal_logits_the_first_is_the_prediction(logits, right):
+    """One label in four is right where all logits are equal; none where they are no numbers."""
+    row = np.array(logits, np.float32)
+    for label in range(4):
+        assert token_losses(row, np.array(label)).correct == (label == right)

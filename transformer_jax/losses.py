@@ -1,16 +1,37 @@
 """Cross-entropy with label smoothing (section 5.4)."""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 Logits = Float[Array | np.ndarray, "*B V"]
 Labels = Int[Array | np.ndarray, "*B"]
 Losses = Float[Array, "*B"]
+
+
+class TokenLosses(NamedTuple):
+    """What a loss finds of each token. Gradients go through `losses` alone.
+
+    Attributes:
+      losses: cross-entropy against the smoothed label, in nats.
+      nll: against the label itself.
+      correct: whether the label is the argmax, of equal logits the first.
+    """
+
+    losses: Losses
+    nll: Losses
+    correct: Bool[Array, "*B"]
+
+
+def token_losses(logits: Logits, labels: Labels, label_smoothing: float = 0.0) -> TokenLosses:
+    """The losses of tokens; arguments as of `cross_entropy`."""
+    fixed = jax.lax.stop_gradient(logits)
+    losses = cross_entropy(logits, labels, label_smoothing)
+    return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -50,3 +71,11 @@ def _losses(logits: Logits, labels: Labels, eps: float) -> tuple[Losses, Losses]
     if eps:
         expected += eps * logits.mean(axis=-1)
     return log_normalizer - expected, log_normalizer
+
+
+def _is_argmax(logits: Logits, labels: Labels) -> Bool[Array, "*B"]:
+    """Whether each label's logit is above all before it and not below those after it. On a CPU
+    these comparisons take a sixth of the time of `jnp.argmax`."""
+    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+    is_before = jnp.arange(logits.shape[-1]) < labels[..., None]
+    return jnp.where(is_before, logits < of_label, logits <= of_label).all(axis=-1)

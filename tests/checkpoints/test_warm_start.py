@@ -53,6 +53,14 @@ def test_shapes_that_do_not_fit_are_listed(trained_workdir, fresh):
         warm_start(misshapen, trained_workdir)
 
 
+def test_a_vocabulary_that_is_padded_otherwise_is_said_to_be(trained_workdir, fresh):
+    table = fresh["target_embedding"]["table"]
+    fresh["target_embedding"]["table"] = np.zeros((len(table) + 3, table.shape[1]), np.float32)
+    told = rf"\[{len(table) + 3}, {table.shape[1]}\] \(model.vocab_multiple, which pads the vocab"
+    with pytest.raises(tj.UserError, match=told):
+        warm_start(fresh, trained_workdir)
+
+
 def test_of_many_misfits_the_first_are_told(trained_workdir, fresh):
     misshapen = jax.tree.map(lambda leaf: np.zeros((5, 5), np.float32), fresh)
     with pytest.raises(tj.UserError, match="; and [0-9]+ more") as caught:

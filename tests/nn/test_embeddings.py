@@ -31,6 +31,20 @@ def test_logits_are_products_with_the_tables_rows(random_params, embedding):
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_padding_of_the_vocabulary_is_zero_and_has_no_logits(embedding):
+    padded = Embedding(TransformerConfig(d_model=16, vocab_multiple=8, dtype="float32"), 11)
+    fresh, plain = (
+        module.init(jax.random.key(0), TOKENS, method="embed")["params"]["table"]
+        for module in (padded, embedding)
+    )
+    np.testing.assert_array_equal(fresh, np.pad(plain, ((0, 5), (0, 0))))
+    x = np.ones((2, 3, 16), np.float32)
+    logits = padded.apply({"params": {"table": fresh.at[11:].set(1e9)}}, x, method="logits")
+    expected = embedding.apply({"params": {"table": plain}}, x, method="logits")
+    assert logits.shape == (2, 3, 11)
+    np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
+
+
 def test_vectors_start_with_unit_variance():
     embedding = Embedding(CONFIG, vocab_size=2000)
     variables = embedding.init(jax.random.key(0), TOKENS, method="embed")

@@ -23,7 +23,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
 
-LENGTH, ROWS, VOCAB = 12, 16, 64
+LENGTH, ROWS, VOCAB = 12, 16, 61
 LAYOUTS = {
     "one": ({"engine": "jit"}, 1),
     "pmap 8": ({"engine": "pmap"}, 8),
@@ -37,6 +37,7 @@ CONFIG = {
     "model.d_model": 32,
     "model.d_ff": 64,
     "model.num_heads": 4,
+    "model.vocab_multiple": 64,
     "model.dtype": "float32",
     "optimizer.warmup_steps": 4,
     "optimizer.clip_norm": 1e9,
@@ -75,15 +76,14 @@ OWN_PART = ATTENTION.register("own part", OwnPart())
 Asked.not_fused = lambda self: None  # float32 products too
 
 
-def task_and_settings(name, dropout_rate, accumulation_steps, **model):
+TRAIN = ("accumulation_steps", "loss_tiles")
+
+
+def task_and_settings(name, dropout_rate, **fields):
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
-    changes = {
-        "task.name": name,
-        "model.dropout_rate": dropout_rate,
-        "train.accumulation_steps": accumulation_steps,
-        "model.attention": "plain",
-        **{f"model.{field}": value for field, value in model.items()},
-    }
+    changes = {"task.name": name, "model.dropout_rate": dropout_rate, "model.attention": "plain"}
+    for field, value in fields.items():
+        changes[f"{'train' if field in TRAIN else 'model'}.{field}"] = value
     settings = read_settings(tj.config(quickstart, CONFIG | TASKS[name] | changes))
     sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
     return build.build_task(settings, sizes, None), settings
@@ -104,15 +104,13 @@ def unequal_batch(lengths):
     return batch
 
 
-def divided_run(
-    layout, name="translation", dropout_rate=0.0, accumulation_steps=1, steps=1, **model
-):
+def divided_run(layout, name="translation", dropout_rate=0.0, steps=1, **fields):
     """Losses, the gradient of the first step, and the share of the state that a device holds."""
     options, count = LAYOUTS[layout]
     parallel = ParallelConfig(**options)
     mesh.slice_of = lambda device: (device.id % 2 if layout == "two slices" else 0, 0)
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
-    task, settings = task_and_settings(name, dropout_rate, accumulation_steps, **model)
+    task, settings = task_and_settings(name, dropout_rate, **fields)
     if settings.model.scan_layers:
         engine = StackedLayers(engine)
     _, train_step, init_state = build.build_training(settings, task, engine)
@@ -165,6 +163,7 @@ def main():
         "classification": compare(["2 x 2 x 2"], name="classification"),
         "scanned": compare(["pmap 8", "2 x 2 x 2"], deep, **scanned),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
+        "tiled": compare(["pmap 8", "2 x 2 x 2"], whole, **language, loss_tiles=4),
     }
     found["kernel"], found["own part"] = {}, {}
     for layout in ("one", "pmap 8", "2 x 2 x 2"):

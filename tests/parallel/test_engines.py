@@ -61,6 +61,13 @@ def test_scanned_layers_divide_too(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+@pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
+def test_tiles_of_the_vocabulary_divide_too(eight_devices, layout):
+    """As one device that holds all logits."""
+    apart = eight_devices["tiled"][layout]
+    assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
+
+
 @pytest.mark.parametrize(
     "layout, rows, heads", [("one", 16, 4), ("pmap 8", 2, 4), ("2 x 2 x 2", 4, 2)]
 )

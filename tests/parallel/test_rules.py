@@ -100,3 +100,7 @@ def test_an_axis_that_does_not_divide_says_what_would():
     )
     with pytest.raises(ValueError, match=message):
         rules.shard({"query": {"kernel": leaf}}, Mesh())
+    table = jax.ShapeDtypeStruct((11, 8), "float32")
+    message = r"make the 11 a multiple of 4 \(model.vocab_multiple=4 does\)"
+    with pytest.raises(ValueError, match=message):
+        rules.shard({"embedding": {"table": table}}, Mesh())

@@ -67,6 +67,7 @@ OTHERS = {
     "model.activation_dtype": "bfloat16",
     "model.dropout_bits": "hardware",
     "model.logit_cap": 5.0,
+    "model.vocab_multiple": 7,
     "task.metric": "chrf",
     "tokenizer.kind": "word",
     "tokenizer.character_coverage": 0.98,

@@ -12,6 +12,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.inference.continuation import Continuation, Output
+from transformer_jax.losses import token_losses
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -67,7 +68,8 @@ class Copying:
 
     def loss(self, params, batch, rng):
         logits = apply(self.model, params, *row_inputs(batch, "input"), rng=rng)
-        return packed_loss(batch, self.read, logits, batch["target"], batch["target"] != PAD)
+        found = token_losses(logits, batch["target"])
+        return packed_loss(batch, self.read, found, batch["target"] != PAD)
 
     def metrics(self, sums, examples):
         return metrics_of(sums)

@@ -19,7 +19,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.translation import shift_right
+from transformer_jax.tasks.packed import shift_right
 from transformer_jax.tokenization import BOS, EOS, PAD, UNK, TokenizerConfig, train_tokenizers
 
 DECODE = DecodeConfig(beam_size=3, num_outputs=3, batch_size=2, max_extra_length=4)

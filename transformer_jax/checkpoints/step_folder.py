@@ -25,6 +25,7 @@ import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
+from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.runtime.files import METADATA_BYTES, read_regular, remove, write_whole
 
 # Orbax logs its progress, and its failures with tracebacks, through absl. Failures are raised here
@@ -168,9 +169,19 @@ def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
     """A text for each array that is saved with another shape or dtype than wanted."""
     return [
         f"{name} is saved as {_describe(saved[name])}, expected {_describe(wanted[name])}"
+        f"{_of_padding(name, saved[name], wanted[name])}"
         for name in wanted
         if name in saved and _describe(saved[name]) != _describe(wanted[name])
     ]
+
+
+def _of_padding(name: str, saved: Any, wanted: Any) -> str:
+    """What to look at where two shapes differ in rows of a vocabulary alone."""
+    axes = getattr(parameter_at(name), "axes", ())
+    sizes = zip(axes, saved.shape, wanted.shape, strict=False)
+    if len(axes) != len(saved.shape) or any(a != b for axis, a, b in sizes if axis != "vocab"):
+        return ""
+    return " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
 
 
 def _require_fit(path: Path, saved: Leaves, wanted: Leaves) -> None:

@@ -10,11 +10,11 @@ import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.prompt import after_prompts
-from transformer_jax.nn.attention import Sequences
 from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.decoder import Decoder
-from transformer_jax.nn.embeddings import Embedding, InputEmbedding
+from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
+from transformer_jax.nn.sequences import Sequences
 
 
 class DecoderOnly(nn.Module):
@@ -45,18 +45,13 @@ class DecoderOnly(nn.Module):
         tied = c.tie_embeddings != "none"
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
 
-    def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
-        deterministic: bool = True,
-    ) -> Float[Array, "B T V"]:
-        """Logits of the token after each position of packed rows.
+    def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
+        """Logits of the token after each position; its inputs are those of `features`."""
+        return self.unprojected(*inputs, **named).logits()
 
-        Without `deterministic` there is dropout, and the rng stream "dropout" is needed.
-        """
-        return self.projection.logits(self.features(tokens, positions, segment_ids, deterministic))
+    def unprojected(self, *inputs: Any, **named: Any) -> Unprojected:
+        """What these logits are made of; its inputs are those of `features`."""
+        return self.projection.unprojected(self.features(*inputs, **named))
 
     def features(
         self,
@@ -65,7 +60,10 @@ class DecoderOnly(nn.Module):
         segment_ids: Int[Array, "B T"],
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
-        """The decoder's output for packed rows."""
+        """The decoder's output for packed rows.
+
+        Without `deterministic` there is dropout, and the rng stream "dropout" is needed.
+        """
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
         x, _ = self.decoder(x, sequences, deterministic=deterministic)

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.prompt import after_prompts
-from transformer_jax.nn.attention import Sequences
 from transformer_jax.nn.cache import Encoded, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.embeddings import Embedding
+from transformer_jax.nn.embeddings import Embedding, Unprojected
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.inputs import Segments
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.nn.positions import encoding_class
+from transformer_jax.nn.sequences import Sequences
 
 
 class EncoderDecoder(nn.Module):
@@ -59,7 +59,12 @@ class EncoderDecoder(nn.Module):
         self.encoder = Encoder(c, c.num_encoder_layers)
         self.decoder = Decoder(c, c.num_decoder_layers)
 
-    def __call__(
+    def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
+        """Logits of the token after each target position; its inputs are those of
+        `unprojected`."""
+        return self.unprojected(*inputs, **named).logits()
+
+    def unprojected(
         self,
         source: Int[Array, "B S"],
         source_positions: Int[Array, "B S"],
@@ -68,8 +73,8 @@ class EncoderDecoder(nn.Module):
         target_positions: Int[Array, "B T"],
         target_segment_ids: Int[Array, "B T"],
         deterministic: bool = True,
-    ) -> Float[Array, "B T V"]:
-        """Logits of the token after each target position, for packed rows.
+    ) -> Unprojected:
+        """What the logits of the token after each target position are made of, for packed rows.
 
         Args:
           source: tokens, with their positions and segment ids.
@@ -81,7 +86,7 @@ class EncoderDecoder(nn.Module):
         sequences = Sequences.packed(self.target_encoding, target_positions, target_segment_ids)
         x = self._embed_target(target, target_positions, deterministic)
         x, _ = self.decoder(x, sequences, Encoded(encoded, seen), deterministic)
-        return self.projection.logits(x)
+        return self.projection.unprojected(x)
 
     def encode(
         self,

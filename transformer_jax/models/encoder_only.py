@@ -10,13 +10,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.nn.attention import Sequences
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.embeddings import Embedding, InputEmbedding
+from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.residual import make_norm
+from transformer_jax.nn.sequences import Sequences
 from transformer_jax.tokenization import EOS
 
 
@@ -51,15 +51,20 @@ class EncoderOnly(nn.Module):
         tied = c.tie_embeddings != "none"
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
 
-    def __call__(
+    def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B P V"]:
+        """Logits of the token that belongs at each predicted place; its inputs are those of
+        `unprojected`."""
+        return self.unprojected(*inputs, **named).logits()
+
+    def unprojected(
         self,
         tokens: Int[Array, "B T"],
         positions: Int[Array, "B T"],
         segment_ids: Int[Array, "B T"],
         predicted: Int[Array, "B P"],
         deterministic: bool = True,
-    ) -> Float[Array, "B P V"]:
-        """Logits of the token that belongs at each predicted place of packed rows.
+    ) -> Unprojected:
+        """What the logits at the predicted places of packed rows are made of.
 
         Without `deterministic` there is dropout, and the rng stream "dropout" is needed.
         """
@@ -82,8 +87,8 @@ class EncoderOnly(nn.Module):
 
 
 class PredictionHead(nn.Module):
-    """Logits of hidden tokens: LayerNorm(GELU(x W + b)) E^T + c, with the config's activation and
-    norm."""
+    """Predicts hidden tokens: their logits are LayerNorm(GELU(x W + b)) E^T + c, with the config's
+    activation and norm."""
 
     config: TransformerConfig
 
@@ -92,12 +97,12 @@ class PredictionHead(nn.Module):
         self.transform = Linear((c.d_model,), (c.d_model,), True, c, c.kernel_std)
         self.activation = ACTIVATIONS.find(c.activation)
         self.norm = make_norm(c)
-        self.bias = self.param("bias", nn.initializers.zeros, c.vocab_size)
+        self.bias = self.param("bias", nn.initializers.zeros, c.padded(c.vocab_size))
 
-    def __call__(self, x: Float[Array, "B P D"], projection: Embedding) -> Float[Array, "B P V"]:
+    def __call__(self, x: Float[Array, "B P D"], projection: Embedding) -> Unprojected:
         """`projection` is a table that the head may share."""
         x = self.norm(self.activation(self.transform(x)))
-        return projection.logits(x) + self.bias
+        return projection.unprojected(x, self.bias)
 
 
 def token_types(tokens: Int[Array, "B T"], positions: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -7,25 +7,24 @@ value size of a head; N rows, of which B sentences may have several while decodi
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from transformer_jax.nn import blocks, kernels
 from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.heads import head_products, head_sums
-from transformer_jax.nn.inputs import AttentionInputs, Segments
+from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.linear import Linear, together
 from transformer_jax.nn.masks import window_mask
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
 from transformer_jax.nn.products import product_dtype
+from transformer_jax.nn.sequences import Sequences
+from transformer_jax.nn.softmax import softmax
 from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
@@ -77,57 +76,6 @@ def attention_logits(
     if logit_cap is not None:
         logits = logit_cap * jnp.tanh(logits / logit_cap)
     return logits
-
-
-@jax.custom_jvp
-def softmax(
-    logits: Float[Array, "*B S"], mask: Bool[Array, "..."] | None = None
-) -> Float[Array, "*B S"]:
-    """The softmax over the elements of the last axis where `mask` is True; the others are 0, and so
-    is a row without any. Its derivatives need only the result.
-
-    With a mask `jax.nn.softmax` takes twice as long on a CPU (experiments/results/speed.md).
-    """
-    if mask is not None:
-        logits = jnp.where(mask, logits, -jnp.inf)
-    limits = jnp.finfo(logits.dtype)
-    exponentials = jnp.exp(logits - jnp.maximum(logits.max(-1, keepdims=True), limits.min))
-    return exponentials / jnp.maximum(exponentials.sum(-1, keepdims=True), limits.tiny)
-
-
-@softmax.defjvp
-def _softmax_tangent(
-    primals: tuple[Array, Array | None], tangents: tuple[Array, Any]
-) -> tuple[Array, Array]:
-    weights, change = softmax(*primals), tangents[0]
-    return weights, weights * (change - (weights * change).sum(-1, keepdims=True))
-
-
-class Sequences(struct.PyTreeNode):
-    """The sequences in a batch's rows: where their tokens stand, and which see each other.
-
-    Attributes:
-      encoding: how positions enter.
-      positions: [N, T], from 0 in each packed sentence.
-      mask: [N, 1, T, T]; None where a cache has its own.
-      segments: from which the mask was made, if it was.
-    """
-
-    encoding: PositionEncoding
-    positions: Int[Array, "N T"]
-    mask: Bool[Array, "#N 1 T T"] | None
-    segments: Segments | None = None
-
-    @classmethod
-    def packed(
-        cls,
-        encoding: PositionEncoding,
-        positions: Int[Array, "N T"],
-        segment_ids: Int[Array, "N T"],
-    ) -> "Sequences":
-        """Sequences packed into rows; where the encoding is causal, tokens see none after them."""
-        segments = Segments(segment_ids, segment_ids, encoding.causal)
-        return cls(encoding, positions, segments.mask(), segments)
 
 
 class MultiHeadAttention(nn.Module):

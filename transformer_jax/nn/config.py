@@ -66,6 +66,9 @@ class TransformerConfig:
       tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4; asks for a
         joint vocabulary), "target" the last two, "none" none. A model of one stack has one
         embedding, which "all" and "target" share with the pre-softmax matrix.
+      vocab_multiple: the rows of token embeddings are padded with zeros up to a multiple of this,
+        for products whose sizes the hardware likes (128) and for devices to divide (`tensor`). No
+        padded row is ever looked up, predicted or part of a loss.
       scale_embeddings: multiply token embeddings by sqrt(d_model) (section 3.4).
       embedding_norm: a norm over embeddings plus positions, as BERT has it.
       num_token_types: embeddings for the parts of a pair of texts, 2 in BERT; 0: none.
@@ -116,6 +119,7 @@ class TransformerConfig:
     activation: str = "relu"
     gated_feed_forward: bool = False
     tie_embeddings: Annotated[str, OneOf("all", "target", "none")] = "all"
+    vocab_multiple: Annotated[int, Range(1, 4096)] = 1
     scale_embeddings: bool = True
     embedding_norm: bool = False
     num_token_types: Annotated[int, Range(0, 1024)] = 0
@@ -158,6 +162,10 @@ class TransformerConfig:
     def key_value_heads(self) -> int:
         """Heads of keys and values."""
         return self.num_key_value_heads or self.num_heads
+
+    def padded(self, vocab_size: int) -> int:
+        """Rows of the table of so many tokens."""
+        return -(-vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     @property
     def embedding_std(self) -> float:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from transformer_jax.nn.attention import MultiHeadAttention, Sequences
+from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.cache import Encoded, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.depth import is_stacked, scan_layers
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.residual import Residual, final_norm
+from transformer_jax.nn.sequences import Sequences
 
 
 class DecoderLayer(nn.Module):

@@ -1,6 +1,6 @@
 """Token embeddings and the pre-softmax projection that may share their matrix (section 3.4).
 
-B batch, T tokens, D model, V vocabulary.
+B batch, T tokens, D model, V vocabulary, R rows of its table (`model.vocab_multiple`).
 """
 
 import functools
@@ -9,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
@@ -20,8 +21,40 @@ from transformer_jax.nn.products import einsum, product_dtype
 from transformer_jax.nn.residual import make_norm
 
 
+class Unprojected(struct.PyTreeNode):
+    """The last features of a model, and what makes logits of them: x E^T + c.
+
+    A loss that needs all logits of a token, but not at once, takes these (`tiled_losses`).
+
+    Attributes:
+      x: the features.
+      table: E [R, D], an array or, of a model that is used and no longer trained, an `Int8Matrix`;
+        rows beyond V are padding, which has no logits.
+      bias: c, where there is one.
+      dtype: of the product.
+      vocab_size: V.
+    """
+
+    x: Float[Array, "*B D"]
+    table: Any
+    bias: Float[Array, " R"] | None
+    dtype: jnp.dtype = struct.field(pytree_node=False)
+    vocab_size: int = struct.field(pytree_node=False)
+
+    def logits(self) -> Float[Array, "*B V"]:
+        """One for each token of the vocabulary."""
+        flat = self.x.reshape(-1, self.x.shape[-1])
+        with jax.named_scope("logits"):
+            if isinstance(self.table, Int8Matrix):
+                logits = self.table.product(flat)
+            else:
+                logits = einsum("nd,vd->nv", flat, self.table, self.dtype)
+            logits = logits[:, : self.vocab_size].reshape(*self.x.shape[:-1], self.vocab_size)
+            return logits if self.bias is None else logits + self.bias[: self.vocab_size]
+
+
 class Embedding(nn.Module):
-    """A [V, D] table, used both ways: tokens to vectors and vectors to logits."""
+    """An [R, D] table, used both ways: tokens to vectors and vectors to logits."""
 
     config: TransformerConfig
     vocab_size: int
@@ -29,9 +62,14 @@ class Embedding(nn.Module):
     def setup(self) -> None:
         table: Any = self.get_variable("params", "table")
         if not isinstance(table, Int8Matrix):
-            init = nn.initializers.normal(self.config.embedding_std)
-            table = self.param("table", init, (self.vocab_size, self.config.d_model))
+            table = self.param("table", self._fresh)
         self.table = table
+
+    def _fresh(self, key: Array) -> Float[Array, "R D"]:
+        drawn = nn.initializers.normal(self.config.embedding_std)
+        padding = self.config.padded(self.vocab_size) - self.vocab_size
+        table = drawn(key, (self.vocab_size, self.config.d_model))
+        return jnp.pad(table, ((0, padding), (0, 0))) if padding else table
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """The tokens' rows, multiplied by sqrt(d_model) if so configured, in the dtype of
@@ -42,14 +80,16 @@ class Embedding(nn.Module):
             return (self.table.rows(tokens) * scale).astype(dtype)
         return rows(self.table, tokens, dtype) * scale
 
+    def unprojected(
+        self, x: Float[Array, "B T D"], bias: Float[Array, " R"] | None = None
+    ) -> Unprojected:
+        """Features with this table, whose products they await."""
+        dtype = product_dtype(self.config.dtype)
+        return Unprojected(x, self.table, bias, dtype, self.vocab_size)
+
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         """x E^T."""
-        flat = x.reshape(-1, x.shape[-1])
-        if isinstance(self.table, Int8Matrix):
-            logits = self.table.product(flat)
-        else:
-            logits = einsum("nd,vd->nv", flat, self.table, product_dtype(self.config.dtype))
-        return logits.reshape(*x.shape[:-1], self.vocab_size)
+        return self.unprojected(x).logits()
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

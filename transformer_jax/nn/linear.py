@@ -1,6 +1,5 @@
 """A linear map whose product and result have the configured dtypes."""
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -76,8 +75,8 @@ def together(maps: Sequence[Linear], x: Float[Array, "*B D"]) -> list[Float[Arra
     joined = jnp.concatenate(by_head, axis=2).reshape(x.shape[-1], -1)
     dtype = product_dtype(maps[0].config.dtype)
     y = einsum("nd,df->nf", x.reshape(rows, -1), joined, dtype).reshape(*x.shape[:-1], heads, -1)
-    ends = itertools.accumulate(kernel.shape[2] for kernel in by_head)
-    parts = jnp.split(y, list(ends)[:-1], axis=-1)
+    sizes = [kernel.shape[2] for kernel in by_head]
+    parts = jnp.split(y, [sum(sizes[:i]) for i in range(1, len(sizes))], axis=-1)
     return [
         each.finished(part.reshape(*x.shape[:-1], *each.outputs))
         for each, part in zip(maps, parts, strict=True)

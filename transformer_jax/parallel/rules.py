@@ -51,8 +51,10 @@ def _require_division(name: str, shape: tuple[int, ...], spec: PartitionSpec, me
     for size, axis in zip(shape, spec, strict=False):
         if axis is not None and size % mesh.shape[axis]:
             fitting = [n for n in range(1, mesh.shape[axis]) if size % n == 0]
+            of_vocab = axis == TENSOR and "vocab" in getattr(parameter_at(name), "axes", ())
+            how = f" (model.vocab_multiple={mesh.shape[axis]} does)" if of_vocab else ""
             raise ValueError(
                 f"{axis} {mesh.shape[axis]} does not divide an axis of {name}, which has the shape "
                 f"{list(shape)}; set {axis} to one of {fitting}, or make the {size} a multiple of "
-                f"{mesh.shape[axis]}"
+                f"{mesh.shape[axis]}{how}"
             )

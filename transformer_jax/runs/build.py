@@ -114,6 +114,7 @@ def build_task(
         model_class=_entry(MODELS, settings.model.architecture),
         data=settings.data,
         label_smoothing=settings.train.label_smoothing,
+        loss_tiles=settings.train.loss_tiles,
         metric=settings.task.metric or kind.metric,
         vocab_sizes=vocab_sizes,
         tokenizers=tokenizers or Tokenizers({}),

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.accelerators import accelerator_of
 
-_target = jax.make_user_context(None)  # part of the key of what jit keeps
+_target = jax.make_user_context(None)  # part of the key of what jit keeps, as is the next
+_sharing = jax.make_user_context(1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,18 @@ def target() -> Target:
 def _of_the_job() -> Target:
     chosen = jax.config.jax_default_device
     return Target.of(chosen if isinstance(chosen, jax.Device) else jax.devices(chosen)[0])
+
+
+def shared_by(devices: int) -> AbstractContextManager[None]:
+    """A context: batches and parameters of what is traced inside it are divided among so many
+    devices."""
+    return _sharing(devices)
+
+
+def sharing_devices() -> int:
+    """The devices that divide among them the arrays of what is traced now: each holds its part of a
+    batch's rows, or of the vocabulary."""
+    return _sharing.value
 
 
 def require_device() -> None:

@@ -55,7 +55,7 @@ _FINE_TUNING_DEFAULTS: dict[str, Any] = {
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
 _TIES, _SMOOTHING, _SCORED = "model.tie_embeddings", "train.label_smoothing", "eval.num_examples"
-_LENGTH = "data.max_length"
+_LENGTH, _TILES = "data.max_length", "train.loss_tiles"
 
 
 def _decode(task: type[Any]) -> list[str]:
@@ -64,7 +64,7 @@ def _decode(task: type[Any]) -> list[str]:
 
 _OF_PAIRS = (
     *("data.max_source_length", "data.max_target_length", "tokenizer.joint", "task.metric"),
-    *(_TIES, _SMOOTHING, _SCORED, *_decode(Translation)),
+    *(_TIES, _TILES, _SMOOTHING, _SCORED, *_decode(Translation)),
 )
 
 TASKS: Registry[TaskKind] = Registry(
@@ -81,7 +81,7 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
-            reads=(_LENGTH, "data.packing", _TIES, _SMOOTHING, *_decode(LanguageModeling)),
+            reads=(_LENGTH, "data.packing", _TIES, _TILES, _SMOOTHING, *_decode(LanguageModeling)),
         ),
         "masked_lm": TaskKind(
             MaskedLanguageModeling.build,
@@ -92,6 +92,7 @@ TASKS: Registry[TaskKind] = Registry(
                 _LENGTH,
                 "data.packing",
                 _TIES,
+                _TILES,
                 "task.mask_rate",
                 "task.whole_words",
                 *_decode(MaskedLanguageModeling),

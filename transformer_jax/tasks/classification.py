@@ -16,6 +16,7 @@ from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
+from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -109,7 +110,8 @@ class Classification:
         logits = self.logits(params, batch, batch["label_segment_ids"], rng)
         counted = batch["label_segment_ids"] > 0
         labels = batch["label"]
-        return packed_loss(batch, self.read, logits, labels, counted, self.label_smoothing)
+        found = token_losses(logits, labels, self.label_smoothing)
+        return packed_loss(batch, self.read, found, counted)
 
     def logits(
         self, params: Params, batch: Batch, texts: jax.Array, rng: jax.Array | None = None

@@ -155,6 +155,8 @@ class TaskParts:
       model_class: what `model.architecture` names.
       data: the section `data`.
       label_smoothing: of the training loss.
+      loss_tiles: parts of the vocabulary that the loss reads one after another; None: as
+        `tiled_losses` chooses.
       metric: an entry of `scoring.METRICS`, where the task compares texts.
       vocab_sizes: pieces of each side's vocabulary.
       tokenizers: of the sides; none where no text is read.
@@ -165,6 +167,7 @@ class TaskParts:
     model_class: type[Any]
     data: DataConfig
     label_smoothing: float
+    loss_tiles: int | None
     metric: str | None
     vocab_sizes: Mapping[str, int]
     tokenizers: Tokenizers

@@ -25,6 +25,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tasks.running_text import text_windows
+from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import EOS, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class LanguageModeling:
         that start anywhere, evaluation those that tile the text. "apart": no token sees another
         document.
       label_smoothing: of the training loss.
+      loss_tiles: parts of the vocabulary that the loss reads one after another.
     """
 
     model: DecoderOnly
@@ -51,6 +53,7 @@ class LanguageModeling:
     max_length: int
     packing: str
     label_smoothing: float
+    loss_tiles: int | None
     read: ClassVar[Sequence[str]] = ("input",)
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = (
@@ -78,6 +81,7 @@ class LanguageModeling:
             max_length=length,
             packing=parts.data.packing,
             label_smoothing=parts.label_smoothing,
+            loss_tiles=parts.loss_tiles,
         )
 
     def init(self, rng: jax.Array) -> Params:
@@ -101,10 +105,11 @@ class LanguageModeling:
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of each token given its past, label-smoothed in training."""
-        logits = apply(self.model, params, *row_inputs(batch, "input"), rng=rng)
-        counted = batch["target_segment_ids"] > 0
-        target = batch["target"]
-        return packed_loss(batch, self.read, logits, target, counted, self.label_smoothing)
+        inputs = row_inputs(batch, "input")
+        predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
+        target, eps, tiles = batch["target"], self.label_smoothing, self.loss_tiles
+        found = projected_losses(predicted, target, eps, tiles)
+        return packed_loss(batch, self.read, found, batch["target_segment_ids"] > 0)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss and perplexity of a token; and what compares models with other tokenizers: bits a

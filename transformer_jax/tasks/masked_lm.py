@@ -27,6 +27,7 @@ from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tasks.running_text import text_windows
+from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import BOS, EOS, MASK, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class MaskedLanguageModeling:
       mask_rate: share of a window's tokens that are predicted. Of these 80% are hidden behind
         [MASK], 10% replaced by a random token, 10% left; drawn anew in each epoch.
       whole_words: all pieces of a word are predicted, or none.
+      loss_tiles: parts of the vocabulary that the loss reads one after another.
     """
 
     model: EncoderOnly
@@ -57,6 +59,7 @@ class MaskedLanguageModeling:
     packing: str
     mask_rate: float
     whole_words: bool
+    loss_tiles: int | None
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
@@ -93,6 +96,7 @@ class MaskedLanguageModeling:
             packing=parts.data.packing,
             mask_rate=parts.task.mask_rate,
             whole_words=parts.task.whole_words,
+            loss_tiles=parts.loss_tiles,
         )
 
     def init(self, rng: jax.Array) -> Params:
@@ -142,8 +146,10 @@ class MaskedLanguageModeling:
         chosen = (batch["labels"] > 0).astype(jnp.int32)
         is_chosen, places = jax.lax.top_k(chosen, self.num_predicted)
         labels = jnp.take_along_axis(batch["labels"], places, axis=1)
-        logits = apply(self.model, params, *row_inputs(batch, "text"), places, rng=rng)
-        return packed_loss(batch, self.read, logits, labels, is_chosen > 0)
+        inputs = (*row_inputs(batch, "text"), places)
+        predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
+        found = projected_losses(predicted, labels, tiles=self.loss_tiles)
+        return packed_loss(batch, self.read, found, is_chosen > 0)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss, perplexity and accuracy of the predicted tokens."""

@@ -16,6 +16,7 @@ import numpy as np
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
+from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TokenClassifier
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -111,7 +112,8 @@ class Tagging:
         """Cross-entropy of the tag of each word, label-smoothed in training."""
         logits = apply(self.model, params, *row_inputs(batch, "text"), rng=rng)
         tags, counted = jnp.maximum(batch["tags"] - 1, 0), batch["tags"] > 0
-        return packed_loss(batch, self.read, logits, tags, counted, self.label_smoothing)
+        found = token_losses(logits, tags, self.label_smoothing)
+        return packed_loss(batch, self.read, found, counted)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The mean loss of a word, in nats."""

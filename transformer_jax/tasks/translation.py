@@ -19,7 +19,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.pairs import longest, score_pairs
 from transformer_jax.inference.source_search import Request, SourceSearch
-from transformer_jax.losses import cross_entropy
+from transformer_jax.losses import TokenLosses
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -27,8 +27,9 @@ from transformer_jax.nn.positions import check_reach
 from transformer_jax.runtime import platform
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.packed import packed_loss, row_inputs
-from transformer_jax.tokenization import BOS, EOS, Tokenizers
+from transformer_jax.tasks.packed import packed_loss, row_inputs, shift_right
+from transformer_jax.tiled_losses import projected_losses
+from transformer_jax.tokenization import EOS, Tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Translation:
       tokenizers: of the sides "source" and "target".
       max_source_length, max_target_length: slots of a packed row, in tokens, EOS included.
       label_smoothing: of the training loss (section 5.4).
+      loss_tiles: parts of the vocabulary that the loss reads one after another.
       best_by: the entry of `scoring.METRICS` that compares outputs with targets.
     """
 
@@ -50,6 +52,7 @@ class Translation:
     max_source_length: int
     max_target_length: int
     label_smoothing: float
+    loss_tiles: int | None
     best_by: str = "bleu"
     read: ClassVar[Sequence[str]] = ("source", "target")
     evaluates_by: ClassVar[Sequence[str]] = (
@@ -83,6 +86,7 @@ class Translation:
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
             label_smoothing=parts.label_smoothing,
+            loss_tiles=parts.loss_tiles,
             best_by=parts.metric or "bleu",
         )
 
@@ -106,16 +110,17 @@ class Translation:
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Label-smoothed cross-entropy of each target token given its past and the source."""
-        logits = self._logits(params, batch, rng)
-        counted = batch["target_segment_ids"] > 0
-        target = batch["target"]
-        return packed_loss(batch, self.read, logits, target, counted, self.label_smoothing)
+        found = self._losses(params, batch, self.label_smoothing, rng)
+        return packed_loss(batch, self.read, found, batch["target_segment_ids"] > 0)
 
-    def _logits(self, params: Params, batch: Batch, rng: jax.Array | None = None) -> jax.Array:
-        """[B, T, V] of each target token."""
-        target, positions, segment_ids = row_inputs(batch, "target")
-        inputs = (shift_right(target, positions), positions, segment_ids)
-        return apply(self.model, params, *row_inputs(batch, "source"), *inputs, rng=rng)
+    def _losses(
+        self, params: Params, batch: Batch, eps: float = 0.0, rng: jax.Array | None = None
+    ) -> TokenLosses:
+        """[B, T] of the target tokens."""
+        target, *where = row_inputs(batch, "target")
+        inputs = (*row_inputs(batch, "source"), shift_right(target, where[0]), *where)
+        predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
+        return projected_losses(predicted, target, eps, self.loss_tiles)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The metrics of the loss over all examples."""
@@ -233,7 +238,7 @@ class Translation:
     @functools.cached_property
     def _log_probs(self) -> Callable[..., jax.Array]:
         def log_probs(params: Params, batch: Batch) -> jax.Array:
-            nll = cross_entropy(self._logits(params, batch), batch["target"])
+            nll = self._losses(params, batch).nll
             return -(nll * (batch["target_segment_ids"] > 0)).sum(axis=1)
 
         return jax.jit(log_probs, compiler_options=platform.compiler_options())
@@ -242,8 +247,3 @@ class Translation:
 def _search_order(request: Request) -> tuple[bool, int]:
     """Batches hold sources of like length, with a prefix or without."""
     return len(request.prefix) > 0, len(request.source)
-
-
-def shift_right(target: jax.Array, positions: jax.Array) -> jax.Array:
-    """The decoder's inputs [B, T]: BOS where a sentence starts, elsewhere the token before."""
-    return jnp.where(positions == 0, BOS, jnp.roll(target, 1, axis=1))

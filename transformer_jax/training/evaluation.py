@@ -14,7 +14,7 @@ from transformer_jax.data.batches.pipeline import EvalBatches, eval_batches
 from transformer_jax.data.examples import Corpus
 from transformer_jax.metrics import add_sums
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.mesh import place_like
+from transformer_jax.parallel.mesh import mesh_of, place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import replacing
@@ -88,9 +88,11 @@ class Evaluator:
     def loss_metrics(self, params: Any) -> dict[str, Any]:
         """The task's metrics of the loss over all examples; nothing is decoded."""
         sums: dict[str, float] = {}
-        for batch in self._batches:
-            batch_sums = self._batch_sums(params, place_like(params, batch))
-            sums = add_sums(sums, hosts.to_host(batch_sums))
+        mesh = mesh_of(params)
+        with platform.shared_by(mesh.size if mesh else 1):
+            for batch in self._batches:
+                batch_sums = self._batch_sums(params, place_like(params, batch))
+                sums = add_sums(sums, hosts.to_host(batch_sums))
         metrics = self.task.metrics(sums, self.examples)
         if self._batches.overlong:
             metrics["overlong"] = self._batches.overlong

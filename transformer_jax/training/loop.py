@@ -5,9 +5,11 @@ import dataclasses
 import functools
 import operator
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
+import jax
 import numpy as np
 
 from transformer_jax.checkpoints.store import Checkpoints
@@ -34,6 +36,9 @@ class TrainConfig:
         gradients are summed before the update.
       label_smoothing: probability eps that the smoothed labels spread over the vocabulary (section
         5.4).
+      loss_tiles: parts of the vocabulary that the loss reads one after another, so that all logits
+        of a batch never exist at once: the backward pass computes each tile's again. None: one on
+        CPUs, elsewhere as many as keep a tile's logits on a device within 256 MiB.
       remat: what the backward pass computes once more, for less memory and more time (`nn.remat`):
         "none"; "full", all of each layer but its input; "dots", all but the results of products
         with parameters; or "offload", as "dots", with those results in the memory of the host.
@@ -47,6 +52,7 @@ class TrainConfig:
     tokens_per_batch: Annotated[int, Range(1, 10**9)] = 25_000
     accumulation_steps: Annotated[int, Range(1, 10**6)] = 1
     label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.1
+    loss_tiles: Annotated[int, Range(1, 4096)] | None = None
     remat: Annotated[str, OneOf(*REMAT)] = "none"
     init_from: str | None = None
 
@@ -192,10 +198,10 @@ class Loop:
 
 
 class Meter:
-    """Adds up the sums of steps, each read one step late so that the device never waits."""
+    """Adds up the sums of steps, each read two steps late: the device never waits for the host."""
 
     def __init__(self) -> None:
-        self._pending: tuple[int, Any] | None = None
+        self._pending: deque[tuple[int, Any]] = deque()
         self._clear()
 
     def _clear(self) -> None:
@@ -204,13 +210,13 @@ class Meter:
         self._since = time.perf_counter()
 
     def push(self, step: int, sums: Any) -> None:
-        """Takes the sums of a step just dispatched, and reads those of the step before.
+        """Takes the sums of a step just dispatched, and reads those of two steps before.
 
         Raises:
           DivergedError: those are not finite; of replicas, none are.
         """
-        self._settle()
-        self._pending = (step, sums)
+        self._pending.append((step, sums))
+        self._settle(late=2)
 
     def read(self) -> dict[str, Any]:
         """The metrics of the steps since the last reading."""
@@ -232,15 +238,14 @@ class Meter:
         yield
         self._since += time.perf_counter() - start
 
-    def _settle(self) -> None:
-        if self._pending is None:
-            return
-        step, sums = self._pending
-        self._pending = None
-        self._sums = add_sums(self._sums, sums)
-        self._steps += 1
-        if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
-            raise DivergedError(
-                f"the loss or its gradient is not finite at step {step}; nothing of it was saved: "
-                "in a new workdir, lower optimizer.learning_rate or set optimizer.clip_norm"
-            )
+    def _settle(self, late: int = 0) -> None:
+        while len(self._pending) > late:
+            step, sums = self._pending.popleft()
+            self._sums = add_sums(self._sums, jax.device_get(sums))
+            self._steps += 1
+            if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
+                raise DivergedError(
+                    f"the loss or its gradient is not finite at step {step}; nothing of it was "
+                    "saved: in a new workdir, lower optimizer.learning_rate or set "
+                    "optimizer.clip_norm"
+                )

@@ -4,7 +4,7 @@ import re
 
 PARTS = [
     (r"dropout", "dropout", "5.4 Residual dropout"),
-    (r"logits/|prediction_head|classifier", "loss", "3.4 Pre-softmax linear layer"),
+    (r"logits|prediction_head|classifier", "loss", "3.4 Pre-softmax linear layer"),
     (r"embed\b|embedding|positions|token_types", "embedding", "3.4, 3.5 Embeddings and positions"),
     (r"_residual|norm", "norm", "3.1 Residual connections and normalization"),
     (r"feed_forward", "feed-forward", "3.3 Position-wise feed-forward networks"),
