@@ -20,6 +20,7 @@ from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel import hosts
 from transformer_jax.ranges import OneOf, Range, Steps, check_fields
+from transformer_jax.runtime import platform
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
@@ -34,14 +35,13 @@ class TrainConfig:
       tokens_per_batch: tokens of a batch on each side, padding included, for one update.
       accumulation_steps: micro-batches that a batch is divided into, one after the other; their
         gradients are summed before the update.
-      label_smoothing: probability eps that the smoothed labels spread over the vocabulary (section
-        5.4).
+      label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
       loss_tiles: parts of the vocabulary that the loss reads one after another, so that all logits
         of a batch never exist at once: the backward pass computes each tile's again. None: one on
         CPUs, elsewhere as many as keep a tile's logits on a device within 256 MiB.
-      remat: what the backward pass computes once more, for less memory and more time (`nn.remat`):
-        "none"; "full", all of each layer but its input; "dots", all but the results of products
-        with parameters; or "offload", as "dots", with those results in the memory of the host.
+      remat: what the backward pass computes once more, for less memory (`nn.remat`): "none",
+        "full" (all but each layer's input), "dots" (all but the results of products with
+        parameters) or "offload" ("dots", with those results in the host's memory).
       init_from: workdir of a run whose parameters and tokenizers to start from; None: start anew.
 
     Raises:
@@ -198,7 +198,7 @@ class Loop:
 
 
 class Meter:
-    """Adds up the sums of steps, each read two steps late: the device never waits for the host."""
+    """Adds up the sums of steps, read late: no accelerator waits, and a CPU holds two steps."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[int, Any]] = deque()
@@ -210,13 +210,13 @@ class Meter:
         self._since = time.perf_counter()
 
     def push(self, step: int, sums: Any) -> None:
-        """Takes the sums of a step just dispatched, and reads those of two steps before.
+        """Takes the sums of a step just dispatched, and reads those of one or two steps before.
 
         Raises:
           DivergedError: those are not finite; of replicas, none are.
         """
         self._pending.append((step, sums))
-        self._settle(late=2)
+        self._settle(late=1 if platform.is_cpu() else 2)
 
     def read(self) -> dict[str, Any]:
         """The metrics of the steps since the last reading."""
@@ -246,6 +246,5 @@ class Meter:
             if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
                 raise DivergedError(
                     f"the loss or its gradient is not finite at step {step}; nothing of it was "
-                    "saved: in a new workdir, lower optimizer.learning_rate or set "
-                    "optimizer.clip_norm"
+                    "saved: in a new workdir, lower optimizer.learning_rate or set clip_norm"
                 )
