@@ -48,7 +48,7 @@ def ended(how):
 def test_an_interrupt_that_python_would_lose_ends_the_program(how):
     status, told, seconds = ended(how)
     assert status == 130
-    assert told.removeprefix("lost\n") == ""
+    assert told.strip() in ("", "lost")
     assert seconds < 10
 
 

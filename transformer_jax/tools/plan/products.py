@@ -61,6 +61,8 @@ def _dtype(one: Instruction, scope: Computation) -> str:
     """Of the operands of a product; float32 that the hardware may round is "tensorfloat32"."""
     known = [scope[name].arrays for name in one.operands[:1] if name in scope]
     dtype = known[0][0].dtype if known and known[0] else "f32"
+    if "algorithm=dot_bf16_bf16_f32" in one.attributes:
+        return "bfloat16"  # rounds its operands as it reads them
     exact = re.search(r"operand_precision=\{highest|algorithm=dot_f32_f32_f32\b", one.attributes)
     return "tensorfloat32" if dtype == "f32" and not exact else _DTYPES.get(dtype, "float32")
 
