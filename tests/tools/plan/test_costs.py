@@ -26,7 +26,11 @@ def test_a_product_has_its_flops_and_the_dtype_of_its_operands():
 
 @pytest.mark.parametrize(
     ("attributes", "dtype"),
-    [("", "tensorfloat32"), (", operand_precision={highest,highest}", "float32")],
+    [
+        ("", "tensorfloat32"),
+        (", operand_precision={highest,highest}", "float32"),
+        (", algorithm=dot_bf16_bf16_f32", "bfloat16"),
+    ],
 )
 def test_float32_products_are_exact_if_asked_for(attributes, dtype):
     found = costs_of(f"""
