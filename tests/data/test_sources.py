@@ -180,7 +180,7 @@ def test_an_error_names_the_one_set_of_several(multi30k_folder):
         open_split(config, "train")
 
 
-@pytest.mark.parametrize("weights", ["0,1", "-1,2", "one", "nan,1", "inf,1", ""])
+@pytest.mark.parametrize("weights", ["0,1", "-1,2", "one", "nan,1", "inf,1", "", "1e300,1e-300"])
 def test_a_weight_that_is_not_positive_is_refused(weights):
     with pytest.raises(ValueError, match="weights is "):
         DataConfig(weights=weights)

@@ -95,6 +95,17 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_over(workdir, tiny_conf
     }
 
 
+def test_a_run_whose_checkpoints_lie_on_a_disk_that_is_gone_does_not_start_over(
+    workdir, tiny_config, tmp_path
+):
+    shutil.rmtree(workdir / "checkpoints")
+    (workdir / "checkpoints").symlink_to(tmp_path / "unmounted")
+    before = contents(workdir)
+    with pytest.raises(tj.UserError, match="checkpoints"):
+        tj.train(tiny_config(), workdir)
+    assert contents(workdir) == before
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_over(workdir, tiny_config, monkeypatch):
     shutil.rmtree(workdir / "checkpoints")
     (workdir / "checkpoints").mkdir()
