@@ -197,6 +197,20 @@ def trained_workdir(shared_dir, tiny_config):
     return workdir
 
 
+@pytest.fixture(scope="session")
+def made_once(shared_dir):
+    """`made_once(name, make)`: the text that `make()` gives; one test process makes it for all."""
+
+    def text(name, make):
+        path = shared_dir / name
+        with _locked(path):
+            if not path.exists():
+                path.write_text(make())
+        return path.read_text()
+
+    return text
+
+
 @pytest.fixture
 def workdir(trained_workdir, tmp_path):
     """A copy of the finished run, in another place."""

@@ -50,7 +50,6 @@ def inputs_of(causal=False, groups=H, keys=T):
 
 CASES = {
     "encoder": ({}, {}),
-    "decoder": ({"causal": True}, {}),
     "cross": ({"keys": 256}, {}),
     "shared heads": ({"causal": True, "groups": 2}, {}),
     "window of a decoder": ({"causal": True}, {"window": 7}),

@@ -149,7 +149,7 @@ def compare(layouts, reference=None, **options):
 
 def main():
     runs = {layout: divided_run(layout, steps=20) for layout in LAYOUTS}
-    meshes = ["data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
+    meshes = ["fsdp 8", "2 x 2 x 2"]
     language = {"name": "language_modeling"}
     whole = divided_run("one", **language)
     deep = divided_run("one", num_encoder_layers=2)
