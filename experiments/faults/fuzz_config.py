@@ -10,11 +10,8 @@ with status 2 and one line. `campaign` says what else is required. Prints one JS
 status 1 if any case ended otherwise.
 """
 
-import argparse
 import itertools
-import os
 import random
-import shutil
 import sys
 import typing
 from collections.abc import Mapping, Sequence
@@ -22,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import tiny_runs
-from campaign import Case, Command, Ended, report, run
+from campaign import Case, Command, Ended
 
 from transformer_jax.ranges import OneOf, Range, shown
 from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.settings import FIELDS, SECTIONS, Settings
 
-QUICKEST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 STEPS = {"train.num_steps": 2, "eval.every_steps": 2, "checkpoint.every_steps": 2}
 STEPS |= {"logging.every_steps": 1}
 SCORED = ("translation", "classifier", "pair_classifier", "tagger")
@@ -73,21 +69,7 @@ LONGEST = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--workdir", required=True, type=Path, help="of the texts and the cases")
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case: its seed")
-    args = parser.parse_args()
-    texts, cases = args.workdir.absolute() / "texts", args.workdir / "cases"
-    shutil.rmtree(cases, ignore_errors=True)  # what an earlier campaign kept of its bad ones
-    os.environ |= {
-        "XLA_FLAGS": QUICKEST,
-        "JAX_COMPILATION_CACHE_DIR": str(args.workdir.absolute() / "xla"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    tiny_runs.write_texts(texts)
-    numbers = range(args.first, args.first + args.cases)
-    return report(run(map(Drawn(texts), numbers), cases), sys.stderr)
+    return tiny_runs.drawn_by_number(__doc__, "texts", tiny_runs.write_texts, Drawn)
 
 
 class Drawn:

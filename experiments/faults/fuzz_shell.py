@@ -10,7 +10,6 @@ and one line of error, having changed nothing of the user's. `campaign` says wha
 Prints one JSON object; exit status 1 if any case ended otherwise.
 """
 
-import argparse
 import json
 import os
 import random
@@ -22,29 +21,13 @@ from pathlib import Path
 
 import shell_pools as pools
 import tiny_runs
-from campaign import Case, Command, Ended, report, run
+from campaign import Case, Command, Ended
 
 from transformer_jax.cli.flags import VERBS
 
-QUICKEST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--workdir", required=True, type=Path, help="of the runs and the cases")
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case: its seed")
-    args = parser.parse_args()
-    runs, cases = args.workdir.absolute() / "runs", args.workdir / "cases"
-    shutil.rmtree(cases, ignore_errors=True)  # what an earlier campaign kept of its bad ones
-    os.environ |= {
-        "XLA_FLAGS": QUICKEST,
-        "JAX_COMPILATION_CACHE_DIR": str(args.workdir.absolute() / "xla"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    tiny_runs.make(runs)
-    numbers = range(args.first, args.first + args.cases)
-    return report(run(map(Drawn(runs), numbers), cases), sys.stderr)
+    return tiny_runs.drawn_by_number(__doc__, "runs", tiny_runs.make, Drawn)
 
 
 class Drawn:

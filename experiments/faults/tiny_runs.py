@@ -5,10 +5,16 @@ python experiments/faults/tiny_runs.py --workdir=runs/tiny
 
 import argparse
 import os
+import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+from campaign import report, run
+
 import transformer_jax as tj
+
+QUICKEST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = {
@@ -93,6 +99,36 @@ def _train(workdir: Path) -> None:
         if not (workdir / name).exists():
             fields = overrides(name, texts)
             tj.train(tj.config(CONFIGS / f"{config}.py", fields), workdir / name)
+
+
+def drawn_by_number(
+    about: str, folder: str, make: Callable[[Path], None], drawn: Callable[[Path], Callable]
+) -> int:
+    """The command line of a campaign whose cases are drawn by their numbers; its exit status.
+
+    Args:
+      about: its docstring.
+      folder: of the workdir, which `make` fills with what the cases start from.
+      make: fills it.
+      drawn: that folder -> (number -> case).
+    """
+    parser = argparse.ArgumentParser(description=about.splitlines()[0], allow_abbrev=False)
+    parser.add_argument(
+        "--workdir", required=True, type=Path, help=f"of the {folder} and the cases"
+    )
+    parser.add_argument("--cases", type=int, default=2000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first case: its seed")
+    args = parser.parse_args()
+    base, cases = args.workdir.absolute() / folder, args.workdir / "cases"
+    shutil.rmtree(cases, ignore_errors=True)  # what an earlier campaign kept of its bad ones
+    os.environ |= {
+        "XLA_FLAGS": QUICKEST,
+        "JAX_COMPILATION_CACHE_DIR": str(args.workdir.absolute() / "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    make(base)
+    numbers = range(args.first, args.first + args.cases)
+    return report(run(map(drawn(base), numbers), cases), sys.stderr)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-PerDevice = Callable[[Callable, tuple[jax.Array, ...], tuple[jax.Array, ...]], jax.Array]
-"""(function, arrays [B, _, H, _], arrays [B, ...]) -> what the function makes of each device's rows
-and heads, as one array [B, _, H, _]."""
+from transformer_jax.nn.kernels.base import PerDevice
 
 TrainStep = Callable[..., tuple[Any, dict[str, jax.Array]]]
 """`training.step.train_step` for one loss and optimizer: (state, batch) -> (state, sums)."""
