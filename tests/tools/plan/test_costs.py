@@ -146,3 +146,83 @@ def test_a_library_of_unknown_cost_is_marked():
   %a = f32[100]{0} parameter(0)
   ROOT %call = f32[100]{0} custom-call(%a), custom_call_target="tpu_custom_call\"""")
     assert found["call"].is_opaque
+
+
+IN_BACKGROUND = """
+%part (p: f32[6,4,8]) -> f32[1,4,8] {
+  %kept = f32[6,4,8]{2,1,0} parameter(0)
+  %at = s32[] parameter(1)
+  ROOT %taken = f32[1,4,8]{2,1,0} dynamic-slice(%kept, %at, %at, %at), dynamic_slice_sizes={1,4,8}
+}
+%store (p: f32[6,4,8]) -> f32[6,4,8] {
+  %all = f32[6,4,8]{2,1,0} parameter(0)
+  %new = f32[1,4,8]{2,1,0} parameter(1)
+  %to = s32[] parameter(2)
+  ROOT %stored = f32[6,4,8]{2,1,0} dynamic-update-slice(%all, %new, %to, %to, %to)
+}
+"""
+
+
+def test_what_runs_beside_others_counts_once_and_its_operands_are_no_results():
+    found = costs_of(
+        """
+  %kept.0 = f32[6,4,8]{2,1,0} parameter(0)
+  %at.0 = s32[] parameter(1)
+  %read = ((f32[6,4,8]{2,1,0}, s32[]), f32[1,4,8]{2,1,0}, u32[]) \
+fusion-start(%kept.0, %at.0), kind=kLoop, calls=%part
+  %layer = f32[1,4,8]{2,1,0} fusion-done(%read)
+  %write = ((f32[6,4,8]{2,1,0}, f32[1,4,8]{2,1,0}, s32[]), f32[6,4,8]{2,1,0}, u32[]) \
+fusion-start(%kept.0, %layer, %at.0), kind=kLoop, calls=%store
+  ROOT %done = f32[6,4,8]{2,1,0} fusion-done(%write)""",
+        IN_BACKGROUND,
+    )
+    assert found.keys() == {"read", "write"}
+    assert found["read"].nbytes == found["write"].nbytes == 128 + 128 + 4
+
+
+def test_a_tpus_loop_runs_as_often_as_its_condition_says():
+    """Their text has no note of the length."""
+    found = costs_of(
+        """
+  %start = s32[] constant(0)
+  %x = f32[8]{0} parameter(0)
+  %carry = (s32[], f32[8]{0}) tuple(%start, %x)
+  ROOT %loop = (s32[], f32[8]{0}) while(%carry), condition=%until, body=%step""",
+        """
+%until (c: (s32[], f32[8])) -> pred[] {
+  %limit = s32[] constant(7)
+  %c = (s32[], f32[8]{0}) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  ROOT %lt = pred[] compare(%i, %limit), direction=LT
+}
+%step (c: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %s = (s32[], f32[8]{0}) parameter(0)
+  %y = f32[8]{0} get-tuple-element(%s), index=1
+  %doubled = f32[8]{0} add(%y, %y)
+  %n = s32[] get-tuple-element(%s), index=0
+  ROOT %both = (s32[], f32[8]{0}) tuple(%n, %doubled)
+}
+""",
+    )
+    assert found["doubled"].times == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "products"), [("splash_mha_fwd_residuals", 2), ("splash_mha_dkv_no_residuals", 5)]
+)
+@pytest.mark.parametrize(
+    ("mask", "visited"), [("constant({{{1,0},{2,1}}})", 3 / 4), ("parameter(4)", 1)]
+)
+def test_splash_attention_leaves_out_the_blocks_that_its_mask_does(name, products, mask, visited):
+    found = costs_of(f"""
+  %next = s8[1,2,2]{{2,1,0}} parameter(0)
+  %query = bf16[3,4,256,64]{{3,2,1,0}} parameter(1)
+  %key = bf16[3,2,512,64]{{3,2,1,0}} parameter(2)
+  %value = bf16[3,2,512,64]{{3,2,1,0}} parameter(3)
+  %mask = s8[1,2,2]{{2,1,0}} {mask}
+  ROOT %{name}.1 = bf16[3,4,256,64]{{3,2,1,0}} custom-call(%next, %mask, %query, %key, %value), \
+custom_call_target="tpu_custom_call\"""")
+    kernel = found[f"{name}.1"]
+    of_128 = products * 2 * 3 * 4 * 256 * 512 * 128  # as wide as the matrix unit
+    assert kernel.flops == visited * of_128
+    assert kernel.dtype == "bfloat16" and not kernel.is_opaque

@@ -48,3 +48,20 @@ def test_what_xla_compiled_here_is_read():
 def test_other_text_is_refused():
     with pytest.raises(ValueError, match="no HLO module"):
         hlo.parse("error: no such file")
+
+
+def test_an_attribute_may_have_several_lines():
+    """As those of Pallas kernels have."""
+    text = """ENTRY %main (a: f32[8]) -> f32[8] {
+  %a = f32[8]{0} parameter(0)
+  %call = f32[8]{0} custom-call(%a), custom_call_target="tpu_custom_call", \
+frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\"block_q\\": 1024}"
+}}, metadata={op_name="jit(f)/splash"}
+  ROOT %tanh = f32[8]{0} tanh(%call)
+}
+"""
+    module = hlo.parse(text)
+    entry = module.computations[module.entry]
+    assert list(entry) == ["a", "call", "tanh"]
+    assert entry["call"].op_name == "jit(f)/splash"

@@ -10,6 +10,8 @@ NAMES = [
     (DECODER + "cross_attention.cross_attend/cross_attention.queries/query/dot", "attention"),
     (DECODER + "self_attention_residual.before/norm_before/mul", "norm"),
     (DECODER + "self_attention_residual.after/dropout/select_n", "dropout"),
+    (DECODER + "self_attention.attend/splash_mha_dkv_segmented_no_residuals", "attention"),
+    ("jit(train_step)/jvp(M)/decoder/while/body/jit(dynamic_index_in_dim)/dynamic_slice", "other"),
     (DECODER + "feed_forward/inner/inner._product/nd,df->nf/dot_general", "feed-forward"),
     ("jit(_fun)/shard_map/jvp(EncoderDecoder)/target_embedding.logits/nd,vd->nv/x", "loss"),
     (

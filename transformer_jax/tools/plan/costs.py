@@ -26,6 +26,7 @@ _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
     *("partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"),
     *("domain", "add-dependency", "custom-call-done", "send-done", "recv-done", "slice-done"),
+    "fusion-done",
 }
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Sharding)"')
 _TRANSFERS = ("copy-start", "slice-start")
@@ -79,8 +80,7 @@ def visits(module: Module, loops: int) -> Iterator[Visit]:
 def _visits(module: Module, computation: Computation, times: int, loops: int) -> Iterator[Visit]:
     for one in computation.values():
         if one.opcode == "while":
-            count = re.search(r'known_trip_count":\{"n":"(\d+)"', one.attributes)
-            inner, each = one.called("body"), int(count[1]) if count else loops
+            inner, each = one.called("body"), _times(module, one) or loops
         elif one.opcode == "conditional":
             inner, each = one.called("true_computation", r"branch_computations=\{%?"), 1
         elif one.opcode in ("call", "async-start"):
@@ -91,6 +91,19 @@ def _visits(module: Module, computation: Computation, times: int, loops: int) ->
             yield from _visits(module, module.computations[inner], times * each, loops)
         else:
             yield Visit(one, computation, times)
+
+
+def _times(module: Module, loop: Instruction) -> int | None:
+    """How often a loop runs: by the compiler's note, or by its condition, that a counter is below a
+    number, as of all loops of a known length in JAX."""
+    if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
+        return int(known[1])
+    condition = module.computations.get(loop.called("condition") or "", {})
+    root = next((one for one in condition.values() if one.is_root), None)
+    if root is None or root.opcode != "compare" or "direction=LT" not in root.attributes:
+        return None
+    limit = condition[root.operands[1]]
+    return int(limit.arguments) if limit.opcode == "constant" else None
 
 
 def kernels(module: Module, in_memory: frozenset[int], loops: int = 1) -> list[Kernel]:
@@ -170,13 +183,16 @@ class _Moved:
 
     def written(self, one: Instruction, inner: Computation) -> int:
         """Bytes of the results; of arrays that are updated in place, what changes."""
+        arrays = one.arrays
+        if one.opcode == "fusion-start":  # its operands, its results, and a context
+            arrays = arrays[len(one.operands) : -1]
         root = next((each for each in inner.values() if each.is_root), one)
         scope = inner or self.computation
         results = [scope[name] for name in root.operands] if root.opcode == "tuple" else [root]
         if not any(each.opcode == "dynamic-update-slice" for each in results):
-            return self._bytes(one.arrays)
+            return self._bytes(arrays)
         total = 0
-        for array, each in zip(one.arrays, results, strict=False):
+        for array, each in zip(arrays, results, strict=False):
             updated = each.opcode == "dynamic-update-slice"
             total += self._bytes(scope[each.operands[1]].arrays if updated else (array,))
         return total

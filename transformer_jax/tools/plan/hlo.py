@@ -8,6 +8,7 @@ _BITS = {"pred": 8, "c64": 64, "c128": 128, "bf16": 16}
 _ARRAY = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d\w*)?)\[([\d,]*)\](\{[^}]*\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+_CONTINUED = re.compile(r'\n(?="|\}\})')  # an attribute of several lines, as Pallas kernels have
 _NAME = re.compile(r"%([\w.\-]+)")
 
 
@@ -102,7 +103,7 @@ def parse(text: str) -> Module:
     """
     computations: dict[str, Computation] = {}
     entry, current = None, None
-    for line in text.splitlines():
+    for line in _CONTINUED.sub(" ", text).splitlines():
         if current is not None and (found := _INSTRUCTION.match(line)):
             instruction = _instruction(found, line)
             if instruction:

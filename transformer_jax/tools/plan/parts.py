@@ -6,7 +6,7 @@ PARTS = [
     (r"dropout", "dropout", "5.4 Residual dropout"),
     (r"logits|prediction_head|classifier", "loss", "3.4 Pre-softmax linear layer"),
     (r"embed\b|embedding|positions|token_types", "embedding", "3.4, 3.5 Embeddings and positions"),
-    (r"_residual|norm", "norm", "3.1 Residual connections and normalization"),
+    (r"_residual\b|norm", "norm", "3.1 Residual connections and normalization"),
     (r"feed_forward", "feed-forward", "3.3 Position-wise feed-forward networks"),
     (
         r"attention.*/(query|key|value|output)\b",
@@ -14,6 +14,7 @@ PARTS = [
         "3.2.2 Multi-head attention: projections",
     ),
     (r"attention|attend|remember|mask", "attention", "3.2.1 Scaled dot-product attention"),
+    (r"/while/body/(jit\(dynamic_\w+\)/)?dynamic_", "other", "kept by scanned layers"),
     (r"decode_step|prefill", "search", "6.1 Search"),
     (r"jvp\(", "loss", "5.4 Label smoothing: the loss"),
 ]

@@ -2,9 +2,11 @@
 
 import math
 import re
+from fractions import Fraction
 
 from transformer_jax.tools.plan.hlo import Computation, Instruction, Module, numbers
 
+_SPLASH, _SPLASH_QUERY = "splash_mha_", 2  # names of its calls; the place of the queries
 _DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8", "f32": "float32"}
 
 
@@ -25,8 +27,10 @@ def _product_flops(one: Instruction, scope: Computation) -> int:
         contracted = numbers(listed[1]) if listed else ()
     elif one.opcode == "convolution":
         return 2 * size * _contracted_by_convolution(one, scope)
+    elif one.opcode == "custom-call":
+        return _attention_flops(one, scope)
     else:
-        return _attention_flops(one, scope) if "$fmha" in one.attributes else 0
+        return 0
     left = scope[one.operands[0]].arrays[0].dims
     return 2 * size * math.prod(left[axis] for axis in contracted)
 
@@ -51,15 +55,35 @@ def _contracted_by_convolution(one: Instruction, scope: Computation) -> int:
 
 
 def _attention_flops(one: Instruction, scope: Computation) -> int:
-    """Of cuDNN's fused attention: two products forward, five backward, none of them left out."""
-    query, key = (scope[name].arrays[0].dims for name in one.operands[:2])
-    products = 5 if "Backward" in one.attributes else 2
-    return products * 2 * math.prod(query) * key[1]
+    """Of fused attention: two products forward, five backward; 0 of other calls.
+
+    cuDNN leaves nothing out. Splash leaves out the blocks that its mask marks with 0, and a head of
+    fewer than 128 elements takes as long as one of 128, the width of a TPU's matrix unit.
+    """
+    if "$fmha" in one.attributes:
+        is_backward, first, lanes, visited = "Backward" in one.attributes, 0, 1, Fraction(1)
+    elif one.name.startswith(_SPLASH):
+        is_backward, first, lanes = one.name.startswith(_SPLASH + "d"), _SPLASH_QUERY, 128
+        visited = _visited(scope.get(one.operands[1]))
+    else:
+        return 0
+    query, key = (scope[name].arrays[0].dims for name in one.operands[first : first + 2])
+    length = key[1] if first == 0 else key[-2]
+    products = 5 if is_backward else 2
+    size = math.prod(query[:-1]) * max(query[-1], lanes)
+    return int(visited * products * 2 * size * length)
+
+
+def _visited(mask: Instruction | None) -> Fraction:
+    """The part of the blocks of a splash mask that are computed, where the program says it."""
+    blocks = numbers(mask.arguments) if mask and mask.opcode == "constant" else ()
+    return Fraction(sum(block > 0 for block in blocks), len(blocks)) if blocks else Fraction(1)
 
 
 def _dtype(one: Instruction, scope: Computation) -> str:
     """Of the operands of a product; float32 that the hardware may round is "tensorfloat32"."""
-    known = [scope[name].arrays for name in one.operands[:1] if name in scope]
+    first = _SPLASH_QUERY if one.name.startswith(_SPLASH) else 0
+    known = [scope[name].arrays for name in one.operands[first : first + 1] if name in scope]
     dtype = known[0][0].dtype if known and known[0] else "f32"
     if "algorithm=dot_bf16_bf16_f32" in one.attributes:
         return "bfloat16"  # rounds its operands as it reads them
