@@ -18,10 +18,14 @@ from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.products import einsum
 from transformer_jax.runtime import platform
+from transformer_jax.runtime.accelerators import accelerator_of
 
-_TILE_BYTES = 2**28
-"""Most bytes of a tile's logits on a device: little beside what the layers keep for the backward
-pass, and for most batches still thousands of columns, so that the products stay large."""
+_SHARE = 1 / 64
+"""Most of a device's memory that a tile's logits take: little beside what the layers keep for the
+backward pass, and for most batches thousands of columns, so that the products stay large."""
+
+_UNKNOWN_MEMORY = 2**34  # bytes, of devices that are not in the table
+_LOWEST = float(jnp.finfo(jnp.float32).min)
 
 
 def projected_losses(
@@ -36,7 +40,7 @@ def projected_losses(
       label_smoothing: eps, in [0, 1).
       tiles: how many. With one, all logits exist, and derivatives as of `cross_entropy`. None: one
         on CPUs, where computing twice costs more than memory; elsewhere the power of two (which
-        divides a padded vocabulary) that keeps a tile's logits on a device within 256 MiB.
+        divides a padded vocabulary) that keeps a tile's logits within 1/64 of a device's memory.
     """
     count = tiles or _tiles_for(4 * labels.size * predicted.vocab_size)
     if count == 1 or isinstance(predicted.table, Int8Matrix):
@@ -49,7 +53,9 @@ def projected_losses(
 def _tiles_for(num_bytes: int) -> int:
     if platform.is_cpu():
         return 1
-    least = math.ceil(num_bytes / platform.sharing_devices() / _TILE_BYTES)
+    known = accelerator_of(platform.target().kind)
+    of_device = known.memory if known else _UNKNOWN_MEMORY
+    least = math.ceil(num_bytes / platform.sharing_devices() / (of_device * _SHARE))
     return 1 << (least - 1).bit_length()
 
 
@@ -86,21 +92,36 @@ def _divided(count: int, predicted: Unprojected) -> _Tile:
 
 
 class _Read(NamedTuple):
-    """What is known of each token's logits after some tiles.
+    """What is known of each token's logits after some of them.
 
     Attributes:
-      highest: the largest.
+      highest: the largest; above -inf, so that differences are defined.
       argmax: its token; of several the first.
       total: the sum of exp(logit - highest).
-      of_label: the label's, or 0 before its tile.
-      sum: of all; with label smoothing alone.
+      of_label: the label's, or 0 where it is not among them.
+      sum: of all.
     """
 
-    highest: Float[Array, " N"]
-    argmax: Int[Array, " N"]
-    total: Float[Array, " N"]
-    of_label: Float[Array, " N"]
-    sum: Float[Array, " N"]
+    highest: Float[Array, "*N"]
+    argmax: Int[Array, "*N"]
+    total: Float[Array, "*N"]
+    of_label: Float[Array, "*N"]
+    sum: Float[Array, "*N"]
+
+
+def _together(one: _Read, other: _Read) -> _Read:
+    """What is known after two parts of the logits (Milakov and Gimelshein 2018)."""
+    is_first = one.highest > other.highest
+    is_equal = one.highest == other.highest
+    of_equals = jnp.where(is_equal, jnp.minimum(one.argmax, other.argmax), other.argmax)
+    less = jnp.exp(-jnp.abs(one.highest - other.highest))
+    return _Read(
+        highest=jnp.maximum(one.highest, other.highest),
+        argmax=jnp.where(is_first, one.argmax, of_equals),
+        total=jnp.where(is_first, one.total + less * other.total, less * one.total + other.total),
+        of_label=one.of_label + other.of_label,
+        sum=one.sum + other.sum,
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -114,28 +135,22 @@ def _read_tiles(
 ) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses]]:
     """The losses, and what the backward pass needs: arguments and log-normalizer."""
     size, x = predicted.vocab_size, predicted.x.astype(predicted.dtype)
+    nothing = _Read(*(jnp.asarray(each) for each in (_LOWEST, size, 0.0, 0.0, 0.0)))
 
     def read(before: _Read, tile: _Tile) -> tuple[_Read, None]:
+        """In one pass over the tile's logits."""
         logits = tile.logits(x)
-        highest = logits.max(axis=-1)
-        is_highest = logits == highest[:, None]
-        argmax = jnp.where(is_highest, tile.tokens, size).min(axis=-1)
-        first = jnp.where(highest == before.highest, jnp.minimum(argmax, before.argmax), argmax)
-        together = jnp.maximum(before.highest, highest)
-        total = before.total * jnp.exp(before.highest - together)
-        is_label = tile.tokens == labels[:, None]
-        of_all = jnp.where(tile.tokens < size, logits, 0).sum(axis=-1) if eps else 0
-        return _Read(
-            highest=together,
-            argmax=jnp.where(highest < before.highest, before.argmax, first),
-            total=total + jnp.exp(logits - together[:, None]).sum(axis=-1),
-            of_label=before.of_label + jnp.where(is_label, logits, 0).sum(axis=-1),
-            sum=before.sum + of_all,
-        ), None
+        each = _Read(
+            highest=jnp.maximum(logits, _LOWEST),
+            argmax=jnp.broadcast_to(tile.tokens, logits.shape),
+            total=jnp.ones_like(logits),
+            of_label=jnp.where(tile.tokens == labels[:, None], logits, 0),
+            sum=jnp.where(tile.tokens < size, logits, 0),
+        )
+        return _together(before, jax.lax.reduce(each, nothing, _together, (1,))), None
 
-    zeros = jnp.zeros(len(x))
-    nothing = _Read(zeros - jnp.inf, jnp.full(len(x), size), zeros, zeros, zeros)
-    done, _ = jax.lax.scan(read, nothing, _divided(count, predicted))
+    fresh = jax.tree.map(lambda each: jnp.full(len(x), each), nothing)
+    done, _ = jax.lax.scan(read, fresh, _divided(count, predicted))
     log_normalizer = done.highest + jnp.log(done.total)
     losses = log_normalizer - (1 - eps) * done.of_label - eps * done.sum / size
     correct = (done.argmax == labels) & ~jnp.isnan(done.highest)
