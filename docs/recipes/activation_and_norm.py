@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from transformer_jax.nn.feed_forward import ACTIVATIONS
-from transformer_jax.nn.residual import NORMS
+from transformer_jax.nn.norms import NORMS
 
 
 @ACTIVATIONS.register("squared_relu")

@@ -10,7 +10,8 @@ from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.decoder import Decoder, DecoderLayer
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding
 from transformer_jax.nn.feed_forward import FeedForward
-from transformer_jax.nn.residual import Residual, final_norm
+from transformer_jax.nn.norms import final_norm
+from transformer_jax.nn.residual import Residual
 
 
 class ParallelLayer(DecoderLayer):

@@ -376,7 +376,7 @@ def test_self_attention_in_two_goes_is_self_attention_in_one(random_params):
 
 @pytest.mark.parametrize("options", [{}, {"num_key_value_heads": 2}, {"attention_bias": "all"}])
 def test_one_product_gives_queries_keys_and_values(random_params, compiling_for, options):
-    """On accelerators, of enough rows; gradients too are those of three products."""
+    """On GPUs, of enough rows; gradients too are those of three products."""
     config = TransformerConfig(d_model=16, num_heads=4, qk_norm=True, dtype="float32", **options)
     module = MultiHeadAttention(config)
     x = np.random.default_rng(0).normal(size=(2, 9, 16)).astype(np.float32)
@@ -393,7 +393,7 @@ def test_one_product_gives_queries_keys_and_values(random_params, compiling_for,
         return products, projected(variables), jax.grad(loss)(variables)
 
     apart = found()
-    compiling_for("tpu")
+    compiling_for("gpu")
     joined = found()
     assert (apart[0], joined[0]) == (3, 1)
     jax.tree.map(

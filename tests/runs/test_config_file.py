@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from transformer_jax.nn.residual import NORMS
+from transformer_jax.nn.norms import NORMS
 from transformer_jax.runs.config import load_config
 
 
@@ -83,7 +83,7 @@ def test_a_component_that_only_a_config_file_registers_is_refused(write_config, 
     entries = dict(NORMS)
     path = write_config("config.model = dict(norm='mine')")
     registers = """
-from transformer_jax.nn.residual import NORMS
+from transformer_jax.nn.norms import NORMS
 NORMS.register("mine", NORMS["layer"])
 """
     path.with_name("parts_beside.py").write_text(registers)

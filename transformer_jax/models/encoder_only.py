@@ -15,7 +15,7 @@ from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.residual import make_norm
+from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.sequences import Sequences
 from transformer_jax.tokenization import EOS
 

@@ -5,7 +5,7 @@ value size of a head; N rows, of which B sentences may have several while decodi
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import flax.linen as nn
@@ -21,6 +21,7 @@ from transformer_jax.nn.heads import head_products, head_sums
 from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.linear import Linear, together
 from transformer_jax.nn.masks import window_mask
+from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
 from transformer_jax.nn.products import product_dtype
 from transformer_jax.nn.sequences import Sequences
@@ -104,7 +105,7 @@ class MultiHeadAttention(nn.Module):
         self.output = Linear((c.num_heads, c.d_v), model, output_bias, c, std)
         self.dropout = Dropout(c.attention_dropout_rate, c.dropout_bits)
         if c.qk_norm:
-            self.norm_query, self.norm_key = nn.RMSNorm(), nn.RMSNorm()
+            self.norm_query, self.norm_key = RMSNorm(), RMSNorm()
         part = encoding_class(c).layer_part
         self.relation = part(c) if part else None
 
@@ -144,9 +145,7 @@ class MultiHeadAttention(nn.Module):
         self, x: Float[Array, "N T D"]
     ) -> tuple[Float[Array, "N T H K"], Float[Array, "N T G K"], Float[Array, "N T G V"]]:
         """Queries, keys and values of the same x."""
-        if platform.is_cpu() or self.is_initializing():
-            return self.queries(x), *self.keys_values(x)
-        query, key, value = together([self.query, self.key, self.value], x)
+        query, key, value = self._mapped([self.query, self.key, self.value], x)
         if self.config.qk_norm:
             query, key = self.norm_query(query), self.norm_key(key)
         return query, key, value
@@ -159,8 +158,15 @@ class MultiHeadAttention(nn.Module):
         self, x: Float[Array, "N S D"]
     ) -> tuple[Float[Array, "N S G K"], Float[Array, "N S G V"]]:
         """What is attended to."""
-        key, value = self.key(x), self.value(x)
+        key, value = self._mapped([self.key, self.value], x)
         return self.norm_key(key) if self.config.qk_norm else key, value
+
+    def _mapped(self, maps: Sequence[Linear], x: Float[Array, "N T D"]) -> list[Heads]:
+        """x under several maps: one product on GPUs. On TPUs products write their results as
+        attention reads them, which parts of one product would have to be copied for."""
+        if platform.target().platform == "gpu" and not self.is_initializing():
+            return together(maps, x)
+        return [each(x) for each in maps]
 
     def attend(
         self,

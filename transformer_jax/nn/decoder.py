@@ -14,7 +14,8 @@ from transformer_jax.nn.cache import Encoded, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.depth import is_stacked, scan_layers
 from transformer_jax.nn.feed_forward import FeedForward
-from transformer_jax.nn.residual import Residual, final_norm
+from transformer_jax.nn.norms import final_norm
+from transformer_jax.nn.residual import Residual
 from transformer_jax.nn.sequences import Sequences
 
 

@@ -16,9 +16,9 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.int8 import Int8Matrix
+from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.products import einsum, product_dtype
-from transformer_jax.nn.residual import make_norm
 
 
 class Unprojected(struct.PyTreeNode):

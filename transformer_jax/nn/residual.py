@@ -9,17 +9,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.registry import Registry
-
-NORMS: Registry[Callable[[], nn.Module]] = Registry(
-    "model.norm",
-    {
-        "layer": lambda: nn.LayerNorm(epsilon=1e-6, use_fast_variance=False),  # Ba et al. 2016
-        "rms": lambda: nn.RMSNorm(epsilon=1e-6),  # Zhang and Sennrich 2019
-    },
-)
-"""Norms over the last axis, in float32. RMSNorm neither centers nor shifts. The variance is that of
-x - mean(x); as mean(x^2) - mean(x)^2 it loses digits where the mean is large."""
+from transformer_jax.nn.norms import make_norm
 
 
 class Residual(nn.Module):
@@ -73,13 +63,3 @@ def each_stream(change: Callable[[Array], Array]) -> contextlib.AbstractContextM
         return change(result) if after else result
 
     return nn.intercept_methods(intercept)
-
-
-def make_norm(config: TransformerConfig) -> nn.Module:
-    """The norm that the config names."""
-    return NORMS.find(config.norm)()
-
-
-def final_norm(config: TransformerConfig) -> nn.Module | None:
-    """The norm after a stack whose layers leave the stream unnormalized; None for post-norm."""
-    return None if config.norm_placement == "post" else make_norm(config)

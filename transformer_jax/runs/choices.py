@@ -6,8 +6,8 @@ from transformer_jax.data.sources import SOURCES
 from transformer_jax.inference.config import SEARCHES
 from transformer_jax.models import MODELS
 from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import POSITIONS
-from transformer_jax.nn.residual import NORMS
 from transformer_jax.registry import Registry
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks import TASKS

@@ -1,0 +1,65 @@
+"""Norms against their formulas, and their derivatives against JAX's own."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.norms import NORMS, make_norm, standardized
+
+X = np.random.default_rng(1).normal(2, 3, (2, 5, 16)).astype(np.float32)
+
+
+def test_rms_norm_divides_by_the_root_of_the_mean_square(random_params):
+    """Zhang and Sennrich (2019), equation 4."""
+    norm = make_norm(TransformerConfig(norm="rms"))
+    variables = random_params(norm, X)
+    (scale,) = variables["params"].values()
+    expected = X / np.sqrt((X**2).mean(-1, keepdims=True) + 1e-6) * scale
+    np.testing.assert_allclose(norm.apply(variables, X), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("ratio", "error"), [(100, 5e-5), (1000, 2e-4)])
+def test_layer_norm_is_exact_where_the_mean_is_large(ratio, error):
+    """Beside double precision; by mean(x^2) - mean(x)^2 the errors are 6e-3 and 0.2."""
+    x = np.random.default_rng(0).normal(ratio, 1, (64, 512)).astype(np.float32)
+    y = make_norm(TransformerConfig()).apply(
+        {"params": {"scale": np.ones(512), "bias": np.zeros(512)}}, x
+    )
+    wide = x.astype(np.float64)
+    exact = (wide - wide.mean(-1, keepdims=True)) / wide.std(-1, keepdims=True)
+    np.testing.assert_allclose(y, exact, atol=error)
+
+
+@pytest.mark.parametrize("centered", [True, False])
+def test_derivatives_are_those_of_the_formula(centered):
+    """Backward, forward, and forward over backward, as Hessians are made."""
+    direction, weights = np.random.default_rng(2).normal(size=(2, *X.shape)).astype(np.float32)
+
+    def formula(x):
+        x = x - x.mean(-1, keepdims=True) if centered else x
+        return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def derivatives(norm):
+        gradient = jax.grad(lambda x: (weights * jnp.tanh(norm(x))).sum())
+        return jax.jvp(norm, (X,), (direction,)), jax.jvp(gradient, (X,), (direction,))
+
+    found = derivatives(functools.partial(standardized, centered=centered))
+    for one, other in zip(
+        jax.tree.leaves(found), jax.tree.leaves(derivatives(formula)), strict=True
+    ):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(NORMS))
+def test_norms_are_float32_inside_and_out(random_params, name):
+    norm = NORMS[name]()
+    rounded = jnp.asarray(X, jnp.bfloat16)
+    variables = random_params(norm, X)
+    y = norm.apply(variables, rounded)
+    assert y.dtype == jnp.float32
+    np.testing.assert_array_equal(y, norm.apply(variables, rounded.astype(jnp.float32)))

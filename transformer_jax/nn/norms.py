@@ -1,0 +1,83 @@
+"""Norms of each vector (section 3.1), over the last axis, in float32."""
+
+import functools
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.registry import Registry
+
+EPSILON = 1e-6
+
+
+class LayerNorm(nn.Module):
+    """(x - mean(x)) / std(x), times a learned scale, plus a learned bias (Ba et al. 2016).
+
+    The variance is that of x - mean(x); as mean(x^2) - mean(x)^2 it loses digits where the mean is
+    large.
+    """
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """The result is float32, whatever x is."""
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
+        return standardized(x.astype(jnp.float32), True) * scale + bias
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2)), times a learned scale: neither centered nor shifted (Zhang and Sennrich
+    2019)."""
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """The result is float32, whatever x is."""
+        scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
+        return standardized(x.astype(jnp.float32), False) * scale
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def standardized(x: Float[Array, "*B D"], centered: bool) -> Float[Array, "*B D"]:
+    """x over the root of its mean square, along the last axis; of x - mean(x) if `centered`."""
+    mean, factor = _statistics(x, centered)
+    return (x - mean) * factor
+
+
+@standardized.defjvp
+def _standardized_tangent(
+    centered: bool, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
+    """The tangent without what y says already: its projection on y, and its mean if centered."""
+    (x,), (of_x,) = primals, tangents
+    # Kept as they are, two numbers a vector: computed again by each of the sums of the backward
+    # pass, they would keep a GPU from adding up while it reads.
+    mean, factor = jax.lax.optimization_barrier(_statistics(x, centered))
+    y, of_y = (x - mean) * factor, of_x * factor
+    rest = of_y - y * (y * of_y).mean(-1, keepdims=True)
+    return y, rest - of_y.mean(-1, keepdims=True) if centered else rest
+
+
+def _statistics(x: Float[Array, "*B D"], centered: bool) -> tuple[Array, Array]:
+    """What is taken off each vector, and what it is multiplied with then."""
+    mean = x.mean(-1, keepdims=True) if centered else jnp.zeros_like(x[..., :1])
+    return mean, jax.lax.rsqrt(jnp.square(x - mean).mean(-1, keepdims=True) + EPSILON)
+
+
+NORMS: Registry[Callable[[], nn.Module]] = Registry(
+    "model.norm", {"layer": LayerNorm, "rms": RMSNorm}
+)
+"""What `model.norm` may name."""
+
+
+def make_norm(config: TransformerConfig) -> nn.Module:
+    """The norm that the config names."""
+    return NORMS.find(config.norm)()
+
+
+def final_norm(config: TransformerConfig) -> nn.Module | None:
+    """The norm after a stack whose layers leave the stream unnormalized; None for post-norm."""
+    return None if config.norm_placement == "post" else make_norm(config)
