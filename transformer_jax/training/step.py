@@ -62,8 +62,9 @@ def train_step(
     grads, sums = _summed_gradients(loss_fn, live, batch, key, accumulation_steps)
     if axis_name is not None:
         grads, sums = jax.lax.psum((grads, sums), axis_name)
+    # Of the sums: the mean is then made where it is used, in the update, and is stored nowhere.
+    sums["grad_norm"] = optax.tree.norm(grads) / sums["weight"]
     grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
-    sums["grad_norm"] = optax.tree.norm(grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, live)
     if rate is not None:
         updates = jax.tree.map(lambda update: rate * update, updates)
