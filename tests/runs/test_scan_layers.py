@@ -13,7 +13,8 @@ PLACES = {f"layer_{i}" for i in range(2)} | {"final_norm"}
 
 @pytest.fixture(scope="module")
 def config_of(tiny_language_model):
-    """`config_of(steps, scan, rate)`: so many updates, layers scanned or not, and dropout."""
+    """`config_of(steps, scan, rate)`: so many updates, layers scanned or not, and dropout; without
+    it, a moving average of the parameters."""
 
     def config(steps, scan, rate=0.0):
         changes = {
@@ -22,6 +23,7 @@ def config_of(tiny_language_model):
             "model.attention_bias": "output",
             "model.scan_layers": scan,
             "model.dropout_rate": rate,
+            "optimizer.ema_decay": None if rate else 0.5,
             "train.num_steps": steps,
             "checkpoint.every_steps": 2,
             "eval.every_steps": 4,

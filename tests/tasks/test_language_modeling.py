@@ -11,6 +11,8 @@ from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.models import MODELS
+from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.tokenization import EOS
 
 DOCUMENTS = [{"text": "the old man sees a dog .\n"}, {"text": "men and women walk ."}]
@@ -119,6 +121,20 @@ def test_another_architecture_is_refused(build):
         build(model__architecture="encoder_decoder")
     with pytest.raises(UserError, match="positions 'learned' reach to max_length 16, seq"):
         build(data__max_length=32)
+
+
+def test_logits_that_no_loss_would_read_are_refused(build):
+    class Louder(DecoderOnly):
+        def __call__(self, *inputs, **named):
+            return 2 * super().__call__(*inputs, **named)
+
+    entries = dict(MODELS)
+    MODELS.register("louder", Louder)
+    try:
+        with pytest.raises(UserError, match="Louder has a `__call__` of its own, but losses read"):
+            build(model__architecture="louder")
+    finally:
+        MODELS.restore(entries)
 
 
 DECODE = DecodeConfig(temperature=1.0, max_extra_length=20, num_outputs=2, batch_size=4)

@@ -182,7 +182,7 @@ class TaskParts:
 
         Raises:
           ValueError: the config asks for another class of models, or for positions that do not
-            reach so far.
+            reach so far; or the class has logits of its own that no loss would read.
         """
         if not issubclass(self.model_class, wanted):
             raise ValueError(
@@ -190,10 +190,24 @@ class TaskParts:
                 f"{self.model.architecture!r}; "
                 f"it asks for {' or '.join(one.__name__ for one in wanted)}"
             )
+        _require_one_source_of_logits(self.model_class)
         sizes: dict[str, Any] = dict(vocab_sizes)
         config = dataclasses.replace(self.model, **sizes)
         check_reach(config, reach)
         return self.model_class(config)
+
+
+def _require_one_source_of_logits(model_class: type[Any]) -> None:
+    """Raises ValueError where the class replaces `__call__` and leaves `unprojected`, from which
+    losses make their logits."""
+    for parent in model_class.__mro__:
+        if "unprojected" in vars(parent):
+            return
+        if "__call__" in vars(parent):
+            raise ValueError(
+                f"{parent.__name__} has a `__call__` of its own, but losses read `unprojected` "
+                "(docs/extending.md); override that, and `__call__` follows"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
