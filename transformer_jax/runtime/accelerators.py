@@ -11,7 +11,7 @@ these):
   peak divided by the operations a cycle of the matrix units (128 x 128 until v5p, then 256 x 256).
   float32 products (`Precision.HIGHEST`) take six passes of bfloat16.
 - Networks between hosts or slices: of the makers' reference systems (DGX: one adapter a GPU; TPU:
-  one 200 Gb/s adapter a host, as in "How to Scale Your Model", Austin et al. 2025). L4, A10 and T4
+  the documentation's bandwidth of the data center network, a chip's share of it). L4, A10 and T4
   come in all sorts of hosts; 25 Gb/s a device is assumed.
 """
 
@@ -186,27 +186,27 @@ ACCELERATORS = {
         kinds=("TPU7x", "TPU v7x"),
         platform="tpu",
         peaks={"bfloat16": 1153.5e12, "float32": 192.2e12},
-        memory=96e9,
+        memory=96 << 30,
         bandwidth=3690e9,
         interconnect=300e9,
-        network=3.125e9,
+        network=6.25e9,
         clock=2.2e9,
     ),
     "v6e": Accelerator(
         kinds=("TPU v6 lite", "TPU v6e"),
         platform="tpu",
         peaks={"bfloat16": 918e12, "int8": 1836e12, "float32": 153.0e12},
-        memory=32e9,
-        bandwidth=1640e9,
+        memory=32 << 30,
+        bandwidth=1638e9,
         interconnect=400e9,
-        network=3.125e9,
+        network=12.5e9,
         clock=1.75e9,
     ),
     "v5e": Accelerator(
         kinds=("TPU v5 lite", "TPU v5e"),
         platform="tpu",
         peaks={"bfloat16": 197e12, "int8": 394e12, "float32": 32.8e12},
-        memory=16e9,
+        memory=16 << 30,
         bandwidth=819e9,
         interconnect=200e9,
         network=3.125e9,
@@ -216,7 +216,7 @@ ACCELERATORS = {
         kinds=("TPU v5p", "TPU v5"),
         platform="tpu",
         peaks={"bfloat16": 459e12, "int8": 918e12, "float32": 76.5e12},
-        memory=95e9,
+        memory=95 << 30,
         bandwidth=2765e9,
         interconnect=600e9,
         network=6.25e9,
