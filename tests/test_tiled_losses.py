@@ -109,3 +109,5 @@ def test_only_an_accelerator_reads_tiles_unasked(compiling_for):
     assert columns() == -(-50_257 // 8)
     with platform.shared_by(4):
         assert columns() == -(-50_257 // 2)
+    with platform.shared_by(64):  # all logits would fit, but are read several times
+        assert columns() == -(-50_257 // 2)

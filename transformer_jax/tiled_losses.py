@@ -40,7 +40,8 @@ def projected_losses(
       label_smoothing: eps, in [0, 1).
       tiles: how many. With one, all logits exist, and derivatives as of `cross_entropy`. None: one
         on CPUs, where computing twice costs more than memory; elsewhere the power of two (which
-        divides a padded vocabulary) that keeps a tile's logits within 1/64 of a device's memory.
+        divides a padded vocabulary) that keeps a tile's logits within 1/64 of a device's memory,
+        and two at least: a tile is read once, all logits several times.
     """
     count = tiles or _tiles_for(4 * labels.size * predicted.vocab_size)
     if count == 1 or isinstance(predicted.table, Int8Matrix):
@@ -56,7 +57,7 @@ def _tiles_for(num_bytes: int) -> int:
     known = accelerator_of(platform.target().kind)
     of_device = known.memory if known else _UNKNOWN_MEMORY
     least = math.ceil(num_bytes / platform.sharing_devices() / (of_device * _SHARE))
-    return 1 << (least - 1).bit_length()
+    return max(2, 1 << (least - 1).bit_length())
 
 
 class _Tile(NamedTuple):
