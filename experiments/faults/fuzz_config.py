@@ -58,6 +58,7 @@ OBJECTS = [
 LONGEST = {
     "train.num_steps": 3,
     "train.accumulation_steps": 2,
+    "train.rows_per_device": 2,
     "train.tokens_per_batch": 2**16,
     "model.num_layers": 3,
     "model.num_encoder_layers": 3,

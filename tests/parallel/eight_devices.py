@@ -76,7 +76,7 @@ OWN_PART = ATTENTION.register("own part", OwnPart())
 Asked.not_fused = lambda self: None  # float32 products too
 
 
-TRAIN = ("accumulation_steps", "loss_tiles")
+TRAIN = ("accumulation_steps", "rows_per_device", "tokens_per_batch", "loss_tiles")
 
 
 def task_and_settings(name, dropout_rate, **fields):
@@ -154,6 +154,7 @@ def main():
     whole = divided_run("one", **language)
     deep = divided_run("one", num_encoder_layers=2)
     scanned = {"num_encoder_layers": 2, "scan_layers": True, "accumulation_steps": 2}
+    by_rows = {"rows_per_device": ROWS // 4 // 2, "tokens_per_batch": ROWS * LENGTH}
     found = {
         "losses": {layout: run["losses"] for layout, run in runs.items()},
         "share": {layout: run["share"] for layout, run in runs.items()},
@@ -163,6 +164,7 @@ def main():
         "classification": compare(["2 x 2 x 2"], name="classification"),
         "scanned": compare(["2 x 2 x 2"], deep, **scanned),
         "accumulated": compare(["pmap 8", "2 x 2 x 2"], whole, **language, accumulation_steps=2),
+        "accumulated by rows": compare(["2 x 2 x 2"], whole, **language, **by_rows),
         "tiled": compare(["2 x 2 x 2"], whole, **language, loss_tiles=4),
     }
     found["kernel"] = compare(["2 x 2 x 2"], runs["one"], attention="own part")

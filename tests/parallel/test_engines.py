@@ -59,6 +59,11 @@ def test_micro_batches_divide_too(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+def test_rows_of_a_device_make_the_micro_batches_that_they_resolve_to(eight_devices):
+    by_rows = eight_devices["accumulated by rows"]
+    assert by_rows == {"2 x 2 x 2": eight_devices["accumulated"]["2 x 2 x 2"]}
+
+
 @pytest.mark.parametrize("what", ["scanned", "tiled", "kernel"])
 def test_other_ways_to_compute_the_same_divide_too(eight_devices, what):
     """Layers in a loop, in micro-batches; tiles of a vocabulary that is divided; a kernel on each

@@ -85,6 +85,7 @@ OTHERS = {
     "optimizer.frozen": "kernel",
     "train.tokens_per_batch": 256,
     "train.accumulation_steps": 2,
+    "train.rows_per_device": 4,
     "train.remat": "full",
     "decode.search": "sample",
     "parallel.engine": "pmap",
@@ -194,6 +195,7 @@ def outcome(tmp_path_factory):
         """Of a task with a loss of its own, as the model does not matter."""
         leaves = {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}
         task = SimpleNamespace(
+            lengths={"text": 16},
             init=lambda key: {"encoder": {"layer_0": {"feed_forward": {"inner": leaves}}}},
             loss=lambda params, batch, rng: (
                 sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(params)) + batch.sum(),

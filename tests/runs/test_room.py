@@ -4,6 +4,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import UserError
+from transformer_jax.runs import room
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,20 @@ def test_a_step_that_cannot_fit_is_told(tiny_config, tmp_path, changes):
     message = str(caught.value)
     assert message.startswith("config: ") and "\n" not in message
     assert "train.tokens_per_batch" in message and "GiB; this machine has" in message
+
+
+def test_micro_batches_take_less_however_their_number_is_told(tiny_config, tmp_path, monkeypatch):
+    needed = []
+
+    def note(nbytes, what):
+        needed.append(nbytes)
+        raise UserError(what)
+
+    monkeypatch.setattr(room, "require_memory", note)
+    for changes in ({}, {"train.accumulation_steps": 4}, {"train.rows_per_device": 1}):  # of 4 rows
+        with pytest.raises(UserError, match="train.tokens_per_batch 192"):
+            tj.train(tiny_config(changes), tmp_path / f"run-{len(needed)}")
+    assert needed[0] > needed[1] == needed[2]
 
 
 def test_outputs_that_cannot_fit_are_told(trained):

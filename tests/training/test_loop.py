@@ -10,7 +10,7 @@ import pytest
 
 from transformer_jax.errors import Stopped, UserError
 from transformer_jax.training import loop as loop_module
-from transformer_jax.training.loop import Every, Loop, TrainConfig
+from transformer_jax.training.loop import Every, Loop
 from transformer_jax.training.profiling import Profiler
 
 
@@ -268,10 +268,3 @@ def test_a_loop_runs_in_any_thread():
     thread.start()
     thread.join()
     assert list(parts.saved) == [2]
-
-
-def test_rows_fill_the_tokens_of_a_batch_and_divide_into_micro_batches():
-    assert TrainConfig(tokens_per_batch=1000).rows(48) == 20
-    assert TrainConfig(tokens_per_batch=1000, accumulation_steps=3).rows(48) == 18
-    with pytest.raises(ValueError, match="tokens_per_batch 1000 has no room for 30 rows of 48"):
-        TrainConfig(tokens_per_batch=1000, accumulation_steps=30).rows(48)

@@ -86,6 +86,15 @@ def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = Non
     return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
 
 
+def mesh_for_use(config: ParallelConfig) -> Mesh:
+    """The mesh on which a trained run is used: the config's, or data parallelism alone where the
+    devices here cannot be divided in that way."""
+    try:
+        return make_mesh(dataclasses.replace(config, data=None))
+    except ValueError:
+        return make_mesh(ParallelConfig())
+
+
 def slice_of(device: jax.Device) -> tuple[int, int]:
     """Names the devices that fast links join: a slice of TPUs, the GPUs of a host. Others reach
     them over the network."""

@@ -1,6 +1,5 @@
 """The parts of a run, built from its settings."""
 
-import dataclasses
 import functools
 import io
 import itertools
@@ -23,7 +22,7 @@ from transformer_jax.parallel import rules
 from transformer_jax.parallel.depth import StackedLayers
 from transformer_jax.parallel.engines import make_engine
 from transformer_jax.parallel.interface import Engine, TrainStep
-from transformer_jax.parallel.mesh import ParallelConfig, make_mesh, row_shards
+from transformer_jax.parallel.mesh import make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
 from transformer_jax.runs.workdir import TOKENIZER, workdir_path
@@ -147,16 +146,6 @@ def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None
     return StackedLayers(engine) if settings.model.scan_layers else engine
 
 
-def mesh_for_use(settings: Settings) -> Mesh:
-    """The mesh on which a trained run is used: the config's, or data parallelism alone where the
-    devices here cannot be divided in that way."""
-    parallel = dataclasses.replace(settings.parallel, data=None)
-    try:
-        return make_mesh(parallel)
-    except ValueError:
-        return make_mesh(ParallelConfig())
-
-
 def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
     """Shapes, dtypes and shardings of the state; UserError where the mesh does not divide it."""
     try:
@@ -169,7 +158,8 @@ def build_training(
     settings: Settings, task: Task, engine: Engine
 ) -> tuple[Callable[[Any], Any], TrainStep, Callable[[Any], TrainState]]:
     """The schedule (updates done -> learning rate), the pure training step, and a function from a
-    seed to the first state. UserError where devices lack the memory that `train.remat` asks for."""
+    seed to the first state. UserError where devices lack the memory that `train.remat` asks for, or
+    cannot share a batch."""
     schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
     optimizer = make_optimizer(settings.optimizer, schedule)
 
@@ -187,7 +177,7 @@ def build_training(
         train_step,
         loss_fn=loss,
         optimizer=optimizer,
-        accumulation_steps=settings.train.accumulation_steps,
+        accumulation_steps=micro_batches(settings, task, engine.row_shards),
         axis_name=engine.axis_name,
         ema_decay=ema_decay,
     )
@@ -212,8 +202,17 @@ def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
     Raises:
       UserError: `train.tokens_per_batch` has no room for a row, or the devices cannot share them.
     """
+    return _of_a_batch(settings.train.rows, task, shards)
+
+
+def micro_batches(settings: Settings, task: Task, shards: int) -> int:
+    """Parts of a training batch that are taken one after another; as `batch_rows`."""
+    return _of_a_batch(settings.train.micro_batches, task, shards)
+
+
+def _of_a_batch(count: Callable[[int, int], int], task: Task, shards: int) -> int:
     try:
-        return settings.train.rows(max(task.lengths.values()), shards)
+        return count(max(task.lengths.values()), shards)
     except ValueError as error:
         raise UserError(f"config.train: {error}") from error
 

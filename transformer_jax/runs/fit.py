@@ -86,7 +86,8 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     abstract = trainable.abstract_state(init_state)
     batch = build.batch_shapes(task.lengths, rows)
     model = step_products(task, jax.eval_shape(init_state, settings.seed).params, batch)
-    require_room(settings, abstract, engine, model.largest)
+    parts = build.micro_batches(settings, task, engine.row_shards)
+    require_room(settings, abstract, engine, model.largest // parts)
     every, num_steps, workdir = _every(settings), settings.train.num_steps, trainable.workdir
     start, state, evaluate_start = 0, None, False
     if checkpoints.latest_step() is not None:

@@ -8,6 +8,7 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts, rules
+from transformer_jax.parallel.mesh import mesh_for_use
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.modules import Modules, load_modules
@@ -58,7 +59,7 @@ def load(
     tokenizers, _ = hosts.in_agreement(opened)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
-    abstract = rules.shard(abstract, build.mesh_for_use(settings))
+    abstract = rules.shard(abstract, mesh_for_use(settings.parallel))
     if average is None:
         step, params = checkpoints.restore_params(checkpoint, abstract)
     else:

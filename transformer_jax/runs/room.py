@@ -18,7 +18,8 @@ def require_room(settings: Settings, state: TrainState, engine: Engine, largest:
       settings: of the run.
       state: shapes with their shardings.
       engine: which divides state and rows.
-      largest: bytes of the largest array that the forward pass of a whole batch makes.
+      largest: bytes of the largest array that the forward pass of a micro-batch makes, on all
+        devices together.
     """
 
     def size(tree: Any) -> int:
@@ -28,7 +29,7 @@ def require_room(settings: Settings, state: TrainState, engine: Engine, largest:
         )
 
     gradient, tokens = size(state.params), settings.train.tokens_per_batch
-    part = largest * engine.num_replicas // settings.train.accumulation_steps // engine.mesh.size
+    part = largest * engine.num_replicas // engine.mesh.size
     require_memory(
         devices_that_share() * (size(state) + gradient + part),
         f"config: {sum(leaf.size for leaf in jax.tree.leaves(state.params)):,} parameters, with "

@@ -17,6 +17,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.parallel import hosts
+from transformer_jax.parallel.mesh import mesh_for_use
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import Settings, override, read_settings
 from transformer_jax.runs.settings import parsed
@@ -152,7 +153,7 @@ class Run:
         else:
             raise UserError("evaluate: source and target are files that go together; give both")
         examples = provenance.agreed_data(name, open_examples)
-        mesh = build.mesh_for_use(settings)
+        mesh = mesh_for_use(settings.parallel)
         evaluator = build.build_evaluator(settings, self.task, examples, options, mesh)
         metrics, outputs = evaluator(weights_as(options.weights, self.params))
         path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"

@@ -21,8 +21,8 @@ from transformer_jax.parallel.mesh import ParallelConfig
 from transformer_jax.ranges import Seed, check_fields, shown
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
+from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.evaluation import EvalConfig
-from transformer_jax.training.loop import TrainConfig
 from transformer_jax.training.optimizer import OptimizerConfig
 
 

@@ -49,9 +49,8 @@ def train(
       UserError: the rows do not divide among the devices, or a task without pairs is given lengths.
     """
     settings, task = _task(config)
-    settings = dataclasses.replace(
-        settings, train=dataclasses.replace(settings.train, accumulation_steps=1)
-    )
+    whole = dataclasses.replace(settings.train, accumulation_steps=1, rows_per_device=None)
+    settings = dataclasses.replace(settings, train=whole)
     engine = build.build_engine(settings)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)

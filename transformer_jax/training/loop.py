@@ -7,7 +7,7 @@ import operator
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,73 +17,11 @@ from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Stopped
 from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, metrics_of
-from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel import hosts
-from transformer_jax.ranges import OneOf, Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """How long to train, and on how much at once.
-
-    Attributes:
-      num_steps: updates in all.
-      tokens_per_batch: tokens of a batch on each side, padding included, for one update.
-      accumulation_steps: micro-batches that a batch is divided into, one after the other; their
-        gradients are summed before the update.
-      label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
-      loss_tiles: parts of the vocabulary that the loss reads one after another, so that all logits
-        of a batch never exist at once: the backward pass computes each tile's again. None: one on
-        CPUs, elsewhere as many as keep a tile's logits on a device within 256 MiB.
-      remat: what the backward pass computes once more, for less memory (`nn.remat`): "none",
-        "full" (all but each layer's input), "dots" (all but the results of products with
-        parameters) or "offload" ("dots", with those results in the host's memory).
-      init_from: workdir of a run whose parameters and tokenizers to start from; None: start anew.
-
-    Raises:
-      ValueError: a value out of range.
-    """
-
-    num_steps: Steps = 100_000
-    tokens_per_batch: Annotated[int, Range(1, 10**9)] = 25_000
-    accumulation_steps: Annotated[int, Range(1, 10**6)] = 1
-    label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.1
-    loss_tiles: Annotated[int, Range(1, 4096)] | None = None
-    remat: Annotated[str, OneOf(*REMAT)] = "none"
-    init_from: str | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def rows(self, longest: int, shards: int = 1) -> int:
-        """Rows of `longest` tokens in a batch, a multiple of `accumulation_steps`.
-
-        Args:
-          longest: tokens of a row.
-          shards: parts that the devices divide each micro-batch into.
-
-        Raises:
-          ValueError: a micro-batch has no room for one row, or its rows do not divide.
-        """
-        rows = self.tokens_per_batch // longest // self.accumulation_steps * self.accumulation_steps
-        if not rows:
-            raise ValueError(
-                f"tokens_per_batch {self.tokens_per_batch} has no room for "
-                f"{self.accumulation_steps} rows of {longest} tokens; raise it, or lower data.max_*"
-            )
-        unit = self.accumulation_steps * shards
-        if rows % unit:
-            fitting = [n * unit * longest for n in (rows // unit, rows // unit + 1) if n]
-            raise ValueError(
-                f"tokens_per_batch {self.tokens_per_batch} makes {rows} rows of {longest} tokens, "
-                f"which {shards} devices cannot share equally in {self.accumulation_steps} "
-                f"micro-batches; set it to {' or '.join(map(str, fitting))}"
-            )
-        return rows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,6 +48,17 @@ def test_less_and_less_memory_is_asked_for(tiny_config):
     assert all((one["data"], one["fsdp"], one["tensor"]) == (2, 4, 1) for one in tried)
 
 
+def test_rows_of_a_device_are_halved_as_far_as_they_go(tiny_config):
+    config = tiny_config({"train.rows_per_device": 4})
+    tried = [settings_of(one) for one in less_and_less_memory(config, SMALL_MESH)]
+    assert [(one["remat"], one["rows_per_device"]) for one in tried] == [
+        ("none", 4),
+        ("full", 4),
+        ("full", 2),
+        ("full", 1),
+    ]
+
+
 SMALL_MESH = {"data": 2, "fsdp": 4, "tensor": 1}
 
 

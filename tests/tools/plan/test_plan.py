@@ -40,6 +40,7 @@ def test_a_plan_of_the_training_step(step, trained):
     found = step
     assert found["parameters"] == sum(leaf.size for leaf in jax.tree.leaves(trained.params))
     assert found["memory"]["fits"] and found["advice"] == found["warnings"] == []
+    assert found["accumulation_steps"] == 1
     nbytes = found["memory"]["parameters_gib"] * 2**30
     assert nbytes == pytest.approx(4 * found["parameters"], rel=0.01)
     assert found["flops"]["program_per_device"] == pytest.approx(found["flops"]["model"], rel=0.05)
@@ -73,6 +74,8 @@ def test_a_refused_step_has_its_memory_and_what_would_fit(planned, monkeypatch):
     assert "does not" not in table.as_text([found]) and "NO, -4.75 GiB left" in table.as_text(
         [found]
     )
+    by_rows = planned(changes={"train.rows_per_device": 2})  # of 4
+    assert by_rows["accumulation_steps"] == 2 and "train.rows_per_device=1" in by_rows["advice"]
 
 
 def test_a_task_that_does_not_search_has_no_such_plan(planned):

@@ -18,7 +18,7 @@ become all-reduces of whole parameters."""
 def that_would_fit(memory: Mapping[str, Any], settings: Settings, mesh: Mesh) -> list[str]:
     """Estimates, where the step does not fit: settings that would each do alone.
 
-    State divides by `fsdp`, temporaries by `accumulation_steps`; remat keeps the input of a layer
+    State divides by `fsdp`, temporaries by micro-batches; remat keeps the input of a layer
     alone, which is not estimated.
     """
     if memory["fits"]:
@@ -32,10 +32,9 @@ def that_would_fit(memory: Mapping[str, Any], settings: Settings, mesh: Mesh) ->
         if mesh.shape[DATA] % more == 0 and state / more + temporaries <= usable:
             found.append(f"parallel.fsdp={fsdp * more}")
             break
-    rows = settings.train.accumulation_steps
     for more in (2**i for i in range(1, 11)):
         if state + temporaries / more <= usable:
-            found.append(f"train.accumulation_steps={rows * more}")
+            found += [f"{name}={value}" for name, value in smaller(settings.train, more).items()]
             break
     if settings.train.remat == "none":
         found.append("train.remat=full (not estimated)")
@@ -46,6 +45,20 @@ def that_would_fit(memory: Mapping[str, Any], settings: Settings, mesh: Mesh) ->
         )
         found.append(f"{mesh.size * least} such devices, with parallel.fsdp={fsdp * least}")
     return found
+
+
+def smaller(train: Any, more: int) -> dict[str, int]:
+    """The field that divides a batch into so many times as many micro-batches, and its value; none
+    where a device would be left without a row.
+
+    Args:
+      train: the section of a config.
+      more: a power of 2.
+    """
+    rows = train.rows_per_device
+    if rows is None:
+        return {"train.accumulation_steps": train.accumulation_steps * more}
+    return {"train.rows_per_device": rows // more} if rows % more == 0 else {}
 
 
 def warnings(settings: Settings, mesh: Mesh, accelerator: Accelerator) -> list[str]:

@@ -21,7 +21,13 @@ from transformer_jax.runs.config import complete_config, read_settings
 from transformer_jax.runs.modules import load_modules
 from transformer_jax.runtime import platform
 from transformer_jax.tools.plan import advice, report, target
-from transformer_jax.tools.plan.program import DoesNotFitError, search, sizes, training_step
+from transformer_jax.tools.plan.program import (
+    DoesNotFitError,
+    micro_batches,
+    search,
+    sizes,
+    training_step,
+)
 
 
 def planned(request: dict[str, Any]) -> dict[str, Any]:
@@ -48,12 +54,12 @@ def planned(request: dict[str, Any]) -> dict[str, Any]:
         "what": what,
         "versions": _versions(),
         "dtype": dtype,
-        "accumulation_steps": settings.train.accumulation_steps,
         "remat": settings.train.remat,
     }
 
-    def told(needed: dict[str, Any], mesh: Mesh) -> dict[str, list[str]]:
-        return {
+    def told(needed: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
+        divided = {"accumulation_steps": micro_batches(settings, mesh)} if what == "train" else {}
+        return divided | {
             "advice": advice.that_would_fit(needed, settings, mesh),
             "warnings": advice.warnings(settings, mesh, accelerator),
         }

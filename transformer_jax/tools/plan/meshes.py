@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.runs.config import override
 from transformer_jax.runtime.accelerators import Accelerator
-from transformer_jax.tools.plan.advice import LEAST_SHARE
+from transformer_jax.tools.plan.advice import LEAST_SHARE, smaller
 from transformer_jax.tools.plan.capacity import usable
 
 MOST_MESHES = 6
@@ -59,22 +59,21 @@ def less_and_less_memory(config: ConfigDict, mesh: dict[str, int]) -> Iterator[C
     """A config on a mesh: as it is, with remat, and with ever more micro-batches, as far as the
     rows of a device go."""
     on_mesh = {f"parallel.{axis}": size for axis, size in mesh.items()}
-    steps, remat = config.train.accumulation_steps, config.train.remat
+    remat = config.train.remat
     yield override(config, on_mesh)
     if remat == "none":
         remat = "full"
         yield override(config, on_mesh | {"train.remat": remat})
     for more in (2**i for i in range(1, MOST_TRIES)):
-        yield override(
-            config, on_mesh | {"train.remat": remat, "train.accumulation_steps": steps * more}
-        )
+        if part := smaller(config.train, more):
+            yield override(config, on_mesh | {"train.remat": remat} | part)
 
 
 def settings_of(config: ConfigDict) -> dict[str, Any]:
     """What a search varies, as a config has it."""
     axes = {axis: config.parallel[axis] for axis in ("data", "fsdp", "tensor")}
-    train = {"accumulation_steps": config.train.accumulation_steps, "remat": config.train.remat}
-    return axes | train
+    varied = ("accumulation_steps", "rows_per_device", "remat")
+    return axes | {field: config.train[field] for field in varied}
 
 
 def speed(report: dict[str, Any]) -> float:

@@ -200,6 +200,11 @@ def sizes(settings: Settings, devices: Sequence[jax.Device]) -> Sizes:
     )
 
 
+def micro_batches(settings: Settings, mesh: Mesh) -> int:
+    """Parts of a batch that its step on a mesh takes one after another."""
+    return build.micro_batches(settings, _task(settings), row_shards(mesh))
+
+
 def _task(settings: Settings) -> Task:
     return build.build_task(settings, build.assumed_vocab_sizes(settings), tokenizers=None)
 

@@ -50,9 +50,9 @@ def ranking(found: Sequence[Mapping[str, Any]]) -> str:
     """The meshes of a search, the fastest first."""
     lines = [["data", "fsdp", "tensor", "accumulation", "remat", "peak", "ms", "tokens/s", "MFU"]]
     for one in found:
-        settings = one["settings"]
+        shown = one["settings"] | {"accumulation": one["accumulation_steps"]}
         fits = one["memory"]["fits"]
-        line = [str(value) for value in settings.values()] + [_gib(one, "peak_gib")]
+        line = [str(shown[name]) for name in lines[0][:5]] + [_gib(one, "peak_gib")]
         if fits:
             line += [f"{one['step_ms']:.2f}", f"{one['tokens_per_s']:,}", f"{one['mfu']:.1%}"]
         lines.append(line if fits else [*line, "does not fit"])

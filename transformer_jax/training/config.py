@@ -1,0 +1,84 @@
+"""How long a run trains, and how much of its data an update takes."""
+
+import dataclasses
+from typing import Annotated
+
+from transformer_jax.nn.remat import REMAT
+from transformer_jax.ranges import OneOf, Range, Steps, check_fields
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """How long to train, and on how much at once.
+
+    Attributes:
+      num_steps: updates in all.
+      tokens_per_batch: tokens of a batch on each side, padding included, for one update.
+      accumulation_steps: micro-batches that a batch is divided into, one after the other; their
+        gradients are summed before the update.
+      rows_per_device: instead, rows that a device takes at once: there are as many micro-batches as
+        that makes, on however many devices. None: `accumulation_steps` says how many.
+      label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
+      loss_tiles: parts of the vocabulary that the loss reads one after another, so that all logits
+        of a batch never exist at once: the backward pass computes each tile's again. None: one on
+        CPUs, elsewhere as many as keep a tile's logits on a device within 256 MiB.
+      remat: what the backward pass computes once more, for less memory (`nn.remat`): "none",
+        "full" (all but each layer's input), "dots" (all but the results of products with
+        parameters) or "offload" ("dots", with those results in the host's memory).
+      init_from: workdir of a run whose parameters and tokenizers to start from; None: start anew.
+
+    Raises:
+      ValueError: a value out of range, or micro-batches are asked for in both ways.
+    """
+
+    num_steps: Steps = 100_000
+    tokens_per_batch: Annotated[int, Range(1, 10**9)] = 25_000
+    accumulation_steps: Annotated[int, Range(1, 10**6)] = 1
+    rows_per_device: Annotated[int, Range(1, 10**6)] | None = None
+    label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.1
+    loss_tiles: Annotated[int, Range(1, 4096)] | None = None
+    remat: Annotated[str, OneOf(*REMAT)] = "none"
+    init_from: str | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.rows_per_device and self.accumulation_steps > 1:
+            raise ValueError(
+                f"rows_per_device is {self.rows_per_device}, but accumulation_steps "
+                f"{self.accumulation_steps} says already how a batch is divided; leave one out"
+            )
+
+    def micro_batches(self, longest: int, shards: int) -> int:
+        """Micro-batches of a batch; arguments and errors as for `rows`."""
+        if self.rows_per_device is None:
+            return self.accumulation_steps
+        return self.rows(longest, shards) // (self.rows_per_device * shards)
+
+    def rows(self, longest: int, shards: int = 1) -> int:
+        """Rows of `longest` tokens in a batch, a multiple of `accumulation_steps`, or of
+        `rows_per_device`.
+
+        Args:
+          longest: tokens of a row.
+          shards: parts that the devices divide each micro-batch into.
+
+        Raises:
+          ValueError: a micro-batch has no room for one row, or its rows do not divide.
+        """
+        least = self.rows_per_device or self.accumulation_steps
+        rows = self.tokens_per_batch // longest // least * least
+        if not rows:
+            raise ValueError(
+                f"tokens_per_batch {self.tokens_per_batch} has no room for {least} rows of "
+                f"{longest} tokens; raise it, or lower data.max_*"
+            )
+        unit = least * shards
+        if rows % unit:
+            fitting = [n * unit * longest for n in (rows // unit, rows // unit + 1) if n]
+            how = f"at {least} rows each" if self.rows_per_device else f"in {least} micro-batches"
+            raise ValueError(
+                f"tokens_per_batch {self.tokens_per_batch} makes {rows} rows of {longest} tokens, "
+                f"which {shards} devices cannot share equally {how}; "
+                f"set it to {' or '.join(map(str, fitting))}"
+            )
+        return rows
