@@ -1,7 +1,7 @@
 """Restores and uses a run on four forced host devices, divided in several ways; prints what comes.
 
     restored.py WORKDIR LINES ...                                   # one process
-    restored.py WORKDIR --coordinator=HOST:PORT --process_id=I ...  # one of four of a device each
+    restored.py WORKDIR DAMAGED --coordinator=HOST:PORT ...         # one of four of a device each
 
 Not a test: `test_hosts.py` starts it in a process of its own, where XLA_FLAGS may force devices.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 import jax
 
 import transformer_jax as tj
+from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import make_engine
@@ -32,8 +33,8 @@ LAYOUTS = {
 }
 
 
-def digest(workdir, options, count):
-    """SHA-256 of the whole state, restored, taken up by the engine, and given back by it."""
+def restored(workdir, options, count, which="latest"):
+    """The engine, and the whole state as it was restored."""
     settings = read_settings(load_json(workdir / "config.json"))
     tokenizers = load_tokenizers(workdir / "tokenizer")
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
@@ -42,11 +43,36 @@ def digest(workdir, options, count):
     _, _, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
-    _, state, _ = checkpoints.restore("latest", abstract)
+    _, state, _ = checkpoints.restore(which, abstract)
+    return engine, state
+
+
+def digest(workdir, options, count):
+    """SHA-256 of the whole state, restored, taken up by the engine, and given back by it."""
+    engine, state = restored(workdir, options, count)
     total = hashlib.sha256()
     for leaf in jax.tree.leaves(hosts.to_host(engine.portable(engine.adopt(state)))):
         total.update(leaf.tobytes())
     return total.hexdigest()
+
+
+def together(workdir, damaged):
+    """Of one of four processes: which files it hashed of the run's checkpoint, and what it makes of
+    the damaged one."""
+    hashed, is_as_written = [], manifest._is_as_written
+
+    def noted(path, entry):
+        hashed.append(path.relative_to(workdir / "checkpoints").as_posix())
+        return is_as_written(path, entry)
+
+    manifest._is_as_written = noted
+    found = {"digests": {"4 x 1": digest(workdir, {"fsdp": 4}, 4)}, "hashed": hashed}
+    manifest._is_as_written = is_as_written
+    _, state = restored(damaged, {"fsdp": 4}, 4)
+    try:
+        restored(damaged, {"fsdp": 4}, 4, "30")
+    except tj.UserError as error:
+        return found | {"fell back to": int(state.step), "refused": str(error)}
 
 
 def use(workdir, lines):
@@ -68,7 +94,7 @@ def main():
     args, _ = parser.parse_known_args()
     if args.coordinator:
         connect(args.coordinator, 4, args.process_id, heartbeat_seconds=30)
-        found = {"digests": {"4 x 1": digest(args.workdir, {"fsdp": 4}, 4)}}
+        found = together(args.workdir, Path(args.lines[0]))
     else:
         digests = {name: digest(args.workdir, *layout) for name, layout in LAYOUTS.items()}
         found = {"digests": digests} | use(args.workdir, args.lines)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts
 
 LINES = ["The old man sees a dog .", "", "The child sleeps .", "We read the book ."] * 2
@@ -126,13 +127,46 @@ def elsewhere(two_by_two, tmp_path_factory):
     return json.loads(run.stdout)
 
 
-def test_its_checkpoint_is_restored_anywhere_bit_for_bit(elsewhere, two_by_two):
-    with job(two_by_two, program=[RESTORED], processes=4, devices=1) as processes:
+@pytest.fixture(scope="module")
+def four_processes(two_by_two, tmp_path_factory):
+    """What each of four prints of the run, and of a copy whose last checkpoint has a flipped bit in
+    a file that one of them alone hashes."""
+    damaged = tmp_path_factory.mktemp("damaged") / "run"
+    shutil.copytree(two_by_two, damaged)
+    arrays = max((damaged / "checkpoints/30/params").rglob("d/*"), key=lambda p: p.stat().st_size)
+    contents = bytearray(arrays.read_bytes())
+    contents[99] ^= 4
+    arrays.write_bytes(contents)
+    with job(two_by_two, damaged, program=[RESTORED], processes=4, devices=1) as processes:
         answers = [process.communicate(timeout=200) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, answers
     # Gloo greets on stdout before.
-    found = [elsewhere["digests"]]
-    found += [json.loads(printed.splitlines()[-1])["digests"] for printed, _ in answers]
+    return [json.loads(printed.splitlines()[-1]) for printed, _ in answers]
+
+
+def test_two_processes_write_the_manifest_of_one(two_by_two, tmp_path):
+    for step in ("15", "30", "snapshots/30"):
+        folder = shutil.copytree(two_by_two / "checkpoints" / step, tmp_path / step)
+        entries = manifest.read_entries(folder)
+        manifest.write(folder)
+        assert manifest.read_entries(folder) == entries
+
+
+def test_each_process_hashes_its_share_of_a_checkpoint(two_by_two, four_processes):
+    entries = manifest.read_entries(two_by_two / "checkpoints" / "30")
+    hashed = [name for process in four_processes for name in process["hashed"]]
+    assert sorted(hashed) == sorted(f"30/{name}" for name in entries)
+    assert all(process["hashed"] for process in four_processes)
+
+
+def test_what_one_process_finds_damaged_all_skip_and_refuse(four_processes):
+    assert {process["fell back to"] for process in four_processes} == {15}
+    (told,) = {process["refused"] for process in four_processes}
+    assert "30 is damaged: params/" in told and "is not what was written" in told
+
+
+def test_its_checkpoint_is_restored_anywhere_bit_for_bit(elsewhere, four_processes):
+    found = [elsewhere["digests"], *(process["digests"] for process in four_processes)]
     names, digests = zip(*(item for digests in found for item in digests.items()), strict=True)
     assert sorted(set(names)) == ["1 x 1", "1 x 4", "4 x 1", "fsdp 2, tensor 2", "pmap"]
     assert len(set(digests)) == 1

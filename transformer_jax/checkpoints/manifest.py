@@ -8,7 +8,7 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from transformer_jax.runtime.files import (
 )
 
 MANIFEST = "manifest.json"
+_DIGITS = 32  # of a SHA-256 that a person compares
 
 
 def write(folder: Path) -> None:
@@ -31,9 +32,40 @@ def write(folder: Path) -> None:
     Files directly in `folder` are left out: Orbax rewrites them while it commits, and nothing is
     restored from them.
     """
+    write_entries(folder, entries_of(folder, sizes(folder)))
+
+
+def sizes(folder: Path) -> dict[str, int]:
+    """Bytes of every file that a manifest of `folder` lists, by its path there, in their order."""
     files = sorted(path for path in folder.glob("*/**/*") if path.is_file())
-    names = [path.relative_to(folder).as_posix() for path in files]
-    write_entries(folder, {name: _entry_of(folder / name) for name in names})
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def share(sizes: Mapping[str, int], process: int, count: int) -> set[str]:
+    """The files that one of `count` processes reads: the largest first, each goes to the process
+    that has the fewest bytes so far."""
+    own: set[str] = set()
+    nbytes = [0] * count
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        reader = nbytes.index(min(nbytes))
+        nbytes[reader] += sizes[name]
+        if reader == process:
+            own.add(name)
+    return own
+
+
+def entries_of(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Size and SHA-256 of these files of `folder`, as `read_entries`."""
+    return {name: _entry_of(folder / name) for name in names}
+
+
+def described(folder: Path) -> str:
+    """The folder of a step by the digest of its manifest, which processes compare."""
+    try:
+        content = read_regular(folder / MANIFEST, METADATA_BYTES)
+    except OSError:
+        return f"step {folder.name}"  # who restores it says what is wrong
+    return f"step {folder.name}, SHA-256 {hashlib.sha256(content).hexdigest()[:_DIGITS]}"
 
 
 def add(folder: Path, name: str) -> None:
@@ -74,7 +106,10 @@ def _entry_of(path: Path) -> dict[str, int | str]:
 
 
 def damage(
-    folder: Path, subfolders: Collection[str] | None = None, most: int | None = None
+    folder: Path,
+    subfolders: Collection[str] | None = None,
+    most: int | None = None,
+    reader: tuple[int, int] = (0, 1),
 ) -> str | None:
     """A text that names the first damaged file and the reason; None if all are as written.
 
@@ -84,6 +119,7 @@ def damage(
       folder: of a checkpoint.
       subfolders: where to look; None: everywhere.
       most: bytes that the files there may have, all together; None: any number.
+      reader: (process, of how many), each of which reads its share of the files alone.
 
     Raises:
       UserError: a file may be intact but cannot be read now, for lack of rights or by a fault of
@@ -97,14 +133,17 @@ def damage(
     except (OSError, ValueError, RecursionError):
         return f"{MANIFEST} cannot be read"
     _require_bounded(folder, subfolders, most)
-    for name, entry in entries.items():
-        if subfolders is not None and name.split("/")[0] not in subfolders:
-            continue
+    if subfolders is not None:
+        entries = {name: entries[name] for name in entries if name.split("/")[0] in subfolders}
+    own = share({name: _size(entry) for name, entry in entries.items()}, *reader)
+    for name in entries:
         if ".." in name.split("/") or name.startswith("/"):
             return f"{name} lies outside the folder"
+        if name not in own:
+            continue
         try:
             with _proving_damage(folder / name):
-                if not _is_as_written(folder / name, entry):
+                if not _is_as_written(folder / name, entries[name]):
                     return f"{name} is not what was written (its size or SHA-256 differs)"
         except (OSError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError)
@@ -160,6 +199,12 @@ def _is_as_written(path: Path, entry: Any) -> bool:
         # The size first: a file of another one need not be read.
         of_size = isinstance(entry, dict) and entry.get("size") == os.fstat(file.fileno()).st_size
         return of_size and _entry(file) == entry
+
+
+def _size(entry: Any) -> int:
+    """Bytes of a file by its entry, which may be damaged."""
+    size = entry.get("size") if isinstance(entry, dict) else None
+    return size if isinstance(size, int) else 0
 
 
 def _entry(file: BufferedReader) -> dict[str, int | str]:

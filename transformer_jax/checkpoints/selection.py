@@ -1,22 +1,44 @@
 """Which checkpoint "latest", "best" or a step names; damaged ones are skipped."""
 
 import logging
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints import manifest, shares
 from transformer_jax.checkpoints.step_folder import ITEMS, METRICS, read_score, step_folders
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.agreement import Statement
 from transformer_jax.runtime.files import METADATA_BYTES
 
 logger = logging.getLogger(__name__)
+
+Damage = Callable[[Path, Collection[str], int | None], str | None]
+"""As `manifest.damage`."""
 
 Which = int | str | None
 """A step or its digits, "best", "latest"; None is the latest."""
 
 
-def find_checkpoint(
+def agreed_checkpoint(
     directory: Path, which: Which, items: Collection[str] = ITEMS, most: int | None = None
+) -> Path:
+    """As `find_checkpoint`, in all processes of a job together, each of which reads its share of
+    the files: they get the same folder, or raise the same error."""
+
+    def found() -> tuple[Path, Statement]:
+        folder = find_checkpoint(directory, which, items, most, shares.damage)
+        return folder, {"checkpoint": folder.name}
+
+    return hosts.in_agreement(found)[0]
+
+
+def find_checkpoint(
+    directory: Path,
+    which: Which,
+    items: Collection[str] = ITEMS,
+    most: int | None = None,
+    damage: Damage = manifest.damage,
 ) -> Path:
     """The folder of the checkpoint that `which` names, its `items` compared with their manifest.
 
@@ -28,6 +50,7 @@ def find_checkpoint(
       which: a step or its digits, "best", "latest" or None (the latest).
       items: what is going to be read of it.
       most: bytes that it may have, as `manifest.damage`.
+      damage: how the files are compared.
 
     Raises:
       UserError: there is no such checkpoint, or it is damaged.
@@ -44,18 +67,21 @@ def find_checkpoint(
             if not candidates:
                 raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
         case _:
-            return _named(directory, folders, str(which), items, most)
-    for folder in intact(candidates, items, most):
+            return _named(directory, folders, str(which), lambda one: damage(one, items, most))
+    for folder in intact(candidates, items, most, damage):
         return folder
     raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
 
 
 def intact(
-    folders: Iterable[Path], items: Collection[str], most: int | None = None
+    folders: Iterable[Path],
+    items: Collection[str],
+    most: int | None = None,
+    damage: Damage = manifest.damage,
 ) -> Iterator[Path]:
     """Yields the folders whose `items` are as they were written; warns about each other one."""
     for folder in folders:
-        if problem := manifest.damage(folder, items, most):
+        if problem := damage(folder, items, most):
             logger.warning("skipping the damaged checkpoint %s: %s", folder, problem)
         else:
             yield folder
@@ -65,14 +91,13 @@ def _named(
     directory: Path,
     folders: dict[int, Path],
     which: str,
-    items: Collection[str],
-    most: int | None,
+    damage: Callable[[Path], str | None],
 ) -> Path:
     if not which.isdecimal() or int(which) not in folders:
         steps = ", ".join(map(str, folders))
         raise UserError(f"no checkpoint {which} in {directory}; take latest, best, or of {steps}")
     folder = folders[int(which)]
-    if problem := manifest.damage(folder, items, most):
+    if problem := damage(folder):
         raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
     return folder
 

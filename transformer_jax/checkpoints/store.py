@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
-from transformer_jax.checkpoints.selection import Which, best_first, find_checkpoint, intact
+from transformer_jax.checkpoints import selection, shares
+from transformer_jax.checkpoints.selection import Which, agreed_checkpoint
 from transformer_jax.checkpoints.step_folder import (
     DATA,
     PARAMS,
@@ -96,9 +97,7 @@ class Checkpoints:
 
     def save(self, step: int, state: Any, data_state: Any) -> None:
         """Saves, in the background if the config says so; the arrays may be donated as soon as this
-        returns.
-
-        Nothing happens for a step that is already saved.
+        returns. Nothing happens for a step that is already saved.
 
         Args:
           step: updates done.
@@ -173,7 +172,7 @@ class Checkpoints:
         Raises:
           UserError: there is no such checkpoint, it is damaged, or it does not fit.
         """
-        folder = find_checkpoint(self.directory, which, most=most_bytes(abstract_state))
+        folder = agreed_checkpoint(self.directory, which, most=most_bytes(abstract_state))
         params, training = split_state(abstract_state)
         params = read_arrays(folder, PARAMS, params)
         training = read_arrays(folder, TRAINING, training)
@@ -181,17 +180,17 @@ class Checkpoints:
 
     def data_state(self, which: Which) -> Any:
         """The state of the data iterator; `which` and errors as for `restore`."""
-        return read_data(find_checkpoint(self.directory, which))
+        return read_data(selection.find_checkpoint(self.directory, which))
 
     def kept_provenance(self, which: Which) -> dict[str, str]:
         """What the run rested on when that checkpoint was saved, empty where it does not say;
         `which` and errors as for `restore`."""
-        folder = find_checkpoint(self.directory, which, (PROVENANCE,), METADATA_BYTES)
+        folder = selection.find_checkpoint(self.directory, which, (PROVENANCE,), METADATA_BYTES)
         return read_provenance(folder)
 
     def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
         """Reads the parameters alone, (step, params); arguments and errors as for `restore`."""
-        folder = find_checkpoint(self.directory, which, (PARAMS,), most_bytes(abstract_params))
+        folder = agreed_checkpoint(self.directory, which, (PARAMS,), most_bytes(abstract_params))
         params = read_arrays(folder, PARAMS, named_leaves(abstract_params))
         return int(folder.name), fill(abstract_params, params)
 
@@ -205,10 +204,11 @@ class Checkpoints:
           UserError: there are fewer, or as for `restore`.
         """
         most = most_bytes(abstract_params)
-        last = int(find_checkpoint(self.directory, which, (PARAMS,), most).name)
+        last = int(agreed_checkpoint(self.directory, which, (PARAMS,), most).name)
         kept = step_folders(self._snapshots) | step_folders(self.directory)
         newest_first = [kept[step] for step in sorted(kept, reverse=True) if step <= last]
-        chosen = list(itertools.islice(intact(newest_first, (PARAMS,), most), max(count, 0)))
+        whole = selection.intact(newest_first, (PARAMS,), most, shares.damage)
+        chosen = list(itertools.islice(whole, max(count, 0)))
         if count < 1 or len(chosen) < count:
             raise UserError(
                 f"cannot average {count} checkpoints: {self.directory} holds the parameters of "
@@ -231,7 +231,7 @@ class Checkpoints:
     def _latest_and_best(self, steps: Sequence[int]) -> set[int]:
         folders = step_folders(self.directory)
         newest_first = [folders[step] for step in reversed(steps) if step in folders]
-        best = [int(folder.name) for folder in best_first(newest_first)[:1]]
+        best = [int(folder.name) for folder in selection.best_first(newest_first)[:1]]
         return {*steps[-self._config.keep :], *best}
 
 

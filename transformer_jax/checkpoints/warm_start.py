@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.checkpoints.selection import find_checkpoint
+from transformer_jax.checkpoints.selection import agreed_checkpoint
 from transformer_jax.checkpoints.step_folder import (
     PARAMS,
     Leaves,
@@ -37,7 +37,7 @@ def warm_start(params: Any, workdir: Path) -> Any:
       UserError: that run has no checkpoint or no parameter of this model, or one of another shape.
     """
     directory, most = workdir.absolute() / "checkpoints", most_bytes(params)
-    folder = find_checkpoint(directory, "latest", (PARAMS,), most)
+    folder = agreed_checkpoint(directory, "latest", (PARAMS,), most)
     saved, wanted = saved_arrays(folder, PARAMS), named_leaves(params)
     if problems := misfits(saved, wanted):
         raise UserError(f"train.init_from: {folder} does not fit: {first_few(problems)}")

@@ -1,12 +1,16 @@
 """Saving: steps are written in the background and committed together with their manifest."""
 
+import functools
+import itertools
 import logging
 import shutil
+import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import (
     PolicyCheckpointInfo,
@@ -14,7 +18,7 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationPolicy,
 )
 
-from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints import manifest, shares
 from transformer_jax.checkpoints.step_folder import (
     DATA,
     PARAMS,
@@ -26,6 +30,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 
 logger = logging.getLogger(__name__)
+
+_saves = itertools.count()  # of this process, whose others save the same
 
 Kept = Callable[[Sequence[int]], Collection[int]]
 """The steps of a directory, ascending -> those of them to keep."""
@@ -53,8 +59,10 @@ class CheckpointWriter:
         self._directory = directory
         self._kept = kept
         self._saving: int | None = None
+        self._save_name = ""
+        self._helper: threading.Thread | None = None
         try:
-            hosts.from_primary(lambda: _delete_damaged(directory, most))
+            _delete_damaged(directory, most)
             self._manager = self._open()
         except Exception as error:
             raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
@@ -67,17 +75,20 @@ class CheckpointWriter:
         self.wait()
         if step in step_folders(self._directory):
             return
-        self._saving = step
+        self._saving, self._save_name = step, f"saves/{next(_saves)}"
         try:
             arguments = ocp.args.Composite(**items)
             self._manager.save(step, args=arguments, force=True)
         except Exception as error:
             raise self._failure(error) from error
+        self._help()
 
     def wait(self) -> None:
         """Blocks until the step being saved is committed."""
         try:
             self._manager.wait_until_finished()
+            if self._helper:
+                self._helper.join()
         except Exception as error:
             raise self._failure(error) from error
 
@@ -118,8 +129,22 @@ class CheckpointWriter:
     def _write_manifest(self) -> None:
         # Orbax calls this in a background thread of process 0, after all processes have written
         # their items and before it renames the folder: every finished step has its manifest.
-        suffix = ocp.path.atomicity_types.TMP_DIR_SUFFIX
-        manifest.write(self._directory / f"{self._saving}{suffix}")
+        if jax.process_count() == 1:
+            manifest.write(self._partial)
+        else:
+            shares.write(self._partial, self._save_name, jax.process_count())
+
+    def _help(self) -> None:
+        """Sees to it that this process, if it is not the first, hashes its share of the step."""
+        if not hosts.is_primary():
+            task = (self._partial, self._save_name, jax.process_index(), jax.process_count())
+            self._helper = threading.Thread(target=shares.help_to_write, args=task, daemon=True)
+            self._helper.start()
+
+    @property
+    def _partial(self) -> Path:
+        """The folder of the step that is being saved, until it is renamed."""
+        return self._directory / f"{self._saving}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
 
     def _failure(self, error: Exception) -> UserError:
         return UserError(
@@ -141,10 +166,15 @@ class _Preserves(PreservationPolicy):
 
 
 def _delete_damaged(directory: Path, most: int) -> None:
-    for step, folder in step_folders(directory).items():
-        if problem := manifest.damage(folder, most=most):
-            logger.warning("deleting the damaged checkpoint of step %d: %s", step, problem)
-            shutil.rmtree(folder)
+    for step in hosts.from_primary(lambda: list(step_folders(directory))):
+        folder = directory / str(step)
+        if problem := shares.damage(folder, most=most):
+            hosts.from_primary(functools.partial(_delete, folder, problem))
+
+
+def _delete(folder: Path, problem: str) -> None:
+    logger.warning("deleting the damaged checkpoint of step %s: %s", folder.name, problem)
+    shutil.rmtree(folder)
 
 
 def _cause(error: Exception) -> str:

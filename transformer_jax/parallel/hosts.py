@@ -93,6 +93,29 @@ def gather(value: Any) -> list[Any]:
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
+def tell(name: str, value: Any) -> None:
+    """Leaves a value, which JSON must hold, under a name that nothing else has: for whichever
+    process asks for it, and from any thread, as no other process need take part."""
+    _service().key_value_set(name, json.dumps(value))
+
+
+def heard(name: str, seconds: float) -> Any:
+    """What a process left under that name, or leaves there within so many seconds; else None."""
+    with contextlib.suppress(LostProcess):
+        return json.loads(_service().blocking_key_value_get(name, max(int(1e3 * seconds), 1)))
+    return None
+
+
+def forget(name: str) -> None:
+    """Deletes what was left under that name, and under all that begin with it and a slash."""
+    _service().key_value_delete(name)
+
+
+def _service() -> Any:
+    """Of the process that all have met at; it keeps texts by name."""
+    return distributed.global_state.client
+
+
 def to_host(tree: Any) -> Any:
     """A tree of arrays as NumPy arrays, whole in every process, wherever their parts are."""
 
@@ -143,8 +166,7 @@ def _stops_at(step: int) -> bool:
 def end_after_sigterm(seconds: float) -> None:
     """Sees to it that a SIGTERM ends this process. JAX's handler only notes it, for the next step:
     where none ends within so many seconds, or no step is to come, the process ends itself."""
-    client: Any = distributed.global_state.client
-    done = threading.Event()
+    client, done = _service(), threading.Event()
 
     def came() -> bool:
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # so far nobody noted one

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.checkpoints.manifest import MANIFEST
+from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.selection import Which
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.runtime.files import METADATA_BYTES, read_regular
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -78,14 +77,7 @@ def of_tokenizers(tokenizers: Tokenizers) -> dict[str, str]:
 
 def of_checkpoints(folders: Mapping[int, Path]) -> str:
     """The newest of the checkpoints of a run, by its step and its manifest."""
-    if not folders:
-        return "no checkpoint"
-    step = max(folders)
-    try:
-        manifest = read_regular(folders[step] / MANIFEST, METADATA_BYTES)
-    except OSError:
-        return f"step {step}"  # who restores it says what is wrong
-    return f"step {step}, SHA-256 {hashlib.sha256(manifest).hexdigest()[:_DIGITS]}"
+    return manifest.described(folders[max(folders)]) if folders else "no checkpoint"
 
 
 @functools.cache
