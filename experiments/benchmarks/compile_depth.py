@@ -4,15 +4,19 @@
 
 A narrow decoder (`d_model` 64), whose products cost nothing: what grows is the program. Nothing is
 cached. Prints a row for each depth: seconds to trace the step and to compile it, of the processor
-and not of the clock, and the instructions of the compiled program.
+and not of the clock, and the instructions of the compiled program; with `--state` seconds until the
+first state is there, is stacked, and has its layers one by one again.
 """
 
 import argparse
+import itertools
 import sys
 import time
+from typing import Any
 
 import jax
 
+from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import complete_config, read_settings
 
@@ -29,8 +33,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--layers", default="12,24,48", metavar="N,...")
     parser.add_argument("--unrolled", action="store_true", help="unrolled layers too")
+    parser.add_argument("--state", action="store_true", help="the first state, not the step")
     args = parser.parse_args()
     jax.config.update("jax_enable_compilation_cache", False)
+    if args.state:
+        state_seconds(1)
+        print(
+            "| layers | first state, s | stacked, s | and back, s |\n| ---: | ---: | ---: | ---: |"
+        )
+        for layers in map(int, args.layers.split(",")):
+            print("|", layers, *(f"| {seconds:.1f}" for seconds in state_seconds(layers)), "|")
+        return 0
     step_seconds(1, scan=True)  # what JAX loads once
     print("| layers | scanned | traced, s | compiled, s | instructions |")
     print("| ---: | --- | ---: | ---: | ---: |")
@@ -44,12 +57,7 @@ def main() -> int:
 
 def step_seconds(layers: int, scan: bool) -> tuple[float, float, int]:
     """Processor seconds to trace and to compile the step, and how long the program is."""
-    depth = {"num_layers": layers, "scan_layers": scan}
-    config = complete_config(CONFIG | {"model": CONFIG["model"] | depth}, "the benchmark")
-    settings = read_settings(config)
-    task = build.build_task(settings, {"text": 256}, tokenizers=None)
-    engine = build.build_engine(settings)
-    _, step, init_state = build.build_training(settings, task, engine)
+    settings, task, engine, step, init_state = training(layers, scan)
     state = build.abstract_state(settings, init_state, engine.mesh)
     batch = build.batch_shapes(task.lengths, build.batch_rows(settings, task))
     start = time.process_time()
@@ -58,6 +66,28 @@ def step_seconds(layers: int, scan: bool) -> tuple[float, float, int]:
     text = compiling.executable.as_text()
     compiled = time.process_time()
     return traced - start, compiled - traced, text.count(" = ")
+
+
+def state_seconds(layers: int) -> list[float]:
+    """Processor seconds to make the first state, to stack its layers, and to take them apart."""
+    settings, _, engine, _, init_state = training(layers, scan=True)
+    abstract = build.abstract_state(settings, init_state, engine.mesh)
+    times = [time.process_time()]
+    state = create_state(init_state, settings.seed, abstract)
+    for change in (lambda state: state, engine.adopt, engine.portable):
+        state = jax.block_until_ready(change(state))
+        times.append(time.process_time())
+    return [end - start for start, end in itertools.pairwise(times)]
+
+
+def training(layers: int, scan: bool) -> tuple[Any, ...]:
+    """Settings, task, engine, step and first state of so many layers."""
+    depth = {"num_layers": layers, "scan_layers": scan}
+    config = complete_config(CONFIG | {"model": CONFIG["model"] | depth}, "the benchmark")
+    settings = read_settings(config)
+    task = build.build_task(settings, {"text": 256}, tokenizers=None)
+    engine = build.build_engine(settings)
+    return settings, task, engine, *build.build_training(settings, task, engine)[1:]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any
 import flax.errors
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.depth import has_stacks, stack_layers, unstack_layers
@@ -24,6 +24,8 @@ from transformer_jax.parallel.interface import (
 )
 
 Abstract = jax.ShapeDtypeStruct
+Leaf = Any
+"""An array, or its shape, with a sharding over the mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +72,10 @@ class StackedLayers:
             ) from error
 
     def adopt(self, state: Any) -> Any:
-        stacked = stack_layers(_shapes(state), self._join)
-        return self.engine.adopt(_program(_stack, self.axis, _shardings(stacked))(state))
+        return self.engine.adopt(stack_layers(state, self._stack))
 
     def portable(self, state: Any) -> Any:
-        state = self.engine.portable(state)
-        unstacked = unstack_layers(_shapes(state), self._split)
-        return _program(_unstack, self.axis, _shardings(unstacked))(state)
+        return unstack_layers(self.engine.portable(state), self._unstack)
 
     def constrain(self, x: jax.Array) -> jax.Array:
         return self.engine.constrain(x)
@@ -85,53 +84,50 @@ class StackedLayers:
     def per_device(self) -> PerDevice | None:
         return self.engine.per_device
 
-    def _join(self, leaves: Sequence[Abstract]) -> Abstract:
+    def _stack(self, leaves: Sequence[jax.Array]) -> jax.Array:
+        return _stacking(self.axis, self._join(leaves).sharding)(leaves)
+
+    def _unstack(self, leaf: jax.Array) -> Sequence[jax.Array]:
+        layers = self._split(leaf)
+        take = _taking(self.axis, layers[0].sharding)
+        return [take(leaf, i) for i in range(len(layers))]
+
+    def _join(self, leaves: Sequence[Leaf]) -> Abstract:
         """The shape and sharding of leaves that are stacked."""
         shape, spec = list(leaves[0].shape), self._spec(leaves[0])
         shape.insert(self.axis, len(leaves))
         spec.insert(self.axis, None)
         return _abstract(leaves[0], shape, spec)
 
-    def _split(self, leaf: Abstract) -> list[Abstract]:
+    def _split(self, leaf: Leaf) -> list[Abstract]:
         """The inverse of `_join`."""
         shape, spec = list(leaf.shape), self._spec(leaf)
         count, _ = shape.pop(self.axis), spec.pop(self.axis)
         return [_abstract(leaf, shape, spec)] * count
 
-    def _spec(self, leaf: Abstract) -> list[Any]:
+    def _spec(self, leaf: Leaf) -> list[Any]:
         """The axes of the mesh that divide each axis of a leaf."""
         spec = leaf.sharding.spec
         return [*spec, *[None] * (leaf.ndim - len(spec))]
 
 
-def _abstract(like: Abstract, shape: Sequence[int], spec: Sequence[Any]) -> Abstract:
+def _abstract(like: Leaf, shape: Sequence[int], spec: Sequence[Any]) -> Abstract:
     sharding = NamedSharding(like.sharding.mesh, PartitionSpec(*spec))
     return shape_struct(tuple(shape), like.dtype, sharding)
 
 
-def _shapes(state: Any) -> Any:
-    """A state's arrays as shapes with their shardings."""
-    return jax.tree.map(lambda x: shape_struct(x.shape, x.dtype, x.sharding), state)
-
-
-def _shardings(abstract: Any) -> tuple[Any, tuple[jax.sharding.Sharding, ...]]:
-    """Of all leaves, with the structure of their tree."""
-    leaves, structure = jax.tree.flatten(abstract)
-    return structure, tuple(leaf.sharding for leaf in leaves)
+# Programs of one parameter, which all of its shape share: one of the whole state would take seconds
+# to compile, and the longer the more layers there are.
 
 
 @functools.cache
-def _program(
-    change: Callable[[Any, int], Any], axis: int, shardings: tuple[Any, tuple[Any, ...]]
-) -> Callable[[Any], Any]:
-    """`change` of a state, compiled once for results of these shardings."""
-    structure, leaves = shardings
-    return jax.jit(lambda state: change(state, axis), out_shardings=structure.unflatten(leaves))
+def _stacking(axis: int, sharding: Sharding) -> Callable[..., jax.Array]:
+    """Leaves -> a stacked one."""
+    return jax.jit(functools.partial(jnp.stack, axis=axis), out_shardings=sharding)
 
 
-def _stack(state: Any, axis: int) -> Any:
-    return stack_layers(state, lambda leaves: jnp.stack(leaves, axis))
-
-
-def _unstack(state: Any, axis: int) -> Any:
-    return unstack_layers(state, lambda leaf: jnp.unstack(leaf, axis=axis))
+@functools.cache
+def _taking(axis: int, sharding: Sharding) -> Callable[..., jax.Array]:
+    """(a stacked leaf, the number of a layer) -> that layer's."""
+    take = functools.partial(jax.lax.dynamic_index_in_dim, axis=axis, keepdims=False)
+    return jax.jit(take, out_shardings=sharding)
