@@ -13,6 +13,7 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn import kernels
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.division import divided_by
 from transformer_jax.nn.inputs import AttentionInputs, Segments
 from transformer_jax.nn.kernels.cudnn import CuDNN
 from transformer_jax.nn.kernels.splash import Splash
@@ -74,7 +75,7 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
         return scaled_dot_product_attention(query, key, value, mask, logit_cap=asked.logit_cap)
 
     def fused(query, key, value):
-        with kernels.divided_by(call):
+        with divided_by(call):
             return kernel(inputs.replace(query=query, key=key, value=value), asked)
 
     found, expected = (
@@ -113,7 +114,7 @@ def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
     side = (tokens, positions(ids).astype(np.int32), ids)
     variables = random_params(model, *side, *side)
     alone = [np.where(ids == 2, each, 0).astype(np.int32) for each in side]
-    with kernels.divided_by(call), kernels.noted_choices() as choices:
+    with divided_by(call), kernels.noted_choices() as choices:
         together = model.apply(variables, *side, *side)
         apart = model.apply(variables, *alone, *alone)
     assert choices == [kernels.Choice("splash")]
@@ -148,7 +149,7 @@ def test_the_fastest_that_is_exact(monkeypatch, name, device, asked, chosen, rea
     device = SimpleNamespace(**{"capability": ""} | device)
     for module in (kernels, kernels.cudnn):
         monkeypatch.setattr(module, "target", lambda: device)
-    with kernels.divided_by(call):
+    with divided_by(call):
         choice = kernels.choose(name, inputs_of(), asked)
     assert choice.name == chosen and reason in choice.reason
     assert bool(choice.reason) == bool(reason)
@@ -156,6 +157,6 @@ def test_the_fastest_that_is_exact(monkeypatch, name, device, asked, chosen, rea
 
 def test_outside_of_a_training_step_attention_is_plain(splash_on_a_cpu):
     assert kernels.choose("auto", inputs_of(), BF16).name == "plain"
-    with kernels.divided_by(call):
+    with divided_by(call):
         assert kernels.choose("auto", inputs_of(), BF16).name == "splash"
         assert kernels.choose("auto", inputs_of().replace(segments=None), BF16).name == "plain"

@@ -12,9 +12,10 @@ import numpy as np
 import optax
 
 import transformer_jax as tj
+from transformer_jax.nn import division, dropout
 from transformer_jax.nn.attention import scaled_dot_product_attention
+from transformer_jax.nn.division import on_each_device
 from transformer_jax.nn.kernels import ATTENTION, Asked
-from transformer_jax.nn.kernels.base import on_each_device
 from transformer_jax.parallel import mesh
 from transformer_jax.parallel.depth import StackedLayers
 from transformer_jax.parallel.engines import create_state, make_engine
@@ -147,6 +148,19 @@ def compare(layouts, reference=None, **options):
     return {layout: apart(divided_run(layout, **options), reference) for layout in layouts}
 
 
+def hardware_bits():
+    """Of how many rows are those that 2 x 2 x 2 devices draw; and whether those agree that hold
+    the same rows."""
+    parallel = ParallelConfig(**LAYOUTS["2 x 2 x 2"][0])
+    engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:8]))
+    with division.divided_by(engine.per_device):
+        key = jax.random.key_data(jax.random.key(0))
+        bits = jax.jit(lambda: dropout.hardware_bits(key, (ROWS, 64)))()
+    whole = np.array(bits)
+    agree = [np.array_equal(part.data, whole[part.index]) for part in bits.addressable_shards]
+    return {"distinct": len(np.unique(whole, axis=0)), "agree": all(agree)}
+
+
 def main():
     runs = {layout: divided_run(layout, steps=20) for layout in LAYOUTS}
     meshes = ["fsdp 8", "2 x 2 x 2"]
@@ -169,6 +183,9 @@ def main():
     }
     found["kernel"] = compare(["2 x 2 x 2"], runs["one"], attention="own part")
     found["own part"] = OWN_PART.seen
+    drops = {"dropout_rate": 0.2, "dropout_bits": "hardware"}
+    found["hardware"] = hardware_bits()
+    found["hardware"]["losses"] = divided_run("2 x 2 x 2", steps=2, **drops)["losses"]
     json.dump(found, sys.stdout)
 
 

@@ -53,6 +53,14 @@ def test_a_mesh_draws_the_dropout_of_one_device(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+def test_bits_of_the_hardware_are_each_devices_own(eight_devices):
+    """Those of its rows; the devices that share rows draw the same."""
+    found = eight_devices["hardware"]
+    assert found["distinct"] == 16 and found["agree"]
+    without = eight_devices["losses"]["2 x 2 x 2"][:2]
+    assert found["losses"] == pytest.approx(without, rel=0.1) and found["losses"] != without
+
+
 @pytest.mark.parametrize("layout", ["pmap 8", "2 x 2 x 2"])
 def test_micro_batches_divide_too(eight_devices, layout):
     apart = eight_devices["accumulated"][layout]

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt
 
+from transformer_jax.nn.division import on_each_device
 from transformer_jax.runtime import platform
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -50,9 +51,16 @@ def dropped(
 
 def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
     """Uniform uint32 of `shape` from the generator that the compiler thinks best: a TPU's own, or
-    Philox (Salmon et al. 2011). They depend on how an array is divided among devices."""
-    key = jnp.concatenate([key[:2], key[:2]])  # 128 bits, as it takes them
-    return jax.lax.rng_bit_generator(key, shape, dtype=jnp.uint32)[1]
+    Philox (Salmon et al. 2011). They depend on how the rows are divided among devices, each of
+    which draws its own under a key of its first row: XLA would draw all on each."""
+
+    def of_device(_: tuple, rows: tuple[UInt[Array, " B"]]) -> UInt[Array, "B ..."]:
+        (numbers,) = rows
+        words = jnp.stack(_threefry(key, numbers[0], jnp.uint32(0)))
+        state = jnp.concatenate([words, words])  # 128 bits, as it takes them
+        return jax.lax.rng_bit_generator(state, (len(numbers), *shape[1:]), dtype=jnp.uint32)[1]
+
+    return on_each_device(of_device, (), (jnp.arange(shape[0], dtype=jnp.uint32),))
 
 
 def random_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:

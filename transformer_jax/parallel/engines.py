@@ -90,7 +90,11 @@ class JitEngine:
         ) -> jax.Array:
             # Nothing in the function crosses devices, so there is nothing to check.
             each = jax.shard_map(
-                function, mesh=self.mesh, in_specs=(heads, ROWS), out_specs=heads, check_vma=False
+                function,
+                mesh=self.mesh,
+                in_specs=(heads, ROWS),
+                out_specs=heads if of_heads else ROWS,
+                check_vma=False,
             )
             return each(of_heads, of_rows)
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from transformer_jax.nn.kernels.base import PerDevice
+from transformer_jax.nn.division import PerDevice
 
 TrainStep = Callable[..., tuple[Any, dict[str, jax.Array]]]
 """`training.step.train_step` for one loss and optimizer: (state, batch) -> (state, sums)."""

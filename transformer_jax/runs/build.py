@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
-from transformer_jax.nn.kernels import divided_by
+from transformer_jax.nn.division import divided_by
 from transformer_jax.nn.remat import HOST, rematerialized_layers
 from transformer_jax.nn.residual import each_stream
 from transformer_jax.parallel import rules

@@ -10,14 +10,15 @@ import contextvars
 import dataclasses
 from collections.abc import Iterator
 
+from transformer_jax.nn.division import is_divided
 from transformer_jax.nn.inputs import AttentionInputs
-from transformer_jax.nn.kernels.base import Asked, Kernel, allowed, divided_by
+from transformer_jax.nn.kernels.base import Asked, Kernel
 from transformer_jax.nn.kernels.cudnn import CuDNN
 from transformer_jax.nn.kernels.splash import Splash
 from transformer_jax.registry import Registry
 from transformer_jax.runtime.platform import target
 
-__all__ = ["ATTENTION", "Asked", "Choice", "Kernel", "choose", "divided_by", "noted_choices"]
+__all__ = ["ATTENTION", "Asked", "Choice", "Kernel", "choose", "noted_choices"]
 
 ATTENTION: Registry[Kernel | None] = Registry(
     "model.attention", {"auto": None, "plain": None, "cudnn": CuDNN(), "splash": Splash()}
@@ -71,7 +72,7 @@ def choose(name: str, inputs: AttentionInputs, asked: Asked) -> Choice:
 def _refusal(kernel: Kernel, inputs: AttentionInputs, asked: Asked) -> str | None:
     if kernel.platform != (here := target().platform):
         return f"it runs on a {kernel.platform}, and this is a {here}"
-    if inputs.segments is None or not allowed():
+    if inputs.segments is None or not is_divided():
         return "this is no training step on devices that divide rows and heads"
     return asked.not_fused() or kernel.refusal(inputs, asked)
 

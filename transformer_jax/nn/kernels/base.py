@@ -1,15 +1,12 @@
-"""What a fused kernel is told and promises, and how it is divided among devices.
+"""What a fused kernel is told and promises.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, K key size of a head, V value size
 of a head.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable
 from typing import ClassVar, Protocol, runtime_checkable
 
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
@@ -68,36 +65,6 @@ class Kernel(Protocol):
 
     def __call__(self, inputs: AttentionInputs, asked: Asked) -> Heads:
         """The heads' outputs, in `asked.dtype`; a query without any key gets zeros."""
-
-
-PerDevice = Callable[[Callable, tuple[Array, ...], tuple[Array, ...]], Array]
-"""(function, arrays [B, _, H, _], arrays [B, ...]) -> what the function makes of each device's part
-of them, as one array [B, _, H, _]."""
-
-
-def divided_by(per_device: PerDevice | None) -> contextlib.AbstractContextManager[None]:
-    """A context: models applied inside it may use kernels, which run on each device's part of their
-    inputs; XLA cannot divide a kernel itself.
-
-    Training steps are traced in it. Elsewhere, and with None, attention is plain, so that whoever
-    intercepts the weights is heard.
-    """
-    return _per_device(per_device)
-
-
-def on_each_device(function: Callable, heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Heads:
-    """What the function makes of each device's part of the arrays (`PerDevice`)."""
-    per_device = _per_device.value
-    assert per_device is not None
-    return per_device(function, heads, rows)
-
-
-def allowed() -> bool:
-    """Whether kernels may be used where the program is traced now."""
-    return _per_device.value is not None
-
-
-_per_device = jax.make_user_context(None)  # part of the key of what jit keeps
 
 
 def segments_of(inputs: AttentionInputs) -> Segments:

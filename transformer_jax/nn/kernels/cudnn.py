@@ -7,11 +7,11 @@ from typing import ClassVar
 import jax
 from jaxtyping import Array
 
+from transformer_jax.nn.division import on_each_device
 from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.kernels.base import (
     Asked,
     Heads,
-    on_each_device,
     segments_of,
     without_padding,
 )

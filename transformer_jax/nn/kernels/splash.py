@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer_jax.nn.division import on_each_device
 from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.kernels.base import (
     Asked,
     Heads,
-    on_each_device,
     segments_of,
     without_padding,
 )
