@@ -21,7 +21,7 @@ class TrainConfig:
       label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
       loss_tiles: parts of the vocabulary that the loss reads one after another, so that all logits
         of a batch never exist at once: the backward pass computes each tile's again. None: one on
-        CPUs, elsewhere as many as keep a tile's logits on a device within 256 MiB.
+        CPUs, elsewhere two or more, as many as keep a tile within 1/64 of a device's memory.
       remat: what the backward pass computes once more, for less memory (`nn.remat`): "none",
         "full" (all but each layer's input), "dots" (all but the results of products with
         parameters) or "offload" ("dots", with those results in the host's memory).

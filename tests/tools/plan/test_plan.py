@@ -11,7 +11,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.parallel.engines import JitEngine
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runtime.accelerators import ACCELERATORS
-from transformer_jax.tools.plan import advice, child, plan, report, table, target
+from transformer_jax.tools.plan import advice, child, plan, program, report, table, target
 
 
 @pytest.fixture(scope="module")
@@ -160,3 +160,12 @@ def test_an_unknown_device_starts_no_compiler(tiny_config, monkeypatch):
     monkeypatch.setattr(plan.subprocess, "run", lambda *args, **options: pytest.fail("started"))
     with pytest.raises(UserError, match="no device is called .v5x.; did you mean v"):
         tj.plan(tiny_config(), "v5x:2x2")
+
+
+def test_a_compiler_that_fails_is_told_in_one_line(tiny_config, monkeypatch):
+    def compile_(*_):
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: fusion of two\nstack of the compiler")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
+    with pytest.raises(UserError, match=r"step with data 1, .*: UNIMPLEMENTED: fusion of two; an"):
+        program.training_step(read_settings(tiny_config()), jax.devices()[:1])

@@ -217,7 +217,11 @@ def _compiled(
     except jax.errors.JaxRuntimeError as error:
         if _NO_ROOM in str(error):
             raise DoesNotFitError(str(error), mesh, held) from error
-        raise
+        axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+        raise UserError(
+            f"plan: the compiler fails on this step with {axes}: {str(error).splitlines()[0]}; "
+            "another mesh, or model.scan_layers, may do"
+        ) from error
 
 
 def _as_user_error(make: Callable[[], Any]) -> Any:
