@@ -111,21 +111,23 @@ def test_a_step_that_the_compiler_refuses_says_by_how_much():
 
 
 @pytest.mark.parametrize(
-    ("mesh", "state", "temporaries", "expected"),
+    ("mesh", "state", "temporaries", "rows", "expected"),
     [
-        ({"data": 8, "fsdp": 1, "tensor": 1}, 80.0, 5.0, ["parallel.fsdp=2"]),
-        ({"data": 1, "fsdp": 1, "tensor": 1}, 5.0, 80.0, ["train.accumulation_steps=2"]),
-        ({"data": 1, "fsdp": 1, "tensor": 1}, 200.0, 5.0, ["4 such devices"]),
+        ({"data": 8, "fsdp": 1, "tensor": 1}, 80.0, 5.0, 4, ["parallel.fsdp=2"]),
+        ({"data": 1, "fsdp": 1, "tensor": 1}, 5.0, 80.0, 4, ["train.accumulation_steps=2"]),
+        ({"data": 1, "fsdp": 1, "tensor": 1}, 5.0, 80.0, 1, ["2 such devices"]),  # no rows left
+        ({"data": 1, "fsdp": 1, "tensor": 1}, 200.0, 5.0, 4, ["4 such devices"]),
     ],
 )
-def test_what_would_fit_is_named(mesh, state, temporaries, expected, tiny_config):
+def test_what_would_fit_is_named(mesh, state, temporaries, rows, expected, tiny_config):
     memory = {"fits": False, "parameters_gib": state, "temporaries_gib": temporaries}
     there = type("Mesh", (), {"shape": mesh, "size": mesh["data"]})
     found = advice.that_would_fit(
-        memory | {"usable_gib": 55.0}, read_settings(tiny_config()), there
+        memory | {"usable_gib": 55.0}, read_settings(tiny_config()), there, rows
     )
     assert all(any(one.startswith(start) for one in found) for start in expected)
     assert "train.remat=full (not estimated)" in found
+    assert any("accumulation" in one for one in found) == (temporaries > 55 and rows > 1)
 
 
 def test_narrow_shares_of_parameters_are_warned_of_on_tpus(tiny_config):

@@ -15,11 +15,19 @@ LEAST_SHARE = 128
 become all-reduces of whole parameters."""
 
 
-def that_would_fit(memory: Mapping[str, Any], settings: Settings, mesh: Mesh) -> list[str]:
+def that_would_fit(
+    memory: Mapping[str, Any], settings: Settings, mesh: Mesh, rows: int
+) -> list[str]:
     """Estimates, where the step does not fit: settings that would each do alone.
 
     State divides by `fsdp`, temporaries by micro-batches; remat keeps the input of a layer
     alone, which is not estimated.
+
+    Args:
+      memory: as `report.memory`.
+      settings: of the config.
+      mesh: the devices.
+      rows: of a micro-batch on each of them, which more micro-batches would divide.
     """
     if memory["fits"]:
         return []
@@ -33,7 +41,7 @@ def that_would_fit(memory: Mapping[str, Any], settings: Settings, mesh: Mesh) ->
             found.append(f"parallel.fsdp={fsdp * more}")
             break
     for more in (2**i for i in range(1, 11)):
-        if state + temporaries / more <= usable:
+        if rows % more == 0 and state + temporaries / more <= usable:
             found += [f"{name}={value}" for name, value in smaller(settings.train, more).items()]
             break
     if settings.train.remat == "none":

@@ -24,6 +24,7 @@ from transformer_jax.tools.plan import advice, report, target
 from transformer_jax.tools.plan.program import (
     DoesNotFitError,
     micro_batches,
+    rows_at_once,
     search,
     sizes,
     training_step,
@@ -58,9 +59,12 @@ def planned(request: dict[str, Any]) -> dict[str, Any]:
     }
 
     def told(needed: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
-        divided = {"accumulation_steps": micro_batches(settings, mesh)} if what == "train" else {}
+        divided, rows = {}, 1
+        if what == "train":
+            divided = {"accumulation_steps": micro_batches(settings, mesh)}
+            rows = rows_at_once(settings, mesh)
         return divided | {
-            "advice": advice.that_would_fit(needed, settings, mesh),
+            "advice": advice.that_would_fit(needed, settings, mesh, rows),
             "warnings": advice.warnings(settings, mesh, accelerator),
         }
 

@@ -205,6 +205,13 @@ def micro_batches(settings: Settings, mesh: Mesh) -> int:
     return build.micro_batches(settings, _task(settings), row_shards(mesh))
 
 
+def rows_at_once(settings: Settings, mesh: Mesh) -> int:
+    """Rows of a micro-batch on each device."""
+    shards = row_shards(mesh)
+    whole = build.batch_rows(settings, _task(settings), shards)
+    return whole // micro_batches(settings, mesh) // shards
+
+
 def _task(settings: Settings) -> Task:
     return build.build_task(settings, build.assumed_vocab_sizes(settings), tokenizers=None)
 
