@@ -162,8 +162,8 @@ class MultiHeadAttention(nn.Module):
         return self.norm_key(key) if self.config.qk_norm else key, value
 
     def _mapped(self, maps: Sequence[Linear], x: Float[Array, "N T D"]) -> list[Heads]:
-        """x under several maps: one product on GPUs. On TPUs products write their results as
-        attention reads them, which parts of one product would have to be copied for."""
+        """x under several maps: one product on GPUs. On TPUs separate products write their results
+        in the layout that attention reads; parts of one product would have to be copied."""
         if platform.target().platform == "gpu" and not self.is_initializing():
             return together(maps, x)
         return [each(x) for each in maps]

@@ -51,8 +51,11 @@ def dropped(
 
 def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
     """Uniform uint32 of `shape` from the generator that the compiler thinks best: a TPU's own, or
-    Philox (Salmon et al. 2011). They depend on how the rows are divided among devices, each of
-    which draws its own under a key of its first row: XLA would draw all on each."""
+    Philox (Salmon et al. 2011).
+
+    Each device draws those of its own rows, under a key made with the number of its first row; XLA
+    would draw all of them on each device. So they depend on how rows are divided among devices.
+    """
 
     def of_device(_: tuple, rows: tuple[UInt[Array, " B"]]) -> UInt[Array, "B ..."]:
         (numbers,) = rows

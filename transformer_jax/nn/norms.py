@@ -51,10 +51,10 @@ def standardized(x: Float[Array, "*B D"], centered: bool) -> Float[Array, "*B D"
 def _standardized_tangent(
     centered: bool, primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
-    """The tangent without what y says already: its projection on y, and its mean if centered."""
+    """The tangent of x times the factor, less its component along y and, if centered, its mean."""
     (x,), (of_x,) = primals, tangents
-    # Kept as they are, two numbers a vector: computed again by each of the sums of the backward
-    # pass, they would keep a GPU from adding up while it reads.
+    # The barrier keeps these two numbers of each vector. Otherwise each sum of the backward pass
+    # would compute them again, in a kernel that writes a whole array before it is added up.
     mean, factor = jax.lax.optimization_barrier(_statistics(x, centered))
     y, of_y = (x - mean) * factor, of_x * factor
     rest = of_y - y * (y * of_y).mean(-1, keepdims=True)
@@ -62,7 +62,7 @@ def _standardized_tangent(
 
 
 def _statistics(x: Float[Array, "*B D"], centered: bool) -> tuple[Array, Array]:
-    """What is taken off each vector, and what it is multiplied with then."""
+    """The mean of each vector, 0 if not centered, and 1 over the root mean square of the rest."""
     mean = x.mean(-1, keepdims=True) if centered else jnp.zeros_like(x[..., :1])
     return mean, jax.lax.rsqrt(jnp.square(x - mean).mean(-1, keepdims=True) + EPSILON)
 

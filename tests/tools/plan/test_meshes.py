@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from transformer_jax.runtime.accelerators import ACCELERATORS
 from transformer_jax.tools.plan.meshes import (
     Sizes,
@@ -35,28 +37,17 @@ def test_rows_and_heads_and_registers_limit_the_axes():
     assert {mesh["fsdp"] for mesh in meshes(narrow, V5E)} <= {1, 2}
 
 
-def test_less_and_less_memory_is_asked_for(tiny_config):
-    config = tiny_config({"train.accumulation_steps": 2})
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [("accumulation_steps", [2, 2, 4, 8, 16]), ("rows_per_device", [4, 4, 2, 1])],
+)
+def test_less_and_less_memory_is_asked_for(tiny_config, field, values):
+    """With remat, then also with ever smaller micro-batches, as far as the rows of a device go."""
+    config = tiny_config({f"train.{field}": values[0]})
     tried = [settings_of(one) for one in less_and_less_memory(config, SMALL_MESH)]
-    assert [(one["remat"], one["accumulation_steps"]) for one in tried] == [
-        ("none", 2),
-        ("full", 2),
-        ("full", 4),
-        ("full", 8),
-        ("full", 16),
-    ]
+    assert [one["remat"] for one in tried] == ["none"] + ["full"] * (len(values) - 1)
+    assert [one[field] for one in tried] == values
     assert all((one["data"], one["fsdp"], one["tensor"]) == (2, 4, 1) for one in tried)
-
-
-def test_rows_of_a_device_are_halved_as_far_as_they_go(tiny_config):
-    config = tiny_config({"train.rows_per_device": 4})
-    tried = [settings_of(one) for one in less_and_less_memory(config, SMALL_MESH)]
-    assert [(one["remat"], one["rows_per_device"]) for one in tried] == [
-        ("none", 4),
-        ("full", 4),
-        ("full", 2),
-        ("full", 1),
-    ]
 
 
 SMALL_MESH = {"data": 2, "fsdp": 4, "tensor": 1}

@@ -14,7 +14,7 @@ PARTS = [
         "3.2.2 Multi-head attention: projections",
     ),
     (r"attention|attend|remember|mask", "attention", "3.2.1 Scaled dot-product attention"),
-    (r"/while/body/(jit\(dynamic_\w+\)/)?dynamic_", "other", "kept by scanned layers"),
+    (r"coder/while/body/(jit\(dynamic_\w+\)/)?dynamic_", "other", "kept by scanned layers"),
     (r"decode_step|prefill", "search", "6.1 Search"),
     (r"jvp\(", "loss", "5.4 Label smoothing: the loss"),
 ]
