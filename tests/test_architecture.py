@@ -141,7 +141,7 @@ def test_libraries_stay_at_home():
 
 def test_nn_knows_nothing_but_jax_and_linen():
     """No mesh, no config library, no file."""
-    known = ["jax", "jaxtyping", "flax.linen", "flax.struct", "contextlib"]
+    known = ["jax", "jaxtyping", "numpy", "flax.linen", "flax.struct", "contextlib"]
     known += [f"{PACKAGE}.{name}" for name in ("nn", "ranges", "registry", "runtime")]
     known += ["collections", "contextvars", "dataclasses", "functools", "math", "re", "typing"]
     names = {name for module in modules_of("nn") for name in imports(module)}

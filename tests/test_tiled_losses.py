@@ -40,12 +40,14 @@ def apart(found, expected):
     return max(np.linalg.norm(np.float64(a) - b) / np.linalg.norm(b) for a, b in pairs)
 
 
+@pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize("eps", [0.0, 0.1])
 @pytest.mark.parametrize("tiles", [2, 5, 8, 40])
-def test_value_and_gradient_are_those_of_all_logits(eps, tiles):
+def test_value_and_gradient_are_those_of_all_logits(eps, tiles, cap):
     """Tiles that divide the vocabulary, that do not, and more than it has tokens."""
-    found, gradient = found_and_gradient(WITH_BIAS, eps, tiles)
-    expected, expected_gradient = found_and_gradient(WITH_BIAS, eps, 1)
+    predicted = WITH_BIAS.replace(cap=cap)
+    found, gradient = found_and_gradient(predicted, eps, tiles)
+    expected, expected_gradient = found_and_gradient(predicted, eps, 1)
     assert apart(found[:2], expected[:2]) < 1e-6
     np.testing.assert_array_equal(found.correct, expected.correct)
     assert apart(gradient, expected_gradient) < 1e-6

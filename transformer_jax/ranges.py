@@ -76,6 +76,12 @@ class OneOf:
 
 Size = Annotated[int, Range(1, 65_536)]
 """A width of the model."""
+Layers = Annotated[int, Range(1, 256)]
+"""Each layer is traced and compiled by itself, which takes seconds: a mistyped number must not take
+for ever."""
+Heads = Annotated[int, Range(1, 1024)]
+Cap = Annotated[float, Range(1e-3, 1e6)]
+"""Of logits."""
 Length = Annotated[int, Range(1, 2**20)]
 """Tokens of a sequence, or a distance between two."""
 Steps = Annotated[int, Range(1, 10**9)]

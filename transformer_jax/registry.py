@@ -14,9 +14,9 @@ class Registry[T](Mapping[str, T]):
 
     Example:
       >>> ACTIVATIONS: Registry[Callable] = Registry("model.activation", {"relu": nn.relu})
-      >>> @ACTIVATIONS.register("squared_relu")
-      ... def squared_relu(x):
-      ...     return jnp.square(nn.relu(x))
+      >>> @ACTIVATIONS.register("snake")
+      ... def snake(x):
+      ...     return x + jnp.square(jnp.sin(x))
 
     Attributes:
       field: "section.field" of the config.

@@ -17,6 +17,7 @@ from transformer_jax.losses import Labels, Losses, TokenLosses, token_losses
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.products import einsum
+from transformer_jax.nn.softmax import capped
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.accelerators import accelerator_of
 
@@ -67,10 +68,13 @@ class _Tile(NamedTuple):
     table: Float[Array, "*T W D"]
     bias: Float[Array, "*T W"]
 
-    def logits(self, x: Float[Array, "N D"]) -> Float[Array, "N W"]:
+    def logits(self, x: Float[Array, "N D"], cap: float | None) -> Float[Array, "N W"]:
         """Those of its tokens."""
         with jax.named_scope("logits"):
-            return einsum("nd,wd->nw", x, self.table, x.dtype) + self.bias
+            logits = einsum("nd,wd->nw", x, self.table, x.dtype) + self.bias
+            if cap is None:
+                return logits
+            return jnp.where(jnp.isneginf(self.bias), -jnp.inf, capped(logits, cap))
 
 
 def _divided(count: int, predicted: Unprojected) -> _Tile:
@@ -140,7 +144,7 @@ def _read_tiles(
 
     def read(before: _Read, tile: _Tile) -> tuple[_Read, None]:
         """In one pass over the tile's logits."""
-        logits = tile.logits(x)
+        logits = tile.logits(x, predicted.cap)
         each = _Read(
             highest=jnp.maximum(logits, _LOWEST),
             argmax=jnp.broadcast_to(tile.tokens, logits.shape),
@@ -169,7 +173,10 @@ def _tiled_gradient(
     def add(of_x: Array, tile: _Tile) -> tuple[Array, tuple[Array, Array]]:
         is_label = tile.tokens == labels[:, None]
         target = jnp.where(is_label, 1 - eps + eps / size, eps / size)
-        apart = jnp.exp(tile.logits(x) - log_normalizer[:, None]) - target
+        logits = tile.logits(x, predicted.cap)
+        apart = jnp.exp(logits - log_normalizer[:, None]) - target
+        if predicted.cap is not None:
+            apart *= 1 - jnp.square(logits / predicted.cap)  # the derivative of the cap
         of_logits = jnp.where(tile.tokens < size, apart, 0) * cotangents.losses[:, None]
         with jax.named_scope("logits"):
             of_x += einsum("nw,wd->nd", of_logits, tile.table, dtype)

@@ -1,8 +1,8 @@
-"""An activation, max(0, x)^2 (So et al. 2021), and a norm, ScaleNorm (Nguyen and Salazar 2019).
+"""An activation, x + sin(x)^2 (Ziyin et al. 2020), and a norm, ScaleNorm (Nguyen and Salazar 2019).
 
-    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/primer \\
+    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/snake \\
         --modules=docs/recipes/activation_and_norm.py \\
-        --config.model.activation=squared_relu --config.model.norm=scale
+        --config.model.activation=snake --config.model.norm=scale
 """
 
 import flax.linen as nn
@@ -12,17 +12,19 @@ from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.norms import NORMS
 
 
-@ACTIVATIONS.register("squared_relu")
-def squared_relu(x):
-    return jnp.square(nn.relu(x))
+@ACTIVATIONS.register("snake")
+def snake(x):
+    return x + jnp.square(jnp.sin(x))
 
 
 @NORMS.register("scale")
 class ScaleNorm(nn.Module):
     """g x / |x|, with one learned g, which begins as the root of the width."""
 
+    epsilon: float
+
     @nn.compact
     def __call__(self, x):
         width = x.shape[-1] ** 0.5
         g = self.param("scale", nn.initializers.constant(width), (1,))
-        return g * x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-6)
+        return g * x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), self.epsilon)

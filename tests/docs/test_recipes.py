@@ -29,7 +29,7 @@ PAIRS = STEPS | {
     "task.name": "seq2seq",
     "task.metric": "character_accuracy",
     "model.positions": "kerple",
-    "model.activation": "squared_relu",
+    "model.activation": "snake",
     "model.norm": "scale",
     "model.norm_placement": "pre",
     "tokenizer.kind": "char",

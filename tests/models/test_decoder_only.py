@@ -79,6 +79,79 @@ def test_it_is_the_formula(model, variables, formulas):
         np.testing.assert_allclose(row[: len(text)], expected, rtol=2e-4, atol=2e-4)
 
 
+GEMMA = TransformerConfig(
+    d_model=16,
+    d_ff=24,
+    num_heads=4,
+    num_key_value_heads=2,
+    key_size=6,
+    value_size=6,
+    num_layers=3,
+    positions="rotary",
+    rope_theta=100.0,
+    rope_layout="halves",
+    attention_window=2,
+    full_attention_every=2,
+    attention_scale=0.5,
+    logit_cap=5.0,
+    final_logit_cap=3.0,
+    norm="rms_plus_one",
+    norm_epsilon=1e-3,
+    norm_placement="sandwich",
+    gated_feed_forward=True,
+    feed_forward_bias=False,
+    activation="gelu",
+    vocab_size=11,
+    dtype="float32",
+)
+
+
+def gemma_norm(params, x):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-3) * (1 + params["scale"])
+
+
+def gemma_attention(params, x, window):
+    """Two heads of queries share one of keys; a query sees `window` tokens back to itself."""
+
+    def rotated(vector, place):
+        turn = np.exp(1j * place * 100.0 ** (-np.arange(3) / 3))
+        numbers = (vector[:3] + 1j * vector[3:]) * turn
+        return np.concatenate([numbers.real, numbers.imag])
+
+    result = np.zeros_like(x)
+    for h, t in np.ndindex(4, len(x)):
+        query = rotated(x[t] @ params["query"]["kernel"][:, h], t)
+        seen = range(max(0, t - window + 1), t + 1)
+        keys = [rotated(x[s] @ params["key"]["kernel"][:, h // 2], s) for s in seen]
+        weights = np.exp([5 * np.tanh(0.5 * query @ key / 5) for key in keys])
+        values = x[list(seen)] @ params["value"]["kernel"][:, h // 2]
+        result[t] += weights / weights.sum() @ values @ params["output"]["kernel"][h]
+    return result
+
+
+def test_gemma_2_is_the_formula(random_params, formulas):
+    """Its report (2024), section 2: both norms, both caps, a window in every other layer."""
+    model = DecoderOnly(GEMMA)
+    variables = random_params(model, *PADDED)
+    params, found = variables["params"], jax.jit(model.apply)(variables, *PADDED)
+    table = params["embedding"]["table"]
+    for row, text in zip(found, TEXTS, strict=True):
+        x = math.sqrt(16) * table[np.array(text)]
+        for i, window in enumerate([2, len(text), 2]):
+            layer = params["decoder"][f"layer_{i}"]
+            norms = layer["self_attention_residual"]
+            y = gemma_norm(norms["norm_before"], x)
+            y = gemma_attention(layer["self_attention"], y, window)
+            x = x + gemma_norm(norms["norm_after"], y)
+            norms, network = layer["feed_forward_residual"], layer["feed_forward"]
+            y = gemma_norm(norms["norm_before"], x)
+            hidden = formulas.gelu(y @ network["gate"]["kernel"]) * (y @ network["inner"]["kernel"])
+            x = x + gemma_norm(norms["norm_after"], hidden @ network["outer"]["kernel"])
+        expected = gemma_norm(params["decoder"]["final_norm"], x) @ table.T
+        expected = 3 * np.tanh(expected / 3)
+        np.testing.assert_allclose(row[: len(text)], expected, rtol=2e-4, atol=2e-4)
+
+
 def test_texts_packed_into_a_row_do_not_see_each_other(model, variables):
     alone, together = model.apply(variables, *PADDED), model.apply(variables, *PACKED)
     np.testing.assert_allclose(together[0, :5], alone[0], rtol=1e-4, atol=1e-4)
@@ -116,8 +189,8 @@ def test_decoding_with_a_cache_is_the_whole_model(model, variables):
 
 
 def test_dropout_falls_on_embeddings_attention_and_residuals(variables):
-    for rate in ("dropout_rate", "attention_dropout_rate"):
-        dropping = DecoderOnly(dataclasses.replace(SMALL, **{rate: 0.5}))
+    for rate in ("dropout_rate", "embedding_dropout_rate", "attention_dropout_rate"):
+        dropping = DecoderOnly(dataclasses.replace(SMALL, **{"dropout_rate": 0.0, rate: 0.5}))
         rngs = {"dropout": jax.random.key(0)}
         dropped = dropping.apply(variables, *PADDED, deterministic=False, rngs=rngs)
         assert not np.allclose(dropped, dropping.apply(variables, *PADDED))

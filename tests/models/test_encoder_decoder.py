@@ -191,6 +191,36 @@ def test_logits_are_those_of_the_formulas(build, placement, tying):
         np.testing.assert_allclose(row[: len(target)], expected, rtol=1e-3, atol=1e-4)
 
 
+AROUND = {
+    "embedding_norm": True,
+    "scale_logits": True,
+    "logits_bias": True,
+    "final_logit_cap": 2.0,
+}
+"""What may stand before the stacks and after them."""
+
+
+def test_what_stands_around_the_stacks(build):
+    """BART's norms, T5's scale, Marian's bias and Gemma 2's cap."""
+    model, variables = build(**AROUND)
+    params, logits = variables["params"], model.apply(variables, **PADDED)
+    table = params["target_embedding"]["table"]
+    for row, source, target in zip(logits, SOURCES, TARGETS, strict=True):
+        x, y = (
+            layer_norm(params[f"{side}_norm"], embedded(table, tokens))
+            for side, tokens in (("source", source), ("target", target))
+        )
+        y = stack("post", params["decoder"], y, stack("post", params["encoder"], x))
+        expected = y / math.sqrt(16) @ table.T + params["logits_bias"]
+        expected = 2 * np.tanh(expected / 2)
+        np.testing.assert_allclose(row[: len(target)], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_the_bias_of_padded_logits_is_padded(build):
+    params = build(logits_bias=True, vocab_multiple=8)[1]["params"]
+    assert params["logits_bias"].shape == (16,)
+
+
 # --- Tying, sizes and names of parameters.
 
 
@@ -313,6 +343,7 @@ def test_cached_decoding_with_heads_of_other_sizes(build, attention_bias):
 
 def test_cached_decoding_with_other_tables_and_activation(build):
     assert_cached_decoding_is_the_full_forward(*build(tie_embeddings="none", activation="gelu"))
+    assert_cached_decoding_is_the_full_forward(*build(**AROUND, positions="sinusoidal_halves"))
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "homemade"])
@@ -428,8 +459,11 @@ def test_weights_of_every_layer_are_kept_on_request(build):
 # --- Dropout and bfloat16.
 
 
-def test_dropout_falls_on_embeddings_plus_positions(build):
-    model, variables = build(dropout_rate=0.5)
+@pytest.mark.parametrize(
+    "rates", [{"dropout_rate": 0.5}, {"dropout_rate": 0.0, "embedding_dropout_rate": 0.5}]
+)
+def test_dropout_falls_on_embeddings_plus_positions(build, rates):
+    model, variables = build(**rates)
     entered = {}
 
     def watch(next_fun, args, kwargs, context):
@@ -447,7 +481,13 @@ def test_dropout_falls_on_embeddings_plus_positions(build):
 
 
 @pytest.mark.parametrize(
-    "name", ["dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"]
+    "name",
+    [
+        "dropout_rate",
+        "embedding_dropout_rate",
+        "attention_dropout_rate",
+        "feed_forward_dropout_rate",
+    ],
 )
 def test_dropout_acts_only_where_it_is_asked_for(build, name):
     model, variables = build(**{"dropout_rate": 0.0, name: 0.5})

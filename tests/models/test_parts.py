@@ -32,9 +32,53 @@ CONFIG = TransformerConfig(
 )
 PARTS = {
     "relative": {"positions": "relative", "max_distance": 2, "num_key_value_heads": 2},
-    "t5": {"positions": "t5", "norm": "rms", "activation": "silu", "gated_feed_forward": True},
-    "deberta": {"positions": "deberta", "max_distance": 3, "num_key_value_heads": 2},
-    "rotary": {"positions": "rotary", "qk_norm": True, "attention_window": 3},
+    "t5": {
+        "positions": "t5",
+        "num_buckets": 4,
+        "max_distance": 6,
+        "attention_scale": 1.0,
+        "norm": "rms",
+        "activation": "silu",
+        "gated_feed_forward": True,
+        "feed_forward_bias": False,
+        "scale_logits": True,
+    },
+    "deberta": {
+        "positions": "deberta",
+        "max_distance": 3,
+        "num_key_value_heads": 2,
+        "attention_scale": 0.3,
+    },
+    "rotary": {
+        "positions": "rotary",
+        "rope_fraction": 0.5,
+        "rope_scaling": "llama3",
+        "rope_original_length": 32,
+        "qk_norm": True,
+        "attention_window": 3,
+        "attention_bias": "qkv",
+    },
+    "gemma": {
+        "positions": "rotary",
+        "rope_layout": "halves",
+        "rope_scaling": "linear",
+        "attention_window": 2,
+        "full_attention_every": 2,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "num_layers": 2,
+        "attention_scale": 0.7,
+        "logit_cap": 2.0,
+        "final_logit_cap": 3.0,
+        "norm": "rms_plus_one",
+        "norm_placement": "sandwich",
+    },
+    "bart": {
+        "positions": "learned",
+        "position_offset": 2,
+        "embedding_norm": True,
+        "logits_bias": True,
+    },
     "alibi": {"positions": "alibi", "num_key_value_heads": 1, "logit_cap": 2.0},
 }
 """Each encoding, and with it one or the other choice of what else attention and layers hold."""
@@ -122,7 +166,8 @@ def test_decoder_only(random_params, part):
     assert_packed_is_padded(packed, padded)
     assert_cached_is_full(found, padded)
     seen = np.abs(gradient[PADDED[0][0]]).max(axis=-1) > 0
-    window = model.config.attention_window or 4
+    config = model.config
+    window = 4 if config.full_attention_every else config.attention_window or 4
     assert seen.tolist() == [*(place > 3 - window for place in range(4)), False]
 
 

@@ -124,7 +124,12 @@ def projected(params, x):
 
 @pytest.mark.parametrize(
     ("choice", "with_bias"),
-    [("none", ""), ("output", "output"), ("all", "query key value output")],
+    [
+        ("none", ""),
+        ("qkv", "query key value"),
+        ("output", "output"),
+        ("all", "query key value output"),
+    ],
 )
 def test_concatenated_heads(random_params, choice, with_bias):
     module = attention(attention_bias=choice)
@@ -235,14 +240,41 @@ def test_the_modules_logits_have_the_configs_cap(random_params):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_queries_and_keys_are_normed_by_head(random_params):
-    module = attention(qk_norm=True)
+@pytest.mark.parametrize("scale", [1.0, 0.07])
+def test_products_have_the_configs_scale(random_params, scale):
+    """T5 has 1; in self-attention and to an encoder."""
+    module = attention(attention_scale=scale)
+    encoding = POSITIONS["none"](module.config)
+    places = np.broadcast_to(np.arange(T), (B, T))
+
+    def weights(module, x):
+        module.self_attend(x, Sequences(encoding, places, np.ones((B, 1, T, T), bool)), True)
+        attend_to(module, x, MEMORY, MASK)
+
+    variables = random_params(module, X, method=weights)
+    _, state = module.apply(variables, X, method=weights, mutable="intermediates")
+    found = state["intermediates"]["weights"]
+    query, *keys = (
+        projected(variables["params"][name], x)
+        for name, x in (("query", X), ("key", X), ("key", MEMORY))
+    )
+    for one, key, mask in zip(found, keys, (np.ones((B, 1, T, T), bool), MASK), strict=True):
+        for b, h, t in np.ndindex(B, H, T):
+            seen = np.flatnonzero(mask[b, 0, t])
+            expected = np.zeros(key.shape[1])
+            expected[seen] = slow_softmax([scale * query[b, t, h] @ key[b, s, h] for s in seen])
+            np.testing.assert_allclose(one[b, h, t], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.1])
+def test_queries_and_keys_are_normed_by_head(random_params, epsilon):
+    module = attention(qk_norm=True, norm_epsilon=epsilon, norm="rms_plus_one")
     variables = random_params(module, X, MEMORY, MASK, method=attend_to)
     params = variables["params"]
 
     def normed(name, x):
         x = projected(params[name], x)
-        root = np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+        root = np.sqrt((x**2).mean(-1, keepdims=True) + epsilon)
         return x / root * params[f"norm_{name}"]["scale"]
 
     assert params["norm_query"]["scale"].shape == (K,)

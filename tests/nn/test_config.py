@@ -31,7 +31,7 @@ def test_heads_that_do_not_divide_d_model(given, missing):
 @pytest.mark.parametrize(
     ("name", "choices"),
     [
-        ("attention_bias", "none, output, all"),
+        ("attention_bias", "none, qkv, output, all"),
         ("norm_placement", "post, pre, sandwich"),
         ("tie_embeddings", "all, target, none"),
         ("dtype", "auto, float32, bfloat16"),
@@ -40,6 +40,15 @@ def test_heads_that_do_not_divide_d_model(given, missing):
 def test_choices_are_listed(name, choices):
     with pytest.raises(ValueError, match=f"{name} is 'both', not one of {choices}"):
         TransformerConfig(**{name: "both"})
+
+
+def test_some_layers_have_no_window():
+    config = TransformerConfig(attention_window=4, full_attention_every=3)
+    windows = [config.of_layer(i).attention_window for i in range(7)]
+    assert windows == [4, 4, None, 4, 4, None, 4]
+    assert TransformerConfig(attention_window=4).of_layer(2).attention_window == 4
+    with pytest.raises(ValueError, match="full_attention_every is set, but no layer has an atten"):
+        TransformerConfig(full_attention_every=3)
 
 
 def test_heads_share_keys_only_in_groups_of_one_size():

@@ -37,11 +37,17 @@ MODELS = {  # with tables in each layer, without, and with one beside the stack
 }
 
 
-@pytest.fixture(params=MODELS)
+BY_LAYER = {"attention_window": 2, "full_attention_every": 2, "num_layers": 5}
+"""Two groups of two layers, and one more."""
+CASES = [*((name, {}) for name in MODELS), ("decoder_only", BY_LAYER), ("encoder_only", BY_LAYER)]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}{'-by-layer' * bool(case[1])}")
 def loss_and_params(request, random_params):
     """A function of parameters and of a key for dropout, and parameters."""
-    model_class, positions, inputs = MODELS[request.param]
-    model = model_class(dataclasses.replace(CONFIG, positions=positions))
+    name, changes = request.param
+    model_class, positions, inputs = MODELS[name]
+    model = model_class(dataclasses.replace(CONFIG, positions=positions, **changes))
 
     def loss(params, key=None):
         rngs = None if key is None else {"dropout": key}

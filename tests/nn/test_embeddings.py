@@ -1,5 +1,7 @@
 """One table used both ways (section 3.4)."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -26,9 +28,23 @@ def test_vectors_are_the_tables_rows_times_the_root_of_d_model(random_params, em
 def test_logits_are_products_with_the_tables_rows(random_params, embedding):
     variables = random_params(embedding, TOKENS, method="embed")
     x = np.random.default_rng(1).normal(size=(2, 3, 16)).astype(np.float32)
-    logits = embedding.apply(variables, x, method="logits")
+    logits = embedding.apply(variables, x, method="unprojected").logits()
     expected = x @ variables["params"]["table"].T
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_logits_are_scaled_biased_and_capped(random_params):
+    """c tanh((x / sqrt(D) E^T + b) / c): T5's scale, Marian's bias, Gemma 2's cap."""
+    config = dataclasses.replace(CONFIG, scale_logits=True, final_logit_cap=1.5)
+    embedding = Embedding(config, vocab_size=11)
+    variables = random_params(embedding, TOKENS, method="embed")
+    rng = np.random.default_rng(1)
+    x = rng.normal(0, 8, (2, 3, 16)).astype(np.float32)
+    bias = rng.normal(size=11).astype(np.float32)
+    found = embedding.apply(variables, x, bias, method="unprojected").logits()
+    products = x / 4 @ variables["params"]["table"].T + bias
+    assert np.abs(products).max() > 3
+    np.testing.assert_allclose(found, 1.5 * np.tanh(products / 1.5), rtol=1e-4, atol=1e-5)
 
 
 def test_padding_of_the_vocabulary_is_zero_and_has_no_logits(embedding):
@@ -39,8 +55,10 @@ def test_padding_of_the_vocabulary_is_zero_and_has_no_logits(embedding):
     )
     np.testing.assert_array_equal(fresh, np.pad(plain, ((0, 5), (0, 0))))
     x = np.ones((2, 3, 16), np.float32)
-    logits = padded.apply({"params": {"table": fresh.at[11:].set(1e9)}}, x, method="logits")
-    expected = embedding.apply({"params": {"table": plain}}, x, method="logits")
+    logits, expected = (
+        module.apply({"params": {"table": table}}, x, method="unprojected").logits()
+        for module, table in ((padded, fresh.at[11:].set(1e9)), (embedding, plain))
+    )
     assert logits.shape == (2, 3, 11)
     np.testing.assert_allclose(logits, expected, rtol=1e-6, atol=1e-6)
 

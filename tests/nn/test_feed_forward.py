@@ -34,7 +34,15 @@ def silu(x):
 
 
 EACH_ACTIVATION = pytest.mark.parametrize(
-    ("name", "activation"), [("relu", relu), ("gelu", gelu), ("silu", silu)]
+    ("name", "activation"),
+    [
+        ("relu", relu),
+        ("gelu", gelu),
+        ("gelu_exact", gelu),
+        ("silu", silu),
+        ("swish", silu),
+        ("squared_relu", lambda x: relu(x) ** 2),
+    ],
 )
 
 
@@ -63,6 +71,20 @@ def test_the_formula(random_params, name, activation):
     np.testing.assert_allclose(
         module.apply(variables, X, True), expected, atol=5e-3 if name == "gelu" else 1e-5
     )
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_biases_are_optional(random_params, gated):
+    options = {"activation": "silu", "gated_feed_forward": gated}
+    module = feed_forward(**options, feed_forward_bias=False)
+    variables = random_params(module, X, True)
+    assert all(set(part) == {"kernel"} for part in variables["params"].values())
+    zero = {
+        name: part | {"bias": np.zeros(part["kernel"].shape[1], np.float32)}
+        for name, part in variables["params"].items()
+    }
+    expected = feed_forward(**options).apply({"params": zero}, X, True)
+    np.testing.assert_allclose(module.apply(variables, X, True), expected, atol=1e-6)
 
 
 def test_dropout_falls_on_the_inner_activations(random_params):

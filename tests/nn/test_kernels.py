@@ -106,9 +106,22 @@ def splash_on_a_cpu(monkeypatch):
     monkeypatch.setattr(Splash, "platform", "cpu")
 
 
-def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {
+            "num_encoder_layers": 2,
+            "attention_window": 7,
+            "full_attention_every": 2,
+            "attention_scale": 0.7,
+        },
+    ],
+    ids=["", "by layer"],
+)
+def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params, options):
     """Nobody sees another sentence of its row, in either stack or between them."""
-    model = EncoderDecoder(TransformerConfig(**SIZES, attention="splash"))
+    model = EncoderDecoder(TransformerConfig(**SIZES | options, attention="splash"))
     tokens = RNG.integers(4, 11, (1, T)).astype(np.int32)
     ids = packed([(50, 60)], T)
     side = (tokens, positions(ids).astype(np.int32), ids)

@@ -30,6 +30,7 @@ VARIANTS = [
     {"positions": "relative", "norm": "rms", "gated_feed_forward": True},
     {"positions": "t5", "num_key_value_heads": 1, "qk_norm": True},
     {"positions": "deberta", "attention_bias": "all"},
+    {"logits_bias": True, "norm": "rms_plus_one", "attention_bias": "qkv", "embedding_norm": True},
 ]
 
 

@@ -9,12 +9,32 @@ from transformer_jax.runs.config import load_config
     ("changes", "message"),
     [
         (
-            {"model.embedding_norm": True},
-            "config.model.embedding_norm is True, but model.architecture 'encoder_decoder' does "
+            {"model.num_layers": 2},
+            "config.model.num_layers is 2, but model.architecture 'encoder_decoder' does "
             "not read it (decoder_only, encoder_only would); leave it out",
         ),
         ({"model.num_token_types": 2}, "'encoder_decoder' does not read it (encoder_only would)"),
-        ({"model.num_layers": 2}, "'encoder_decoder' does not read it"),
+        (
+            {"task.name": "masked_lm", "model.logits_bias": True},
+            "'encoder_only' does not read it (encoder_decoder, decoder_only would)",
+        ),
+        ({"task.name": "tagging", "model.final_logit_cap": 9.0}, "task.name 'tagging' does not re"),
+        ({"task.name": "classification", "model.scale_logits": True}, "does not read it (transla"),
+        ({"model.position_offset": 2}, "model.positions 'sinusoidal' does not read it (learned wo"),
+        ({"model.num_buckets": 64}, "model.positions 'sinusoidal' does not read it (t5 would)"),
+        ({"model.rope_theta": 1e6}, "model.positions 'sinusoidal' does not read it (rotary would)"),
+        (
+            {"model.positions": "rotary", "model.rope_factor": 2.0},
+            "model.rope_scaling 'none' does not read it (linear, llama3 would)",
+        ),
+        (
+            {
+                "model.positions": "rotary",
+                "model.rope_scaling": "linear",
+                "model.rope_high_factor": 8.0,
+            },
+            "model.rope_scaling 'linear' does not read it (llama3 would)",
+        ),
         ({"model.max_length": 64}, "model.positions 'sinusoidal' does not read it (learned would)"),
         ({"model.max_distance": 8}, "model.positions 'sinusoidal' does not read it (relative, t5,"),
         ({"task.mask_rate": 0.3}, "task.name 'translation' does not read it (masked_lm would)"),
@@ -49,7 +69,9 @@ def test_what_does_nothing_is_refused(message_of, path, changes, message):
     "changes",
     [
         {"model.num_layers": 6, "optimizer.weight_decay": 0.0},  # the defaults
-        {"model.positions": "learned", "model.max_length": 64},
+        {"model.positions": "learned", "model.max_length": 64, "model.position_offset": 2},
+        {"model.positions": "rotary", "model.rope_scaling": "llama3", "model.rope_factor": 32.0},
+        {"model.embedding_norm": True, "model.logits_bias": True, "model.final_logit_cap": 30.0},
         {"data.name": "scan_simple,text", "data.dir": "/x", "data.train_text": "a"},
         {"optimizer.name": "adamw", "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.9},
         {"optimizer.schedule": "linear"},

@@ -50,15 +50,28 @@ BASES = {
     "language_modeling": {**STACK, "tokenizer.kind": "char", "tokenizer.vocab_size": 20},
     "masked_lm": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "rmsprop"},
     "classification": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "sgd"},
-    "tagging": {**STACK, "tokenizer.vocab_size": 45, "model.architecture": "decoder_only"},
+    "tagging": {
+        "model.architecture": "decoder_only",
+        "model.num_layers": 2,
+        "model.attention_window": 5,
+        "model.positions": "rotary",
+        "model.rope_scaling": "llama3",
+        "model.rope_original_length": 1024,
+        "tokenizer.vocab_size": 45,
+        "data.max_length": 16,
+    },
 }
 OTHERS = {
     "model.d_model": 16,
     "model.num_heads": 4,
     "model.num_key_value_heads": 1,
-    "model.positions": "rotary",
+    "model.positions": "alibi",
+    "model.rope_layout": "halves",
+    "model.rope_scaling": "linear",
+    "model.full_attention_every": 2,
     "model.attention_bias": "output",
     "model.norm": "rms",
+    "model.norm_epsilon": 1e-5,
     "model.norm_placement": "sandwich",
     "model.activation": "silu",
     "model.tie_embeddings": "none",
@@ -186,7 +199,8 @@ def outcome(tmp_path_factory):
         task, _, params = task_of(settings)
         rows = build.batch_shapes(task.lengths, 2)
         with rematerialized_layers(settings.train.remat):
-            return str(jax.make_jaxpr(task.loss)(params, rows, jax.random.key(0)))
+            program = jax.make_jaxpr(task.loss)(params, rows, jax.random.key(0))
+        return str(program), [np.asarray(const).tolist() for const in program.consts]
 
     def of_start(settings):
         return str(task_of(settings)[1])

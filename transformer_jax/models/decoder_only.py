@@ -35,7 +35,7 @@ class DecoderOnly(nn.Module):
     }
     """The options of GPT-2, which a config that names this architecture gets unless it says
     otherwise."""
-    reads: ClassVar[Collection[str]] = ("model.num_layers", "model.embedding_norm")
+    reads: ClassVar[Collection[str]] = ("model.num_layers", "model.logits_bias")
 
     def setup(self) -> None:
         c = self.config
@@ -44,6 +44,8 @@ class DecoderOnly(nn.Module):
         self.decoder = Decoder(c, c.num_layers, attends_to_encoder=False)
         tied = c.tie_embeddings != "none"
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
+        if c.logits_bias:
+            self.param("logits_bias", nn.initializers.zeros, c.padded(c.vocab_size))
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
         """Logits of the token after each position; its inputs are those of `features`."""
@@ -51,7 +53,7 @@ class DecoderOnly(nn.Module):
 
     def unprojected(self, *inputs: Any, **named: Any) -> Unprojected:
         """What these logits are made of; its inputs are those of `features`."""
-        return self.projection.unprojected(self.features(*inputs, **named))
+        return self._projected(self.features(*inputs, **named))
 
     def features(
         self,
@@ -86,14 +88,14 @@ class DecoderOnly(nn.Module):
         empty = KVCache.empty(self.config, prompt.shape[0], max_length)
         x, caches = self._decode(prompt, (empty,) * self.config.num_layers)
         last, caches = after_prompts(x, prompt_lengths, caches)
-        return self.projection.logits(last)[:, 0], (), caches
+        return self._projected(last).logits()[:, 0], (), caches
 
     def decode_step(
         self, tokens: Int[Array, " N"], memory: tuple[()], state: tuple[KVCache, ...]
     ) -> tuple[Float[Array, "N V"], tuple[KVCache, ...]]:
         """One more token a row -> logits of the next, and the state grown by one."""
         x, state = self._decode(tokens[:, None], state)
-        return self.projection.logits(x)[:, 0], state
+        return self._projected(x).logits()[:, 0], state
 
     def _decode(
         self, tokens: Int[Array, "N T"], caches: tuple[KVCache, ...]
@@ -102,3 +104,7 @@ class DecoderOnly(nn.Module):
         x = self.input(self.embedding.embed(tokens), positions, True)
         sequences = Sequences(self.input.position_encoding, positions, mask=None)
         return self.decoder(x, sequences, caches=caches)
+
+    def _projected(self, x: Float[Array, "N T D"]) -> Unprojected:
+        """Features with the table that makes logits of them, and the bias where there is one."""
+        return self.projection.unprojected(x, self.get_variable("params", "logits_bias"))

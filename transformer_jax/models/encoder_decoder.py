@@ -19,6 +19,7 @@ from transformer_jax.nn.embeddings import Embedding, Unprojected
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.inputs import Segments
 from transformer_jax.nn.masks import padding_mask
+from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.sequences import Sequences
 
@@ -35,7 +36,11 @@ class EncoderDecoder(nn.Module):
     config: TransformerConfig
 
     defaults: ClassVar[Mapping[str, Any]] = {}
-    reads: ClassVar[Collection[str]] = ("model.num_encoder_layers", "model.num_decoder_layers")
+    reads: ClassVar[Collection[str]] = (
+        "model.num_encoder_layers",
+        "model.num_decoder_layers",
+        "model.logits_bias",
+    )
 
     def setup(self) -> None:
         c = self.config
@@ -55,9 +60,13 @@ class EncoderDecoder(nn.Module):
         encoding = encoding_class(c)
         self.source_encoding = encoding(c, name="source_positions")
         self.target_encoding = encoding(c, causal=True, name="target_positions")
-        self.embedding_dropout = Dropout(c.dropout_rate, c.dropout_bits)
+        if c.embedding_norm:
+            self.source_norm, self.target_norm = make_norm(c), make_norm(c)
+        self.embedding_dropout = Dropout(c.embedding_dropout, c.dropout_bits)
         self.encoder = Encoder(c, c.num_encoder_layers)
         self.decoder = Decoder(c, c.num_decoder_layers)
+        if c.logits_bias:
+            self.param("logits_bias", nn.initializers.zeros, c.padded(c.target_vocab_size))
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
         """Logits of the token after each target position; its inputs are those of
@@ -86,7 +95,7 @@ class EncoderDecoder(nn.Module):
         sequences = Sequences.packed(self.target_encoding, target_positions, target_segment_ids)
         x = self._embed_target(target, target_positions, deterministic)
         x, _ = self.decoder(x, sequences, Encoded(encoded, seen), deterministic)
-        return self.projection.unprojected(x)
+        return self._projected(x)
 
     def encode(
         self,
@@ -97,8 +106,9 @@ class EncoderDecoder(nn.Module):
     ) -> Float[Array, "B S D"]:
         """The encoder's output for packed rows."""
         embedded = self.source_embedding.embed(source)
-        x = self.source_encoding.embed(embedded, positions).astype(embedded.dtype)
-        x = self.embedding_dropout(x, deterministic)
+        x = self.source_encoding.embed(embedded, positions)
+        x = self.source_norm(x) if self.config.embedding_norm else x
+        x = self.embedding_dropout(x.astype(embedded.dtype), deterministic)
         sequences = Sequences.packed(self.source_encoding, positions, segment_ids)
         return self.encoder(x, sequences, deterministic)
 
@@ -129,14 +139,14 @@ class EncoderDecoder(nn.Module):
         empty = KVCache.empty(self.config, source.shape[0], max_length)
         x, caches = self._decode(prompt, memory, (empty,) * self.config.num_decoder_layers)
         last, caches = after_prompts(x, prompt_lengths, caches)
-        return self.projection.logits(last)[:, 0], memory, caches
+        return self._projected(last).logits()[:, 0], memory, caches
 
     def decode_step(
         self, tokens: Int[Array, " N"], memory: tuple[Memory, ...], state: tuple[KVCache, ...]
     ) -> tuple[Float[Array, "N V"], tuple[KVCache, ...]]:
         """One more token a row -> logits of the next, and the state grown by one."""
         x, state = self._decode(tokens[:, None], memory, state)
-        return self.projection.logits(x)[:, 0], state
+        return self._projected(x).logits()[:, 0], state
 
     def _decode(
         self, tokens: Int[Array, "N T"], memory: tuple[Memory, ...], caches: tuple[KVCache, ...]
@@ -150,5 +160,10 @@ class EncoderDecoder(nn.Module):
         self, tokens: Int[Array, "N T"], positions: Int[Array, "N T"], deterministic: bool
     ) -> Float[Array, "N T D"]:
         embedded = self.target_embedding.embed(tokens)
-        x = self.target_encoding.embed(embedded, positions).astype(embedded.dtype)
-        return self.embedding_dropout(x, deterministic)
+        x = self.target_encoding.embed(embedded, positions)
+        x = self.target_norm(x) if self.config.embedding_norm else x
+        return self.embedding_dropout(x.astype(embedded.dtype), deterministic)
+
+    def _projected(self, x: Float[Array, "N T D"]) -> Unprojected:
+        """Features with the table that makes logits of them, and the bias where there is one."""
+        return self.projection.unprojected(x, self.get_variable("params", "logits_bias"))

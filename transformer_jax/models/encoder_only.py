@@ -38,7 +38,6 @@ class EncoderOnly(nn.Module):
     otherwise."""
     reads: ClassVar[Collection[str]] = (
         "model.num_layers",
-        "model.embedding_norm",
         "model.num_token_types",
     )
 

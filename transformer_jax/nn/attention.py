@@ -25,7 +25,7 @@ from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
 from transformer_jax.nn.products import product_dtype
 from transformer_jax.nn.sequences import Sequences
-from transformer_jax.nn.softmax import softmax
+from transformer_jax.nn.softmax import capped, softmax
 from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
@@ -74,9 +74,7 @@ def attention_logits(
     logits = head_products(query / math.sqrt(query.shape[-1]), key, dtype)
     if logit_bias is not None:
         logits += logit_bias
-    if logit_cap is not None:
-        logits = logit_cap * jnp.tanh(logits / logit_cap)
-    return logits
+    return capped(logits, logit_cap)
 
 
 class MultiHeadAttention(nn.Module):
@@ -96,7 +94,7 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        bias, output_bias = c.attention_bias == "all", c.attention_bias in ("output", "all")
+        bias, output_bias = (c.attention_bias in (part, "all") for part in ("qkv", "output"))
         model, shared = (c.d_model,), c.key_value_heads
         self.query = Linear(model, (c.num_heads, c.d_k), bias, c, c.kernel_std)
         self.key = Linear(model, (shared, c.d_k), bias, c, c.kernel_std)
@@ -105,7 +103,7 @@ class MultiHeadAttention(nn.Module):
         self.output = Linear((c.num_heads, c.d_v), model, output_bias, c, std)
         self.dropout = Dropout(c.attention_dropout_rate, c.dropout_bits)
         if c.qk_norm:
-            self.norm_query, self.norm_key = RMSNorm(), RMSNorm()
+            self.norm_query, self.norm_key = RMSNorm(c.norm_epsilon), RMSNorm(c.norm_epsilon)
         part = encoding_class(c).layer_part
         self.relation = part(c) if part else None
 
@@ -146,20 +144,26 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Array, "N T H K"], Float[Array, "N T G K"], Float[Array, "N T G V"]]:
         """Queries, keys and values of the same x."""
         query, key, value = self._mapped([self.query, self.key, self.value], x)
-        if self.config.qk_norm:
-            query, key = self.norm_query(query), self.norm_key(key)
-        return query, key, value
+        return self._scaled(query), self._normed(key), value
 
     def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H K"]:
         """What attends."""
-        return self.norm_query(self.query(x)) if self.config.qk_norm else self.query(x)
+        return self._scaled(self.query(x))
 
     def keys_values(
         self, x: Float[Array, "N S D"]
     ) -> tuple[Float[Array, "N S G K"], Float[Array, "N S G V"]]:
         """What is attended to."""
         key, value = self._mapped([self.key, self.value], x)
-        return self.norm_key(key) if self.config.qk_norm else key, value
+        return self._normed(key), value
+
+    def _scaled(self, query: Heads) -> Heads:
+        """Queries as they meet keys: with the norm and the scale that the config has for them."""
+        query = self.norm_query(query) if self.config.qk_norm else query
+        return query if self.config.attention_scale is None else query * self.config.query_scale
+
+    def _normed(self, key: Heads) -> Heads:
+        return self.norm_key(key) if self.config.qk_norm else key
 
     def _mapped(self, maps: Sequence[Linear], x: Float[Array, "N T D"]) -> list[Heads]:
         """x under several maps: one product on GPUs. On TPUs separate products write their results

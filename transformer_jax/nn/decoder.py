@@ -78,7 +78,12 @@ class Decoder(nn.Module):
 
     def setup(self) -> None:
         self.layers = [
-            DecoderLayer(self.config, self.attends_to_encoder, self.num_layers, name=f"layer_{i}")
+            DecoderLayer(
+                self.config.of_layer(i),
+                self.attends_to_encoder,
+                self.num_layers,
+                name=f"layer_{i}",
+            )
             for i in range(self.num_layers)
         ]
         self.final_norm = final_norm(self.config)

@@ -73,20 +73,29 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
     """x after all layers of a stack whose parameters are stacked.
 
     Args:
-      stack: a bound module; `layers` are its layers, equal but for their parameters.
+      stack: a bound module; `layers` are its layers, equal but for their parameters, and for those
+        of full attention (`full_attention_every`): then a turn of the loop is a group of layers.
       apply: (layer, x) -> x. Of the rng streams only "dropout" is there, with a key for each layer.
       x: what the first layer takes.
     """
     params: Any = stack.get_variable("params", STACKED)
-    layer = stack.layers[0].clone(parent=None, name=None)
+    depth, period = len(stack.layers), stack.config.full_attention_every or 1
+    layers = [layer.clone(parent=None, name=None) for layer in stack.layers[:period]]
     key = stack.make_rng("dropout") if stack.has_rng("dropout") else None
 
-    def step(x: jax.Array, numbered: tuple[jax.Array, Any]) -> tuple[jax.Array, None]:
-        index, params = numbered
-        rngs = None if key is None else {"dropout": jax.random.fold_in(key, index)}
-        return cast(jax.Array, nn.apply(apply, layer)({"params": params}, x, rngs=rngs)), None
+    def step(x: jax.Array, group: tuple[jax.Array, Any]) -> tuple[jax.Array, None]:
+        for i in range(len(group[0])):
+            index, params = jax.tree.map(lambda leaf: leaf[i], group)  # noqa: B023
+            rngs = None if key is None else {"dropout": jax.random.fold_in(key, index)}
+            x = cast(jax.Array, nn.apply(apply, layers[i])({"params": params}, x, rngs=rngs))
+        return x, None
 
-    return jax.lax.scan(step, x, (jnp.arange(len(stack.layers)), params))[0]
+    numbered, whole = (jnp.arange(depth), params), depth - depth % period
+    groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), numbered)
+    x, _ = jax.lax.scan(step, x, groups)
+    if whole < depth:
+        x, _ = step(x, jax.tree.map(lambda leaf: leaf[whole:], numbered))
+    return x
 
 
 def _alike(layers: Sequence[Any]) -> bool:

@@ -19,10 +19,11 @@ from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.products import einsum, product_dtype
+from transformer_jax.nn.softmax import capped
 
 
 class Unprojected(struct.PyTreeNode):
-    """The last features of a model, and what makes logits of them: x E^T + c.
+    """The last features of a model, and what makes logits of them: x E^T + c, perhaps capped.
 
     A loss that needs all logits of a token, but not at once, takes these (`tiled_losses`).
 
@@ -33,6 +34,7 @@ class Unprojected(struct.PyTreeNode):
       bias: c, where there is one.
       dtype: of the product.
       vocab_size: V.
+      cap: of the logits (`softmax.capped`), where there is one.
     """
 
     x: Float[Array, "*B D"]
@@ -40,6 +42,7 @@ class Unprojected(struct.PyTreeNode):
     bias: Float[Array, " R"] | None
     dtype: jnp.dtype = struct.field(pytree_node=False)
     vocab_size: int = struct.field(pytree_node=False)
+    cap: float | None = struct.field(pytree_node=False, default=None)
 
     def logits(self) -> Float[Array, "*B V"]:
         """One for each token of the vocabulary."""
@@ -50,7 +53,9 @@ class Unprojected(struct.PyTreeNode):
             else:
                 logits = einsum("nd,vd->nv", flat, self.table, self.dtype)
             logits = logits[:, : self.vocab_size].reshape(*self.x.shape[:-1], self.vocab_size)
-            return logits if self.bias is None else logits + self.bias[: self.vocab_size]
+            if self.bias is not None:
+                logits += self.bias[: self.vocab_size]
+            return capped(logits, self.cap)
 
 
 class Embedding(nn.Module):
@@ -83,13 +88,12 @@ class Embedding(nn.Module):
     def unprojected(
         self, x: Float[Array, "B T D"], bias: Float[Array, " R"] | None = None
     ) -> Unprojected:
-        """Features with this table, whose products they await."""
-        dtype = product_dtype(self.config.dtype)
-        return Unprojected(x, self.table, bias, dtype, self.vocab_size)
-
-    def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        """x E^T."""
-        return self.unprojected(x).logits()
+        """Features with this table, whose products they await; divided by sqrt(d_model) if so
+        configured."""
+        c = self.config
+        x = x * c.d_model**-0.5 if c.scale_logits else x
+        dtype = product_dtype(c.dtype)
+        return Unprojected(x, self.table, bias, dtype, self.vocab_size, c.final_logit_cap)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -128,7 +132,7 @@ class InputEmbedding(nn.Module):
             self.token_types = self.param("token_types", init, (c.num_token_types, c.d_model))
         if c.embedding_norm:
             self.norm = make_norm(c)
-        self.dropout = Dropout(c.dropout_rate, c.dropout_bits)
+        self.dropout = Dropout(c.embedding_dropout, c.dropout_bits)
 
     def __call__(
         self,

@@ -47,7 +47,7 @@ class Encoder(nn.Module):
 
     def setup(self) -> None:
         self.layers = [
-            EncoderLayer(self.config, self.num_layers, name=f"layer_{i}")
+            EncoderLayer(self.config.of_layer(i), self.num_layers, name=f"layer_{i}")
             for i in range(self.num_layers)
         ]
         self.final_norm = final_norm(self.config)

@@ -1,8 +1,10 @@
 """Position-wise feed-forward networks (section 3.3)."""
 
+import functools
 from collections.abc import Callable
 
 import flax.linen as nn
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig
@@ -11,7 +13,15 @@ from transformer_jax.nn.linear import Linear
 from transformer_jax.registry import Registry
 
 ACTIVATIONS: Registry[Callable[[Array], Array]] = Registry(
-    "model.activation", {"relu": nn.relu, "gelu": nn.gelu, "silu": nn.silu}
+    "model.activation",
+    {
+        "relu": nn.relu,
+        "gelu": nn.gelu,
+        "silu": nn.silu,
+        "gelu_exact": functools.partial(nn.gelu, approximate=False),
+        "squared_relu": lambda x: jnp.square(nn.relu(x)),
+        "swish": nn.silu,
+    },
 )
 
 
@@ -31,11 +41,11 @@ class FeedForward(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        self.inner = Linear((c.d_model,), (c.d_ff,), True, c, c.kernel_std)
+        self.inner = Linear((c.d_model,), (c.d_ff,), c.feed_forward_bias, c, c.kernel_std)
         if c.gated_feed_forward:
-            self.gate = Linear((c.d_model,), (c.d_ff,), True, c, c.kernel_std)
+            self.gate = Linear((c.d_model,), (c.d_ff,), c.feed_forward_bias, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
-        self.outer = Linear((c.d_ff,), (c.d_model,), True, c, std)
+        self.outer = Linear((c.d_ff,), (c.d_model,), c.feed_forward_bias, c, std)
         self.activation = ACTIVATIONS.find(c.activation)
         self.dropout = Dropout(c.feed_forward_dropout_rate, c.dropout_bits)
 

@@ -61,7 +61,7 @@ PARAMETERS = [
     Parameter(r"(output|outer)/bias", "bias", ("model",)),
     Parameter(r"(transform|pooler)/kernel", "matrix", ("model", "features")),
     Parameter(r"(transform|pooler)/bias", "bias", ("model",)),
-    Parameter(r"prediction_head/bias", "bias", ("vocab",)),
+    Parameter(r"(prediction_head/bias|logits_bias)", "bias", ("vocab",)),
     Parameter(r"classifier/kernel", "head", ("model", "classes")),
     Parameter(r"classifier/bias", "bias", ("classes",)),
     Parameter(r"norm(_before|_after)?/scale", "scale", ("model",)),

@@ -1,4 +1,4 @@
-"""The softmax of attention (equation 1), with a mask.
+"""The softmax of attention (equation 1), with a mask, and a cap for logits.
 
 S keys.
 """
@@ -32,3 +32,8 @@ def _softmax_tangent(
 ) -> tuple[Array, Array]:
     weights, change = softmax(*primals), tangents[0]
     return weights, weights * (change - (weights * change).sum(-1, keepdims=True))
+
+
+def capped(logits: Float[Array, "*B S"], cap: float | None) -> Float[Array, "*B S"]:
+    """c tanh(x / c) of each logit x, which stays below c (Gemma 2, 2024); with None, x."""
+    return logits if cap is None else cap * jnp.tanh(logits / cap)

@@ -8,6 +8,7 @@ from transformer_jax.models import MODELS
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.registry import Registry
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks import TASKS
@@ -20,6 +21,7 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     METRICS,
     MODELS,
     POSITIONS,
+    SCALINGS,
     ACTIVATIONS,
     NORMS,
     TOKENIZERS,

@@ -54,8 +54,12 @@ _FINE_TUNING_DEFAULTS: dict[str, Any] = {
 
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
-_TIES, _SMOOTHING, _SCORED = "model.tie_embeddings", "train.label_smoothing", "eval.num_examples"
-_LENGTH, _TILES = "data.max_length", "train.loss_tiles"
+_SMOOTHING, _SCORED, _LENGTH = "train.label_smoothing", "eval.num_examples", "data.max_length"
+_LOGITS = (
+    *("model.tie_embeddings", "model.logits_bias", "model.scale_logits", "model.final_logit_cap"),
+    "train.loss_tiles",
+)
+"""What is read where tokens are predicted."""
 
 
 def _decode(task: type[Any]) -> list[str]:
@@ -64,7 +68,7 @@ def _decode(task: type[Any]) -> list[str]:
 
 _OF_PAIRS = (
     *("data.max_source_length", "data.max_target_length", "tokenizer.joint", "task.metric"),
-    *(_TIES, _TILES, _SMOOTHING, _SCORED, *_decode(Translation)),
+    *(*_LOGITS, _SMOOTHING, _SCORED, *_decode(Translation)),
 )
 
 TASKS: Registry[TaskKind] = Registry(
@@ -81,7 +85,7 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
-            reads=(_LENGTH, "data.packing", _TIES, _TILES, _SMOOTHING, *_decode(LanguageModeling)),
+            reads=(_LENGTH, "data.packing", *_LOGITS, _SMOOTHING, *_decode(LanguageModeling)),
         ),
         "masked_lm": TaskKind(
             MaskedLanguageModeling.build,
@@ -91,8 +95,7 @@ TASKS: Registry[TaskKind] = Registry(
             reads=(
                 _LENGTH,
                 "data.packing",
-                _TIES,
-                _TILES,
+                *_LOGITS,
                 "task.mask_rate",
                 "task.whole_words",
                 *_decode(MaskedLanguageModeling),

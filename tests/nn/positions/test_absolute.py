@@ -1,5 +1,6 @@
 """What is added to embeddings: literal sinusoids, trained vectors, nothing."""
 
+import dataclasses
 import math
 
 import jax.numpy as jnp
@@ -14,8 +15,8 @@ CONFIG = TransformerConfig(d_model=16, num_heads=4, max_length=9)
 PACKED = np.array([[0, 1, 2, 0, 1, 0]])
 
 
-def embed(name, x, positions, random_params):
-    encoding = POSITIONS[name](CONFIG)
+def embed(name, x, positions, random_params, **changes):
+    encoding = POSITIONS[name](dataclasses.replace(CONFIG, **changes))
     variables = random_params(encoding, x, positions, method="embed")
     return encoding.apply(variables, x, positions, method="embed"), variables
 
@@ -49,12 +50,29 @@ def test_sinusoids_are_added_at_each_tokens_own_position(random_params):
     np.testing.assert_allclose(y, x + waves[PACKED], atol=1e-6)
 
 
-def test_learned_positions_are_rows_of_a_table(random_params):
+@pytest.mark.parametrize("d_model", [1, 7, 16])
+def test_all_sines_may_stand_first(random_params, d_model):
+    """Junczys-Dowmunt et al. (2018); an odd width has one sine more than cosines."""
+    places = np.array([[0, 3, 100]])
+    x = np.random.default_rng(1).normal(size=(1, 3, d_model)).astype(np.float32)
+    sizes = {"d_model": d_model, "key_size": 1, "value_size": 1}
+    y, variables = embed("sinusoidal_halves", x, places, random_params, **sizes)
+    assert not variables
+    for t, i in np.ndindex(3, (d_model + 1) // 2):
+        angle = places[0, t] / 10_000 ** (2 * i / d_model)
+        assert y[0, t, i] - x[0, t, i] == pytest.approx(math.sin(angle), abs=2e-5)
+        if (d_model + 1) // 2 + i < d_model:
+            cosine = (0, t, (d_model + 1) // 2 + i)
+            assert y[cosine] - x[cosine] == pytest.approx(math.cos(angle), abs=2e-5)
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_learned_positions_are_rows_of_a_table(random_params, offset):
     x = np.random.default_rng(1).normal(size=(1, 6, 16)).astype(np.float32)
-    y, variables = embed("learned", x, PACKED, random_params)
+    y, variables = embed("learned", x, PACKED, random_params, position_offset=offset)
     table = variables["params"]["table"]
-    assert table.shape == (9, 16)
-    np.testing.assert_allclose(y, x + table[PACKED], atol=1e-6)
+    assert table.shape == (9 + offset, 16)
+    np.testing.assert_allclose(y, x + table[PACKED + offset], atol=1e-6)
 
 
 def test_none_adds_nothing(random_params):

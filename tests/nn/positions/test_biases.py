@@ -1,5 +1,8 @@
 """ALiBi's slopes and T5's buckets, as the papers' own programs give them."""
 
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 
@@ -38,18 +41,52 @@ def test_buckets_of_a_decoder():
     """32 buckets up to 128: sixteen of one distance each, then ever wider."""
     starts = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
     expected = np.searchsorted(starts, np.arange(300), side="right") - 1
-    np.testing.assert_array_equal(buckets(-np.arange(300), causal=True), expected)
+    found = buckets(299, causal=True)
+    np.testing.assert_array_equal(found[299::-1], expected)
     assert expected.max() == 31
-    np.testing.assert_array_equal(buckets(np.arange(300), causal=True), 0)
+    np.testing.assert_array_equal(found[299:], 0)
 
 
 def test_buckets_of_an_encoder():
     starts = [*range(9), 12, 16, 23, 32, 46, 64, 91]
     expected = np.searchsorted(starts, np.arange(300), side="right") - 1
     assert expected.max() == 15
-    np.testing.assert_array_equal(buckets(-np.arange(300), causal=False), expected)
+    found = buckets(299, causal=False)
+    np.testing.assert_array_equal(found[299::-1], expected)
     ahead = np.where(np.arange(300) > 0, expected + 16, 0)
-    np.testing.assert_array_equal(buckets(np.arange(300), causal=False), ahead)
+    np.testing.assert_array_equal(found[299:], ahead)
+
+
+def slow_bucket(distance, causal, num_buckets, max_distance):
+    """Raffel et al. (2020) in their own program's order, rounded to float32 after each step."""
+    ahead, side = 0, num_buckets
+    if not causal:
+        side //= 2
+        ahead = side if distance > 0 else 0
+    distance = max(-distance, 0) if causal else abs(distance)
+    exact = side // 2
+    if distance < exact:
+        return ahead + distance
+    growth = np.log(np.float32(distance) / np.float32(exact))
+    growth = growth / np.float32(math.log(max_distance / exact)) * np.float32(side - exact)
+    return ahead + min(exact + int(growth), side - 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance"), [(32, 128), (32, 800), (4, 16), (33, 40), (100, 128)]
+)
+def test_buckets_of_other_numbers(random_params, causal, num_buckets, max_distance):
+    """With 800, a distance of 80 lies where two buckets meet; an odd number has one unused."""
+    distance = np.arange(-2000, 2001)
+    expected = [slow_bucket(int(d), causal, num_buckets, max_distance) for d in distance]
+    np.testing.assert_array_equal(buckets(2000, causal, num_buckets, max_distance), expected)
+    config = dataclasses.replace(CONFIG, num_buckets=num_buckets, max_distance=max_distance)
+    encoding = T5Buckets(config, causal)
+    variables = random_params(encoding, DISTANCE, method="bias")
+    found = encoding.apply(variables, distance[None, None], method="bias")
+    table = variables["params"]["bucket_biases"]
+    np.testing.assert_array_equal(found[0, :, 0], table[expected].T)
 
 
 @pytest.mark.parametrize("causal", [False, True])

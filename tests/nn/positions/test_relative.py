@@ -69,9 +69,14 @@ def of_heads(params):
     )
 
 
-def test_shaws_keys_and_values(random_params):
+EACH_SCALE = pytest.mark.parametrize("scale", [None, 0.3])
+"""None: 1 / sqrt(d_k)."""
+
+
+@EACH_SCALE
+def test_shaws_keys_and_values(random_params, scale):
     """Shaw et al. (2018), equations 3 and 4, w_clip(j - i, k) for query i and key j."""
-    module = Layer(attention("relative").config)
+    module = Layer(attention("relative", attention_scale=scale).config)
     variables = random_params(module, X)
     params = variables["params"]
     tables = params["relation"]
@@ -83,7 +88,8 @@ def test_shaws_keys_and_values(random_params):
         return max(-CLIP, min(CLIP, int(POSITIONS[b, s] - POSITIONS[b, t]))) + CLIP
 
     def logit(b, h, t, s):
-        return q(b, h, t) @ (k(b, h, s) + tables["keys"][row(b, t, s)]) / math.sqrt(K)
+        product = q(b, h, t) @ (k(b, h, s) + tables["keys"][row(b, t, s)])
+        return product * (scale or 1 / math.sqrt(K))
 
     def value(b, h, t, s):
         return v(b, h, s) + tables["values"][row(b, t, s)]
@@ -94,10 +100,11 @@ def test_shaws_keys_and_values(random_params):
 
 @pytest.mark.parametrize("positions", ["deberta", "deberta_hf"])
 @pytest.mark.parametrize("clip", [CLIP, 50])
-def test_debertas_three_terms(random_params, clip, positions):
+@EACH_SCALE
+def test_debertas_three_terms(random_params, clip, positions, scale):
     """He et al. (2021), equations 2 to 4; 50 is more than there are tokens. Hugging Face takes the
     distance from query to key in the third term too."""
-    config = attention(positions).config
+    config = attention(positions, attention_scale=scale).config
     module = Layer(TransformerConfig(**{**vars(config), "max_distance": clip}))
     variables = random_params(module, X)
     params = variables["params"]
@@ -118,7 +125,8 @@ def test_debertas_three_terms(random_params, clip, positions):
         content = q(b, h, t) @ k(b, h, s)
         content_to_position = q(b, h, t) @ key_of_distance
         position_to_content = k(b, h, s) @ query_of_distance
-        return (content + content_to_position + position_to_content) / math.sqrt(3 * K)
+        terms = content + content_to_position + position_to_content
+        return terms / math.sqrt(3) * (scale or 1 / math.sqrt(K))
 
     expected = slow(params, logit, lambda b, h, t, s: v(b, h, s))
     np.testing.assert_allclose(module.apply(variables, X), expected, rtol=1e-4, atol=1e-4)

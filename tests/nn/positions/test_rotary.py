@@ -1,50 +1,98 @@
 """Turned queries and keys, as complex numbers."""
 
-import jax
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.rotary import RotaryPositions, rotated
+from transformer_jax.nn.positions.rotary import RotaryPositions, frequencies, rotated
 
 PLACES = np.array([[0, 1, 2, 7], [3, 0, 1, 100]])
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("size", [2, 8])
-def test_pairs_are_complex_numbers_times_a_turn(size):
+def turned(x, places=PLACES, **options):
+    """Queries x as the encoding rotates them; the keys too."""
+    encoding = RotaryPositions(TransformerConfig(key_size=x.shape[-1], **options))
+    query, key = encoding.apply({}, jnp.asarray(x), x[:, :, :1], places, method="rotate")
+    np.testing.assert_array_equal(key, query[:, :, :1])
+    return np.asarray(query)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "halves"])
+@pytest.mark.parametrize(
+    ("size", "fraction", "rotated_size", "theta"),
+    [(2, 1.0, 2, 10_000.0), (8, 1.0, 8, 500.0), (10, 0.4, 4, 1e6), (7, 0.8, 5, 10_000.0)],
+)
+def test_pairs_are_complex_numbers_times_a_turn(layout, size, fraction, rotated_size, theta):
+    """Of 5 elements, the last has no partner."""
     x = RNG.normal(size=(2, 4, 3, size)).astype(np.float32)
-    frequencies = np.array([10_000 ** (-2 * i / size) for i in range(size // 2)])
-    turns = np.exp(1j * PLACES[:, :, None, None] * frequencies)
-    expected = (x[..., ::2] + 1j * x[..., 1::2]) * turns
-    found = np.asarray(rotated(x, PLACES))
-    np.testing.assert_allclose(found[..., ::2] + 1j * found[..., 1::2], expected, atol=1e-4)
+    options = {"rope_layout": layout, "rope_fraction": fraction, "rope_theta": theta}
+    found, pairs = turned(x, **options), rotated_size // 2
+    for b, t, h, i in np.ndindex(2, 4, 3, pairs):
+        one, other = (2 * i, 2 * i + 1) if layout == "pairs" else (i, i + pairs)
+        turn = np.exp(1j * PLACES[b, t] * theta ** (-2 * i / rotated_size))
+        expected = (x[b, t, h, one] + 1j * x[b, t, h, other]) * turn
+        assert abs(found[b, t, h, one] + 1j * found[b, t, h, other] - expected) < 1e-4
+    np.testing.assert_array_equal(found[..., 2 * pairs :], x[..., 2 * pairs :])
+
+
+def llama3(frequency, factor, low, high, length):
+    """The published program's cases, one frequency at a time."""
+    wavelength = 2 * math.pi / frequency
+    if wavelength < length / high:
+        return frequency
+    if wavelength > length / low:
+        return frequency / factor
+    smooth = (length / wavelength - low) / (high - low)
+    return (1 - smooth) * frequency / factor + smooth * frequency
+
+
+@pytest.mark.parametrize("scaling", ["none", "linear", "llama3"])
+def test_scaled_frequencies(scaling):
+    options = {"factor": 32.0, "low_factor": 1.5, "high_factor": 5.0, "original_length": 512}
+    config = TransformerConfig(
+        rope_scaling=scaling,
+        rope_theta=500_000.0,
+        **{f"rope_{name}": value for name, value in options.items()},
+    )
+    plain = [500_000.0 ** (-2 * i / 64) for i in range(32)]
+    expected = {
+        "none": plain,
+        "linear": [each / 32 for each in plain],
+        "llama3": [llama3(each, *options.values()) for each in plain],
+    }[scaling]
+    np.testing.assert_allclose(frequencies(config, 64), expected, rtol=2e-6)
+    kinds = {each / one for each, one in zip(expected, plain, strict=True)}
+    assert len(kinds) > 4 if scaling == "llama3" else len({round(k, 9) for k in kinds}) == 1
+
+
+def test_the_low_factor_is_the_lower_one():
+    config = TransformerConfig(rope_scaling="llama3", rope_low_factor=4.0)
+    with pytest.raises(ValueError, match="rope_low_factor 4 is not below rope_high_factor 4"):
+        frequencies(config, 64)
+
+
+def test_a_linear_scaling_divides_positions():
+    x = RNG.normal(size=(2, 4, 3, 8)).astype(np.float32)
+    found = turned(x, 4 * PLACES, rope_scaling="linear", rope_factor=4.0)
+    np.testing.assert_allclose(found, turned(x), atol=1e-5)
 
 
 def test_products_tell_distances_alone():
     query, key = RNG.normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
+    speeds = frequencies(TransformerConfig(), 8)
 
     def product(query_place, key_place):
         places = np.array([[query_place]]), np.array([[key_place]])
-        return float((rotated(query, places[0]) * rotated(key, places[1])).sum())
+        turned = rotated(query, places[0], speeds), rotated(key, places[1], speeds)
+        return float((turned[0] * turned[1]).sum())
 
     assert product(5, 2) == pytest.approx(product(25, 22), abs=1e-4)
     assert abs(product(5, 2) - product(5, 3)) > 1e-2
 
 
-def test_an_odd_last_element_stays():
-    x = RNG.normal(size=(2, 4, 3, 5)).astype(np.float32)
-    found = rotated(x, PLACES)
-    np.testing.assert_array_equal(found[..., 4], x[..., 4])
-    assert found.shape == x.shape
-
-
-def test_queries_and_keys_are_rotated_and_nothing_is_added():
-    encoding = RotaryPositions(TransformerConfig())
-    query = jnp.array(RNG.normal(size=(2, 4, 4, 6)), jnp.float32)
-    key = jnp.array(RNG.normal(size=(2, 4, 2, 6)), jnp.float32)
-    found = encoding.apply({}, query, key, PLACES, method="rotate")
-    expected = rotated(query, PLACES), rotated(key, PLACES)
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert encoding.bias(np.zeros((2, 4, 4), int)) is None
+def test_nothing_is_added():
+    assert RotaryPositions(TransformerConfig()).bias(np.zeros((2, 4, 4), int)) is None

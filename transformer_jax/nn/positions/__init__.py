@@ -6,7 +6,11 @@ distances alone, `relative` what depends on distances and content.
 """
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.absolute import LearnedPositions, SinusoidalPositions
+from transformer_jax.nn.positions.absolute import (
+    LearnedPositions,
+    SinusoidalHalves,
+    SinusoidalPositions,
+)
 from transformer_jax.nn.positions.base import PositionEncoding
 from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets
 from transformer_jax.nn.positions.relative import (
@@ -22,6 +26,7 @@ POSITIONS: Registry[type[PositionEncoding]] = Registry(
     {
         "none": PositionEncoding,
         "sinusoidal": SinusoidalPositions,
+        "sinusoidal_halves": SinusoidalHalves,
         "learned": LearnedPositions,
         "relative": RelativePositions,
         "t5": T5Buckets,

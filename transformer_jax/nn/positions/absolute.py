@@ -17,32 +17,51 @@ class SinusoidalPositions(PositionEncoding):
         return x + sinusoids(positions, self.config.d_model)
 
 
+class SinusoidalHalves(PositionEncoding):
+    """The same sines and cosines, all sines first (Marian, Junczys-Dowmunt et al. 2018)."""
+
+    def embed(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
+    ) -> Float[Array, "B T D"]:
+        d_model = self.config.d_model
+        angles = sinusoid_angles(positions, d_model)
+        waves = jnp.sin(angles), jnp.cos(angles)[..., : d_model // 2]
+        return x + jnp.concatenate(waves, axis=-1)
+
+
 class LearnedPositions(PositionEncoding):
     """A trained vector for each position up to `max_length` (section 3.5, table 3 row E).
 
     Positions beyond, as padding may have, take the last vector: see `positions.check_reach`.
     """
 
-    reads = ("model.max_length",)
+    reads = ("model.max_length", "model.position_offset")
 
     @classmethod
     def reach(cls, config: TransformerConfig) -> float:
-        """The rows of the table."""
+        """The rows of the table that stand for positions."""
         return float(config.max_length)
 
     def setup(self) -> None:
-        shape = (self.config.max_length, self.config.d_model)
-        self.table = self.param("table", nn.initializers.normal(self.config.embedding_std), shape)
+        c = self.config
+        shape = (c.position_offset + c.max_length, c.d_model)
+        self.table = self.param("table", nn.initializers.normal(c.embedding_std), shape)
 
     def embed(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
     ) -> Float[Array, "B T D"]:
-        return x + jnp.take(self.table, positions, axis=0, mode="clip")
+        rows = self.config.position_offset + positions
+        return x + jnp.take(self.table, rows, axis=0, mode="clip")
 
 
 def sinusoids(positions: Int[Array, "*B"], d_model: int) -> Float[Array, "*B D"]:
     """PE(p, 2i) = sin(p / 10000^(2i / D)), PE(p, 2i + 1) = cos(the same)."""
-    pair = jnp.arange(0, d_model, 2)
-    angles = positions[..., None] * 10_000.0 ** (-pair / d_model)
+    angles = sinusoid_angles(positions, d_model)
     waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [..., D / 2, 2]
     return waves.reshape(*positions.shape, -1)[..., :d_model]
+
+
+def sinusoid_angles(positions: Int[Array, "*B"], d_model: int) -> Float[Array, "*B P"]:
+    """p / 10000^(2i / D) of each pair i of a sine and a cosine."""
+    pair = jnp.arange(0, d_model, 2)
+    return positions[..., None] * 10_000.0 ** (-pair / d_model)

@@ -7,6 +7,7 @@ import math
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.positions.base import PositionEncoding
@@ -32,44 +33,49 @@ def slopes(num_heads: int) -> list[float]:
 
 
 class T5Buckets(PositionEncoding):
-    """T5's biases (Raffel et al. 2020): a learned one for each head and each of 32 buckets of
-    distances, shared by the layers of a stack.
+    """T5's biases (Raffel et al. 2020): a learned one for each head and each of `num_buckets`
+    buckets of distances, shared by the layers of a stack.
 
-    Distances from `max_distance` on, 128 in T5, share the last bucket. Logits keep the scale
-    1 / sqrt(d_k), which T5 leaves to its initial values.
+    Distances from `max_distance` on, 128 in T5, share the last bucket. T5's logits have an
+    `attention_scale` of 1.
     """
 
-    reads = ("model.max_distance",)
-    num_buckets = 32
+    reads = ("model.max_distance", "model.num_buckets")
 
     def setup(self) -> None:
-        shape = (self.num_buckets, self.config.num_heads)
-        init = nn.initializers.normal(self.config.embedding_std)
-        self.bucket_biases = self.param("bucket_biases", init, shape)
-        self.max_distance = self.config.max_distance or 128
-        least = self.num_buckets // (2 if self.causal else 4) + 1
+        c = self.config
+        init = nn.initializers.normal(c.embedding_std)
+        self.bucket_biases = self.param("bucket_biases", init, (c.num_buckets, c.num_heads))
+        self.max_distance = c.max_distance or 128
+        least = c.num_buckets // (2 if self.causal else 4) + 1
         if self.max_distance < least:
             raise ValueError(
                 f"max_distance is {self.max_distance}; positions 't5' need at least {least}"
             )
 
     def bias(self, distance: Int[Array, "B T S"]) -> Float[Array, "B H T S"]:
-        index = buckets(distance, self.causal, self.num_buckets, self.max_distance)
-        return jnp.moveaxis(jnp.take(self.bucket_biases, index, axis=0), -1, 1)
+        reach = self.max_distance
+        index = buckets(reach, self.causal, self.config.num_buckets, reach)
+        of_distance = jnp.take(self.bucket_biases, index, axis=0)  # [2 reach + 1, H]
+        rows = jnp.clip(distance, -reach, reach) + reach
+        return jnp.moveaxis(jnp.take(of_distance, rows, axis=0), -1, 1)
 
 
 def buckets(
-    distance: Int[Array, "*shape"], causal: bool, num_buckets: int = 32, max_distance: int = 128
-) -> Int[Array, "*shape"]:
-    """The bucket of each distance.
+    reach: int, causal: bool, num_buckets: int = 32, max_distance: int = 128
+) -> Int[Array | np.ndarray, " R"]:
+    """The bucket of each distance from -reach to reach, by NumPy: with the logarithm of a
+    device one may fall into the bucket before.
 
     Unless `causal`, the second half of the buckets is for keys after the query. Half of the buckets
     of a direction hold one distance each; the other half grow geometrically up to `max_distance`.
     """
+    distance = np.arange(-reach, reach + 1)
     side = num_buckets if causal else num_buckets // 2
-    ahead = jnp.where(distance > 0, num_buckets - side, 0)
-    distance = jnp.maximum(-distance, 0) if causal else jnp.abs(distance)
+    ahead = 0 if causal else np.where(distance > 0, side, 0)
+    distance = np.maximum(-distance, 0) if causal else np.abs(distance)
     exact = side // 2
-    growth = jnp.log(jnp.maximum(distance, exact) / exact) / math.log(max_distance / exact)
-    far = exact + (growth * (side - exact)).astype(jnp.int32)
-    return ahead + jnp.where(distance < exact, distance, jnp.minimum(far, side - 1))
+    ratio = np.maximum(distance, exact).astype(np.float32) / np.float32(exact)
+    growth = np.log(ratio) / np.float32(math.log(max_distance / exact))
+    far = exact + (growth * np.float32(side - exact)).astype(int)
+    return ahead + np.where(distance < exact, distance, np.minimum(far, side - 1))

@@ -125,8 +125,9 @@ class DisentangledPositions(PositionEncoding):
             jnp.clip(distance, -reach, reach - 1) + reach for distance in (of_query, of_key)
         )
         dtype, scale = product_dtype(self.config.dtype), math.sqrt(query.shape[-1])
+        of_distance = self.config.query_scale / (math.sqrt(3) * scale)
         to_distance = _products(query / scale, distance_key, dtype)
-        from_distance = _products_of_keys(key, distance_query / (math.sqrt(3) * scale), dtype)
+        from_distance = _products_of_keys(key, distance_query * of_distance, dtype)
         return spread(to_distance, rows) + jnp.swapaxes(
             spread(from_distance, jnp.swapaxes(key_rows, 1, 2)), 2, 3
         )
