@@ -34,7 +34,7 @@ class ParallelStack(Decoder):
 
     def setup(self):
         layers = range(self.num_layers)
-        self.layers = [ParallelLayer(self.config, name=f"layer_{i}") for i in layers]
+        self.layers = [ParallelLayer(self.config.of_layer(i), name=f"layer_{i}") for i in layers]
         self.final_norm = final_norm(self.config)
 
 
@@ -43,6 +43,7 @@ class ParallelDecoder(DecoderOnly):
     """GPT, as `DecoderOnly`, from which it has `prefill` and `decode_step`."""
 
     defaults = {**DecoderOnly.defaults, "model.norm": "rms"}
+    reads = ("model.num_layers",)  # and not "model.logits_bias": that is refused
 
     def setup(self):
         c = self.config
