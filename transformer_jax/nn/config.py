@@ -85,6 +85,8 @@ class TransformerConfig:
         computed in float32, parameters and optimizer are float32.
       source_vocab_size, target_vocab_size: tokens of the vocabularies, which the tokenizers tell.
       vocab_size: likewise, where there is one.
+      separator_id: the token that ends the first text of a pair, by which token types are counted;
+        -1: there is none.
 
     Raises:
       ValueError: a value out of range, an unknown choice, heads that do not divide d_model where
@@ -130,6 +132,7 @@ class TransformerConfig:
     source_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
+    separator_id: int = dataclasses.field(default=-1, metadata=GIVEN)
 
     def __post_init__(self) -> None:
         check_fields(self)

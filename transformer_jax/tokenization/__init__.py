@@ -15,20 +15,17 @@ from transformer_jax.tokenization.sides import (
     load_tokenizers,
     train_tokenizers,
 )
-from transformer_jax.tokenization.specials import BOS, EOS, MASK, NUM_SPECIALS, PAD, UNK
+from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
 from transformer_jax.tokenization.tokenizer import Tokenizer
 
 __all__ = [
-    "BOS",
-    "EOS",
-    "MASK",
-    "NUM_SPECIALS",
-    "PAD",
+    "OWN",
     "TOKENIZERS",
-    "UNK",
+    "Frame",
     "HuggingFaceTokenizer",
     "Labels",
     "SentencePieceTokenizer",
+    "SpecialTokens",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerKind",

@@ -15,9 +15,8 @@ class TokenizerKind:
     """An entry of the registry: how a vocabulary is learned, stored and loaded.
 
     Attributes:
-      train: (config, texts, name) -> the content of the file to store. The ids of the vocabulary
-        begin with those of `specials`. Raises UserError, with `name` in it, where the texts do not
-        fit the config.
+      train: (config, texts, name) -> the content of the file to store. Raises UserError, with
+        `name` in it, where the texts do not fit the config.
       load: that content -> the tokenizer. Raises ValueError where it is damaged. It must execute
         nothing that the content says, as a workdir may come from anywhere.
       suffix: ends the file's name, as ".model". Kinds that share a suffix share `load`.

@@ -20,6 +20,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular, remove
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.labels import Labels
+from transformer_jax.tokenization.specials import OWN, SpecialTokens
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.training import train_model
 
@@ -56,6 +57,10 @@ class Tokenizers:
         found = self.sides[side]
         assert not isinstance(found, Labels), f"side {side} holds labels"
         return found
+
+    def specials(self, side: str) -> SpecialTokens:
+        """The special tokens of a side of text; our own where no text is read."""
+        return self.text(side).specials if side in self.sides else OWN
 
     def labels(self, side: str) -> Labels:
         """The labels of a side that has labels."""
