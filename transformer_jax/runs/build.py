@@ -31,6 +31,7 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import (
     Tokenizers,
+    assumed_vocab_size,
     copy_tokenizers,
     load_tokenizers,
     train_tokenizers,
@@ -132,9 +133,11 @@ def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
 
 
 def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
-    """The same before any text is read: what the config asks for, and two labels."""
+    """The same before any text is read: what the config asks for, or the files of `tokenizer.path`
+    hold, and two labels."""
     kind = task_kind(settings)
-    return dict.fromkeys(kind.texts, settings.tokenizer.vocab_size) | dict.fromkeys(kind.labels, 2)
+    sizes = {side: assumed_vocab_size(settings.tokenizer, side) for side in kind.texts}
+    return sizes | dict.fromkeys(kind.labels, 2)
 
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:

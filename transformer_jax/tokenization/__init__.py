@@ -8,11 +8,14 @@ from transformer_jax.tokenization.config import TokenizerConfig, TokenizerKind
 from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
 from transformer_jax.tokenization.kinds import TOKENIZERS
 from transformer_jax.tokenization.labels import Labels
+from transformer_jax.tokenization.published import PublishedTokenizer, from_files
 from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.sides import (
     Tokenizers,
+    assumed_vocab_size,
     copy_tokenizers,
     load_tokenizers,
+    store_tokenizers,
     train_tokenizers,
 )
 from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
@@ -24,13 +27,17 @@ __all__ = [
     "Frame",
     "HuggingFaceTokenizer",
     "Labels",
+    "PublishedTokenizer",
     "SentencePieceTokenizer",
     "SpecialTokens",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerKind",
     "Tokenizers",
+    "assumed_vocab_size",
     "copy_tokenizers",
+    "from_files",
     "load_tokenizers",
+    "store_tokenizers",
     "train_tokenizers",
 ]

@@ -22,7 +22,8 @@ BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 CONTINUED = "##"
 """How a piece of kind "wordpiece" begins that begins no word."""
 
-_WHITE_BYTES = tuple("ĠĊĉčċČ")  # space, \n, \t, \r, \v, \f
+WHITE_BYTES = tuple("ĠĊĉčċČ")
+"""How pieces of kind "byte_bpe" write space, \\n, \\t, \\r, \\v and \\f."""
 
 
 class HuggingFaceTokenizer:
@@ -49,7 +50,7 @@ class HuggingFaceTokenizer:
             self._begins = [not piece.startswith(CONTINUED) for piece in self._pieces]
         else:
             self.specials, self._separator = specials.OWN, " "
-            self._begins = [piece.startswith(_WHITE_BYTES) for piece in self._pieces]
+            self._begins = [piece.startswith(WHITE_BYTES) for piece in self._pieces]
 
     def __reduce__(self) -> tuple[type["HuggingFaceTokenizer"], tuple[bytes]]:
         return HuggingFaceTokenizer, (self._model,)

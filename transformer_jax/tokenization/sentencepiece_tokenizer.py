@@ -29,13 +29,7 @@ class SentencePieceTokenizer:
         Raises:
           ValueError: it is none, or not one that was trained here.
         """
-        if not model:  # sentencepiece would load it, with a vocabulary of 0
-            raise ValueError("the tokenizer model is empty")
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise ValueError("this is no sentencepiece model") from error
-        p = self._processor
+        p = self._processor = load_sentencepiece(model)
         if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
         try:
@@ -111,6 +105,16 @@ class SentencePieceTokenizer:
             piece.startswith("▁") or piece[:1].isspace()
             for piece in self.pieces(range(self.vocab_size))
         ]
+
+
+def load_sentencepiece(content: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Raises ValueError where the content is no model."""
+    if not content:  # sentencepiece would load it, with a vocabulary of 0
+        raise ValueError("the tokenizer model is empty")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise ValueError("this is no sentencepiece model") from error
 
 
 class _Words(dict[str, tuple[int, ...]]):
