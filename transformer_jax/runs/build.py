@@ -31,8 +31,8 @@ from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import (
     Tokenizers,
-    assumed_vocab_size,
     copy_tokenizers,
+    expected_sizes,
     load_tokenizers,
     train_tokenizers,
 )
@@ -133,11 +133,9 @@ def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
 
 
 def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
-    """The same before any text is read: what the config asks for, or the files of `tokenizer.path`
-    hold, and two labels."""
+    """The same before any text is read: what the config asks for or names, and two labels."""
     kind = task_kind(settings)
-    sizes = {side: assumed_vocab_size(settings.tokenizer, side) for side in kind.texts}
-    return sizes | dict.fromkeys(kind.labels, 2)
+    return expected_sizes(settings.tokenizer, kind.texts) | dict.fromkeys(kind.labels, 2)
 
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:

@@ -12,8 +12,8 @@ from transformer_jax.tokenization.published import PublishedTokenizer, from_file
 from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.sides import (
     Tokenizers,
-    assumed_vocab_size,
     copy_tokenizers,
+    expected_sizes,
     load_tokenizers,
     store_tokenizers,
     train_tokenizers,
@@ -34,8 +34,8 @@ __all__ = [
     "TokenizerConfig",
     "TokenizerKind",
     "Tokenizers",
-    "assumed_vocab_size",
     "copy_tokenizers",
+    "expected_sizes",
     "from_files",
     "load_tokenizers",
     "store_tokenizers",

@@ -119,17 +119,17 @@ def store_tokenizers(
     return load_tokenizers(directory)
 
 
-def assumed_vocab_size(config: TokenizerConfig, side: str) -> int:
-    """Ids of a side's vocabulary, as far as that is known before any text is read: what is asked
-    for, or what the files hold.
+def expected_sizes(config: TokenizerConfig, sides: Iterable[str]) -> dict[str, int]:
+    """Ids of each side's vocabulary, as far as that is known before any text is read: those that
+    are asked for, or that the files have.
 
     Raises:
       UserError: there are no such files, or they are damaged.
     """
     kind = TOKENIZERS[config.kind]
-    return (
-        kind.load(kind.take(str(config.path), side)).vocab_size if kind.take else config.vocab_size
-    )
+    if not kind.take:
+        return dict.fromkeys(sides, config.vocab_size)
+    return {side: kind.load(kind.take(str(config.path), side)).vocab_size for side in sides}
 
 
 def load_tokenizers(directory: str | Path) -> Tokenizers:

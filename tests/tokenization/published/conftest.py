@@ -13,6 +13,7 @@ from transformer_jax.tokenization import PublishedTokenizer, from_files
 TEXTS = ["the old man sees a dog .", "a young woman walks home .", "men and women walk ."] * 20
 IDS = {"t5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}}
 IDS["llama"] = {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": -1, "byte_fallback": True}
+IDS["llama"] |= {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
 BERT = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 BERT += ["the", "old", "dog", "walk", "##s", "man", "a", "É", "e"]
 

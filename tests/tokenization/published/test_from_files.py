@@ -48,10 +48,7 @@ def told(path, **given):
 
 
 def test_what_cannot_be_taken_is_told_in_one_line(copy_of, folder_of, tmp_path):
-    assert (
-        told(tmp_path / "none")
-        == f"tokenizer.path {tmp_path}/none: there is no such file or folder"
-    )
+    assert told(tmp_path / "none").endswith("/none: there is no such file or folder")
     assert "no tokenizer is there; it may be tokenizer.json, a sentencepiece .m" in told(tmp_path)
     assert "has 15 tokens, and the model's table 9" in told(folder_of("bert"), rows=9)
     assert "a special token has id 99; there are 15" in told(folder_of("bert"), ids={"pad": 99})
