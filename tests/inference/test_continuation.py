@@ -164,6 +164,18 @@ def test_of_equal_tokens_the_first_is_the_likeliest(model, params):
         assert output.tokens == [EOS]  # the first that may be drawn
 
 
+def test_the_end_of_a_text_may_fill_rows_too(model, params, draw):
+    """As in GPT-2's vocabulary. Outputs end at different lengths, and each keeps its end."""
+    fills = dataclasses.replace(OWN, pad=EOS, unused=(PAD,))
+    outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS * 4)]
+    for _ in Continuation(model, CONTEXT, fills).draw(params, outputs, SAMPLED):
+        pass
+    assert outputs == draw(PROMPTS * 4, SAMPLED)
+    ended = [output for output in outputs if output.tokens[-1] == EOS]
+    assert len({len(output.tokens) for output in ended}) > 1
+    assert all(len(output.tokens) == len(output.log_probs) for output in outputs)
+
+
 def test_a_search_that_cannot_pause_is_refused(draw):
     for decode in (DecodeConfig(), DecodeConfig(search="beam", beam_size=1)):
         with pytest.raises(UserError, match="decode: language models draw their outputs: set deco"):

@@ -86,7 +86,9 @@ class MaskedLanguageModeling:
             raise ValueError(f"data.max_length is {length}; a row has [CLS], a token and [SEP]")
         model = parts.make_model(EncoderOnly, reach=length, vocab_size=vocab_size)
         if parts.tokenizers.sides and specials.mask is None:
-            raise ValueError("task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file")
+            raise ValueError(
+                "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file"
+            )
         return cls(
             model=model,
             tokenizers=parts.tokenizers,
