@@ -15,7 +15,6 @@ import time
 import transformer_jax as tj
 from transformer_jax.inference.continuation import Continuation, Output
 from transformer_jax.runs.config import read_settings
-from transformer_jax.tokenization import EOS
 
 
 def main() -> int:
@@ -29,11 +28,13 @@ def main() -> int:
     decode = dataclasses.replace(decode, temperature=1.0, max_extra_length=args.tokens)
     context = run.task.max_length
     text = "What is it that they say? " * context
-    tokens = run.tokenizer["text"].encode(text)
-    prompts = [[EOS, *tokens[: 1 + i * context // args.prompts]] for i in range(args.prompts)]
+    tokenizer = run.tokenizer["text"]
+    tokens, specials = tokenizer.encode(text), tokenizer.specials
+    lengths = [1 + i * context // args.prompts for i in range(args.prompts)]
+    prompts = [[specials.first, *tokens[:length]] for length in lengths]
     seconds, drawn = {}, {}
     for name, use_cache in (("cached", True), ("uncached", False)):
-        engine = Continuation(run.model, context, use_cache)
+        engine = Continuation(run.model, context, specials, use_cache)
         for _ in range(2):  # the first run compiles
             start = time.perf_counter()
             outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]

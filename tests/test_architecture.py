@@ -183,3 +183,9 @@ def test_no_drawer_for_odds_and_ends():
 
 def test_every_module_says_what_it_is_for():
     assert [module for module, tree in TREES.items() if not ast.get_docstring(tree)] == []
+
+
+def test_no_room_but_the_tokenizers_knows_the_id_of_a_special_token():
+    own = f"{PACKAGE}.tokenization.specials"
+    found = {m for m in TREES if any(name.startswith(own) for name in imports(m))}
+    assert found and {home(module) for module in found} == {"tokenization"}

@@ -12,7 +12,7 @@ from functools import partial
 import jax.numpy as jnp
 
 from transformer_jax.decoding import Sampler
-from transformer_jax.inference.config import SEARCHES, TOKEN_IDS
+from transformer_jax.inference.config import SEARCHES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,15 +27,15 @@ class MinP(Sampler):
         return jnp.where(logits < least, -jnp.inf, logits)
 
 
-def min_p(least, decode):
-    """The search for the settings of the section `decode`."""
+def min_p(least, decode, ids):
+    """The search for the settings of the section `decode` and the vocabulary's special tokens."""
     return MinP(
         temperature=decode.temperature or 1.0,
         top_k=decode.top_k,
         top_p=decode.top_p,
         repetition_penalty=decode.repetition_penalty,
         min_p=least,
-        **TOKEN_IDS,
+        **ids,
     )
 
 

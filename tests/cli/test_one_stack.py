@@ -197,7 +197,7 @@ def test_words_are_tagged(shell, text, tmp_path):
         (
             "bert_small",
             {"data.name": "text", "tokenizer.kind": "char"},
-            "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece",
+            "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file",
         ),
         ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),
         ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for DecoderOnly"),

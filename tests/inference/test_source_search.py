@@ -13,7 +13,7 @@ from transformer_jax.inference.config import SEARCHES, DecodeConfig
 from transformer_jax.inference.source_search import Request
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.tokenization import BOS, EOS, PAD
+from transformer_jax.tokenization.specials import BOS, EOS, PAD
 
 SOURCES = [[7, 8, 9, EOS], [5, EOS]]
 REQUESTS = [Request(source) for source in SOURCES]
@@ -39,7 +39,9 @@ def test_outputs_are_as_long_as_their_own_sources_allow(task_of, random_params):
 
     arrays = {
         "source": np.array([[7, 8, 9, EOS], [5, EOS, PAD, PAD]]),
+        "source_lengths": np.array([4, 2]),
         "prompt": np.full((2, 1), BOS),
+        "prompt_lengths": np.array([1, 1]),
         "limits": np.array([6, 2]),
         "numbers": np.arange(2),
     }
@@ -87,7 +89,7 @@ def test_a_search_of_ones_own_is_found_by_its_name(task_of, random_params, monke
             return Hypotheses(tokens, jnp.zeros((len(first), num_outputs)))
 
     monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
-    SEARCHES.register("longest", lambda decode: Longest())
+    SEARCHES.register("longest", lambda decode, ids: Longest())
     task = task_of()
     decode = DecodeConfig(search="longest", num_outputs=5, max_extra_length=3, batch_size=2)
     tokens, _ = task.search(random_params(task), REQUESTS, decode)

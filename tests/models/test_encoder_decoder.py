@@ -310,8 +310,8 @@ def test_paths_of_parameters(build):
 
 def prefill(model, variables, prompt, lengths=None):
     lengths = np.array(lengths or [prompt.shape[1]] * len(prompt))
-    source = PADDED["source"]
-    return model.apply(variables, source, prompt, lengths, 6, method="prefill")
+    source, sizes = PADDED["source"], np.array([len(source) for source in SOURCES])
+    return model.apply(variables, source, sizes, prompt, lengths, 6, method="prefill")
 
 
 def assert_cached_decoding_is_the_full_forward(model, variables):

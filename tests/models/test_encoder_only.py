@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.models.encoder_only import EncoderOnly, token_types
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.tokenization import EOS
+from transformer_jax.tokenization.specials import EOS
 
 BERT = TransformerConfig(
     architecture="encoder_only",
@@ -29,7 +29,14 @@ BERT = TransformerConfig(
     dtype="float32",
 )
 SMALL = dataclasses.replace(
-    BERT, d_model=16, d_ff=24, num_heads=4, num_layers=2, max_length=8, vocab_size=11
+    BERT,
+    d_model=16,
+    d_ff=24,
+    num_heads=4,
+    num_layers=2,
+    max_length=8,
+    vocab_size=11,
+    separator_id=EOS,
 )
 TEXTS = [[2, 4, EOS, 6, EOS], [2, 8, EOS]]  # a pair, and a text alone
 TYPES = [[0, 0, 0, 1, 1], [0, 0, 0]]
@@ -95,5 +102,5 @@ def test_every_token_sees_both_sides(model, variables):
 
 def test_the_second_part_of_a_pair_has_the_second_type():
     tokens, positions, _ = PACKED
-    types = token_types(jnp.array(tokens), jnp.array(positions))
+    types = token_types(jnp.array(tokens), jnp.array(positions), EOS)
     assert types[0, :8].tolist() == TYPES[0] + TYPES[1]

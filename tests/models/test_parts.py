@@ -119,7 +119,7 @@ def test_encoder_decoder(random_params, part):
         return (
             model.apply(variables, *PADDED, *PADDED),
             model.apply(variables, *PACKED, *PACKED),
-            decoded(model, variables, jnp.array(PADDED[0])),
+            decoded(model, variables, jnp.array(PADDED[0]), PADDED[2].sum(axis=1)),
         )
 
     padded, packed, found = run(variables)
@@ -135,7 +135,7 @@ def test_what_is_kept_in_bfloat16_serves_as_what_is_rounded_anew(random_params, 
     @jax.jit
     def run(variables):
         full = model.apply(variables, *PADDED, *PADDED)
-        return full, decoded(model, variables, jnp.array(PADDED[0]))
+        return full, decoded(model, variables, jnp.array(PADDED[0]), PADDED[2].sum(axis=1))
 
     full, found = run(variables)
     for step, logits in enumerate(found):

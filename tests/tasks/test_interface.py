@@ -27,7 +27,8 @@ from transformer_jax.tasks.interface import (
     TaskKind,
 )
 from transformer_jax.tasks.packed import packed_loss, row_inputs
-from transformer_jax.tokenization import EOS, PAD, Tokenizers
+from transformer_jax.tokenization import Tokenizers
+from transformer_jax.tokenization.specials import EOS, PAD
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 
@@ -85,7 +86,9 @@ class Copying:
         prompts = [[EOS, *text.encode(line), EOS] for line in lines]
         outputs = [Output(prompt, number, 0) for number, prompt in enumerate(prompts, first_line)]
         for batch in batched(outputs, decode.batch_size):
-            list(Continuation(self.model, self.max_length).draw(params, batch, decode))
+            list(
+                Continuation(self.model, self.max_length, text.specials).draw(params, batch, decode)
+            )
         for output in outputs:
             yield [Prediction(text.decode(output.tokens), output.log_prob)]
 

@@ -13,7 +13,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.tokenization import EOS
+from transformer_jax.tokenization.specials import EOS
 
 DOCUMENTS = [{"text": "the old man sees a dog .\n"}, {"text": "men and women walk ."}]
 ARCHITECTURE = {"model.architecture": "decoder_only"}

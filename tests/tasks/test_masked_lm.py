@@ -11,7 +11,7 @@ from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import cross_entropy
-from transformer_jax.tokenization import BOS, EOS, MASK
+from transformer_jax.tokenization.specials import BOS, EOS, MASK
 
 TEXT = {"text": "the old man sees a dog .\nthe dog sees the old man .\n"}
 MODEL = {"model.architecture": "encoder_only", "model.num_token_types": 2}
@@ -47,7 +47,7 @@ def masked_many_times(task, text=TEXT, times=400):
 def test_of_the_chosen_tokens_most_are_hidden_and_some_replaced(build):
     plain, text, labels = masked_many_times(build(task__mask_rate=0.3))
     chosen = labels > 0
-    assert (labels[chosen] == np.broadcast_to(plain, labels.shape)[chosen]).all()
+    assert (labels[chosen] == 1 + np.broadcast_to(plain, labels.shape)[chosen]).all()
     assert (text[~chosen] == np.broadcast_to(plain, labels.shape)[~chosen]).all()
     assert set(chosen.sum(axis=1)) == {round(0.3 * (plain > MASK).sum())}
     assert not chosen[:, plain <= MASK].any()
@@ -80,7 +80,7 @@ def test_the_loss_is_that_of_the_hidden_tokens(task, params):
     everywhere = jnp.broadcast_to(jnp.arange(16), batch["text"].shape)
     row = (batch["text"], batch["text_positions"], batch["text_segment_ids"])
     logits = task.model.apply({"params": params}, *row, everywhere)
-    losses = cross_entropy(logits, batch["labels"])
+    losses = cross_entropy(logits, np.maximum(batch["labels"] - 1, 0))
     assert weight == sums["tokens"] == (batch["labels"] > 0).sum() > 0
     assert loss == pytest.approx(float(losses[batch["labels"] > 0].sum()), rel=1e-4)
 

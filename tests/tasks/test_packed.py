@@ -117,8 +117,8 @@ def test_neither_tiles_nor_padding_of_the_vocabulary_change_a_loss(
 @pytest.mark.parametrize("name", ["translation", "language_modeling"])
 def test_a_search_never_sees_padding_of_the_vocabulary(name):
     model, row = task_of(name, 1, vocab_multiple=32).model, jnp.ones((2, 3), jnp.int32)
-    prompt = (row,) * (2 if name == "translation" else 1)
-    args = (*prompt, jnp.ones(2, jnp.int32), 8)
+    rows = (row, jnp.ones(2, jnp.int32))
+    args = (*rows * (2 if name == "translation" else 1), 8)
 
     def logits(model):
         first, memory, state = model.prefill(*args)

@@ -9,7 +9,7 @@ import pytest
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.tokenization import BOS, EOS
+from transformer_jax.tokenization.specials import BOS, EOS
 
 LABELS = (("tags", ("D", "N", "V")),)
 EXAMPLES = [

@@ -20,7 +20,8 @@ from transformer_jax.runs.config import read_settings
 from transformer_jax.scoring.bleu import score_translations
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.packed import shift_right
-from transformer_jax.tokenization import BOS, EOS, PAD, UNK, TokenizerConfig, train_tokenizers
+from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
+from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 
 DECODE = DecodeConfig(beam_size=3, num_outputs=3, batch_size=2, max_extra_length=4)
 
@@ -85,7 +86,7 @@ def test_both_sides_become_tokens_that_end_in_eos(task):
 def test_the_decoder_starts_each_sentence_with_bos():
     target = jnp.array([[7, 8, EOS, 9, EOS, PAD], [5, 6, 7, 8, 9, EOS]])
     positions = jnp.array([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]])
-    assert shift_right(target, positions).tolist() == [
+    assert shift_right(target, positions, BOS).tolist() == [
         [BOS, 7, 8, BOS, 9, BOS],
         [BOS, 5, 6, 7, 8, 9],
     ]

@@ -6,15 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from transformer_jax.tokenization import (
-    BOS,
-    EOS,
-    MASK,
-    PAD,
-    UNK,
-    HuggingFaceTokenizer,
-    TokenizerConfig,
-)
+from transformer_jax.tokenization import HuggingFaceTokenizer, TokenizerConfig
+from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
 from transformer_jax.tokenization.training import train_model
 
 TEXTS = ["The old man sees the small dog.", "A man, a dog: it isn't unseen. <s> <s> [MASK]"] * 3
@@ -61,12 +54,12 @@ def test_special_tokens_written_out_are_bytes(byte_bpe):
     text = "<s>⟨s⟩</s>⟨/s⟩<unk>⟨unk⟩⟨pad⟩[MASK][CLS]"
     assert min(byte_bpe.encode(text)) > EOS
     assert byte_bpe.decode(byte_bpe.encode(text)) == text
-    assert byte_bpe.mask_id is None
+    assert byte_bpe.specials.mask is None
 
 
 def test_mask_alone_is_read_in_the_text_of_wordpiece(wordpiece):
     ids = wordpiece.encode("the [MASK] dog")
-    assert ids[1] == MASK == wordpiece.mask_id
+    assert ids[1] == MASK == wordpiece.specials.mask
     assert wordpiece.pieces(ids) == ["the", "[MASK]", "dog"]
     assert not {PAD, BOS, EOS, MASK} & set(wordpiece.encode("[CLS] [SEP] [PAD] [UNK] [mask] CLS"))
 
@@ -127,7 +120,7 @@ def test_pickled_tokenizer_encodes_alike(byte_bpe, wordpiece):
         again = pickle.loads(pickle.dumps(tokenizer))
         assert again.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
         assert again.vocab_size == tokenizer.vocab_size
-        assert again.mask_id == tokenizer.mask_id
+        assert again.specials.mask == tokenizer.specials.mask
 
 
 def written(kind, change):

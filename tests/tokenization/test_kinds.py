@@ -6,21 +6,21 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
-    NUM_SPECIALS,
+    OWN,
     TOKENIZERS,
-    UNK,
     Tokenizer,
     TokenizerConfig,
     TokenizerKind,
     load_tokenizers,
     train_tokenizers,
 )
+from transformer_jax.tokenization.specials import NUM_SPECIALS, UNK
 
 
 class Letters:
     """Each letter is a token, and begins a word behind a space."""
 
-    mask_id = None
+    specials = OWN
 
     def __init__(self, content):
         self.letters = json.loads(content)

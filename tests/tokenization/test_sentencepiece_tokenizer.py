@@ -9,14 +9,11 @@ import pytest
 import sentencepiece
 
 from transformer_jax.tokenization import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
     SentencePieceTokenizer,
     TokenizerConfig,
     sentencepiece_tokenizer,
 )
+from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 from transformer_jax.tokenization.training import train_model
 
 TEXTS = [
@@ -161,7 +158,7 @@ def test_each_word_has_ids_of_its_own(tokenizer):
     ids = tokenizer.encode_words(words)
     assert ids[0] == tokenizer.encode("old") and ids[2] == tokenizer.encode("man.")
     assert ids[1] == [UNK] and UNK in ids[3]
-    assert tokenizer.mask_id is None
+    assert tokenizer.specials.mask is None
 
 
 def test_where_spaces_are_text_words_have_theirs():

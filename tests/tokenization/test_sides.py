@@ -13,8 +13,8 @@ from transformer_jax.tokenization import (
     Labels,
     TokenizerConfig,
     copy_tokenizers,
+    folder,
     load_tokenizers,
-    sides,
     train_tokenizers,
 )
 
@@ -73,7 +73,7 @@ def test_killed_while_storing_leaves_nothing_and_the_next_run_succeeds(tmp_path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(sides.os, "replace", killed)
+        patch.setattr(folder.os, "replace", killed)
         train(tmp_path / "tokenizer", joint=False)
     assert not (tmp_path / "tokenizer").exists()
     train(tmp_path / "tokenizer")
@@ -151,9 +151,9 @@ def test_manifest_names_no_other_file(directory, name):
 def test_what_is_larger_than_any_vocabulary_is_not_read(directory, monkeypatch):
     sizes = {name: (directory / name).stat().st_size for name in names(directory)}
     largest = max(sizes, key=sizes.get)
-    monkeypatch.setattr(sides, "VOCABULARY_BYTES", sizes[largest])
+    monkeypatch.setattr(folder, "VOCABULARY_BYTES", sizes[largest])
     load_tokenizers(directory)
-    monkeypatch.setattr(sides, "VOCABULARY_BYTES", sizes[largest] - 1)
+    monkeypatch.setattr(folder, "VOCABULARY_BYTES", sizes[largest] - 1)
     with pytest.raises(UserError, match=f"{largest}: the tokenizer cannot be read .it has"):
         load_tokenizers(directory)
 

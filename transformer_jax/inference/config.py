@@ -8,7 +8,7 @@ from transformer_jax.decoding import BeamSearch, Sampler, Search
 from transformer_jax.nn.int8 import WEIGHTS
 from transformer_jax.ranges import OneOf, Range, Seed, check_fields
 from transformer_jax.registry import Registry
-from transformer_jax.tokenization import BOS, EOS, PAD, UNK
+from transformer_jax.tokenization import OWN, SpecialTokens
 
 Count = Annotated[int, Range(1, 10_000)]
 
@@ -56,7 +56,7 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self.make_search()  # which refuses settings that it would ignore
+        self.make_search(OWN)  # which refuses settings that it would ignore, whatever the tokens
 
     def ignored(self, given: Collection[str]) -> list[str]:
         """Those of the fields `given` that are of another search than the one chosen; a search of
@@ -72,9 +72,15 @@ class DecodeConfig:
         """Whether outputs are sampled rather than searched for."""
         return self.temperature is not None
 
-    def make_search(self) -> Search:
-        """The strategy that `search` names; ValueError where it refuses a setting."""
-        return SEARCHES.find(self.searches[0])(self)
+    def make_search(self, specials: SpecialTokens) -> Search:
+        """The strategy that `search` names, for outputs with these special tokens; ValueError where
+        it refuses a setting."""
+        ids: TokenIds = {
+            "eos_id": specials.eos,
+            "pad_id": specials.pad,
+            "banned_ids": specials.banned,
+        }
+        return SEARCHES.find(self.searches[0])(self, ids)
 
     @property
     def searches(self) -> list[str]:
@@ -98,22 +104,19 @@ class TokenIds(TypedDict):
     banned_ids: tuple[int, ...]
 
 
-TOKEN_IDS: TokenIds = {"eos_id": EOS, "pad_id": PAD, "banned_ids": (PAD, UNK, BOS)}
-
-
-def _beam(decode: DecodeConfig) -> BeamSearch:
+def _beam(decode: DecodeConfig, ids: TokenIds) -> BeamSearch:
     _refuse_sampling(decode)
-    return BeamSearch(decode.beam_size, decode.alpha, **TOKEN_IDS)
+    return BeamSearch(decode.beam_size, decode.alpha, **ids)
 
 
-def _greedy(decode: DecodeConfig) -> Sampler:
+def _greedy(decode: DecodeConfig, ids: TokenIds) -> Sampler:
     """The likeliest token each time."""
     _refuse_sampling(decode)
     penalty = decode.repetition_penalty
-    return Sampler(1.0, top_k=1, top_p=None, repetition_penalty=penalty, **TOKEN_IDS)
+    return Sampler(1.0, top_k=1, top_p=None, repetition_penalty=penalty, **ids)
 
 
-def _sample(decode: DecodeConfig) -> Sampler:
+def _sample(decode: DecodeConfig, ids: TokenIds) -> Sampler:
     if decode.temperature is None:
         raise ValueError("search 'sample' asks for a temperature; set it, as to 1.0")
     return Sampler(
@@ -121,7 +124,7 @@ def _sample(decode: DecodeConfig) -> Sampler:
         decode.top_k,
         decode.top_p,
         repetition_penalty=decode.repetition_penalty,
-        **TOKEN_IDS,
+        **ids,
     )
 
 
@@ -138,17 +141,17 @@ class SearchKind:
     """A search that says which fields of the section, "decode.field", it reads of those that other
     searches do without."""
 
-    make: Callable[[DecodeConfig], Search]
+    make: Callable[[DecodeConfig, TokenIds], Search]
     reads: Collection[str]
 
-    def __call__(self, decode: DecodeConfig) -> Search:
-        return self.make(decode)
+    def __call__(self, decode: DecodeConfig, ids: TokenIds) -> Search:
+        return self.make(decode, ids)
 
 
 _BEAM, _GREEDY = ("decode.beam_size", "decode.alpha"), ("decode.repetition_penalty",)
 _SAMPLE = ("decode.temperature", "decode.top_k", "decode.top_p", "decode.seed", *_GREEDY)
 
-SEARCHES: Registry[Callable[[DecodeConfig], Search]] = Registry(
+SEARCHES: Registry[Callable[[DecodeConfig, TokenIds], Search]] = Registry(
     "decode.search",
     {
         "beam": SearchKind(_beam, _BEAM),
@@ -156,7 +159,7 @@ SEARCHES: Registry[Callable[[DecodeConfig], Search]] = Registry(
         "sample": SearchKind(_sample, _SAMPLE),
     },
 )
-"""What makes the search of each name from the section `decode`.
+"""What makes the search of each name from the section `decode` and the special tokens.
 
 A function of yours returns a `decoding.Search`, which serves models with an encoder; language
 models ask for a `decoding.StepwiseSearch` too. As a `SearchKind` it says what it reads, and the

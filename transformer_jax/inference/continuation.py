@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.padding import LENGTH_STEP, pad_rows
+from transformer_jax.data.batches.padding import LENGTH_STEP, pad_rows, row_lengths
 from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import FilledBatch
+from transformer_jax.inference.batches import FilledBatch, up_to_end
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models.apply import apply, call
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.parallel import hosts
-from transformer_jax.tokenization import EOS, PAD
+from transformer_jax.tokenization import SpecialTokens
 
 CHUNK = 16  # tokens drawn before the host looks at them
 
@@ -68,12 +68,26 @@ class Continuation:
     Attributes:
       model: predicts the next token.
       context: tokens that it sees at once.
+      specials: of its vocabulary.
       use_cache: False computes the keys and values of all tokens at every step; for comparison.
     """
 
     model: DecoderOnly
     context: int
+    specials: SpecialTokens
     use_cache: bool = True
+
+    def search(self, decode: DecodeConfig) -> StepwiseSearch:
+        """What chooses the tokens; UserError where it cannot pause, as beam search cannot."""
+        if decode.search is None and not decode.samples and decode.beam_size == 1:
+            decode = dataclasses.replace(decode, search="greedy")
+        search = decode.make_search(self.specials)
+        if not isinstance(search, StepwiseSearch):
+            raise UserError(
+                "decode: language models draw their outputs: set decode.temperature, or "
+                "decode.beam_size 1 for the likeliest token each time"
+            )
+        return search
 
     def kept(self, tokens: list[int]) -> list[int]:
         """The tokens that the model sees."""
@@ -98,7 +112,7 @@ class Continuation:
         Raises:
           UserError: the search cannot pause every few tokens, as beam search cannot.
         """
-        search, drawn = _stepwise_search(decode), 0
+        search, drawn = self.search(decode), 0
         for output in outputs:
             output.ended |= len(output.tokens) >= decode.max_extra_length
         while not all(output.ended for output in outputs):
@@ -108,11 +122,11 @@ class Continuation:
             room = self.context + 1 - longest
             before = [len(output.tokens) for output in outputs]
             to_arrays = functools.partial(self._arrays, decode=decode)
-            batch = FilledBatch(Output([EOS], 0, 0, ended=True), to_arrays)
+            batch = FilledBatch(Output([self.specials.first], 0, 0, ended=True), to_arrays)
             arrays = batch.place(params, outputs, 1 << (len(outputs) - 1).bit_length())
             samples = self.begin(params, arrays, search, decode.seed, drawn)
             while True:
-                length = self._read(samples, outputs, before, needed)
+                length = self._read(samples, outputs, before, decode, needed)
                 yield
                 if length == room or all(output.ended for output in outputs):
                     break
@@ -130,7 +144,7 @@ class Continuation:
         left = [decode.max_extra_length - len(output.tokens) for output in outputs]
         arrays = {
             "prompt": pad_rows(contexts, width),
-            "lengths": np.array([len(context) for context in contexts], np.int32),
+            "lengths": row_lengths(contexts),
             "limits": np.array(left, np.int32),
             "ended": np.array([output.ended for output in outputs]),
             "numbers": np.array([output.number for output in outputs], np.int32),
@@ -140,7 +154,7 @@ class Continuation:
             arrays["seen"] = np.zeros((len(outputs), self.model.config.vocab_size), bool)
             for row, output in zip(arrays["seen"], outputs, strict=True):
                 row[[*output.prompt, *output.tokens]] = True
-            arrays["seen"][:, EOS] = False  # it heads every prompt and is no repetition
+            arrays["seen"][:, self.specials.eos] = False  # it may head a prompt: no repetition
         return arrays
 
     def _read(
@@ -148,6 +162,7 @@ class Continuation:
         samples: Samples,
         outputs: Sequence[Output],
         before: Sequence[int],
+        decode: DecodeConfig,
         needed: Callable[[Output], int | None],
     ) -> int:
         """Copies what was drawn into the outputs, which had so many tokens `before`; returns how
@@ -157,7 +172,8 @@ class Continuation:
         )
         for i, (output, count) in enumerate(zip(outputs, before, strict=True)):
             if not output.ended:
-                output.tokens[count:] = [t for t in tokens[i, :length].tolist() if t != PAD]
+                found = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
+                output.tokens[count:] = up_to_end(found, self.specials.eos)
                 output.log_probs[count:] = log_probs[i, : len(output.tokens) - count].tolist()
                 enough = needed(output)
                 output.ended = bool(ended[i]) or enough is not None
@@ -232,15 +248,3 @@ class Continuation:
         segment_ids = (positions < lengths[:, None]).astype(jnp.int32)
         logits = apply(self.model, params, rows, positions, segment_ids)
         return jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
-
-
-def _stepwise_search(decode: DecodeConfig) -> StepwiseSearch:
-    if decode.search is None and not decode.samples and decode.beam_size == 1:
-        decode = dataclasses.replace(decode, search="greedy")
-    search = decode.make_search()
-    if not isinstance(search, StepwiseSearch):
-        raise UserError(
-            "decode: language models draw their outputs: set decode.temperature, or "
-            "decode.beam_size 1 for the likeliest token each time"
-        )
-    return search

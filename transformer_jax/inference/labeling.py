@@ -9,9 +9,8 @@ import numpy as np
 
 from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.inference.batches import FilledBatch
-from transformer_jax.tokenization import EOS
 
-_TEXTS = FilledBatch({"text": [EOS]}, padded_batch)
+_TEXTS = FilledBatch({"text": [0]}, padded_batch)
 
 
 def label_rows(

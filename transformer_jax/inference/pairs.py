@@ -9,7 +9,6 @@ from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.runtime import platform
-from transformer_jax.tokenization import EOS
 
 _MOST_BYTES = 1 << 31
 """Of memory for a batch; of long pairs fewer are scored at once."""
@@ -17,7 +16,7 @@ _MOST_BYTES = 1 << 31
 Pair = Mapping[str, list[int]]
 """Tokens of the sides "source" and "target"."""
 
-_PAIRS: FilledBatch[Pair] = FilledBatch({"source": [EOS], "target": [EOS]}, padded_batch)
+_PAIRS: FilledBatch[Pair] = FilledBatch({"source": [0], "target": [0]}, padded_batch)
 
 
 def longest(pair: Pair) -> int:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.padding import pad_rows, rounded_length
+from transformer_jax.data.batches.padding import pad_rows, rounded_length, row_lengths
 from transformer_jax.decoding import BeamSearch, Hypotheses, Memory, Start, State
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch, taken_back
@@ -23,7 +23,7 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.nn.products import product_dtype
 from transformer_jax.runtime.memory import require_memory
-from transformer_jax.tokenization import BOS, EOS, PAD
+from transformer_jax.tokenization import SpecialTokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +31,9 @@ class Request:
     """A source whose outputs are asked for.
 
     Attributes:
-      source: tokens that end in EOS.
-      prefix: tokens that each output starts with, not returned with it.
+      source: all its tokens, special ones among them.
+      prefix: tokens that each output starts with, behind those that every output starts with; none
+        of them is returned.
       number: of the source; with the seed, it decides the samples.
     """
 
@@ -44,14 +45,20 @@ class Request:
 @dataclasses.dataclass(frozen=True)
 class SourceSearch:
     """Finds the outputs of a batch of sources by the search that a `DecodeConfig` names; compiled
-    for few shapes."""
+    for few shapes.
+
+    Attributes:
+      model: maps sources and outputs to logits.
+      specials: of the outputs' vocabulary.
+    """
 
     model: EncoderDecoder
+    specials: SpecialTokens
 
     def __call__(
         self, params: Any, requests: Sequence[Request], decode: DecodeConfig
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Finds outputs: tokens [B, n, L] and scores [B, n].
+        """Finds outputs: tokens [B, n, L], padded behind their end, and scores [B, n].
 
         The batch is filled up to `decode.batch_size` rows, and its rows to a rounded length. Its
         rows are divided among the devices that hold the parameters.
@@ -67,7 +74,8 @@ class SourceSearch:
         longest = max(len(one.source) for one in requests)
         self.check(longest + max(len(one.prefix) for one in requests), decode)
         extra = decode.max_extra_length
-        batch = FilledBatch(Request([EOS]), functools.partial(_arrays, max_extra_length=extra))
+        filler, to_arrays = Request([self.specials.eos]), self._arrays
+        batch = FilledBatch(filler, functools.partial(to_arrays, max_extra_length=extra))
         arrays = batch.place(params, requests, decode.batch_size)
         found = self.compiled(params, arrays, decode, arrays["source"].shape[1] + extra)
         tokens, scores = taken_back(found, len(requests))
@@ -85,13 +93,14 @@ class SourceSearch:
             outputs, a setting is not for translation, outputs may grow beyond the positions that
             the model knows, or what is kept of them cannot fit into memory.
         """
-        config, search = self.model.config, decode.make_search()
+        config, search = self.model.config, decode.make_search(self.specials)
         outputs = decode.num_outputs
         if isinstance(search, BeamSearch):
             outputs = search.beam_size
             _check_beams(search.beam_size, decode.num_outputs, config.target_vocab_size)
         if decode.stop or decode.repetition_penalty != 1:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
+        longest += len(self.specials.translation.head)
         try:
             check_reach(config, longest + decode.max_extra_length)
         except ValueError as error:
@@ -121,19 +130,20 @@ class SourceSearch:
 
         Args:
           params: of the model.
-          arrays: "source" [B, S] and "prompt" [B, P], padded; "limits" [B], the longest outputs;
-            "numbers" [B], which samples follow from.
+          arrays: "source" [B, S] and "prompt" [B, P], with their "source_lengths" [B] and
+            "prompt_lengths" [B]; "limits" [B], the longest outputs; "numbers" [B], which samples
+            follow from.
           decode: how to find outputs.
           max_length: L, of the longest output.
           may_end: False: no output ends before its limit, as a benchmark wants it.
         """
         source, prompt = arrays["source"], arrays["prompt"]
-        lengths, slots = (prompt != PAD).sum(axis=1), prompt.shape[1] - 1 + max_length
-        prefilled = call(self.model, params, "prefill", source, prompt, lengths, slots)
-        logits, memory, state = prefilled
+        sides = (source, arrays["source_lengths"], prompt, arrays["prompt_lengths"])
+        slots = prompt.shape[1] - 1 + max_length
+        logits, memory, state = call(self.model, params, "prefill", *sides, slots)
 
         def allowed(logits: jax.Array) -> jax.Array:
-            return logits if may_end else _without_eos(logits)
+            return logits if may_end else logits.at[:, self.specials.eos].set(-jnp.inf)
 
         def decode_step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
             logits, state = call(self.model, params, "decode_step", tokens, memory, state)
@@ -142,10 +152,26 @@ class SourceSearch:
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
         start = Start(allowed(logits), memory, state, arrays["limits"], keys)
-        search = decode.make_search()
+        search = decode.make_search(self.specials)
         return search.find(
             decode_step, start, num_outputs=decode.num_outputs, max_length=max_length
         )
+
+    def _arrays(self, requests: Sequence[Request], max_extra_length: int) -> dict[str, np.ndarray]:
+        """The arrays of `run`."""
+        specials = self.specials
+        sources = [request.source for request in requests]
+        forced = (specials.start, *specials.translation.head)
+        prompts = [[*forced, *request.prefix] for request in requests]
+        is_prefixed = any(request.prefix for request in requests)
+        return {
+            "source": pad_rows(sources, rounded_length(sources)),
+            "source_lengths": row_lengths(sources),
+            "prompt": pad_rows(prompts, rounded_length(prompts) if is_prefixed else len(forced)),
+            "prompt_lengths": row_lengths(prompts),
+            "limits": row_lengths(sources) + np.int32(max_extra_length),
+            "numbers": np.array([request.number for request in requests], np.int32),
+        }
 
 
 def _check_beams(beam_size: int, num_outputs: int, vocab_size: int) -> None:
@@ -157,21 +183,3 @@ def _check_beams(beam_size: int, num_outputs: int, vocab_size: int) -> None:
         raise UserError(
             f"decode: beam_size is {beam_size}; the target vocabulary has {vocab_size} pieces"
         )
-
-
-def _arrays(requests: Sequence[Request], max_extra_length: int) -> dict[str, np.ndarray]:
-    """The arrays of `SourceSearch.run`."""
-    sources = [request.source for request in requests]
-    prompts = [[BOS, *request.prefix] for request in requests]
-    is_forced = max(map(len, prompts)) > 1
-    source = pad_rows(sources, rounded_length(sources))
-    return {
-        "source": source,
-        "prompt": pad_rows(prompts, rounded_length(prompts) if is_forced else 1),
-        "limits": (source != PAD).sum(1, np.int32) + max_extra_length,
-        "numbers": np.array([request.number for request in requests], np.int32),
-    }
-
-
-def _without_eos(logits: jax.Array) -> jax.Array:
-    return jnp.where(jnp.arange(logits.shape[1]) == EOS, -jnp.inf, logits)

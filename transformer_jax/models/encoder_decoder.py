@@ -87,7 +87,7 @@ class EncoderDecoder(nn.Module):
 
         Args:
           source: tokens, with their positions and segment ids.
-          target: decoder inputs (a sentence shifted right behind BOS), likewise.
+          target: decoder inputs (a sentence shifted right behind a first token), likewise.
           deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
         encoded = self.encode(source, source_positions, source_segment_ids, deterministic)
@@ -115,15 +115,17 @@ class EncoderDecoder(nn.Module):
     def prefill(
         self,
         source: Int[Array, "B S"],
+        source_lengths: Int[Array, " B"],
         prompt: Int[Array, "B P"],
         prompt_lengths: Int[Array, " B"],
         max_length: int,
     ) -> tuple[Float[Array, "B V"], tuple[Memory, ...], tuple[KVCache, ...]]:
-        """Encodes sources padded with 0 and decodes the prompts, of unequal length, in one batch.
+        """Encodes sources and decodes prompts, of unequal length each, in one batch.
 
         Args:
-          source: one sentence a row; tokens 0 are padding.
-          prompt: what each output starts with: BOS, and tokens forced on it.
+          source: one sentence a row.
+          source_lengths: in 1..S; what lies beyond is padding.
+          prompt: what each output starts with: the decoder's first input, and tokens forced on it.
           prompt_lengths: in 1..P; what lies beyond is not read.
           max_length: positions to make room for, those of the prompt included.
 
@@ -131,8 +133,8 @@ class EncoderDecoder(nn.Module):
           logits of the first token after the prompt, the memory, and the decoding state (axis 0 of
           every leaf of both is B).
         """
-        segment_ids = (source > 0).astype(jnp.int32)
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
+        segment_ids = (positions < source_lengths[:, None]).astype(jnp.int32)
         encoded = self.encode(source, positions, segment_ids)
         memory = self.decoder.remember(Encoded(encoded, padding_mask(segment_ids)))
         memory = tuple(of_layer.cast(self.config) for of_layer in memory)

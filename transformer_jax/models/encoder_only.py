@@ -17,7 +17,6 @@ from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.sequences import Sequences
-from transformer_jax.tokenization import EOS
 
 
 class EncoderOnly(nn.Module):
@@ -79,7 +78,8 @@ class EncoderOnly(nn.Module):
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
         """The encoder's output for packed rows."""
-        types = token_types(tokens, positions) if self.config.num_token_types else None
+        c = self.config
+        types = token_types(tokens, positions, c.separator_id) if c.num_token_types else None
         x = self.input(self.embedding.embed(tokens), positions, deterministic, types)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
         return self.encoder(x, sequences, deterministic)
@@ -104,9 +104,12 @@ class PredictionHead(nn.Module):
         return projection.unprojected(x, self.bias)
 
 
-def token_types(tokens: Int[Array, "B T"], positions: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """How many separators (EOS) stand before each token in its text, in packed rows: in a pair
+def token_types(
+    tokens: Int[Array, "B T"], positions: Int[Array, "B T"], separator: int
+) -> Int[Array, "B T"]:
+    """How many separators stand before each token in its text, in packed rows: in a pair
     [CLS] a [SEP] b [SEP] 0 for the first part, 1 for the second."""
-    separators = jnp.cumsum(tokens == EOS, axis=1) - (tokens == EOS)
+    is_separator = tokens == separator
+    separators = jnp.cumsum(is_separator, axis=1) - is_separator
     starts = jnp.arange(tokens.shape[1]) - positions
     return separators - jnp.take_along_axis(separators, starts, axis=1)

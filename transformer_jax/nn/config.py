@@ -109,6 +109,7 @@ class TransformerConfig:
         bfloat16, except on CPUs), "float32" or "bfloat16". Norms, softmax, logits and losses are
         computed in float32, parameters and optimizer are float32.
       source_vocab_size, target_vocab_size, vocab_size: tokens that the tokenizers know.
+      separator_id: the token that ends the first text of a pair; -1: there is none.
 
     Raises:
       ValueError: a value out of range, an unknown choice, or values that do not go together.
@@ -170,6 +171,7 @@ class TransformerConfig:
     source_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
+    separator_id: int = dataclasses.field(default=-1, metadata=GIVEN)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -32,6 +32,7 @@ from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import (
     Tokenizers,
     copy_tokenizers,
+    expected_sizes,
     load_tokenizers,
     train_tokenizers,
 )
@@ -132,9 +133,9 @@ def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
 
 
 def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
-    """The same before any text is read: what the config asks for, and two labels."""
+    """The same before any text is read: what the config asks for or names, and two labels."""
     kind = task_kind(settings)
-    return dict.fromkeys(kind.texts, settings.tokenizer.vocab_size) | dict.fromkeys(kind.labels, 2)
+    return expected_sizes(settings.tokenizer, kind.texts) | dict.fromkeys(kind.labels, 2)
 
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:

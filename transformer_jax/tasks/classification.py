@@ -19,12 +19,11 @@ from transformer_jax.inference.labeling import label_rows
 from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TextClassifier
-from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.scoring.classification import classification_scores
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.packed import packed_loss, row_inputs
-from transformer_jax.tokenization import BOS, EOS, Tokenizers
+from transformer_jax.tasks.packed import packed_loss, row_inputs, text_frame
+from transformer_jax.tokenization import Tokenizers
 
 _SLOTS_PER_LABEL = 8  # a row has room for one label per so many slots of text
 
@@ -34,9 +33,9 @@ class Classification:
     """The task of an encoder-only or decoder-only body with a head, on {"text", "label"} or
     {"text", "pair", "label"}, all str.
 
-    A row holds [CLS] text [SEP] or [CLS] text [SEP] pair [SEP] (BOS and EOS in our vocabulary). For
-    a decoder it begins with EOS, as in its pre-training. Texts longer than a row are cut there, of
-    a pair the longer part first.
+    A row holds [CLS] text [SEP] or [CLS] text [SEP] pair [SEP], whatever the vocabulary has for
+    these. For a decoder it begins and ends as documents do in its pre-training. Texts longer than a
+    row are cut there, of a pair the longer part first.
 
     Attributes:
       model: maps tokens to logits of the classes.
@@ -93,17 +92,19 @@ class Classification:
     def tokens(self, parts: Sequence[str]) -> list[int]:
         """The row of a text or a pair, cut where it is longer than a row; UserError where a row has
         no room for a token of each."""
-        if self.max_length < 2 * len(parts) + 1:
+        frame = text_frame(self.model.body, self.tokenizers)
+        room = self.max_length - frame.size(len(parts))
+        if room < len(parts):
             what = "a pair" if len(parts) > 1 else "a text"
+            least = frame.size(len(parts)) + len(parts)
             raise UserError(
-                f"data.max_length is {self.max_length}; {what} takes {2 * len(parts) + 1} tokens, "
+                f"data.max_length is {self.max_length}; {what} takes {least} tokens, "
                 "special ones among them"
             )
         tokens = [self.tokenizers.text("text").encode(part) for part in parts]
-        while sum(map(len, tokens)) + len(tokens) + 1 > self.max_length:
+        while sum(map(len, tokens)) > room:
             max(tokens, key=len).pop()
-        first = BOS if isinstance(self.model.body, EncoderOnly) else EOS
-        return [first, *(token for part in tokens for token in [*part, EOS])]
+        return frame.around(*tokens)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of the label of each text, label-smoothed in training."""

@@ -173,7 +173,7 @@ class TaskParts:
     tokenizers: Tokenizers
 
     def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
-        """The model, of one of the wanted classes.
+        """The model, of one of the wanted classes; it is told what separates the texts of a pair.
 
         Args:
           *wanted: the classes of models that the task goes with.
@@ -191,8 +191,9 @@ class TaskParts:
                 f"it asks for {' or '.join(one.__name__ for one in wanted)}"
             )
         _require_one_source_of_logits(self.model_class)
-        sizes: dict[str, Any] = dict(vocab_sizes)
-        config = dataclasses.replace(self.model, **sizes)
+        separator = self.tokenizers.specials("text").encoder.between[0]
+        given: dict[str, Any] = {**vocab_sizes, "separator_id": separator}
+        config = dataclasses.replace(self.model, **given)
         check_reach(config, reach)
         return self.model_class(config)
 

@@ -26,7 +26,7 @@ from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction,
 from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tasks.running_text import text_windows
 from transformer_jax.tiled_losses import projected_losses
-from transformer_jax.tokenization import EOS, Tokenizers
+from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 class LanguageModeling:
     """The task of a decoder-only model on documents {"text": str}.
 
-    EOS stands before, between and after documents, as GPT-2's <|endoftext|> does.
+    A document has a first token before it and an end behind it. Where both are the same, as GPT-2's
+    <|endoftext|> is, it stands once between two documents.
 
     Attributes:
       model: maps tokens to logits of the next.
@@ -91,9 +92,11 @@ class LanguageModeling:
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens."""
+        tokenizer = self.tokenizers.text("text")
         return text_windows(
             examples,
-            self.tokenizers.text("text"),
+            tokenizer,
+            first=tokenizer.specials.first,
             length=self.max_length,
             packing=self.packing,
             training=training,
@@ -190,7 +193,8 @@ class LanguageModeling:
         return self.continuation.draw(params, outputs, decode, needed)
 
     def _prompt(self, line: str, number: int) -> list[int]:
-        prompt = [EOS, *self.tokenizers.text("text").encode(line)]
+        tokenizer = self.tokenizers.text("text")
+        prompt = [tokenizer.specials.first, *tokenizer.encode(line)]
         if len(prompt) > self.max_length:
             logger.warning(
                 "line %d has %d tokens, more than the model sees; it is continued from its last %d "
@@ -217,7 +221,7 @@ class LanguageModeling:
     @functools.cached_property
     def continuation(self) -> Continuation:
         """Draws what follows prompts, as tokens."""
-        return Continuation(self.model, self.max_length)
+        return Continuation(self.model, self.max_length, self.tokenizers.specials("text"))
 
 
 def _stops(decode: DecodeConfig) -> list[str]:

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.padding import pad_rows, padded_batch
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch
+from transformer_jax.inference.blanks import blank_arrays, fill_blanks
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
@@ -28,23 +28,20 @@ from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction,
 from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tasks.running_text import text_windows
 from transformer_jax.tiled_losses import projected_losses
-from transformer_jax.tokenization import BOS, EOS, MASK, Tokenizers
+from transformer_jax.tokenization import SpecialTokens, Tokenizers
 
 logger = logging.getLogger(__name__)
-
-MASK_TEXT = "[MASK]"
-_FIRST_PIECE = MASK + 1  # ids below are special
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskedLanguageModeling:
     """The task of an encoder-only model on documents {"text": str}.
 
-    A row is [CLS] a window of text [SEP], BOS and EOS in our vocabulary.
+    A row is [CLS] a window of text [SEP], whatever the vocabulary has for these.
 
     Attributes:
       model: maps tokens and places to logits of the tokens that belong there.
-      tokenizers: of the side "text", a WordPiece one.
+      tokenizers: of the side "text", one with a mask.
       max_length: slots of a row.
       packing: "together" or "apart", as for `LanguageModeling`.
       mask_rate: share of a window's tokens that are predicted. Of these 80% are hidden behind
@@ -84,11 +81,14 @@ class MaskedLanguageModeling:
             have no room for a token, or the tokenizer has no [MASK].
         """
         length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
-        if length < 3:
+        specials = parts.tokenizers.specials("text")
+        if length <= specials.encoder.size():
             raise ValueError(f"data.max_length is {length}; a row has [CLS], a token and [SEP]")
         model = parts.make_model(EncoderOnly, reach=length, vocab_size=vocab_size)
-        if parts.tokenizers.sides and parts.tokenizers.text("text").mask_id is None:
-            raise ValueError("task masked_lm asks for a tokenizer with [MASK]: kind wordpiece")
+        if parts.tokenizers.sides and specials.mask is None:
+            raise ValueError(
+                "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file"
+            )
         return cls(
             model=model,
             tokenizers=parts.tokenizers,
@@ -104,32 +104,55 @@ class MaskedLanguageModeling:
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row, row - 1)["params"]
 
+    @property
+    def specials(self) -> SpecialTokens:
+        """Of the text."""
+        return self.tokenizers.specials("text")
+
+    @property
+    def mask(self) -> int:
+        """The token that hides others."""
+        assert self.specials.mask is not None  # as `build` made sure
+        return self.specials.mask
+
+    @property
+    def mask_text(self) -> str:
+        """How a text writes the mask."""
+        return self.tokenizers.text("text").pieces([self.mask])[0]
+
+    @functools.cached_property
+    def is_text(self) -> np.ndarray:
+        """bool [V]: whether a token stands for text; these are predicted, and drawn."""
+        return ~np.isin(np.arange(self.model.config.vocab_size), [*self.specials.ids])
+
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """The documents as windows, or pieces, of tokens; two less than a row has slots."""
+        """The documents as windows, or pieces, of the tokens that a row has room for."""
         return text_windows(
             examples,
             self.tokenizers.text("text"),
-            length=self.max_length - 2,
+            first=self.specials.eos,
+            length=self.max_length - self.specials.encoder.size(),
             packing=self.packing,
             training=training,
         )
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
-        """A window as "text", some of it hidden, and "labels", 0 where nothing is predicted."""
-        text = np.array([BOS, *example["input"], EOS], np.int32)
+        """A window as "text", some of it hidden, and "labels": 1 + the token to predict, 0 where
+        there is none."""
+        text = np.array(self.specials.encoder.around(example["input"].tolist()), np.int32)
         chosen = self._choose(text, rng)
         labels = np.zeros_like(text)
-        labels[chosen] = text[chosen]
+        labels[chosen] = 1 + text[chosen]
         fate = rng.random(len(chosen))
-        text[chosen[fate < 0.8]] = MASK
+        text[chosen[fate < 0.8]] = self.mask
         random = chosen[fate >= 0.9]
-        vocab_size = self.model.config.vocab_size
-        text[random] = rng.integers(_FIRST_PIECE, vocab_size, len(random))
+        drawn = np.flatnonzero(self.is_text)
+        text[random] = drawn[rng.integers(0, len(drawn), len(random))]
         return {"text": text, "labels": labels}
 
     def _choose(self, text: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """The places to predict, at least one where there is a token that is not special."""
-        places = np.flatnonzero(text >= _FIRST_PIECE)
+        places = np.flatnonzero(self.is_text[text])
         if not self.whole_words:
             count = max(1, round(self.mask_rate * len(places)))
             return rng.permutation(places)[:count]
@@ -145,7 +168,7 @@ class MaskedLanguageModeling:
         """Cross-entropy of the tokens chosen to be predicted, `num_predicted` of a row at most."""
         chosen = (batch["labels"] > 0).astype(jnp.int32)
         is_chosen, places = jax.lax.top_k(chosen, self.num_predicted)
-        labels = jnp.take_along_axis(batch["labels"], places, axis=1)
+        labels = jnp.take_along_axis(jnp.maximum(batch["labels"] - 1, 0), places, axis=1)
         inputs = (*row_inputs(batch, "text"), places)
         predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
         found = projected_losses(predicted, labels, tiles=self.loss_tiles)
@@ -173,27 +196,28 @@ class MaskedLanguageModeling:
         Raises:
           UserError: more outputs are asked for than there are tokens to choose from.
         """
-        choices = self.model.config.vocab_size - _FIRST_PIECE
-        if decode.num_outputs > choices:
+        if decode.num_outputs > (choices := int(self.is_text.sum())):
             raise UserError(
                 f"decode: num_outputs is {decode.num_outputs}; the vocabulary has {choices} pieces "
                 "to fill in"
             )
-        encode = self.tokenizers.text("text").encode
-        tokens = [[BOS, *encode(line)[: self.max_length - 2], EOS] for line in lines]
-        masked = [i for i, row in enumerate(tokens) if MASK in row]
+        encode, frame = self.tokenizers.text("text").encode, self.specials.encoder
+        room = self.max_length - frame.size()
+        tokens = [frame.around(encode(line)[:room]) for line in lines]
+        masked = [i for i, row in enumerate(tokens) if self.mask in row]
 
+        batch = FilledBatch([0], functools.partial(blank_arrays, mask=self.mask))
         program = functools.partial(self._likeliest, count=decode.num_outputs)
         results: dict[int, list[Prediction]] = {}
         for chosen in batched(masked, decode.batch_size):
-            found = _MASKED.run(program, params, [tokens[i] for i in chosen], decode.batch_size)
+            found = batch.run(program, params, [tokens[i] for i in chosen], decode.batch_size)
             for i, ids, probabilities in zip(chosen, *found, strict=True):
-                count = tokens[i].count(MASK)
+                count = tokens[i].count(self.mask)
                 results[i] = self._filled(lines[i], ids[:count], probabilities[:count])
         for i, line in enumerate(lines):
             if i not in results:
-                number = i + first_line
-                logger.warning("line %d has no %s to fill; it is left as it is", number, MASK_TEXT)
+                told = f"line %d has no {self.mask_text} to fill; it is left as it is"
+                logger.warning(told, i + first_line)
             yield results.get(i, [Prediction(line, 1.0)])
 
     @functools.cached_property
@@ -201,7 +225,7 @@ class MaskedLanguageModeling:
         def likeliest(params: Params, batch: Batch, count: int) -> tuple[jax.Array, jax.Array]:
             """The `count` likeliest tokens of each [MASK], and their probabilities: [B, P, n]."""
             logits = apply(self.model, params, *row_inputs(batch, "text"), batch["places"])
-            logits = logits.at[..., :_FIRST_PIECE].set(-jnp.inf)
+            logits = jnp.where(self.is_text, logits, -jnp.inf)
             probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), count)
             return ids, probabilities
 
@@ -211,23 +235,9 @@ class MaskedLanguageModeling:
 
     def _filled(self, line: str, ids: np.ndarray, probabilities: np.ndarray) -> list[Prediction]:
         """The outputs for a line: ids and probabilities [P, n] of its places."""
-        between = line.split(MASK_TEXT)
-        outputs = []
+        decode, outputs = self.tokenizers.text("text").decode, []
         for chosen, each in zip(ids.T, probabilities.T, strict=True):
-            pieces = self.tokenizers.text("text").pieces(chosen)
-            words = [piece.removeprefix("##") for piece in pieces]
-            words += [MASK_TEXT] * (len(between) - 1 - len(words))
-            text = "".join(a + b for a, b in zip(between, [*words, ""], strict=True))
+            words = [decode([token]).removeprefix("##") for token in chosen]
+            text = fill_blanks(line, self.mask_text, words)
             outputs.append(Prediction(text, float(np.prod(each))))
         return outputs
-
-
-def _masked_arrays(rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    """The feature "text", and "places" [B, P] where its [MASK]s stand."""
-    batch = padded_batch([{"text": row} for row in rows])
-    places = [np.flatnonzero(np.array(row) == MASK).tolist() for row in rows]
-    width = 1 << (max(map(len, places)) - 1).bit_length()
-    return {**batch, "places": pad_rows(places, width)}
-
-
-_MASKED = FilledBatch([BOS, EOS], _masked_arrays)

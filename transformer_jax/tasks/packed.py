@@ -1,17 +1,25 @@
-"""What the losses of tasks share: the inputs of packed rows, and sums over what counts.
+"""What tasks share: the inputs of packed rows, and sums over what counts.
 
 B batch, T slots, M predictions of a row.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from transformer_jax.losses import TokenLosses
 from transformer_jax.metrics import slot_sums, token_sums
+from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.tasks.interface import Batch, LossSums
-from transformer_jax.tokenization import BOS
+from transformer_jax.tokenization import Frame, Tokenizers
+
+
+def text_frame(body: Any, tokenizers: Tokenizers) -> Frame:
+    """What stands around a text, or a pair of texts, that this model reads alone."""
+    specials = tokenizers.specials("text")
+    return specials.encoder if isinstance(body, EncoderOnly) else specials.decoder
 
 
 def row_inputs(batch: Batch, feature: str) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -19,9 +27,9 @@ def row_inputs(batch: Batch, feature: str) -> tuple[jax.Array, jax.Array, jax.Ar
     return batch[feature], batch[f"{feature}_positions"], batch[f"{feature}_segment_ids"]
 
 
-def shift_right(target: jax.Array, positions: jax.Array) -> jax.Array:
-    """The decoder's inputs [B, T]: BOS where a sentence starts, elsewhere the token before."""
-    return jnp.where(positions == 0, BOS, jnp.roll(target, 1, axis=1))
+def shift_right(target: jax.Array, positions: jax.Array, start: int) -> jax.Array:
+    """The decoder's inputs [B, T]: `start` where a sentence starts, elsewhere the token before."""
+    return jnp.where(positions == 0, start, jnp.roll(target, 1, axis=1))
 
 
 def packed_loss(

@@ -19,11 +19,10 @@ from transformer_jax.inference.labeling import label_rows
 from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TokenClassifier
-from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.packed import packed_loss, row_inputs
-from transformer_jax.tokenization import BOS, EOS, Tokenizers
+from transformer_jax.tasks.packed import packed_loss, row_inputs, text_frame
+from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -100,13 +99,13 @@ class Tagging:
 
     def _tokens(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Tokens of the words that a row has room for, and the place of each one's first piece."""
-        text, firsts = [BOS if isinstance(self.model.body, EncoderOnly) else EOS], list[int]()
+        frame, text, firsts = text_frame(self.model.body, self.tokenizers), list[int](), list[int]()
         for pieces in self.tokenizers.text("text").encode_words(words):
-            if len(text) + len(pieces) + 1 > self.max_length:
+            if frame.size() + len(text) + len(pieces) > self.max_length:
                 break
-            firsts.append(len(text))
+            firsts.append(len(frame.head) + len(text))
             text += pieces
-        return [*text, EOS], firsts
+        return frame.around(text), firsts
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of the tag of each word, label-smoothed in training."""

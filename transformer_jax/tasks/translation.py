@@ -16,6 +16,7 @@ import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import up_to_end
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.pairs import longest, score_pairs
 from transformer_jax.inference.source_search import Request, SourceSearch
@@ -29,9 +30,11 @@ from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs, shift_right
 from transformer_jax.tiled_losses import projected_losses
-from transformer_jax.tokenization import EOS, Tokenizers
+from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 logger = logging.getLogger(__name__)
+
+_TOO_LONG = "line %d has %d tokens; only the first %d are translated (data.max_source_length is %d)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Translation:
     Attributes:
       model: maps source and shifted target to logits.
       tokenizers: of the sides "source" and "target".
-      max_source_length, max_target_length: slots of a packed row, in tokens, EOS included.
+      max_source_length, max_target_length: slots of a packed row, special tokens included.
       label_smoothing: of the training loss (section 5.4).
       loss_tiles: parts of the vocabulary that the loss reads one after another.
       best_by: the entry of `scoring.METRICS` that compares outputs with targets.
@@ -95,13 +98,11 @@ class Translation:
         return examples
 
     def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
-        """Both sides as tokens ending in EOS."""
+        """Both sides as tokens, special ones around them."""
         return {side: np.array(ids, np.int32) for side, ids in self._tokens(example).items()}
 
     def _tokens(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
-        return {
-            side: [*self.tokenizers.text(side).encode(pair[side]), EOS] for side in self.lengths
-        }
+        return {side: _framed(self.tokenizers.text(side), pair[side]) for side in self.lengths}
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
@@ -111,14 +112,20 @@ class Translation:
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Label-smoothed cross-entropy of each target token given its past and the source."""
         found = self._losses(params, batch, self.label_smoothing, rng)
-        return packed_loss(batch, self.read, found, batch["target_segment_ids"] > 0)
+        return packed_loss(batch, self.read, found, self._predicted(batch))
+
+    def _predicted(self, batch: Batch) -> jax.Array:
+        """[B, T]: whether a target token is one that the model must predict; the head is forced."""
+        head = len(self.tokenizers.specials("target").translation.head)
+        return (batch["target_segment_ids"] > 0) & (batch["target_positions"] >= head)
 
     def _losses(
         self, params: Params, batch: Batch, eps: float = 0.0, rng: jax.Array | None = None
     ) -> TokenLosses:
         """[B, T] of the target tokens."""
         target, *where = row_inputs(batch, "target")
-        inputs = (*row_inputs(batch, "source"), shift_right(target, where[0]), *where)
+        start = self.tokenizers.specials("target").start
+        inputs = (*row_inputs(batch, "source"), shift_right(target, where[0], start), *where)
         predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
         return projected_losses(predicted, target, eps, self.loss_tiles)
 
@@ -137,9 +144,9 @@ class Translation:
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError where `evaluate` would refuse to search so."""
-        encode, limit = self.tokenizers.text("source").encode, self.max_source_length
-        lengths = [min(len(encode(example["source"])) + 1, limit) for example in examples]
-        self.search.check(max(lengths), decode)
+        tokenizer = self.tokenizers.text("source")
+        longest = max(len(_framed(tokenizer, example["source"])) for example in examples)
+        self.search.check(min(longest, self.max_source_length), decode)
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
@@ -167,48 +174,42 @@ class Translation:
             Request(self._encode_source(line, number), encode(prefix), number)
             for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), first_line)
         ]
-
-        worded = [request for request in requests if len(request.source) > 1]
+        around = self.tokenizers.specials("source").translation.size()
+        worded = [request for request in requests if len(request.source) > around]
+        worded.sort(key=lambda one: (len(one.prefix) > 0, len(one.source)))
         results: dict[int, list[Prediction]] = {}
-        for batch in batched(sorted(worded, key=_search_order), decode.batch_size):
+        for batch in batched(worded, decode.batch_size):
             found = self.search(params, batch, decode)
             for request, tokens, scores in zip(batch, *found, strict=True):
-                results[request.number] = self._texts(request.prefix, tokens, scores)
+                results[request.number] = [
+                    Prediction(self._text(request.prefix, row), float(score))
+                    for row, score in zip(tokens, scores, strict=True)
+                    if score > -jnp.inf
+                ]
         for request in requests:
             yield results.get(request.number, [Prediction("", 0.0)])
 
     def _encode_source(self, line: str, number: int) -> list[int]:
         tokenizer, limit = self.tokenizers.text("source"), self.max_source_length
-        tokens = tokenizer.encode(line)
+        frame, tokens = tokenizer.specials.translation, tokenizer.encode(line)
+        kept = max(0, limit - frame.size())
         if not tokens:
             logger.warning("line %d is blank, and so is its translation", number)
         if unknown := tokenizer.count_unknown(tokens):
             logger.warning("line %d has %d pieces unknown to the tokenizer", number, unknown)
-        if len(tokens) >= limit:
-            logger.warning(
-                "line %d has %d tokens; only the first %d are translated "
-                "(data.max_source_length is %d)",
-                number,
-                len(tokens),
-                limit - 1,
-                limit,
-            )
-        return [*tokens[: limit - 1], EOS]
+        if len(tokens) > kept:
+            logger.warning(_TOO_LONG, number, len(tokens), kept, limit)
+        return frame.around(tokens[:kept])
 
-    def _texts(
-        self, prefix: Sequence[int], tokens: np.ndarray, scores: np.ndarray
-    ) -> list[Prediction]:
-        """The outputs of a line: tokens [n, L] and scores [n]."""
-        decode = self.tokenizers.text("target").decode
-        found = zip(tokens.tolist(), scores.tolist(), strict=True)
-        return [
-            Prediction(decode([*prefix, *row]), score) for row, score in found if score > -jnp.inf
-        ]
+    def _text(self, prefix: Sequence[int], tokens: np.ndarray) -> str:
+        """The output of a search for tokens [L] behind a prefix."""
+        tokenizer = self.tokenizers.text("target")
+        return tokenizer.decode([*prefix, *up_to_end(tokens.tolist(), tokenizer.specials.eos)])
 
     @functools.cached_property
     def search(self) -> SourceSearch:
         """Finds outputs for sources, as tokens."""
-        return SourceSearch(self.model)
+        return SourceSearch(self.model, self.tokenizers.specials("target"))
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
@@ -239,11 +240,10 @@ class Translation:
     def _log_probs(self) -> Callable[..., jax.Array]:
         def log_probs(params: Params, batch: Batch) -> jax.Array:
             nll = self._losses(params, batch).nll
-            return -(nll * (batch["target_segment_ids"] > 0)).sum(axis=1)
+            return -(nll * self._predicted(batch)).sum(axis=1)
 
         return jax.jit(log_probs, compiler_options=platform.compiler_options())
 
 
-def _search_order(request: Request) -> tuple[bool, int]:
-    """Batches hold sources of like length, with a prefix or without."""
-    return len(request.prefix) > 0, len(request.source)
+def _framed(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.specials.translation.around(tokenizer.encode(text))

@@ -8,32 +8,36 @@ from transformer_jax.tokenization.config import TokenizerConfig, TokenizerKind
 from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
 from transformer_jax.tokenization.kinds import TOKENIZERS
 from transformer_jax.tokenization.labels import Labels
+from transformer_jax.tokenization.published import PublishedTokenizer, from_files
 from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.sides import (
     Tokenizers,
     copy_tokenizers,
+    expected_sizes,
     load_tokenizers,
+    store_tokenizers,
     train_tokenizers,
 )
-from transformer_jax.tokenization.specials import BOS, EOS, MASK, NUM_SPECIALS, PAD, UNK
+from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
 from transformer_jax.tokenization.tokenizer import Tokenizer
 
 __all__ = [
-    "BOS",
-    "EOS",
-    "MASK",
-    "NUM_SPECIALS",
-    "PAD",
+    "OWN",
     "TOKENIZERS",
-    "UNK",
+    "Frame",
     "HuggingFaceTokenizer",
     "Labels",
+    "PublishedTokenizer",
     "SentencePieceTokenizer",
+    "SpecialTokens",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerKind",
     "Tokenizers",
     "copy_tokenizers",
+    "expected_sizes",
+    "from_files",
     "load_tokenizers",
+    "store_tokenizers",
     "train_tokenizers",
 ]

@@ -15,24 +15,32 @@ class TokenizerKind:
     """An entry of the registry: how a vocabulary is learned, stored and loaded.
 
     Attributes:
-      train: (config, texts, name) -> the content of the file to store. The ids of the vocabulary
-        begin with those of `specials`. Raises UserError, with `name` in it, where the texts do not
-        fit the config.
+      train: (config, texts, name) -> the content of the file to store. Raises UserError, with
+        `name` in it, where the texts do not fit the config. None: nothing is learned.
+      take: (tokenizer.path, side) -> the same of a vocabulary that is there already. Raises
+        UserError where there is none.
       load: that content -> the tokenizer. Raises ValueError where it is damaged. It must execute
         nothing that the content says, as a workdir may come from anywhere.
       suffix: ends the file's name, as ".model". Kinds that share a suffix share `load`.
       reads: fields of a config, "section.field", that it reads and other kinds may do without; what
-        it does not read of theirs is refused where it is set. None: it reads all.
+        it does not read of theirs is refused where it is set. None: it reads all. A kind that
+        trains reads `vocab_size` and `joint` without saying so.
       least_vocab_size: the smallest vocabulary.
       keeps_white_space: whether white space is text like any other, whatever `normalization` is.
     """
 
-    train: "Callable[[TokenizerConfig, Sequence[str], str], bytes]"
+    train: "Callable[[TokenizerConfig, Sequence[str], str], bytes] | None"
     load: Callable[[bytes], Tokenizer]
     suffix: str
+    take: Callable[[str, str], bytes] | None = None
     reads: Collection[str] | None = None
     least_vocab_size: int = NUM_SPECIALS + 1
     keeps_white_space: bool = False
+
+    def __post_init__(self) -> None:
+        if self.train and self.reads is not None:
+            reads = (*self.reads, "tokenizer.vocab_size", "tokenizer.joint")
+            object.__setattr__(self, "reads", reads)
 
 
 TOKENIZERS: Registry[TokenizerKind] = Registry("tokenizer.kind")
@@ -47,7 +55,8 @@ class TokenizerConfig:
       kind: an entry of `TOKENIZERS`. By sentencepiece: "bpe", "unigram" (Kudo 2018), "char", and
         "word", what stands between spaces. By Hugging Face's tokenizers: "byte_bpe", GPT-2's
         byte-level BPE (Radford et al. 2019), to which no text is unknown and which loses nothing,
-        and "wordpiece", BERT's (Devlin et al. 2018).
+        and "wordpiece", BERT's (Devlin et al. 2018). "file": nothing is learned; the vocabularies
+        are those in `path`.
       vocab_size: tokens of each vocabulary, special ones included. Exact for "bpe" and "unigram",
         for the others an upper bound, the most frequent tokens being kept: ask the tokenizer itself
         for the size that a model needs.
@@ -60,6 +69,9 @@ class TokenizerConfig:
         become one space) or "identity" (nothing: line breaks and all spaces are text). For "bpe",
         "unigram" and "char".
       lowercase: whether text loses case and accents, as for BERT's uncased models. For "wordpiece".
+      path: of kind "file": Hugging Face's tokenizer.json, a sentencepiece .model, or a folder with
+        either, with Marian's source.spm, target.spm and vocab.json, GPT-2's vocab.json and
+        merges.txt, or BERT's vocab.txt. The run keeps a copy.
 
     Raises:
       ValueError: an unknown kind, a value out of range, or a vocabulary without room for what is
@@ -73,10 +85,13 @@ class TokenizerConfig:
     byte_fallback: bool = False
     normalization: Annotated[str, OneOf("nmt_nfkc", "identity")] = "nmt_nfkc"
     lowercase: bool = False
+    path: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
         kind = TOKENIZERS.find(self.kind)
+        if kind.take and not self.path:
+            raise ValueError(f"kind {self.kind} takes a vocabulary from files; set path to them")
         if self.vocab_size < kind.least_vocab_size:
             raise ValueError(
                 f"vocab_size {self.vocab_size} is too small: with kind {self.kind} "

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from transformer_jax.tokenization import specials
 from transformer_jax.tokenization.characters import well_formed
-from transformer_jax.tokenization.specials import NUM_SPECIALS, UNK
+from transformer_jax.tokenization.specials import UNK
 from transformer_jax.tokenization.tokenizer import encode_each, word_starts
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -22,7 +22,8 @@ BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 CONTINUED = "##"
 """How a piece of kind "wordpiece" begins that begins no word."""
 
-_WHITE_BYTES = tuple("ĠĊĉčċČ")  # space, \n, \t, \r, \v, \f
+WHITE_BYTES = tuple("ĠĊĉčċČ")
+"""How pieces of kind "byte_bpe" write space, \\n, \\t, \\r, \\v and \\f."""
 
 
 class HuggingFaceTokenizer:
@@ -44,15 +45,12 @@ class HuggingFaceTokenizer:
         self._tokenizer = _from_json(model)
         vocab = self._tokenizer.get_vocab()
         self._pieces = sorted(vocab, key=lambda piece: vocab[piece])
-        self.mask_id: int | None = None
         if isinstance(self._tokenizer.model, models.WordPiece):
-            self.mask_id, self._separator = specials.MASK, ""
-            self._num_specials = len(specials.WORDPIECE_PIECES)
+            self.specials, self._separator = specials.OWN_WORDPIECE, ""
             self._begins = [not piece.startswith(CONTINUED) for piece in self._pieces]
         else:
-            self._separator = " "
-            self._num_specials = NUM_SPECIALS
-            self._begins = [piece.startswith(_WHITE_BYTES) for piece in self._pieces]
+            self.specials, self._separator = specials.OWN, " "
+            self._begins = [piece.startswith(WHITE_BYTES) for piece in self._pieces]
 
     def __reduce__(self) -> tuple[type["HuggingFaceTokenizer"], tuple[bytes]]:
         return HuggingFaceTokenizer, (self._model,)
@@ -63,7 +61,7 @@ class HuggingFaceTokenizer:
         return len(self._pieces)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without BOS or EOS."""
+        """The ids of a text, with nothing around it."""
         return self._tokenizer.encode(well_formed(text), add_special_tokens=False).ids
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
@@ -72,7 +70,7 @@ class HuggingFaceTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of all ids; special tokens, MASK and unknown included, leave nothing in it."""
-        ordinary = [int(i) for i in ids if i >= self._num_specials]
+        ordinary = [int(i) for i in ids if i not in self.specials.ids]
         return self._tokenizer.decode(ordinary, skip_special_tokens=False)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -81,7 +79,7 @@ class HuggingFaceTokenizer:
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         """Whether each id begins a word, or the white space before it; see `Tokenizer`."""
-        return word_starts(ids, self._begins, self._num_specials)
+        return word_starts(ids, self._begins, self.specials.ids)
 
     def count_unknown(self, ids: Iterable[int]) -> int:
         """How many of the ids are UNK; of kind "byte_bpe" none ever is."""

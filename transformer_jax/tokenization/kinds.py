@@ -5,6 +5,7 @@ from functools import partial
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerKind
 from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
 from transformer_jax.tokenization.huggingface_training import train_byte_bpe, train_wordpiece
+from transformer_jax.tokenization.published import PublishedTokenizer, from_files
 from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.sentencepiece_training import train_sentencepiece
 from transformer_jax.tokenization.specials import NUM_SPECIALS, WORDPIECE_PIECES
@@ -36,5 +37,15 @@ TOKENIZERS.register(
         train=train_wordpiece,
         reads=("tokenizer.lowercase",),
         least_vocab_size=len(WORDPIECE_PIECES) + 1,
+    ),
+)
+TOKENIZERS.register(
+    "file",
+    TokenizerKind(
+        train=None,
+        take=from_files,
+        load=PublishedTokenizer,
+        suffix=".file.json",
+        reads=("tokenizer.path",),
     ),
 )

@@ -6,7 +6,7 @@ from functools import cached_property
 import sentencepiece
 
 from transformer_jax.tokenization.characters import well_formed
-from transformer_jax.tokenization.specials import BOS, EOS, NUM_SPECIALS, PAD, UNK
+from transformer_jax.tokenization.specials import BOS, EOS, NUM_SPECIALS, OWN, PAD, UNK
 from transformer_jax.tokenization.tokenizer import encode_each, word_starts
 
 _KEPT_WORDS = 1 << 17  # some 30 MB; nearly all words of running text are among them
@@ -21,7 +21,7 @@ class SentencePieceTokenizer:
     text, except that "▁" itself (U+2581) is read as a space.
     """
 
-    mask_id = None
+    specials = OWN
 
     def __init__(self, model: bytes):
         """Loads a serialized sentencepiece model.
@@ -29,13 +29,7 @@ class SentencePieceTokenizer:
         Raises:
           ValueError: it is none, or not one that was trained here.
         """
-        if not model:  # sentencepiece would load it, with a vocabulary of 0
-            raise ValueError("the tokenizer model is empty")
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise ValueError("this is no sentencepiece model") from error
-        p = self._processor
+        p = self._processor = load_sentencepiece(model)
         if (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id()) != (PAD, UNK, BOS, EOS):
             raise ValueError(f"the model's ids of pad, unk, bos, eos are not 0 to {EOS}")
         try:
@@ -53,7 +47,7 @@ class SentencePieceTokenizer:
         return self._processor.get_piece_size()
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without BOS or EOS; with "nmt_nfkc" none for white space alone."""
+        """The ids of a text, with nothing around it; with "nmt_nfkc" none for white space alone."""
         if not self._words_alone:
             return self._encode_whole(text)
         ids: list[int] = []
@@ -70,7 +64,7 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of all ids; special tokens, unknown included, leave nothing in it."""
-        return self._processor.decode([int(i) for i in ids if i >= NUM_SPECIALS])
+        return self._processor.decode([int(i) for i in ids if i not in self.specials.ids])
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Each id as its vocabulary entry, for people to read; "▁" stands for a space."""
@@ -78,7 +72,7 @@ class SentencePieceTokenizer:
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         """Whether each id begins a word, or the white space before it; see `Tokenizer`."""
-        return word_starts(ids, self._begins, NUM_SPECIALS)
+        return word_starts(ids, self._begins, self.specials.ids)
 
     def count_unknown(self, ids: Iterable[int]) -> int:
         """How many of the ids are UNK."""
@@ -111,6 +105,16 @@ class SentencePieceTokenizer:
             piece.startswith("▁") or piece[:1].isspace()
             for piece in self.pieces(range(self.vocab_size))
         ]
+
+
+def load_sentencepiece(content: bytes) -> sentencepiece.SentencePieceProcessor:
+    """Raises ValueError where the content is no model."""
+    if not content:  # sentencepiece would load it, with a vocabulary of 0
+        raise ValueError("the tokenizer model is empty")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise ValueError("this is no sentencepiece model") from error
 
 
 class _Words(dict[str, tuple[int, ...]]):

@@ -1,36 +1,28 @@
-"""The vocabularies of a run: trained once, kept in its workdir, loaded from there ever after.
+"""The vocabularies of a run: trained or taken once, kept in its workdir, loaded from there."""
 
-A folder holds `sides.json`, which names for each side its file and that file's SHA-256, and the
-files: `joint`, or one for each side, with the suffix of their kind, .model (sentencepiece) or .json
-(Hugging Face), say, and one .labels.json for each side of labels. The suffix alone decides what
-loads a file. The folder appears whole or not at all.
-"""
-
-import hashlib
-import json
 import logging
-import os
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular, remove
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
+from transformer_jax.tokenization.folder import (
+    LABELS,
+    Contents,
+    loaders,
+    read_folder,
+    sha256_of,
+    suffix_of,
+    write_folder,
+)
 from transformer_jax.tokenization.labels import Labels
+from transformer_jax.tokenization.specials import OWN, SpecialTokens
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.training import train_model
 
 logger = logging.getLogger(__name__)
-
-Contents = Mapping[str, tuple[str, bytes]]
-"""Side -> (file name, what the file holds)."""
-
-_MANIFEST = "sides.json"
-_LABELS = ".labels.json"
-_FILE_NAME = re.compile(r"\w+((?:\.\w+)+)")
 
 
 @dataclass(frozen=True)
@@ -56,6 +48,10 @@ class Tokenizers:
         found = self.sides[side]
         assert not isinstance(found, Labels), f"side {side} holds labels"
         return found
+
+    def specials(self, side: str) -> SpecialTokens:
+        """The special tokens of a side of text; our own where no text is read."""
+        return self.text(side).specials if side in self.sides else OWN
 
     def labels(self, side: str) -> Labels:
         """The labels of a side that has labels."""
@@ -88,14 +84,52 @@ def train_tokenizers(
       ValueError: a side has texts and labels.
       OSError: `directory` holds something.
     """
+    kind = TOKENIZERS[config.kind]
+    if kind.take:
+        taken = {side: kind.take(str(config.path), side) for side in texts}
+        return store_tokenizers(config.kind, taken, directory, labels)
     one_for_all = config.joint and len(texts) > 1
     corpora = {"joint": chain.from_iterable(texts.values())} if one_for_all else texts
     models = {name: train_model(config, corpus, name) for name, corpus in corpora.items()}
-    suffix = TOKENIZERS[config.kind].suffix
     names = {side: side if side in models else "joint" for side in texts}
-    contents = {side: (name + suffix, models[name]) for side, name in names.items()}
-    _store(_with_labels(contents, labels or {}), Path(directory))
+    contents = {side: (name + kind.suffix, models[name]) for side, name in names.items()}
+    write_folder(_with_labels(contents, labels or {}), Path(directory))
     return load_tokenizers(directory)
+
+
+def store_tokenizers(
+    kind: str,
+    sides: Mapping[str, bytes],
+    directory: str | Path,
+    labels: Mapping[str, Iterable[str]] | None = None,
+) -> Tokenizers:
+    """Stores vocabularies that are there already, and loads them.
+
+    Args:
+      kind: an entry of `TOKENIZERS`.
+      sides: side -> the content of its file; sides of equal content share one vocabulary.
+      directory, labels: as for `train_tokenizers`, which raises the same.
+    """
+    is_joint = len(sides) > 1 and len(set(sides.values())) == 1
+    suffix = TOKENIZERS[kind].suffix
+    contents = {
+        side: (("joint" if is_joint else side) + suffix, content) for side, content in sides.items()
+    }
+    write_folder(_with_labels(contents, labels or {}), Path(directory))
+    return load_tokenizers(directory)
+
+
+def expected_sizes(config: TokenizerConfig, sides: Iterable[str]) -> dict[str, int]:
+    """Ids of each side's vocabulary, as far as that is known before any text is read: those that
+    are asked for, or that the files have.
+
+    Raises:
+      UserError: there are no such files, or they are damaged.
+    """
+    kind = TOKENIZERS[config.kind]
+    if not kind.take:
+        return dict.fromkeys(sides, config.vocab_size)
+    return {side: kind.load(kind.take(str(config.path), side)).vocab_size for side in sides}
 
 
 def load_tokenizers(directory: str | Path) -> Tokenizers:
@@ -104,7 +138,7 @@ def load_tokenizers(directory: str | Path) -> Tokenizers:
     Raises:
       UserError: a file, which it names, is missing or damaged, or of a kind that is not registered.
     """
-    return _loaded(Path(directory), _contents(Path(directory)))
+    return _loaded(Path(directory), read_folder(Path(directory)))
 
 
 def copy_tokenizers(
@@ -123,12 +157,12 @@ def copy_tokenizers(
       UserError: as `load_tokenizers`.
       ValueError, OSError: as `train_tokenizers`.
     """
-    contents = _contents(Path(source))
+    contents = read_folder(Path(source))
     _loaded(Path(source), contents)
     if labels is not None:
-        kept = {side: taken for side, taken in contents.items() if not taken[0].endswith(_LABELS)}
+        kept = {side: taken for side, taken in contents.items() if not taken[0].endswith(LABELS)}
         contents = _with_labels(kept, labels)
-    _store(contents, Path(directory))
+    write_folder(contents, Path(directory))
     logger.info("took over the tokenizers of %s", source)
     return load_tokenizers(directory)
 
@@ -139,84 +173,17 @@ def _with_labels(contents: Contents, labels: Mapping[str, Iterable[str]]) -> Con
     found = {side: tuple(sorted(set(names))) for side, names in labels.items()}
     if bare := [side for side, names in found.items() if not names]:
         raise UserError(f"there are no labels to learn for side {bare[0]!r}")
-    added = {side: (side + _LABELS, Labels(names).to_json()) for side, names in found.items()}
+    added = {side: (side + LABELS, Labels(names).to_json()) for side, names in found.items()}
     return {**contents, **added}
-
-
-def _loaders() -> dict[str, Callable[[bytes], Tokenizer | Labels]]:
-    """Suffix -> what makes an object of a file's content."""
-    return {kind.suffix: kind.load for kind in TOKENIZERS.values()} | {_LABELS: Labels.from_json}
-
-
-def _suffix(name: str) -> str:
-    """What follows a file's stem; ValueError where the name is that of no file in the folder."""
-    if found := _FILE_NAME.fullmatch(name):
-        return found[1]
-    raise ValueError(f"{name!r} is not the name of a file")
 
 
 def _loaded(directory: Path, contents: Contents) -> Tokenizers:
     objects: dict[str, Tokenizer | Labels] = {}
-    loaders = _loaders()
+    load = loaders()
     for name, content in set(contents.values()):
         try:
-            objects[name] = loaders[_suffix(name)](content)
+            objects[name] = load[suffix_of(name)](content)
         except ValueError as error:
             raise UserError(f"{directory / name}: {error}") from error
     sides = {side: objects[name] for side, (name, _) in contents.items()}
-    return Tokenizers(sides, {side: _sha256(content) for side, (_, content) in contents.items()})
-
-
-def _contents(directory: Path) -> Contents:
-    """All files of a folder, each as it was written."""
-    path = directory / _MANIFEST
-    try:
-        entries = json.loads(_read(path)).items()
-        sides = {side: (entry["file"], entry["sha256"]) for side, entry in entries}
-        suffixes = {_suffix(name) for name, _ in sides.values()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(_damaged(path)) from error
-    if not sides:
-        raise UserError(_damaged(path))
-    if strange := sorted(suffixes - _loaders().keys()):
-        raise UserError(
-            f"{path}: the tokenizer is damaged, or no kind that is registered stores "
-            f"*{strange[0]}; give the module that registers it"
-        )
-    files = {name: _read(directory / name) for name, _ in sides.values()}
-    for name, sha256 in sides.values():
-        if _sha256(files[name]) != sha256:
-            raise UserError(_damaged(directory / name))
-    return {side: (name, files[name]) for side, (name, _) in sides.items()}
-
-
-def _store(contents: Contents, directory: Path) -> None:
-    partial = directory.with_name(directory.name + ".partial")
-    remove(partial)  # of a run that was killed here
-    partial.mkdir(parents=True)
-    for name, content in set(contents.values()):
-        (partial / name).write_bytes(content)
-    manifest = {
-        side: {"file": name, "sha256": _sha256(content)}
-        for side, (name, content) in contents.items()
-    }
-    (partial / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    os.replace(partial, directory)
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_regular(path, VOCABULARY_BYTES)
-    except OSError as error:
-        raise UserError(
-            f"{path}: the tokenizer cannot be read ({error.strerror}); "
-            "restore the file or train in a new workdir"
-        ) from error
-
-
-def _damaged(path: Path) -> str:
-    return f"{path}: the tokenizer is damaged; restore the file or train in a new workdir"
+    return Tokenizers(sides, {side: sha256_of(content) for side, (_, content) in contents.items()})

@@ -1,9 +1,9 @@
 """What every tokenizer can do, whichever library it is of."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from transformer_jax.tokenization.specials import UNK
+from transformer_jax.tokenization.specials import SpecialTokens
 
 
 class Tokenizer(Protocol):
@@ -14,14 +14,14 @@ class Tokenizer(Protocol):
         """Number of token ids, the specials included."""
 
     @property
-    def mask_id(self) -> int | None:
-        """The id that hides a token from a masked language model; None where there is none."""
+    def specials(self) -> SpecialTokens:
+        """The ids that stand for no text."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without BOS or EOS."""
+        """The ids of a text, with nothing around it."""
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word by itself, at least one: UNK where it would have none.
+        """The ids of each word by itself, at least one: an unknown word's where it would have none.
 
         Where white space is text, each word but the first is encoded with a space before it.
         """
@@ -39,22 +39,25 @@ class Tokenizer(Protocol):
         """
 
     def count_unknown(self, ids: Iterable[int]) -> int:
-        """How many of the ids are UNK."""
+        """How many of the ids stand for unknown text."""
 
 
 def encode_each(words: Sequence[str], tokenizer: Tokenizer, separator: str) -> list[list[int]]:
     """`Tokenizer.encode_words`, with a text that stands between any two words."""
+    special = tokenizer.specials
+    none = [special.eos if special.unk is None else special.unk]
     return [
-        tokenizer.encode(separator + word if number else word) or [UNK]
+        tokenizer.encode(separator + word if number else word) or none
         for number, word in enumerate(words)
     ]
 
 
-def word_starts(ids: Iterable[int], begins: Sequence[bool], num_specials: int) -> list[bool]:
+def word_starts(ids: Iterable[int], begins: Sequence[bool], special: Collection[int]) -> list[bool]:
     """`Tokenizer.starts_word`, where begins[i] says whether the piece of id i is written as a
     word's first."""
     starts, after_special = [], True
     for i in ids:
-        starts.append(i < num_specials or after_special or begins[i])
-        after_special = i < num_specials
+        is_special = i in special
+        starts.append(is_special or after_special or begins[i])
+        after_special = is_special
     return starts

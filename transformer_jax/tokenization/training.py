@@ -31,7 +31,9 @@ def train_model(config: TokenizerConfig, texts: Iterable[str], name: str) -> byt
     sample = sample_texts(map(well_formed, worded), MAX_TEXTS)
     if not sample:
         raise UserError(f"the {name} tokenizer has no text to learn from: every line is empty")
-    model = TOKENIZERS[config.kind].train(config, sample, name)
+    train = TOKENIZERS[config.kind].train
+    assert train is not None
+    model = train(config, sample, name)
     logger.info("trained the %s %s tokenizer on %d texts", name, config.kind, len(sample))
     return model
 

@@ -23,7 +23,6 @@ from transformer_jax.runs.config import Settings, read_settings
 from transformer_jax.runs.room import require_room
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.translation import Translation
-from transformer_jax.tokenization import BOS, NUM_SPECIALS
 from transformer_jax.training.profiling import step_products
 
 _WARM_UP = 3
@@ -63,9 +62,9 @@ def train(
     shapes = build.batch_shapes(lengths, batch_size)
     largest = step_products(task, abstract.params, shapes).largest
     require_room(settings, abstract, engine, largest)
-    highest = dict.fromkeys(lengths, settings.tokenizer.vocab_size)
-    highest |= dict.fromkeys(build.task_kind(settings).labels, NUM_SPECIALS + 1)
-    batch = _random_batch(lengths, batch_size, highest)
+    sizes = build.assumed_vocab_sizes(settings)
+    texts = max(sizes[side] for side in build.task_kind(settings).texts)
+    batch = _random_batch(lengths, batch_size, dict.fromkeys(lengths, texts) | sizes)
     start = time.perf_counter()
     step = engine.compile(train_step, abstract, shapes)
     executable = step.executable
@@ -113,11 +112,17 @@ def decode(
     task.search.check(source_length, longest_output)
     params = jax.jit(task.init)(jax.random.key(settings.seed))
     params = weights_as(options.weights, params)
-    size = {"source": settings.tokenizer.vocab_size}
+    sizes = build.assumed_vocab_sizes(settings)
+
+    def filled(value: int) -> np.ndarray:
+        return np.full(batch_size, value, np.int32)
+
     arrays = {
-        "source": _random_batch({"source": source_length}, batch_size, size)["source"],
-        "prompt": np.full((batch_size, 1), BOS, np.int32),
-        "limits": np.full(batch_size, output_length, np.int32),
+        "source": _random_batch({"source": source_length}, batch_size, sizes)["source"],
+        "source_lengths": filled(source_length),
+        "prompt": filled(task.search.specials.start)[:, None],
+        "prompt_lengths": filled(1),
+        "limits": filled(output_length),
         "numbers": np.arange(batch_size, dtype=np.int32),
     }
     start = time.perf_counter()
@@ -163,11 +168,11 @@ def _row_lengths(task: Task, source: int | None, target: int | None) -> dict[str
 def _random_batch(
     lengths: dict[str, int], rows: int, vocab_sizes: dict[str, int]
 ) -> dict[str, np.ndarray]:
-    """Packed rows without padding: one sentence of random pieces each."""
+    """Packed rows without padding: one sentence of random tokens each."""
     rng, batch = np.random.default_rng(0), {}
     for feature, length in lengths.items():
         shape = (rows, length)
-        batch[feature] = rng.integers(NUM_SPECIALS, vocab_sizes[feature], shape, np.int32)
+        batch[feature] = rng.integers(0, vocab_sizes[feature], shape, np.int32)
         batch[f"{feature}_segment_ids"] = np.ones(shape, np.int32)
         batch[f"{feature}_positions"] = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
     return batch

@@ -16,27 +16,36 @@ DOCUMENTS = [[10, 11, 12, 13], [20], [], [30, 31, 32, 33, 34, 35, 36]]
 
 @pytest.fixture
 def stream() -> TokenStream:
-    return token_stream(DOCUMENTS, SEP)
+    return token_stream(DOCUMENTS, SEP, SEP)
 
 
 def test_documents_are_laid_out_with_a_separator_around_each(stream):
     expected = [1, 10, 11, 12, 13, 1, 20, 1, 1, 30, 31, 32, 33, 34, 35, 36, 1]
     assert stream.tokens.tolist() == expected and stream.tokens.dtype == np.int32
     assert stream.starts.tolist() == [0, 5, 7, 8] and stream.starts.dtype == np.int64
-    from_arrays = token_stream((np.array(tokens, np.uint16) for tokens in DOCUMENTS), SEP)
+    assert stream.ends.tolist() == [5, 7, 8, 16] and stream.ends.dtype == np.int64
+    from_arrays = token_stream((np.array(tokens, np.uint16) for tokens in DOCUMENTS), SEP, SEP)
     assert from_arrays.tokens.tolist() == expected
+
+
+def test_a_first_token_of_its_own_is_never_predicted_between_documents_apart():
+    stream = token_stream(DOCUMENTS[:3], 5, SEP)
+    assert stream.tokens.tolist() == [5, 10, 11, 12, 13, 1, 5, 20, 1, 5, 1]
+    assert (stream.starts.tolist(), stream.ends.tolist()) == ([0, 6, 9], [5, 8, 10])
+    pieces = [shifted(piece) for piece in Pieces(stream, 3)]
+    assert pieces == [[5, 10, 11, 12], [12, 13, 1], [5, 20, 1], [5, 1]]
 
 
 @pytest.mark.parametrize("documents", [[], [[]], [[], []]])
 def test_a_stream_without_a_token_is_an_error(documents):
     with pytest.raises(UserError, match="the text is empty"):
-        token_stream(documents, SEP)
+        token_stream(documents, SEP, SEP)
 
 
 def test_a_full_disk_is_one_line_and_other_failures_are_not_taken_for_it(monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb"))
     with pytest.raises(UserError, match="No space left on device; set TMPDIR"):
-        token_stream([range(100_000)], SEP)
+        token_stream([range(100_000)], SEP, SEP)
 
     def broken():
         yield [2]
@@ -44,7 +53,7 @@ def test_a_full_disk_is_one_line_and_other_failures_are_not_taken_for_it(monkeyp
 
     monkeypatch.undo()
     with pytest.raises(OSError, match="of the documents' own"):
-        token_stream(broken(), SEP)
+        token_stream(broken(), SEP, SEP)
 
 
 def test_a_stream_may_be_larger_than_the_memory_allowed():
@@ -65,7 +74,7 @@ def documents():
         peak = max(peak, memory())
         yield document
 
-stream = token_stream(documents(), 0)
+stream = token_stream(documents(), 0, 0)
 windows = Windows(stream.tokens, 1000, 1000)
 assert len(stream.tokens) == 50_000_101 and windows[-1]["target"][-1] == 0
 print(max(peak, memory()) - before)
@@ -119,7 +128,7 @@ def test_windows_and_pieces_of_nothing_are_an_error(size):
     with pytest.raises(UserError, match="the text is empty"):
         Windows(tokens, 4, 4)
     with pytest.raises(UserError, match="the text is empty"):
-        Pieces(TokenStream(tokens, np.zeros(size, np.int64)), 4)
+        Pieces(TokenStream(tokens, *[np.zeros(size, np.int64)] * 2), 4)
 
 
 def test_pieces_are_cut_where_documents_are_too_long(stream):

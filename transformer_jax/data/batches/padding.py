@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from transformer_jax.tokenization import PAD
-
 LENGTH_STEP = 16  # rows grow by this many tokens, so that programs are compiled for few shapes
 
 
@@ -15,11 +13,17 @@ def rounded_length(rows: Sequence[Sequence[int]]) -> int:
 
 
 def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
-    """Rows of tokens, none longer than `length`, as int32 [B, length]."""
-    padded = np.full((len(rows), length), PAD, np.int32)
+    """Rows of tokens, none longer than `length`, as int32 [B, length], filled up with 0, which may
+    be a token too."""
+    padded = np.zeros((len(rows), length), np.int32)
     for row, tokens in zip(padded, rows, strict=True):
         row[: len(tokens)] = tokens
     return padded
+
+
+def row_lengths(rows: Sequence[Sequence[int]]) -> np.ndarray:
+    """Tokens of each row, int32 [B]."""
+    return np.array([len(row) for row in rows], np.int32)
 
 
 def padded_batch(examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, np.ndarray]:
@@ -35,8 +39,8 @@ def padded_batch(examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, n
     for feature in examples[0]:
         rows = [example[feature] for example in examples]
         length = rounded_length(rows)
-        tokens = pad_rows(rows, length)
-        batch[feature] = tokens
-        batch[f"{feature}_segment_ids"] = (tokens != PAD).astype(np.int32)
-        batch[f"{feature}_positions"] = np.tile(np.arange(length, dtype=np.int32), (len(rows), 1))
+        positions = np.tile(np.arange(length, dtype=np.int32), (len(rows), 1))
+        batch[feature] = pad_rows(rows, length)
+        batch[f"{feature}_segment_ids"] = (positions < row_lengths(rows)[:, None]).astype(np.int32)
+        batch[f"{feature}_positions"] = positions
     return batch

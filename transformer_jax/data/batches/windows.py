@@ -21,15 +21,18 @@ _BAR_AFTER_SECONDS = 2  # what is done sooner needs no progress bar
 
 @dataclass(frozen=True)
 class TokenStream:
-    """Documents one after another: SEP document SEP document ... SEP.
+    """Documents one after another, each behind a first token and before an end.
 
     Attributes:
       tokens: int32 [N].
-      starts: int64 [D], the place of the separator in front of each document.
+      starts: int64 [D], the place of the token in front of each document.
+      ends: int64 [D], the place of the token behind it; of the next document's start where one
+        token is both.
     """
 
     tokens: np.ndarray
     starts: np.ndarray
+    ends: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,8 @@ class Pieces(RandomAccess[Features]):
     """Documents apart, cut where they are longer than a window.
 
     Item i is {"input": int32 [n], "target": the same, shifted by one}, n <= length. The first input
-    of a document is the separator in front of it, its last target the one behind it: each token of
-    a document and the separator that ends it is a target exactly once.
+    of a document is the token in front of it, its last target the one behind it: each token of a
+    document and the one that ends it is a target exactly once.
 
     Attributes:
       stream: the documents.
@@ -94,8 +97,7 @@ class Pieces(RandomAccess[Features]):
     @cached_property
     def places(self) -> np.ndarray:
         """Where the inputs of each piece begin and end, int64 [number of pieces, 2]."""
-        starts = self.stream.starts
-        ends = np.append(starts[1:], len(self.stream.tokens) - 1)
+        starts, ends = self.stream.starts, self.stream.ends
         counts = -((starts - ends) // self.length)  # pieces of each document
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         first = np.repeat(starts, counts) + number * self.length
@@ -108,20 +110,21 @@ class Pieces(RandomAccess[Features]):
         return _window(self.stream.tokens, *self.places[index])
 
 
-def token_stream(documents: Iterable[Sequence[int]], separator: int) -> TokenStream:
+def token_stream(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStream:
     """Writes documents as one stream to a nameless temporary file, mapped into memory.
 
     No more than one document is in memory at a time, besides 8 bytes for each.
 
     Args:
       documents: the tokens of each.
-      separator: the token before, between and behind them.
+      first: the token in front of each.
+      end: the token behind each; where it is `first`, a single one stands between two documents.
 
     Raises:
       UserError: there is no text: not one document has a token; or the disk is full.
     """
     try:
-        return _stored(documents, np.array([separator], np.int32))
+        return _stored(documents, first, end)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -131,20 +134,23 @@ def token_stream(documents: Iterable[Sequence[int]], separator: int) -> TokenStr
         ) from error
 
 
-def _stored(documents: Iterable[Sequence[int]], separator: np.ndarray) -> TokenStream:
-    starts, place = array("q"), 0
+def _stored(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStream:
+    starts, ends, place, has_text = array("q"), array("q"), 0, False
+    between = np.array([end] if first == end else [end, first], np.int32)
     with tempfile.TemporaryFile() as file:
+        file.write(np.array([first], np.int32))
         for tokens in tqdm(documents, "tokens", unit="doc", delay=_BAR_AFTER_SECONDS, disable=None):
             starts.append(place)
-            file.write(separator)
+            ends.append(place + len(tokens) + 1)
             file.write(np.asarray(tokens, np.int32))
-            place += 1 + len(tokens)
-        if place == len(starts):
+            file.write(between)
+            place += len(tokens) + len(between)
+            has_text |= len(tokens) > 0
+        if not has_text:
             raise _no_text()
-        file.write(separator)
         file.flush()
-        tokens = np.asarray(np.memmap(file, np.int32, "r"))
-    return TokenStream(tokens, np.array(starts, np.int64))
+        tokens = np.asarray(np.memmap(file, np.int32, "r"))[: ends[-1] + 1]
+    return TokenStream(tokens, np.array(starts, np.int64), np.array(ends, np.int64))
 
 
 def _window(tokens: np.ndarray, start: int, stop: int) -> Features:

@@ -156,8 +156,7 @@ def _source_search(
     arrays = {
         "source": tokens(source),
         "prompt": tokens(1),
-        "limits": tokens(),
-        "numbers": tokens(),
+        **{name: tokens() for name in ("source_lengths", "prompt_lengths", "limits", "numbers")},
     }
     return [task.search.compiled.lower(params, arrays, settings.decode, length)], length
 
@@ -172,9 +171,7 @@ def _continuation(
     named = {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
     ended = jax.ShapeDtypeStruct(named["limits"].shape, bool, sharding=named["limits"].sharding)
     arrays = {"prompt": tokens(prompt), "ended": ended} | named
-    method = settings.decode.make_search()
-    if settings.decode.search is None and not settings.decode.samples:
-        method = dataclasses.replace(settings.decode, search="greedy").make_search()
+    method = continuation.search(settings.decode)
     begin = functools.partial(continuation.begin, search=method)
     samples = jax.eval_shape(begin, params, arrays, seed=0, drawn=0)
     return [

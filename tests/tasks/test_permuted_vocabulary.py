@@ -1,0 +1,189 @@
+"""A vocabulary whose special tokens stand elsewhere gives the same model, trained and searched.
+
+The same words in the same order, once behind special tokens with our own ids, once with special
+tokens among and behind them. The rows of the model's tables are permuted likewise: all that is
+trained and found must be the same.
+"""
+
+import dataclasses
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from tests.tasks.conftest import TEXT
+from transformer_jax.data.batches.pipeline import eval_batches
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.tokenization import from_files, store_tokenizers
+from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
+
+SPECIAL = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS, "mask": MASK}
+WORDS = sorted(set(TEXT.split()))
+PERMUTED = {"eos": 0, "mask": 3, "bos": 7, "unk": 11, "pad": len(WORDS) + 4}
+PAIRS = [
+    {"source": "the old man sees", "target": "a dog sees"},
+    {"source": "women walk", "target": "men walk with the old dog"},
+    {"source": "a dog", "target": "the young woman walks home"},
+]
+DOCUMENTS = [{"text": pair["source"] + " " + pair["target"]} for pair in PAIRS]
+
+
+def vocabulary(special, spared=()):
+    """Piece -> id: the words in their order in the places that special tokens leave."""
+    written = {i: f"<{role}>" for role, i in special.items() if role not in spared}
+    free = (i for i in range(len(WORDS) + len(special)) if i not in special.values())
+    return {piece: i for i, piece in written.items()} | dict(zip(WORDS, free, strict=True))
+
+
+@pytest.fixture(scope="module")
+def tokenizers_at(tmp_path_factory):
+    """`tokenizers_at(sides, special, **ids)`: from a tokenizer.json, with ids of these roles."""
+
+    def make(sides, special, spared=(), rows=None, **ids):
+        folder = tmp_path_factory.mktemp("tokenizer")
+        words = Tokenizer(models.WordLevel(vocabulary(special, spared), unk_token="<unk>"))
+        words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        words.add_special_tokens([f"<{role}>" for role in special if role not in spared])
+        words.save(str(folder / "tokenizer.json"))
+        roles = {"first": special["eos"], "cls": special["bos"], "head": (), **special, **ids}
+        contents = {side: from_files(folder, side, roles, rows) for side in sides}
+        return store_tokenizers("file", contents, folder / "stored")
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def both(tokenizers_at, task_with):
+    """Tasks with our own ids and with others, and what permutes the rows of a table."""
+
+    def make(name, changes):
+        sides = ("source", "target") if name == "translation" else ("text",)
+        tasks = [task_with(tokenizers_at(sides, at), name, changes) for at in (SPECIAL, PERMUTED)]
+        own, other = vocabulary(SPECIAL), vocabulary(PERMUTED)
+        order = np.argsort([other[piece] for piece in sorted(own, key=own.__getitem__)])
+        return tasks, order
+
+    return make
+
+
+def drawn(task, seed=1):
+    rng, shapes = np.random.default_rng(seed), jax.eval_shape(task.init, jax.random.key(0))
+    return jax.tree.map(lambda leaf: rng.normal(0, 0.4, leaf.shape).astype(leaf.dtype), shapes)
+
+
+def permuted(params, order):
+    """The parameters with the rows of the vocabulary in another order."""
+    return jax.tree.map(lambda x: x[order] if x.shape[:1] == order.shape else x, params)
+
+
+def trained(task, params, examples, rate=0.05):
+    """After two steps of gradient descent on all examples, without dropout."""
+    items = task.prepare(examples, training=False)
+    rows = {"lengths": task.lengths, "rows": 4}
+    loss = jax.jit(jax.value_and_grad(lambda p, b: task.loss(p, b, None)[0] / 9))
+    losses = []
+    for _ in range(2):
+        (batch,) = eval_batches(items, task.preprocess, **rows)
+        value, gradient = loss(params, batch)
+        params = jax.tree.map(lambda x, g: x - rate * g, params, gradient)
+        losses.append(float(value))
+    return losses, params
+
+
+CASES = {
+    "translation": (
+        {
+            "model.tie_embeddings": "all",
+            "model.num_encoder_layers": 1,
+            "model.num_decoder_layers": 1,
+            "model.max_length": 64,
+            "data.max_source_length": 16,
+            "data.max_target_length": 16,
+        },
+        PAIRS,
+        ["a young dog", "", "the man walks"],
+        DecodeConfig(beam_size=3, num_outputs=2, max_extra_length=6),
+    ),
+    "language_modeling": (
+        {"model.architecture": "decoder_only", "data.packing": "apart"},
+        DOCUMENTS,
+        ["a young dog", "", "the man <eos> walks"],
+        DecodeConfig(beam_size=1, max_extra_length=20, repetition_penalty=1.3),
+    ),
+    "masked_lm": (
+        {"model.architecture": "encoder_only", "model.num_token_types": 2, "task.mask_rate": 0.4},
+        DOCUMENTS,
+        ["a <mask> dog", "no blank", "<mask> man <mask>"],
+        DecodeConfig(num_outputs=3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_special_tokens_may_stand_anywhere(both, name):
+    changes, examples, lines, decode = CASES[name]
+    (own, other), order = both(name, changes)
+    params = drawn(own)
+    losses, after = trained(own, params, examples)
+    others, found = trained(other, permuted(params, order), examples)
+    assert losses[1] != losses[0] and others == pytest.approx(losses, rel=1e-5)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, found, permuted(after, order))
+    expected = [*own.predict(after, lines, decode)]
+    outputs = [*other.predict(permuted(after, order), lines, decode)]
+    assert texts(outputs) == texts(expected) and any(any(line) for line in texts(expected))
+    for line, same in zip(outputs, expected, strict=True):
+        close([one.score for one in line], [one.score for one in same])
+
+
+def texts(outputs):
+    return [[one.text for one in line] for line in outputs]
+
+
+@pytest.mark.parametrize("name", ["translation", "language_modeling"])
+def test_padding_may_be_the_token_that_ends_a_text(tokenizers_at, task_with, name):
+    """With a token of its own for padding, which no text holds, and without."""
+    changes, examples, lines, decode = CASES[name]
+    sides, count = tuple(examples[0]), len(WORDS) + len(SPECIAL)
+    special = {**SPECIAL, "pad": count - 1, "mask": PAD}
+    of_its_own = tokenizers_at(sides, special, spared=("pad",), rows=count)
+    the_end = tokenizers_at(sides, special, spared=("pad",), rows=count, pad=special["eos"])
+    one, two = (task_with(each, name, changes) for each in (of_its_own, the_end))
+    side = one.tokenizers.text(sides[-1]).specials
+    assert count - 1 in side.banned and side.pad == count - 1
+    assert two.tokenizers.text(sides[-1]).specials.pad == special["eos"]
+    params = drawn(one)
+    found, same = ([*task.predict(params, lines, decode)] for task in (one, two))
+    assert found == same and any(any(line) for line in texts(found))
+
+
+def test_a_forced_head_is_in_the_target_and_in_the_prompt_but_is_not_predicted(
+    tokenizers_at, task_with
+):
+    """BART's: </s> <s> text </s>."""
+    changes, examples, lines, decode = CASES["translation"]
+    tokenizers = tokenizers_at(("source", "target"), SPECIAL, start=EOS, head=(BOS,))
+    task = task_with(tokenizers, "translation", changes)
+    features = task.preprocess(PAIRS[0], None)
+    for side in ("source", "target"):
+        text = tokenizers.text(side).encode(PAIRS[0][side])
+        assert features[side].tolist() == [BOS, *text, EOS]
+    params = drawn(task, seed=3)  # whose outputs end
+    (batch,) = eval_batches(examples, task.preprocess, lengths=task.lengths, rows=4)
+    _, weight, _ = task.loss(params, batch, None)
+    assert weight == sum(len(pair["target"].split()) + 1 for pair in PAIRS)
+    plain = dataclasses.replace(decode, num_outputs=3, alpha=0.0)
+    outputs = next(task.predict(params, lines, plain))
+    ended = [one for one in outputs if len(one.text.split()) < 8]
+    scores = task.score(params, [lines[0]] * len(ended), [one.text for one in ended], 4)
+    assert ended and scores == pytest.approx([one.score for one in ended], rel=1e-4)
+
+
+def test_stored_vocabularies_are_shared_where_they_are_the_same(tokenizers_at):
+    same = tokenizers_at(("source", "target"), SPECIAL)
+    assert same["source"] is same["target"]
+    stored = json.loads(same.text("source")._content)
+    assert stored["files"].keys() == {"tokenizer.json"}

@@ -1,0 +1,110 @@
+"""Special tokens from where they are told, and what cannot be taken, each in one line."""
+
+import base64
+import json
+import random
+import shutil
+
+import pytest
+
+from tests.tokenization.published.conftest import MADE
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import Frame, PublishedTokenizer, from_files
+
+
+@pytest.fixture
+def copy_of(folder_of, tmp_path):
+    return lambda name: shutil.copytree(folder_of(name), tmp_path / name)
+
+
+def test_ids_given_come_first_then_the_files_beside_then_what_is_usual(copy_of):
+    folder = copy_of("gpt2")
+    vocab = json.loads((folder / "vocab.json").read_text())
+    (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "!"}}')
+    (folder / "tokenizer_config.json").write_text('{"pad_token": "#", "bos_token": null}')
+    specials = PublishedTokenizer(from_files(folder, "text")).specials
+    assert (specials.eos, specials.pad) == (vocab["!"], vocab["#"])
+    given = {"eos": 7, "start": 8, "first": 9, "mask": 3, "head": (4, 5), "tail": [7, 6]}
+    source = PublishedTokenizer(from_files(folder, "source", given)).specials
+    assert (source.eos, source.start, source.first, source.mask) == (7, 8, 9, 3)
+    assert source.translation == Frame((4, 5), (7, 6), (7,)) and source.pad == vocab["#"]
+    assert {4, 5, 6, 7, 8, 9, 3} <= source.ids
+
+
+@pytest.mark.parametrize(
+    "name, inside",
+    [("roberta", "tokenizer.json"), ("t5", "spiece.model"), ("gpt2", "merges.txt")],
+)
+def test_a_file_of_a_folder_will_do(folder_of, name, inside):
+    folder = folder_of(name)
+    assert from_files(folder / inside, "text") == from_files(folder, "text")
+
+
+def told(path, **given):
+    with pytest.raises(UserError) as found:
+        from_files(path, "text", **given)
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def test_what_cannot_be_taken_is_told_in_one_line(copy_of, folder_of, tmp_path):
+    assert told(tmp_path / "none").endswith("/none: there is no such file or folder")
+    assert "no tokenizer is there; it may be tokenizer.json, a sentencepiece .m" in told(tmp_path)
+    assert "has 15 tokens, and the model's table 9" in told(folder_of("bert"), rows=9)
+    assert "a special token has id 99; there are 15" in told(folder_of("bert"), ids={"pad": 99})
+    assert "'bod' is none of the roles pad, unk" in told(folder_of("bert"), ids={"bod": 9})
+    lacking = copy_of("bert")
+    (lacking / "vocab.txt").write_text("[UNK]\na\n")
+    assert "no token ends a text: none is named in the files, or is </s>," in told(lacking)
+    (lacking / "vocab.txt").write_text("a\nb\n")
+    assert "vocab.txt has no [UNK]" in told(lacking)
+    (lacking / "tokenizer_config.json").write_text("[3]")
+    told(lacking)
+    numbered = tmp_path / "numbered"
+    numbered.mkdir()
+    model = (folder_of("llama") / "tokenizer.model").read_bytes()
+    (numbered / "sentencepiece.bpe.model").write_bytes(model)
+    assert "give tokenizer.json" in told(numbered)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_damaged_files_are_one_line_or_a_tokenizer(copy_of, name):
+    folder, rng = copy_of(name), random.Random(0)
+    for path in sorted(folder.iterdir()):
+        whole = path.read_bytes()
+        cuts = [whole[: rng.randrange(len(whole))] for _ in range(3)]
+        flips = []
+        for _ in range(5):
+            flipped = bytearray(whole)
+            flipped[rng.randrange(len(whole))] = rng.randrange(256)
+            flips.append(bytes(flipped))
+        for content in (b"", b"{}", b"[]", b"\xff", *cuts, *flips):
+            path.write_bytes(content)
+            try:
+                PublishedTokenizer(from_files(folder, "source"))
+            except UserError as error:
+                assert "\n" not in str(error)
+        path.write_bytes(whole)
+
+
+def test_a_stored_one_that_is_damaged_is_refused(folder_of):
+    content = from_files(folder_of("bert"), "text")
+    found = json.loads(content)
+    damaged = [content[: len(content) // 2], b"", b"[]", b"{}", b"null"]
+    for changed in (
+        {"format": "pickle"},
+        {"vocab_size": 3},
+        {"vocab_size": 10**12},
+        {"vocab_size": "15"},
+        {"files": {"vocab.txt": "%"}},
+        {"files": {"vocab.txt": base64.b64encode(b"a").decode()}},
+        {"specials": {**found["specials"], "pad": 15}},
+        {"specials": {**found["specials"], "eos": True}},
+        {"specials": {**found["specials"], "mask": "5"}},
+        {"specials": {**found["specials"], "other": 5}},
+        {"specials": {**found["specials"], "translation": {"head": [3]}}},
+    ):
+        damaged.append(json.dumps({**found, **changed}).encode())
+    for each in damaged:
+        with pytest.raises(ValueError, match="this is no tokenizer from a file"):
+            PublishedTokenizer(each)
