@@ -85,9 +85,9 @@ class Historian:
         return logits, {"hash": hashed, "sums": sums}
 
 
-def compiled_search(model, *, max_length, beam_size, num_outputs=None, alpha, banned_ids=()):
+def compiled_search(model, *, max_length, beam_size, num_outputs=None, **options):
     """(logits, memory, state, max_lengths) -> hypotheses: as many as beams, unless told."""
-    beams = BeamSearch(beam_size, alpha, eos_id=EOS, pad_id=PAD, banned_ids=banned_ids)
+    beams = BeamSearch(beam_size, eos_id=EOS, pad_id=PAD, **options)
     sizes = {"num_outputs": num_outputs or beam_size, "max_length": max_length}
 
     def run(logits, memory, state, max_lengths):
@@ -110,11 +110,12 @@ def log_softmax(logits):
     return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
 
 
-def score(log_prob, length, alpha):
-    return log_prob / ((5 + length) / 6) ** alpha
+def score(log_prob, length, alpha, length_penalty="gnmt"):
+    base = {"gnmt": (5 + length) / 6, "power": length}[length_penalty]
+    return log_prob / base**alpha
 
 
-def enumerate_all(model, sentence, limit, alpha):
+def enumerate_all(model, sentence, limit, *penalty):
     """The score of every output: of those that end within the limit, and of those that it cuts."""
     ended, cut, words = {}, {}, range(EOS + 1, EOS + 1 + model.num_words)
     for length in range(1, limit + 1):
@@ -125,7 +126,7 @@ def enumerate_all(model, sentence, limit, alpha):
                     log_softmax(model.logits_after(sentence, tokens[:i]))[token]
                     for i, token in enumerate(tokens)
                 )
-                (ended if last == EOS else cut)[tokens] = score(log_prob, length, alpha)
+                (ended if last == EOS else cut)[tokens] = score(log_prob, length, *penalty)
     return ended, cut
 
 
@@ -174,18 +175,23 @@ def assert_found(found, sentence, expected):
 # --- Tests.
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_a_wide_beam_finds_what_enumeration_finds(alpha):
+@pytest.mark.parametrize(
+    "alpha, penalty", [(0.0, "gnmt"), (0.6, "gnmt"), (1.0, "gnmt"), (0.6, "power"), (1.0, "power")]
+)
+def test_a_wide_beam_finds_what_enumeration_finds(alpha, penalty):
     num_words, limit, batch_size = 4, 4, 6
     beam_size = (num_words + 1) * num_words ** (limit - 1)  # all that are compared at the limit
     model = MarkovChain(0, batch_size, num_words, vocab_size=beam_size)
-    found = search(model, [limit] * batch_size, beam_size=beam_size, alpha=alpha)
+    options = {"beam_size": beam_size, "alpha": alpha, "length_penalty": penalty}
+    found = search(model, [limit] * batch_size, **options)
     for sentence in range(batch_size):
-        ended, cut = enumerate_all(model, sentence, limit, alpha)
+        ended, cut = enumerate_all(model, sentence, limit, alpha, penalty)
         assert (len(ended), len(cut)) == (1 + 4 + 16 + 64, 256)
         best = sorted(ended.values(), reverse=True) + sorted(cut.values(), reverse=True)
+        best = sorted(best, reverse=True) if penalty == "power" else best
         outputs = [tuple(t[t != PAD].tolist()) for t in found.tokens[sentence]]
-        assert len(set(outputs)) == beam_size and set(outputs[: len(ended)]) == set(ended)
+        assert len(set(outputs)) == beam_size
+        assert penalty == "power" or set(outputs[: len(ended)]) == set(ended)
         # Outputs with the same transitions in another order tie, so scores are compared.
         np.testing.assert_allclose([(ended | cut)[o] for o in outputs], best[:beam_size], rtol=1e-5)
         np.testing.assert_allclose(found.scores[sentence], best[:beam_size], rtol=1e-5)

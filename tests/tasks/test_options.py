@@ -20,6 +20,7 @@ VALUES = {
     "search": "greedy",
     "beam_size": 2,
     "alpha": 0.1,
+    "length_penalty": "power",
     "temperature": 0.5,
     "top_k": 3,
     "top_p": 0.5,

@@ -8,6 +8,7 @@ DECODE_OPTIONS: dict[str, type] = {
     "search": str,
     "beam_size": int,
     "alpha": float,
+    "length_penalty": str,
     "temperature": float,
     "top_k": int,
     "top_p": float,

@@ -11,7 +11,7 @@ from transformer_jax.decoding.interface import (
     Start,
     State,
 )
-from transformer_jax.decoding.length_penalty import length_penalty
+from transformer_jax.decoding.length_penalty import LENGTH_PENALTIES, length_penalty
 from transformer_jax.decoding.sampling import Sampler, Samples, StepwiseSearch
 from transformer_jax.decoding.truncation import penalized_logits, truncated_logits
 
@@ -30,6 +30,7 @@ __all__ = [
     # Searches.
     "BeamSearch",
     "Sampler",
+    "LENGTH_PENALTIES",
     "length_penalty",
     "penalized_logits",
     "truncated_logits",

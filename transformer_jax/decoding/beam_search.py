@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.decoding.beams import Beams, keep_best, no_beams, take, where_rows, write
 from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Memory, Start, State
-from transformer_jax.decoding.length_penalty import length_penalty
+from transformer_jax.decoding.length_penalty import LENGTH_PENALTIES
 from transformer_jax.decoding.state import of_parents, of_rows, of_sentences
 from transformer_jax.decoding.top_k import top_k
 
@@ -33,9 +33,14 @@ class _Rules:
     beam_size: int
     num_outputs: int
     alpha: float
+    length_penalty: str
     eos_id: int
     forbidden_ids: tuple[int, ...]  # what no alive hypothesis holds; EOS is the first
     limits: Array  # int32 [B]: longest output, EOS included
+
+    def penalty(self, lengths: Int[Array, "*B"]) -> Float[Array, "*B"]:
+        """What divides log P of outputs of these lengths."""
+        return jnp.asarray(LENGTH_PENALTIES[self.length_penalty].of(lengths, self.alpha))
 
 
 @jax.tree_util.register_dataclass
@@ -58,6 +63,7 @@ class BeamSearch:
       eos_id: the token that ends an output.
       pad_id: the token that fills an output after its end.
       banned_ids: tokens never chosen. Scores stay the model's: no probability is redistributed.
+      length_penalty: an entry of `LENGTH_PENALTIES`.
     """
 
     beam_size: int
@@ -65,6 +71,7 @@ class BeamSearch:
     eos_id: int
     pad_id: int
     banned_ids: tuple[int, ...] = ()
+    length_penalty: str = "gnmt"
 
     def find(
         self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
@@ -72,10 +79,10 @@ class BeamSearch:
         """Finds the `num_outputs` best outputs of every sentence; meant to be called under
         `jax.jit`.
 
-        A score is log P(output) / `length_penalty`(length), where the length counts EOS. Hypotheses
-        that ended come first; where fewer than `num_outputs` did, the best of those that the limit
-        cut follow. A sentence is done as soon as no alive hypothesis can enter its result any more;
-        with one beam, at its first EOS.
+        A score is log P(output) / penalty(length), where the length counts EOS. Hypotheses that
+        ended come first, unless the penalty says otherwise; where fewer than `num_outputs` did, the
+        best of those that the limit cut follow. A sentence is done as soon as no alive hypothesis
+        can enter its result any more; with one beam, at its first EOS.
 
         Args:
           decode_step: the model's step, closed over its parameters; called at most L - 1 times, for
@@ -91,7 +98,15 @@ class BeamSearch:
         self._check(num_outputs, vocab_size)
         limits = jnp.clip(start.max_lengths, 1, max_length)
         forbidden = tuple(dict.fromkeys((self.eos_id, *self.banned_ids)))
-        rules = _Rules(self.beam_size, num_outputs, self.alpha, self.eos_id, forbidden, limits)
+        rules = _Rules(
+            beam_size=self.beam_size,
+            num_outputs=num_outputs,
+            alpha=self.alpha,
+            length_penalty=self.length_penalty,
+            eos_id=self.eos_id,
+            forbidden_ids=forbidden,
+            limits=limits,
+        )
         beams = no_beams(batch_size, self.beam_size, max_length, self.pad_id)
         first = _advance(rules, _Carry(jnp.int32(0), beams, start.state), start.logits)
         beams = _to_the_end(decode_step, rules, start.memory, first)
@@ -136,7 +151,7 @@ def _advance(rules: _Rules, search: _Carry, logits: Float[Array, "N V"]) -> _Car
     beams, length = search.beams, search.length
     num_parents = beams.alive_log_probs.shape[1]
     best = _extend(rules, beams.alive_log_probs, logits)
-    eos_scores = best.eos_log_probs / length_penalty(length + 1, rules.alpha)
+    eos_scores = best.eos_log_probs / rules.penalty(length + 1)
     ended_tokens, ended_scores = keep_best(
         jnp.concatenate([beams.ended_tokens, write(beams.alive_tokens, length, rules.eos_id)], 1),
         jnp.concatenate([beams.ended_scores, eos_scores], 1),
@@ -197,7 +212,7 @@ def _is_done(
     A log-probability only falls and the penalty is largest at the limit, which bounds the score
     that an alive hypothesis can reach. One beam has nothing to weigh its first ending against.
     """
-    best_reachable = log_probs[:, 0] / length_penalty(rules.limits, rules.alpha)
+    best_reachable = log_probs[:, 0] / rules.penalty(rules.limits)
     worst_returned = ended_scores[:, rules.num_outputs - 1]
     done = (length >= rules.limits) | (best_reachable <= worst_returned)
     if rules.beam_size == 1:
@@ -206,11 +221,16 @@ def _is_done(
 
 
 def _n_best(rules: _Rules, beams: Beams, pad_id: int) -> Hypotheses:
-    """The ended hypotheses, then as many of those cut by the limit as places are left."""
-    cut_scores = beams.alive_log_probs / length_penalty(rules.limits, rules.alpha)[:, None]
-    num_ended = (beams.ended_scores > -jnp.inf).sum(axis=1, keepdims=True)
-    rank = jnp.arange(rules.num_outputs)
-    order = jnp.where(rank < num_ended, rank, rank - num_ended + rules.beam_size)  # [B, K]
+    """The best hypotheses: those that ended, then as many of those that the limit cut as places are
+    left; or the best of both together. (One beam that ended was not cut.)"""
+    cut_scores = beams.alive_log_probs / rules.penalty(rules.limits)[:, None]
+    scores = jnp.concatenate([beams.ended_scores, cut_scores], axis=1)
+    if LENGTH_PENALTIES[rules.length_penalty].cut_compete and rules.beam_size > 1:
+        order = lax.top_k(scores, rules.num_outputs)[1]
+    else:
+        num_ended = (beams.ended_scores > -jnp.inf).sum(axis=1, keepdims=True)
+        rank = jnp.arange(rules.num_outputs)
+        order = jnp.where(rank < num_ended, rank, rank - num_ended + rules.beam_size)  # [B, K]
     tokens = take(jnp.concatenate([beams.ended_tokens, beams.alive_tokens], axis=1), order)
-    scores = take(jnp.concatenate([beams.ended_scores, cut_scores], axis=1), order)
+    scores = take(scores, order)
     return Hypotheses(jnp.where(scores[:, :, None] > -jnp.inf, tokens, pad_id), scores)

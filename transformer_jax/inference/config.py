@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Collection
 from typing import Annotated, TypedDict
 
-from transformer_jax.decoding import BeamSearch, Sampler, Search
+from transformer_jax.decoding import LENGTH_PENALTIES, BeamSearch, Sampler, Search
 from transformer_jax.nn.int8 import WEIGHTS
 from transformer_jax.ranges import OneOf, Range, Seed, check_fields
 from transformer_jax.registry import Registry
@@ -23,6 +23,9 @@ class DecodeConfig:
       num_outputs: outputs to return for each input: the best hypotheses, at most beam_size (the
         search goes on until these are certain), or so many samples.
       alpha: exponent of the length penalty, at least 0; 0 compares plain log-probabilities.
+      length_penalty: what has this exponent: "gnmt" (5 + length) / 6 (Wu et al. 2016), as in the
+        paper, or "power" the length itself, as in transformers, where outputs that the limit cut
+        compete with those that ended.
       temperature: outputs are sampled from softmax(logits / temperature); None: they are searched
         for.
       top_k: sample among the k likeliest tokens; None: among all.
@@ -44,6 +47,7 @@ class DecodeConfig:
     beam_size: Count = 4
     num_outputs: Count = 1
     alpha: Annotated[float, Range(0, 10)] = 0.6
+    length_penalty: Annotated[str, OneOf(*LENGTH_PENALTIES)] = "gnmt"
     temperature: Annotated[float, Range(1e-6, 1e6)] | None = None
     top_k: Annotated[int, Range(1, 10_000_000)] | None = None
     top_p: Annotated[float, Range(0, 1, "(]")] | None = None
@@ -106,7 +110,8 @@ class TokenIds(TypedDict):
 
 def _beam(decode: DecodeConfig, ids: TokenIds) -> BeamSearch:
     _refuse_sampling(decode)
-    return BeamSearch(decode.beam_size, decode.alpha, **ids)
+    penalty = decode.length_penalty
+    return BeamSearch(decode.beam_size, decode.alpha, length_penalty=penalty, **ids)
 
 
 def _greedy(decode: DecodeConfig, ids: TokenIds) -> Sampler:
@@ -148,7 +153,8 @@ class SearchKind:
         return self.make(decode, ids)
 
 
-_BEAM, _GREEDY = ("decode.beam_size", "decode.alpha"), ("decode.repetition_penalty",)
+_BEAM = ("decode.beam_size", "decode.alpha", "decode.length_penalty")
+_GREEDY = ("decode.repetition_penalty",)
 _SAMPLE = ("decode.temperature", "decode.top_k", "decode.top_p", "decode.seed", *_GREEDY)
 
 SEARCHES: Registry[Callable[[DecodeConfig, TokenIds], Search]] = Registry(
