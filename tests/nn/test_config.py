@@ -33,7 +33,7 @@ def test_heads_that_do_not_divide_d_model(given, missing):
     [
         ("attention_bias", "none, qkv, output, all"),
         ("norm_placement", "post, pre, sandwich"),
-        ("tie_embeddings", "all, target, none"),
+        ("tie_embeddings", "all, inputs, target, none"),
         ("dtype", "auto, float32, bfloat16"),
     ],
 )

@@ -10,7 +10,7 @@ from transformer_jax.tokenization import Labels
 TAGS = Labels(("B-PER", "I-PER", "O"))
 
 
-def test_ids_are_the_places_of_sorted_names_and_come_back():
+def test_ids_are_the_places_of_names_and_come_back():
     assert [TAGS.encode(name) for name in ("B-PER", "I-PER", "O")] == [0, 1, 2]
     assert [TAGS.decode(i) for i in range(3)] == list(TAGS.names)
     assert len(TAGS) == TAGS.vocab_size == 3
@@ -29,8 +29,8 @@ def test_of_many_known_labels_a_few_are_named():
         Labels(tuple(f"{i:03}" for i in range(900))).encode("x")
 
 
-@pytest.mark.parametrize("names", [(), ("b", "a"), ("a", "a"), (1, 2), (["a"],)])
-def test_names_are_sorted_strings_that_differ(names):
+@pytest.mark.parametrize("names", [(), ("a", "a"), (1, 2), (["a"],)])
+def test_names_are_strings_that_differ(names):
     with pytest.raises(ValueError, match="labels must"):
         Labels(names)
 

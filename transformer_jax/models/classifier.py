@@ -3,16 +3,25 @@
 B batch, T tokens, J texts of a row, D model, C classes.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
 
 BODIES = (EncoderOnly, DecoderOnly)
+
+
+def body_config(model: Any) -> TransformerConfig:
+    """The options of a model, or of the body beneath its head."""
+    config: TransformerConfig = getattr(model, "body", model).config
+    return config
 
 
 class TokenClassifier(nn.Module):

@@ -42,7 +42,7 @@ class DecoderOnly(nn.Module):
         self.embedding = Embedding(c, c.vocab_size)
         self.input = InputEmbedding(c, causal=True)
         self.decoder = Decoder(c, c.num_layers, attends_to_encoder=False)
-        tied = c.tie_embeddings != "none"
+        tied = c.tie_embeddings in ("all", "target")
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
         if c.logits_bias:
             self.param("logits_bias", nn.initializers.zeros, c.padded(c.vocab_size))

@@ -30,7 +30,8 @@ class EncoderDecoder(nn.Module):
     `prefill` and `decode_step` are what the searches of `decoding/` call.
 
     Raises:
-      ValueError: tie_embeddings "all" with vocabularies of two sizes, or an unknown `positions`.
+      ValueError: source and target share an embedding, and have vocabularies of two sizes, or an
+        unknown `positions`.
     """
 
     config: TransformerConfig
@@ -44,17 +45,18 @@ class EncoderDecoder(nn.Module):
 
     def setup(self) -> None:
         c = self.config
-        if c.tie_embeddings == "all" and c.source_vocab_size != c.target_vocab_size:
-            raise ValueError("tie_embeddings 'all' needs one joint vocabulary (tokenizer.joint)")
+        one_input = c.tie_embeddings in ("all", "inputs")
+        if one_input and c.source_vocab_size != c.target_vocab_size:
+            raise ValueError(
+                f"tie_embeddings {c.tie_embeddings!r} needs one joint vocabulary (tokenizer.joint)"
+            )
         self.target_embedding = Embedding(c, c.target_vocab_size)
         self.source_embedding = (
-            self.target_embedding
-            if c.tie_embeddings == "all"
-            else Embedding(c, c.source_vocab_size)
+            self.target_embedding if one_input else Embedding(c, c.source_vocab_size)
         )
         self.projection = (
             self.target_embedding
-            if c.tie_embeddings != "none"
+            if c.tie_embeddings in ("all", "target")
             else Embedding(c, c.target_vocab_size)
         )
         encoding = encoding_class(c)

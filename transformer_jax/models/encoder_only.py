@@ -46,7 +46,7 @@ class EncoderOnly(nn.Module):
         self.input = InputEmbedding(c, causal=False)
         self.encoder = Encoder(c, c.num_layers)
         self.prediction_head = PredictionHead(c)
-        tied = c.tie_embeddings != "none"
+        tied = c.tie_embeddings in ("all", "target")
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B P V"]:

@@ -85,12 +85,10 @@ class TransformerConfig:
       gated_feed_forward: the feed-forward layers multiply activations by a second projection: with
         "gelu" GEGLU, with "silu" SwiGLU (Shazeer 2020). That makes three matrices of two: take 2/3
         of d_ff for as many parameters.
-      tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4; asks for a
-        joint vocabulary), "target" the last two, "none" none. A model of one stack has one
-        embedding, which "all" and "target" share with the pre-softmax matrix.
-      vocab_multiple: the rows of token embeddings are padded with zeros up to a multiple of this,
-        for products whose sizes the hardware likes (128) and for devices to divide (`tensor`). No
-        padded row is ever looked up, predicted or part of a loss.
+      tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4), "target"
+        the last two, "inputs" the first two, "none" none. A model of one stack has the last two.
+      vocab_multiple: token embeddings are padded with rows of zeros, which nothing reads, up to a
+        multiple that the hardware likes (128) and that devices divide (`tensor`).
       scale_embeddings: multiply token embeddings by sqrt(d_model) (section 3.4).
       scale_logits: divide the last features by sqrt(d_model), as T5 with tied embeddings does.
       logits_bias: a bias of the pre-softmax projection, as in Marian.
@@ -156,7 +154,7 @@ class TransformerConfig:
     norm_placement: Annotated[str, OneOf("post", "pre", "sandwich")] = "post"
     activation: str = "relu"
     gated_feed_forward: bool = False
-    tie_embeddings: Annotated[str, OneOf("all", "target", "none")] = "all"
+    tie_embeddings: Annotated[str, OneOf("all", "inputs", "target", "none")] = "all"
     vocab_multiple: Annotated[int, Range(1, 4096)] = 1
     scale_embeddings: bool = True
     scale_logits: bool = False

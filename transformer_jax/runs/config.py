@@ -20,6 +20,7 @@ from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config_file import run_config_file
 from transformer_jax.runs.effects import refuse_unread, unread_fields
 from transformer_jax.runs.modules import Modules, load_modules
+from transformer_jax.runs.origin import model_options
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
 from transformer_jax.tasks import TASKS
@@ -45,10 +46,17 @@ def load_config(
     load_modules(modules)
     given = parsed(overrides or {}, "override")
     chosen = _still_read(_checked(run_config_file(path), str(path)), given) | given
-    config = _to_config_dict(defaults_for(chosen) | chosen)
+    config = config_of(chosen, "config")
     check_trainable(config)
     _require_modules(config)
     return config
+
+
+def config_of(chosen: Mapping[str, Any], where: str) -> ConfigDict:
+    """The config that sets the fields of `chosen`, {"section.field": value}; the others have their
+    defaults for its task and architecture. UserError as `parsed`, with `where` in it."""
+    chosen = parsed(chosen, where)
+    return _to_config_dict(defaults_for(chosen) | chosen)
 
 
 def _still_read(chosen: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -72,9 +80,10 @@ def check_trainable(config: ConfigDict) -> Settings:
     differ = [name for name in FIELDS if values[name] not in (own[name], DEFAULTS[name])]
     refuse_unread(values, differ)
     several = len(TASKS[settings.task.name].texts) > 1
-    if several and settings.model.tie_embeddings == "all" and not settings.tokenizer.joint:
+    tie = settings.model.tie_embeddings
+    if several and tie in ("all", "inputs") and not settings.tokenizer.joint:
         raise UserError(
-            "config.model.tie_embeddings 'all' shares one embedding among all sides, and with "
+            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and with "
             "config.tokenizer.joint false each has a vocabulary of its own: set tie_embeddings to "
             "'target' or 'none'"
         )
@@ -91,8 +100,9 @@ def check_trainable(config: ConfigDict) -> Settings:
 def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """The default of every field in a config that sets those of `chosen`, {"section.field": value}.
 
-    The dataclasses' defaults, above them those of the task, which may bring its architecture, and
-    above both those of the architecture. An unknown name has none: who builds it refuses it.
+    The dataclasses' defaults, above them those of the task, which may bring its architecture, above
+    both those of the architecture, and above all the model of the run to start from. An unknown
+    name has none: who builds it refuses it.
     """
     defaults = dict(DEFAULTS)
     task = {**defaults, **chosen}["task.name"]
@@ -102,7 +112,8 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
     if architecture in MODELS:
         own = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
         defaults |= parsed(own, f"defaults of architecture {architecture}")
-    return defaults
+    origin = chosen.get("train.init_from")
+    return defaults | parsed(model_options(origin), f"{origin}/config.json")
 
 
 def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:

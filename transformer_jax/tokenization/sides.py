@@ -101,14 +101,15 @@ def store_tokenizers(
     kind: str,
     sides: Mapping[str, bytes],
     directory: str | Path,
-    labels: Mapping[str, Iterable[str]] | None = None,
+    labels: Mapping[str, Iterable[str] | Labels] | None = None,
 ) -> Tokenizers:
     """Stores vocabularies that are there already, and loads them.
 
     Args:
       kind: an entry of `TOKENIZERS`.
       sides: side -> the content of its file; sides of equal content share one vocabulary.
-      directory, labels: as for `train_tokenizers`, which raises the same.
+      directory, labels: as for `train_tokenizers`, which raises the same; `Labels` keep their
+        order.
     """
     is_joint = len(sides) > 1 and len(set(sides.values())) == 1
     suffix = TOKENIZERS[kind].suffix
@@ -167,14 +168,16 @@ def copy_tokenizers(
     return load_tokenizers(directory)
 
 
-def _with_labels(contents: Contents, labels: Mapping[str, Iterable[str]]) -> Contents:
+def _with_labels(contents: Contents, labels: Mapping[str, Iterable[str] | Labels]) -> Contents:
     if both := contents.keys() & labels.keys():
         raise ValueError(f"of side {min(both)!r} there are both texts and labels")
-    found = {side: tuple(sorted(set(names))) for side, names in labels.items()}
-    if bare := [side for side, names in found.items() if not names]:
-        raise UserError(f"there are no labels to learn for side {bare[0]!r}")
-    added = {side: (side + LABELS, Labels(names).to_json()) for side, names in found.items()}
-    return {**contents, **added}
+    found = {}
+    for side, names in labels.items():
+        ordered = names.names if isinstance(names, Labels) else tuple(sorted(set(names)))
+        if not ordered:
+            raise UserError(f"there are no labels to learn for side {side!r}")
+        found[side] = (side + LABELS, Labels(ordered).to_json())
+    return {**contents, **found}
 
 
 def _loaded(directory: Path, contents: Contents) -> Tokenizers:
