@@ -20,8 +20,9 @@ import pytest
 import tensorstore as ts
 
 from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.selection import find_checkpoint
-from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
+from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
 
 
@@ -146,7 +147,8 @@ def test_restores_onto_the_devices_asked_for(run):
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from transformer_jax.checkpoints.selection import find_checkpoint
-from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
+from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import Checkpoints
 rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
 target = {{
     "encoder": {{"kernel": jax.ShapeDtypeStruct((3, 5), "float32", sharding=rows)}},
@@ -415,7 +417,8 @@ def test_a_killed_run_can_be_resumed(tmp_path, delay):
     program = f"""
 import jax.numpy as jnp
 from transformer_jax.checkpoints.selection import find_checkpoint
-from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
+from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import Checkpoints
 checkpoints = Checkpoints({str(tmp_path)!r}, CheckpointConfig(keep=2, keep_params=3))
 for step in range(1, 100000):
     params = {{"kernel": jnp.full((300, 100), step)}}

@@ -7,7 +7,8 @@ import numpy as np
 import optax
 import pytest
 
-from transformer_jax.checkpoints.store import CheckpointConfig, Checkpoints
+from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.training.optimizer import (

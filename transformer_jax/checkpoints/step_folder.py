@@ -177,11 +177,18 @@ def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
 
 def _of_padding(name: str, saved: Any, wanted: Any) -> str:
     """What to look at where two shapes differ in rows of a vocabulary alone."""
-    axes = getattr(parameter_at(name), "axes", ())
-    sizes = zip(axes, saved.shape, wanted.shape, strict=False)
-    if len(axes) != len(saved.shape) or any(a != b for axis, a, b in sizes if axis != "vocab"):
+    if not differ_in_rows(name, saved, wanted):
         return ""
     return " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
+
+
+def differ_in_rows(name: str, saved: Any, wanted: Any) -> bool:
+    """Whether two shapes of a parameter differ in rows of a vocabulary, and in nothing else."""
+    axes = getattr(parameter_at(name), "axes", ())
+    if len(axes) != len(saved.shape) or saved.shape == wanted.shape:
+        return False
+    sizes = zip(axes, saved.shape, wanted.shape, strict=False)
+    return all(a == b for axis, a, b in sizes if axis != "vocab")
 
 
 def _require_fit(path: Path, saved: Leaves, wanted: Leaves) -> None:

@@ -9,15 +9,15 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import selection, shares
+from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.selection import Which, agreed_checkpoint
 from transformer_jax.checkpoints.step_folder import (
     DATA,
@@ -39,35 +39,9 @@ from transformer_jax.checkpoints.step_folder import (
 from transformer_jax.checkpoints.writer import CheckpointWriter, Kept
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime.files import METADATA_BYTES
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """When to save, and how much to keep.
-
-    Attributes:
-      every_steps: updates between two checkpoints.
-      keep: how many full checkpoints, the latest ones; the best one is kept besides.
-      keep_params: how many snapshots of the parameters alone, the latest ones, for `--average`.
-      asynchronous: write while training goes on; a kill then loses the steps of one interval and
-        those taken while the last save was written. False: each save is on disk before the next
-        step, so that a kill loses one interval at most.
-
-    Raises:
-      ValueError: a value out of range.
-    """
-
-    every_steps: Steps = 1000
-    keep: Annotated[int, Range(1, 10**6)] = 3
-    keep_params: Annotated[int, Range(0, 10**6)] = 0
-    asynchronous: bool = True  # `async` is a keyword of Python
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
 
 class Checkpoints:
@@ -123,6 +97,24 @@ class Checkpoints:
             writer.save(step, {PARAMS: items[PARAMS]})
         if not self._config.asynchronous:
             self.wait()
+
+    def save_params(self, step: int, params: Any) -> None:
+        """Saves parameters alone, such as published ones: a step to use and to start from, but not
+        to go on from. Waits until it is on disk; errors as for `save`.
+
+        Args:
+          step: their number.
+          params: a tree of jax arrays.
+        """
+        provenance = ocp.args.JsonSave(dict(self.provenance))
+        items = {PARAMS: ocp.args.PyTreeSave(named_leaves(params)), PROVENANCE: provenance}
+        self._writers(most_bytes(params))[0].save(step, items)
+        self.wait()
+
+    def holds_params_alone(self) -> bool:
+        """Whether the newest step can be used and started from, but not be gone on from."""
+        folders = step_folders(self.directory)
+        return bool(folders) and not (folders[max(folders)] / TRAINING).exists()
 
     def score(self, step: int, score: float) -> None:
         """Keeps how good a saved step is, higher is better; waits until that step is on disk.

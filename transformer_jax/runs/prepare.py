@@ -45,6 +45,11 @@ def prepare(
     """
     kept, tokenizer = workdir / CONFIG, workdir / TOKENIZER
     settings = read_settings(config)
+    if checkpoints.holds_params_alone():
+        raise UserError(
+            f"{workdir} holds a published model, without the state of a training; choose another "
+            f"--workdir and start from it: --config.train.init_from={workdir}"
+        )
     if checkpoints.latest_step() is not None:
         check_same_run(config, load_json(kept), workdir)
         now = checkpoints.provenance | provenance.of_tokenizers(load_tokenizers(tokenizer))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.checkpoints.store import CheckpointConfig
+from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.data.config import DataConfig
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
