@@ -1,0 +1,245 @@
+"""What transformers computes with a fixture: hidden states, logits and generations, in float32."""
+
+import numpy as np
+import torch
+from fixture_models import LIMIT, special_ids
+
+LENGTHS = (1, 6, 11, LIMIT)
+TARGET_LENGTHS = (9, LIMIT, 1, 5)
+SOURCES = (3, 5, 8, 4, 10, 6)
+NEW_TOKENS = {"encoder_decoder": 16, "decoder": 12}
+TEMPERATURE = 0.8
+TEXTS = ["The dog runs.", "A woman in Straße", "der Hund"]
+PAIRS = [["The dog runs.", "A cat!"], ["cat", "two people with a ball"]]
+MASKED = ["The {} runs.", "A {} and {} of the Hund", "{}"]
+
+
+def banned_ids(family, tokenizer):
+    """Tokens that no generation may hold: the special ones but eos, and ids without a token."""
+    names = ("pad", "unk", "bos", "mask")
+    found = {getattr(tokenizer, f"{name}_token_id", None) for name in names}
+    found.add(special_ids(family, tokenizer).get("decoder_start_token_id"))
+    found.update(range(len(tokenizer), len(tokenizer) + family.extra_ids))
+    return sorted(found - {None, tokenizer.eos_token_id})
+
+
+def random_rows(tokenizer, size, lengths, seed):
+    """Rows of ids that are no special tokens, shorter ones padded: (ids [B, T], lengths [B])."""
+    random = np.random.default_rng(seed)
+    ordinary = np.setdiff1d(np.arange(size), tokenizer.all_special_ids)
+    rows = [random.choice(ordinary, length) for length in lengths]
+    return padded(rows, tokenizer.pad_token_id or 0), np.array(lengths, np.int32)
+
+
+def padded(rows, value, dtype=np.int32):
+    """Rows of unequal lengths as one array, the rest filled with `value`."""
+    rows = [np.asarray(row, dtype) for row in rows]
+    filled = np.full((len(rows), max(map(len, rows)), *rows[0].shape[1:]), value, dtype)
+    for place, row in zip(filled, rows, strict=True):
+        place[: len(row)] = row
+    return filled
+
+
+@torch.no_grad()
+def run(model, **inputs):
+    tensors = {name: torch.as_tensor(np.asarray(inputs[name])).long() for name in inputs}
+    return model(**tensors, output_hidden_states=True)
+
+
+def stacked(name, states):
+    """Hidden states of the rows, [layers] of [1, T, D] each, as name_0, name_1, ... [B, T, D]."""
+    return {
+        f"{name}_{layer}": padded([row[layer][0] for row in states], 0, np.float32)
+        for layer in range(len(states[0]))
+    }
+
+
+def same(first, second):
+    """Whether two arrays are equal up to float32's rounding, 1e-5 of the largest entry."""
+    assert first.shape == second.shape
+    assert np.abs(first - second).max() <= 1e-5 * max(1.0, np.abs(first).max())
+
+
+def encoder_decoder(model, tokenizer, family):
+    """Each pair by itself; the batch padded on the right gives the same logits."""
+    config = model.config
+    source, source_lengths = random_rows(tokenizer, config.vocab_size, LENGTHS, 1)
+    size = getattr(config, "decoder_vocab_size", config.vocab_size)
+    target, target_lengths = random_rows(tokenizer, size, TARGET_LENGTHS, 2)
+    target[:, 0] = config.decoder_start_token_id
+    outputs = [
+        run(model, input_ids=source[None, row, :m], decoder_input_ids=target[None, row, :n])
+        for row, (m, n) in enumerate(zip(source_lengths, target_lengths, strict=True))
+    ]
+    logits = [output.logits[0].numpy() for output in outputs]
+    mask = np.arange(source.shape[1]) < source_lengths[:, None]
+    batch = run(model, input_ids=source, attention_mask=mask, decoder_input_ids=target)
+    for row, length in enumerate(target_lengths):
+        same(logits[row], batch.logits[row, :length].numpy())
+    arrays = {"source": source, "source_lengths": source_lengths}
+    arrays |= {"target": target, "target_lengths": target_lengths}
+    arrays |= stacked("encoder_hidden", [output.encoder_hidden_states for output in outputs])
+    arrays |= stacked("decoder_hidden", [output.decoder_hidden_states for output in outputs])
+    return arrays | {"logits": padded(logits, 0, np.float32)} | searched(model, tokenizer, family)
+
+
+def searched(model, tokenizer, family):
+    """Greedy and beam search from six sources, each by itself."""
+    sources, lengths = random_rows(tokenizer, model.config.vocab_size, SOURCES, 3)
+    ends = [model.config.eos_token_id]
+    if family.tokenizer == "mbart":
+        ends.append(tokenizer.convert_tokens_to_ids(tokenizer.src_lang))
+    for row, length in zip(sources, lengths, strict=True):
+        row[length - len(ends) : length] = ends
+    found = {"greedy": [], "beam": [], "beam_scores": []}
+    options = dict(length_penalty=1.0, early_stopping="never", output_scores=True)
+    for row, length in zip(sources, lengths, strict=True):
+        found["greedy"].append(generated(model, tokenizer, family, row[:length]).sequences[0, 1:])
+        beam = generated(model, tokenizer, family, row[:length], num_beams=4, **options)
+        found["beam"].append(beam.sequences[0, 1:])
+        found["beam_scores"].append(beam.sequences_scores[0])
+    return {
+        "generation_source": sources,
+        "generation_source_lengths": lengths,
+        "greedy": ended(found["greedy"], model),
+        "beam": ended(found["beam"], model),
+        "beam_scores": np.array(found["beam_scores"], np.float32),
+    }
+
+
+@torch.no_grad()
+def generated(model, tokenizer, family, row, **options):
+    ids = torch.as_tensor(row, dtype=torch.long)[None]
+    return model.generate(
+        input_ids=ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=NEW_TOKENS[family.kind],
+        suppress_tokens=banned_ids(family, tokenizer) or None,
+        return_dict_in_generate=True,
+        **{"num_beams": 1, **options},
+    )
+
+
+def ended(rows, model):
+    """Rows up to their first eos, which belongs to them, padded with -1."""
+    kept = []
+    for row in rows:
+        row = np.asarray(row)
+        ends = np.flatnonzero(row == model.config.eos_token_id)
+        kept.append(row[: ends[0] + 1] if len(ends) else row)
+    return padded(kept, -1)
+
+
+def single_stack(model, tokenizer, family):
+    """Each row by itself; a batch padded on the right (a decoder's: or left) gives the same."""
+    tokens, lengths = random_rows(tokenizer, model.config.vocab_size, LENGTHS, 1)
+    arrays = {"tokens": tokens, "lengths": lengths}
+    mask = np.arange(tokens.shape[1]) < lengths[:, None]
+    if family.kind == "decoder":
+        return arrays | read(model, arrays, mask) | continued(model, tokenizer, family)
+    if getattr(model.config, "type_vocab_size", 1) > 1:
+        second = np.arange(tokens.shape[1]) >= (lengths // 2)[:, None]
+        arrays["token_types"] = (second & mask).astype(np.int32)
+    return arrays | read(model, arrays, mask)
+
+
+def read(model, arrays, mask):
+    """Hidden states and logits of rows, one by one, once padding is seen to change nothing."""
+    inputs = {"input_ids": arrays["tokens"]}
+    if "token_types" in arrays:
+        inputs["token_type_ids"] = arrays["token_types"]
+    outputs = [
+        run(model, **{name: array[None, row, :length] for name, array in inputs.items()})
+        for row, length in enumerate(arrays["lengths"])
+    ]
+    found = stacked("hidden", [output.hidden_states for output in outputs])
+    if "seq_relationship_logits" in outputs[0]:
+        rows = [output.seq_relationship_logits[0] for output in outputs]
+        found["next_sentence_logits"] = np.stack(rows)
+    logits = [logits_of(output)[0].numpy() for output in outputs]
+    batch = logits_of(run(model, **inputs, attention_mask=mask)).numpy()
+    if logits[0].ndim == 1:
+        same(np.stack(logits), batch)
+        return found | {"logits": np.stack(logits)}
+    for row, length in enumerate(arrays["lengths"]):
+        same(logits[row], batch[row, :length])
+    if hasattr(outputs[0], "past_key_values"):
+        check_padding_on_the_left(model, arrays, mask, logits)
+    return found | {"logits": padded(logits, 0, np.float32)}
+
+
+def check_padding_on_the_left(model, arrays, mask, logits):
+    turned, mask = np.zeros_like(arrays["tokens"]), mask[:, ::-1].copy()
+    for row, length in enumerate(arrays["lengths"]):
+        turned[row, -length:] = arrays["tokens"][row, :length]
+    positions = np.clip(np.cumsum(mask, 1) - 1, 0, None)
+    batch = run(model, input_ids=turned, attention_mask=mask, position_ids=positions).logits
+    for row, length in enumerate(arrays["lengths"]):
+        same(logits[row], batch[row, -length:].numpy())
+
+
+def logits_of(output):
+    return output.prediction_logits if "prediction_logits" in output else output.logits
+
+
+def continued(model, tokenizer, family):
+    """Greedy continuations, and sampled ones: argmax(logits / 0.8 + noise), eos ends a row."""
+    prompts, lengths = random_rows(tokenizer, model.config.vocab_size, LENGTHS[:3] + (16,), 4)
+    steps, banned = NEW_TOKENS["decoder"], banned_ids(family, tokenizer)
+    random = np.random.default_rng(5)
+    noise = random.gumbel(size=(len(lengths), steps, model.config.vocab_size))
+    noise = (np.round(noise * 16) / 16).astype(np.float32)  # few digits take less room
+    greedy, sampled = [], []
+    for row, length, noises in zip(prompts, lengths, noise, strict=True):
+        greedy.append(generated(model, tokenizer, family, row[:length]).sequences[0, length:])
+        ids = list(row[:length])
+        for step in range(steps):
+            logits = run(model, input_ids=[ids]).logits[0, -1].numpy().copy()
+            logits[banned] = -np.inf
+            ids.append(int(np.argmax(logits / np.float32(TEMPERATURE) + noises[step])))
+        sampled.append(ids[length:])
+    arrays = {"prompt": prompts, "prompt_lengths": lengths, "noise": noise}
+    return arrays | {"greedy": ended(greedy, model), "sampled": ended(sampled, model)}
+
+
+def classified(model, tokenizer, family):
+    """Texts and pairs as the tokenizer gives them; logits [B, C]."""
+    del family
+    encoded = [tokenizer(text) for text in TEXTS] + [tokenizer(*pair) for pair in PAIRS]
+    ids = [row["input_ids"] for row in encoded]
+    arrays = {"tokens": padded(ids, tokenizer.pad_token_id)}
+    arrays["lengths"] = np.array([len(row) for row in ids], np.int32)
+    if "token_type_ids" in encoded[0]:
+        arrays["token_types"] = padded([row["token_type_ids"] for row in encoded], 0)
+    mask = np.arange(arrays["tokens"].shape[1]) < arrays["lengths"][:, None]
+    return arrays | read(model, arrays, mask)
+
+
+def filled(model, tokenizer):
+    """(lines with masks, the five likeliest ids and their probabilities at each mask in turn)."""
+    texts = [text.replace("{}", tokenizer.mask_token) for text in MASKED]
+    ids, probabilities = [], []
+    for text in texts:
+        row = np.array(tokenizer(text)["input_ids"])
+        logits = logits_of(run(model, input_ids=row[None]))[0, row == tokenizer.mask_token_id]
+        best = logits.softmax(-1).topk(5)
+        ids.append(best.indices.numpy().astype(np.int32))
+        probabilities.append(best.values.numpy())
+    arrays = {"top5_ids": np.concatenate(ids), "top5_probabilities": np.concatenate(probabilities)}
+    return texts, arrays
+
+
+def expected(model, tokenizer, family):
+    """(arrays of expected.npz, texts of expected.json) of a model loaded from its files."""
+    readers = {"encoder_decoder": encoder_decoder, "classifier": classified}
+    arrays = readers.get(family.kind, single_stack)(model, tokenizer, family)
+    texts = {"model": family.model, "kind": family.kind}
+    if family.kind == "classifier":
+        texts |= {"texts": TEXTS, "pairs": PAIRS, "labels": list(model.config.id2label.values())}
+    elif family.kind == "masked_lm":
+        texts["masked"], more = filled(model, tokenizer)
+        arrays |= more
+    else:
+        texts |= {"banned": banned_ids(family, tokenizer), "forced": {}}
+    return arrays, texts

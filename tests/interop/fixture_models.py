@@ -1,0 +1,254 @@
+"""The fixtures' tiny models: a config of each family, and weights that all show."""
+
+from dataclasses import dataclass, field
+
+import torch
+import transformers
+
+LIMIT = 28  # positions
+BERT = dict(
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=28,
+    max_position_embeddings=LIMIT,
+)
+ROBERTA = BERT | dict(max_position_embeddings=LIMIT + 2, type_vocab_size=1, layer_norm_eps=1e-5)
+LABELS = {0: "neutral", 1: "contradiction", 2: "entailment"}
+CLASSES = dict(id2label=LABELS, label2id={name: index for index, name in LABELS.items()})
+BART = dict(
+    d_model=16,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=2,
+    decoder_attention_heads=2,
+    encoder_ffn_dim=28,
+    decoder_ffn_dim=28,
+    max_position_embeddings=LIMIT,
+)
+T5 = dict(
+    d_model=20,
+    d_kv=6,
+    d_ff=28,
+    num_layers=2,
+    num_heads=3,
+    relative_attention_num_buckets=8,
+    relative_attention_max_distance=20,
+)
+LLAMA = dict(
+    hidden_size=24,
+    intermediate_size=36,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=LIMIT,
+    rms_norm_eps=1e-5,
+)
+LLAMA3_SCALING = dict(
+    rope_type="llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=16,
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one fixture is made.
+
+    Attributes:
+      model: the class of transformers.
+      tokenizer: the function of fixture_tokenizers.
+      config: the config's fields, without the special ids, which are the tokenizer's.
+      kind: encoder_decoder, decoder, masked_lm or classifier.
+      extra_ids: rows of the embedding beyond the tokenizer's, as T5 has.
+      matrices, tables: standard deviations of matrices and of embedding tables.
+      eos: factor of the output row of eos, which is to win now and then.
+      spelling: fields of config.json as files of transformers 4 have them; ...: without it.
+      max_shard_size: bytes of one file of weights.
+    """
+
+    model: str
+    tokenizer: str
+    kind: str
+    config: dict = field(default_factory=dict)
+    extra_ids: int = 0
+    matrices: float = 0.3
+    tables: float = 0.3
+    eos: float = 2.0
+    spelling: dict = field(default_factory=dict)
+    max_shard_size: str = "1GB"
+
+
+def old_rope(theta, scaling=None):
+    """RoPE as config.json had it before `rope_parameters`."""
+    return {"rope_parameters": ..., "rope_theta": theta, "rope_scaling": scaling}
+
+
+def encoder_decoder(model, tokenizer, config, **more):
+    model = f"{model}ForConditionalGeneration" if model != "Marian" else "MarianMTModel"
+    return Family(model, tokenizer, "encoder_decoder", config, **{"matrices": 0.25, **more})
+
+
+def decoder(name, tokenizer, config, **more):
+    return Family(f"{name}ForCausalLM", tokenizer, "decoder", config, **more)
+
+
+FAMILIES = {
+    "marian": encoder_decoder(
+        "Marian", "marian", BART | dict(activation_function="swish", scale_embedding=True)
+    ),
+    "gpt2": Family(
+        "GPT2LMHeadModel",
+        "gpt2",
+        "decoder",
+        dict(n_embd=20, n_layer=2, n_head=2, n_positions=LIMIT, n_inner=36),
+    ),
+    "bert": Family("BertForMaskedLM", "bert", "masked_lm", BERT),
+    "t5": encoder_decoder("T5", "t5", T5, extra_ids=4, matrices=0.35, tables=1.0),
+    "llama": decoder(
+        "Llama",
+        "llama",
+        LLAMA | dict(rope_parameters=dict(rope_type="default", rope_theta=5000.0)),
+        spelling=old_rope(5000.0),
+    ),
+    "bart": encoder_decoder("Bart", "roberta", BART | dict(activation_function="gelu")),
+    "marian_separate": encoder_decoder(
+        "Marian",
+        "marian_separate",
+        BART
+        | dict(
+            activation_function="gelu",
+            scale_embedding=True,
+            share_encoder_decoder_embeddings=False,
+        ),
+    ),
+    "mbart": encoder_decoder(
+        "MBart", "mbart", BART | dict(activation_function="gelu", scale_embedding=True)
+    ),
+    "pegasus": encoder_decoder(
+        "Pegasus", "t5", BART | dict(activation_function="relu", scale_embedding=True)
+    ),
+    "t5_v1_1": encoder_decoder(
+        "T5",
+        "t5",
+        T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+        extra_ids=4,
+        matrices=0.25,
+        tables=1.0,
+        spelling=dict(tie_word_embeddings=False),
+    ),
+    "llama3": decoder(
+        "Llama",
+        "llama3",
+        LLAMA
+        | dict(
+            hidden_size=16,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            tie_word_embeddings=True,
+            rope_parameters=LLAMA3_SCALING | dict(rope_theta=500.0),
+        ),
+        spelling=old_rope(500.0, LLAMA3_SCALING),
+    ),
+    "llama_linear": decoder(
+        "Llama",
+        "llama",
+        LLAMA
+        | dict(
+            hidden_size=16,
+            head_dim=6,
+            num_attention_heads=2,
+            rope_parameters=dict(rope_type="linear", factor=4.0, rope_theta=10000.0),
+        ),
+    ),
+    "mistral": decoder("Mistral", "llama", LLAMA | dict(head_dim=8, sliding_window=5)),
+    "qwen2": decoder("Qwen2", "qwen2", LLAMA, max_shard_size="60KB"),
+    "qwen3": decoder("Qwen3", "qwen2", LLAMA | dict(hidden_size=20, head_dim=8)),
+    "gemma2": decoder(
+        "Gemma2",
+        "gemma2",
+        LLAMA
+        | dict(
+            hidden_size=20,
+            num_hidden_layers=3,
+            head_dim=8,
+            sliding_window=5,
+            query_pre_attn_scalar=10,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0,
+        ),
+    ),
+    "bert_classification": Family(
+        "BertForSequenceClassification", "bert", "classifier", BERT | CLASSES
+    ),
+    "bert_pretraining": Family("BertForPreTraining", "bert", "masked_lm", BERT),
+    "roberta": Family("RobertaForMaskedLM", "roberta", "masked_lm", ROBERTA),
+    "roberta_classification": Family(
+        "RobertaForSequenceClassification", "roberta", "classifier", ROBERTA | CLASSES
+    ),
+    "roberta_prelayernorm": Family(
+        "RobertaPreLayerNormForMaskedLM", "roberta", "masked_lm", ROBERTA
+    ),
+    "distilbert": Family(
+        "DistilBertForMaskedLM",
+        "bert",
+        "masked_lm",
+        dict(dim=16, hidden_dim=28, n_layers=2, n_heads=2, max_position_embeddings=LIMIT),
+    ),
+}
+
+
+def special_ids(family, tokenizer):
+    """The config's special ids: the tokenizer's, and what decoding starts from."""
+    names = ("pad_token_id", "bos_token_id", "eos_token_id")
+    ids = {name: getattr(tokenizer, name) for name in names}
+    if family.tokenizer == "bert":
+        return {"pad_token_id": ids["pad_token_id"]}
+    if family.tokenizer == "mbart":
+        ids["decoder_start_token_id"] = tokenizer.convert_tokens_to_ids(tokenizer.tgt_lang)
+    elif family.kind == "encoder_decoder":
+        start = "eos_token_id" if family.model.startswith("Bart") else "pad_token_id"
+        ids["decoder_start_token_id"] = ids[start]
+    return ids
+
+
+def build(family, tokenizer, seed):
+    """A model of `family` with weights drawn from `seed`."""
+    kind = getattr(transformers, family.model)
+    ids = special_ids(family, tokenizer)
+    sizes = {"vocab_size": len(tokenizer) + family.extra_ids}
+    if getattr(tokenizer, "separate_vocabs", False):
+        sizes["decoder_vocab_size"] = len(tokenizer.target_encoder)
+    torch.manual_seed(seed)
+    model = kind(kind.config_class(**family.config, **sizes, **ids)).eval()
+    if family.config.get("tie_word_embeddings") is False:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    draw_weights(model, family, seed)
+    if family.kind in ("encoder_decoder", "decoder"):
+        known = {name: value for name, value in ids.items() if value is not None}
+        model.generation_config = transformers.GenerationConfig(**known)  # nothing is forced
+    return model
+
+
+@torch.no_grad()
+def draw_weights(model, family, seed):
+    """Every tensor but sinusoids anew; norms' scales lie around 1 and -1, Gemma's around 0."""
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = [table for table in model.modules() if isinstance(table, torch.nn.Embedding)]
+    tables = {id(table.weight): table for table in embeddings}
+    tensors = dict(model.named_parameters())
+    if hasattr(model, "final_logits_bias"):
+        tensors["final_logits_bias"] = model.final_logits_bias
+    for name, tensor in tensors.items():
+        if "Sinusoidal" in type(tables.get(id(tensor))).__name__:
+            continue
+        scale = family.tables if id(tensor) in tables else family.matrices
+        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+        tensor.mul_(0.2 if name.endswith("bias") or tensor.ndim == 1 else scale)
+        if tensor.ndim == 1 and name.endswith("weight") and not family.model.startswith("Gemma"):
+            # Signs keep tied logits from favouring the token that came in.
+            tensor.add_(1.0).mul_(torch.randint(2, tensor.shape, generator=generator) * 2 - 1)
+    if family.kind in ("encoder_decoder", "decoder"):
+        model.get_output_embeddings().weight[model.config.eos_token_id] *= family.eos

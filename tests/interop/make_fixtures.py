@@ -1,0 +1,163 @@
+"""Writes tests/interop/fixtures: tiny models and tokenizers by transformers, and what they compute.
+
+The tests read the files alone; PyTorch is in no environment of the project. To make them anew:
+
+    python3.11 -m venv /tmp/fixtures
+    /tmp/fixtures/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
+    /tmp/fixtures/bin/pip install transformers==5.23.0 tokenizers==0.23.3 sentencepiece==0.2.3 \\
+        safetensors==0.8.0 protobuf==7.36.2 numpy==2.4.6
+    /tmp/fixtures/bin/python tests/interop/make_fixtures.py [NAME ...]
+
+NAME is a directory of the fixtures (`marian`, `gpt2_bare`, `tokenizers`); without one, all are
+made, `bert_gamma` and `gpt2_bare` from the others' files. The same versions on the same machine
+write the same bytes. fixtures/README.md says what is in them.
+"""
+
+import itertools
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import fixture_tokenizers
+import numpy as np
+import torch
+import transformers
+from fixture_expected import expected, run
+from fixture_models import FAMILIES, build
+from fixture_texts import lines
+from safetensors.torch import load_file, save_file
+
+FIXTURES = Path(__file__).parent / "fixtures"
+# What save_pretrained notes of the machine and of how it was called.
+NOT_KEPT = ("vocab_file", "is_local", "local_files_only", "source_spm", "target_spm", "vocab")
+
+
+def edited_json(path, edit):
+    """Rewrites a JSON file: fields set to the values of `edit`, left out where the value is ..."""
+    content = json.loads(path.read_text()) | edit
+    content = {name: value for name, value in content.items() if value is not ...}
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_tokenizer(family, directory):
+    """Saves the family's tokenizer; returns it as it is loaded again."""
+    getattr(fixture_tokenizers, family.tokenizer)().save_pretrained(directory)
+    edited_json(directory / "tokenizer_config.json", dict.fromkeys(NOT_KEPT, ...))
+    return transformers.AutoTokenizer.from_pretrained(directory)
+
+
+def loaded(family, directory):
+    """The saved model, once its files are seen to give every tensor."""
+    kind = getattr(transformers, family.model)
+    model, report = kind.from_pretrained(
+        directory, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    return model.eval()
+
+
+def varied(arrays):
+    """Whether generations differ and are no mere repetitions; some end early, some at the limit."""
+    for rows in (arrays[name] for name in ("greedy", "beam") if name in arrays):
+        stopped = (rows == -1).any(1)
+        if not stopped.any() or stopped.all() or len({tuple(row) for row in rows}) < len(rows):
+            return False
+    distinct = [len(set(row) - {-1}) for row in arrays.get("greedy", ())]
+    return not distinct or np.mean(distinct) >= 3
+
+
+def make_family(name):
+    """One directory, of the first seed whose generations are varied."""
+    family, directory = FAMILIES[name], FIXTURES / name
+    tokenizer = write_tokenizer(family, directory)
+    for seed in itertools.count():
+        for file in directory.glob("model*"):
+            file.unlink()
+        model = build(family, tokenizer, seed)
+        model.save_pretrained(directory, max_shard_size=family.max_shard_size)
+        edited_json(directory / "config.json", family.spelling)
+        arrays, texts = expected(loaded(family, directory), tokenizer, family)
+        if varied(arrays):
+            break
+    np.savez_compressed(directory / "expected.npz", **arrays)
+    edited = json.dumps(texts | {"seed": seed}, indent=2, ensure_ascii=False)
+    (directory / "expected.json").write_text(edited + "\n")
+    if name == family.tokenizer:
+        fixture_tokenizers.write_tokens(directory)
+
+
+def make_gpt2_bare():
+    """GPT-2 as published: names without `transformer.`, causal masks as tensors, an old config."""
+    source, directory = FIXTURES / "gpt2", FIXTURES / "gpt2_bare"
+    weights = load_file(source / "model.safetensors")
+    weights = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
+    config = json.loads((source / "config.json").read_text())
+    size = config["n_positions"]
+    for layer in range(config["n_layer"]):
+        weights[f"h.{layer}.attn.bias"] = torch.ones(size, size).tril()[None, None]
+    fixture_tokenizers.write_files(directory, "GPT2Tokenizer", fixture_tokenizers.gpt2_files())
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(source / "config.json", directory)
+    new = ["add_cross_attention", "dtype", "pad_token_id", "tie_word_embeddings"]
+    edited_json(directory / "config.json", {"n_ctx": size} | dict.fromkeys(new, ...))
+    check_same(FAMILIES["gpt2"], source, directory)
+
+
+def make_bert_gamma():
+    """BERT as published: LayerNorm.gamma and beta, and the pooler and head that MaskedLM lacks."""
+    source, directory = FIXTURES / "bert", FIXTURES / "bert_gamma"
+    weights = load_file(source / "model.safetensors")
+    whole = load_file(FIXTURES / "bert_pretraining" / "model.safetensors")
+    weights |= {name: whole[name] for name in whole if "pooler" in name or "seq_relation" in name}
+    old = {".weight": ".gamma", ".bias": ".beta"}
+    for name in [name for name in weights if "LayerNorm" in name]:
+        stem, dot, last = name.rpartition(".")
+        weights[stem + old[dot + last]] = weights.pop(name)
+    files = fixture_tokenizers.bert_files()
+    fixture_tokenizers.write_files(directory, "BertTokenizer", files, do_lower_case=True)
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(source / "config.json", directory)
+    check_same(FAMILIES["bert"], source, directory)
+
+
+def check_same(family, source, directory):
+    """Whether transformers reads both directories as the same model."""
+    kind = getattr(transformers, family.model)
+    ids = np.arange(20)[None]
+    models = [kind.from_pretrained(path).eval() for path in (source, directory)]
+    first, second = (run(model, input_ids=ids) for model in models)
+    assert torch.equal(first.logits, second.logits)
+
+
+def make_tokenizers():
+    """The mixed lines, and tokenizers in the files alone that old published models have."""
+    fixture_tokenizers.write_json(FIXTURES / "lines.json.gz", lines())
+    for name, (kind, files, config) in fixture_tokenizers.VARIANTS.items():
+        directory = FIXTURES / "tokenizers" / name
+        fixture_tokenizers.write_files(directory, kind, files(), **config)
+        fixture_tokenizers.write_tokens(directory)
+
+
+OTHERS = {
+    "gpt2_bare": make_gpt2_bare,
+    "bert_gamma": make_bert_gamma,
+    "tokenizers": make_tokenizers,
+}
+
+
+def main(names):
+    torch.set_num_threads(1)
+    for name in names or [*FAMILIES, *OTHERS]:
+        shutil.rmtree(FIXTURES / name, ignore_errors=True)
+        (FIXTURES / name).mkdir(parents=True)
+        if name in FAMILIES:
+            make_family(name)
+        else:
+            OTHERS[name]()
+        size = sum(file.stat().st_size for file in (FIXTURES / name).rglob("*") if file.is_file())
+        print(f"{name:24} {size / 1000:7.1f} kB")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
