@@ -55,6 +55,10 @@ class HuggingFaceTokenizer:
     def __reduce__(self) -> tuple[type["HuggingFaceTokenizer"], tuple[bytes]]:
         return HuggingFaceTokenizer, (self._model,)
 
+    def library_tokenizer(self) -> tokenizers.Tokenizer:
+        """A copy of what the library runs."""
+        return tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+
     @property
     def vocab_size(self) -> int:
         """Number of token ids, the specials included."""

@@ -39,7 +39,12 @@ class SentencePieceTokenizer:
         self._words = _Words(self._encode_whole)
 
     def __reduce__(self) -> tuple[type["SentencePieceTokenizer"], tuple[bytes]]:
-        return SentencePieceTokenizer, (self._processor.serialized_model_proto(),)
+        return SentencePieceTokenizer, (self.model,)
+
+    @property
+    def model(self) -> bytes:
+        """As sentencepiece stores it."""
+        return self._processor.serialized_model_proto()
 
     @property
     def vocab_size(self) -> int:
