@@ -19,7 +19,7 @@ FLOORS = [
     {"checkpoints", "logs"},
     {"training"},
     {"runs"},
-    {"tools"},
+    {"tools", "interop"},
     {"sweeps"},
     {"cli"},
     {"__main__", PACKAGE},  # the doors: the shell's and, lazily, the notebook's
@@ -41,6 +41,9 @@ HOMES = {
     "wandb": {"logs"},
     "matplotlib": {"tools", "sweeps"},
     "orbax": {"checkpoints"},
+    "safetensors": {"interop"},
+    "ctranslate2": {"interop"},
+    "huggingface_hub": {"interop"},
     "tensorboardX": set(),
     "ml_collections": {"runs", "sweeps", "tools"},
     "tensorflow": set(),

@@ -1,0 +1,150 @@
+"""A run as a directory that other programs load."""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.errors import UserError
+from transformer_jax.interop import ctranslate2_spec, tensors
+from transformer_jax.interop.config_json import CONFIG, GENERATION, keys_of_tokens
+from transformer_jax.interop.fitting import Fitted, fit
+from transformer_jax.interop.rewrites import Leaves, approximations, without_padding
+from transformer_jax.interop.weights import stored
+from transformer_jax.models.classifier import body_config
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.runs.run import Run
+from transformer_jax.tokenization import Tokenizers
+from transformer_jax.tokenization.transformers_files import transformers_files
+
+logger = logging.getLogger(__name__)
+
+_FORMATS = ("hf", "ctranslate2")
+
+
+def export_run(run: Run, directory: Path, format: str, quantization: str | None = None) -> None:
+    """Writes a run for other programs.
+
+    Args:
+      run: of a task and with options that the format has.
+      directory: new or empty.
+      format: "hf": what `from_pretrained` of transformers loads. "ctranslate2": what
+        `ctranslate2.Translator` or `Generator` loads.
+      quantization: of CTranslate2's matrices, "float32" or "int8"; None: float32.
+
+    Raises:
+      UserError: the directory holds something, or the format has no such model (the option that
+        stands in the way is named).
+    """
+    if format not in _FORMATS:
+        raise UserError(f"--format is {format!r}, not one of {', '.join(_FORMATS)}")
+    if quantization and format != "ctranslate2":
+        raise UserError("--quantization goes with --format=ctranslate2; leave it out")
+    _require_empty(directory)
+    model = body_config(run.model)
+    leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(run.params).items()}
+    if format == "hf":
+        _to_transformers(run, model, leaves, directory)
+    else:
+        _to_ctranslate2(run, model, leaves, directory, quantization)
+
+
+def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directory: Path) -> None:
+    keys = keys_of_tokens(run.tokenizer, model)
+    fitted = fit(model, leaves, run.settings.task.name, keys)
+    try:
+        files = transformers_files(run.tokenizer, model.architecture)
+    except ValueError as error:
+        raise UserError(f"--format=hf: {error}") from error
+    directory.mkdir(parents=True, exist_ok=True)
+    tensors.write(stored(fitted.family, fitted.model, fitted.leaves), directory / tensors.WEIGHTS)
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    _write_json(directory / GENERATION, _generation(run, keys))
+    _write_json(directory / CONFIG, _config_json(fitted))
+    logger.info("%s holds a %s", directory, fitted.name)
+    for difference in approximations(model, fitted.model):
+        logger.warning("%s does not compute quite the same: %s", fitted.name, difference)
+
+
+def _config_json(fitted: Fitted) -> dict[str, Any]:
+    return {"architectures": [fitted.name], "dtype": "float32", **fitted.keys}
+
+
+def _generation(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """How the run itself searches, as far as transformers can."""
+    ids = {name: value for name, value in keys.items() if name.endswith("_token_id")}
+    decode = run.settings.decode
+    if decode.temperature is not None or "decoder_start_token_id" not in ids:
+        return ids
+    return {**ids, "num_beams": decode.beam_size, "early_stopping": "never"}
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _to_ctranslate2(
+    run: Run, model: TransformerConfig, leaves: Leaves, directory: Path, quantization: str | None
+) -> None:
+    try:
+        import ctranslate2  # noqa: F401 (takes a second)
+    except ImportError as error:
+        raise UserError(
+            "--format=ctranslate2 needs the library; install the extra: "
+            "pip install 'transformer_jax[export]'"
+        ) from error
+    model, leaves = without_padding(model, leaves)
+    leaves = {path: np.array(leaf) for path, leaf in leaves.items()}  # it quantizes in place
+    data = run.settings.data
+    positions = max(1024, data.max_length, data.max_source_length, data.max_target_length)
+    spec = ctranslate2_spec.specification(model, leaves, positions)
+    _describe(spec, model, run.tokenizer)
+    spec.validate()
+    spec.optimize(quantization="int8" if quantization == "int8" else None)
+    directory.mkdir(parents=True, exist_ok=True)
+    spec.save(str(directory))
+    logger.info("%s holds a model for CTranslate2, %s", directory, quantization or "float32")
+
+
+def _describe(spec: Any, model: TransformerConfig, tokenizers: Tokenizers) -> None:
+    """Puts vocabularies and special tokens into a specification."""
+    spec.config.layer_norm_epsilon = model.norm_epsilon
+    if model.architecture == "decoder_only":
+        spec.register_vocabulary(_vocabulary(tokenizers, "text"))
+        _name_tokens(spec.config, tokenizers, "text", {"bos_token": "first"})
+        return
+    spec.register_source_vocabulary(_vocabulary(tokenizers, "source"))
+    spec.register_target_vocabulary(_vocabulary(tokenizers, "target"))
+    _name_tokens(
+        spec.config, tokenizers, "target", {"bos_token": "start", "decoder_start_token": "start"}
+    )
+    source = tokenizers.specials("source")
+    spec.config.add_source_eos = source.translation.tail == (source.eos,)
+
+
+def _vocabulary(tokenizers: Tokenizers, side: str) -> list[str]:
+    tokenizer = tokenizers.text(side)
+    return tokenizer.pieces(range(tokenizer.vocab_size))
+
+
+def _name_tokens(config: Any, tokenizers: Tokenizers, side: str, names: Mapping[str, str]) -> None:
+    tokenizer = tokenizers.text(side)
+    for name, part in {"eos_token": "eos", "unk_token": "unk", **names}.items():
+        token = getattr(tokenizer.specials, part)
+        setattr(config, name, "" if token is None else tokenizer.pieces([token])[0])
+
+
+def _require_empty(directory: Path) -> None:
+    """Raises UserError where a directory to write to is something else, or holds something."""
+    try:
+        holds = directory.exists() and any(os.scandir(directory))
+    except OSError as error:
+        raise UserError(f"--to: {directory} cannot be used: {error.strerror}") from error
+    if holds:
+        raise UserError(f"--to: {directory} is not empty; choose a new directory")

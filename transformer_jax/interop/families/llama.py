@@ -1,0 +1,217 @@
+"""Llama (Touvron et al. 2023, Dubey et al. 2024) and its relatives: Mistral (Jiang et al. 2023),
+Qwen2 and Qwen3 (Yang et al. 2024, 2025), Gemma 2 (Gemma team 2024)."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from transformer_jax.errors import UserError
+from transformer_jax.interop.families.base import Family, Keys, Options
+from transformer_jax.interop.families.rope import read_rope, written_rope
+from transformer_jax.interop.links import Link, attention, linear, norm, table
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.ranges import shown
+
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_LAYER_TYPES = ("sliding_attention", "full_attention")
+
+_SAME = {
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "rms_norm_eps": "norm_epsilon",
+    "attention_dropout": "attention_dropout_rate",
+}
+_FIXED = {
+    "norm": "rms",
+    "norm_placement": "pre",
+    "positions": "rotary",
+    "rope_layout": "halves",
+    "gated_feed_forward": True,
+    "attention_bias": "none",
+    "feed_forward_bias": False,
+    "scale_embeddings": False,
+    "dropout_rate": 0.0,
+}
+_DEFAULTS = {
+    "rms_norm_eps": 1e-6,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "rope_theta": 10_000.0,
+}
+
+
+def _read(keys: Keys) -> dict[str, Any]:
+    heads = keys["num_attention_heads"]
+    size = keys.get("head_dim") or keys["hidden_size"] // heads
+    return {
+        "num_key_value_heads": keys.get("num_key_value_heads") or heads,
+        "key_size": size,
+        "value_size": size,
+        "tie_embeddings": "all" if keys.get("tie_word_embeddings", False) else "none",
+        **read_rope(keys),
+        **_read_windows(keys),
+    }
+
+
+def _read_windows(keys: Keys) -> Options:
+    """The window, and which layers have none: those that `layer_types` names, or else the first
+    `max_window_layers`."""
+    window, layers = keys.get("sliding_window"), keys["num_hidden_layers"]
+    if not keys.get("use_sliding_window", True) or window is None:
+        return {}
+    first = keys.get("max_window_layers", 0)
+    kinds = keys.get("layer_types") or [_LAYER_TYPES[i < first] for i in range(layers)]
+    if len(kinds) != layers or any(kind not in _LAYER_TYPES for kind in kinds):
+        raise UserError(
+            f"config.json: layer_types must name one of {' and '.join(_LAYER_TYPES)} for each of "
+            f"{layers} layers"
+        )
+    full = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
+    if len(full) == layers:
+        return {}
+    every = full[0] + 1 if full else None
+    if full != ([i for i in range(layers) if (i + 1) % every == 0] if every else []):
+        raise UserError(
+            f"config.json: {'layer_types' if keys.get('layer_types') else 'max_window_layers'} "
+            f"gives full attention to the layers {shown(full)}; models here have it in every n-th "
+            "layer (model.full_attention_every)"
+        )
+    return {"attention_window": window, "full_attention_every": every}
+
+
+def _written(model: TransformerConfig) -> dict[str, Any]:
+    return {
+        "num_key_value_heads": model.key_value_heads,
+        "head_dim": model.d_k,
+        "tie_word_embeddings": model.tie_embeddings in ("all", "target"),
+        "max_position_embeddings": model.max_length,
+        **written_rope(model),
+    }
+
+
+def _written_windows(model: TransformerConfig) -> Keys:
+    return {**_written(model), "sliding_window": model.attention_window}
+
+
+def _written_layers(model: TransformerConfig) -> Keys:
+    every = model.full_attention_every or model.num_layers + 1
+    full = [model.attention_window is None or (i + 1) % every == 0 for i in range(model.num_layers)]
+    kinds = [_LAYER_TYPES[one] for one in full]
+    used = {"use_sliding_window": model.attention_window is not None, "max_window_layers": 0}
+    return {**_written_windows(model), **used, "layer_types": kinds}
+
+
+def _read_llama(keys: Keys) -> Options:
+    bias = {True: "all", False: "none"}[bool(keys.get("attention_bias", False))]
+    mlp = bool(keys.get("mlp_bias", False))
+    return {**_read(keys), "attention_bias": bias, "feed_forward_bias": mlp}
+
+
+def _written_llama(model: TransformerConfig) -> Keys:
+    biases = {"attention_bias": model.attention_bias == "all", "mlp_bias": model.feed_forward_bias}
+    return {**_written(model), **biases}
+
+
+def _read_gemma2(keys: Keys) -> Options:
+    kinds = [_LAYER_TYPES[i % 2] for i in range(keys["num_hidden_layers"])]
+    given = {"layer_types": keys.get("layer_types") or kinds}
+    return {
+        **_read({"tie_word_embeddings": True, **keys, **given}),
+        "attention_scale": keys["query_pre_attn_scalar"] ** -0.5,
+    }
+
+
+def _written_gemma2(model: TransformerConfig) -> Keys:
+    scale = model.attention_scale or model.d_k**-0.5
+    return {**_written_layers(model), "query_pre_attn_scalar": _whole(scale**-2)}
+
+
+def _whole(number: float) -> float:
+    """The integer that a number is but for rounding."""
+    return round(number) if abs(number - round(number)) < 1e-6 * abs(number) else number
+
+
+def _links(model: TransformerConfig) -> Iterator[Link]:
+    tied = ["lm_head.weight"] if model.tie_embeddings in ("all", "target") else []
+    yield table("embedding/table", "model.embed_tokens.weight", *tied)
+    yield table("projection/table", "lm_head.weight")
+    yield from norm("decoder/final_norm", "model.norm")
+    sandwich = model.norm_placement == "sandwich"
+    for i in range(model.num_layers):
+        ours, theirs = f"decoder/layer_{i}", f"model.layers.{i}"
+        of_attention, mlp = f"{theirs}.self_attn", f"{theirs}.mlp"
+        yield from attention(f"{ours}/self_attention", of_attention, _ATTENTION)
+        yield from norm(f"{ours}/self_attention/norm_query", f"{of_attention}.q_norm")
+        yield from norm(f"{ours}/self_attention/norm_key", f"{of_attention}.k_norm")
+        yield from linear(f"{ours}/feed_forward/gate", f"{mlp}.gate_proj")
+        yield from linear(f"{ours}/feed_forward/inner", f"{mlp}.up_proj")
+        yield from linear(f"{ours}/feed_forward/outer", f"{mlp}.down_proj")
+        first, second = f"{ours}/self_attention_residual", f"{ours}/feed_forward_residual"
+        yield from norm(f"{first}/norm_before", f"{theirs}.input_layernorm")
+        if sandwich:
+            yield from norm(f"{first}/norm_after", f"{theirs}.post_attention_layernorm")
+            yield from norm(f"{second}/norm_before", f"{theirs}.pre_feedforward_layernorm")
+            yield from norm(f"{second}/norm_after", f"{theirs}.post_feedforward_layernorm")
+        else:
+            yield from norm(f"{second}/norm_before", f"{theirs}.post_attention_layernorm")
+
+
+def _family(model_type: str, name: str, **others: Any) -> Family:
+    options: dict[str, Any] = {
+        "same": _SAME,
+        "fixed": _FIXED,
+        "read": _read,
+        "written": _written,
+        "defaults": _DEFAULTS,
+        "activation": "hidden_act",
+    }
+    return Family(
+        model_type=model_type,
+        architecture="decoder_only",
+        tasks={f"{name}ForCausalLM": "language_modeling", f"{name}Model": "language_modeling"},
+        links=_links,
+        prefix="model.",
+        left_out=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+        **(options | others),
+    )
+
+
+LLAMA = _family("llama", "Llama", read=_read_llama, written=_written_llama)
+MISTRAL = _family("mistral", "Mistral", written=_written_windows)
+_OF_QWEN = {"use_sliding_window": False, "max_window_layers": 28}
+QWEN2 = _family(
+    "qwen2",
+    "Qwen2",
+    fixed=_FIXED | {"attention_bias": "qkv"},
+    written=_written_layers,
+    defaults=_DEFAULTS | _OF_QWEN,
+)
+QWEN3 = _family(
+    "qwen3",
+    "Qwen3",
+    fixed=_FIXED | {"qk_norm": True},
+    written=_written_layers,
+    defaults=_DEFAULTS | _OF_QWEN | {"head_dim": 128},
+    required={"attention_bias": False},
+)
+GEMMA2 = _family(
+    "gemma2",
+    "Gemma2",
+    same=_SAME
+    | {"attn_logit_softcapping": "logit_cap", "final_logit_softcapping": "final_logit_cap"},
+    fixed=_FIXED | {"norm": "rms_plus_one", "norm_placement": "sandwich", "scale_embeddings": True},
+    read=_read_gemma2,
+    written=_written_gemma2,
+    defaults=_DEFAULTS
+    | {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+    required={"attention_bias": False},
+    activation="hidden_activation",
+)

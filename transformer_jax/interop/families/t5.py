@@ -1,0 +1,110 @@
+"""T5 (Raffel et al. 2020), T5 v1.1 (Shazeer 2020) and Flan-T5 (Chung et al. 2022)."""
+
+from collections.abc import Iterator
+
+from transformer_jax.interop.families.base import Family, Keys, Options, activation, theirs
+from transformer_jax.interop.links import Link, attention, linear, norm, table
+from transformer_jax.nn.config import TransformerConfig
+
+_ATTENTION = ("q", "k", "v", "o")
+
+
+def _read(keys: Keys) -> Options:
+    kind = keys["feed_forward_proj"]
+    gated = kind.startswith("gated-")
+    name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    tied = keys.get("tie_word_embeddings", True)
+    num_decoder_layers = keys.get("num_decoder_layers")
+    return {
+        "activation": activation(name, "feed_forward_proj"),
+        "gated_feed_forward": gated,
+        "key_size": keys["d_kv"],
+        "value_size": keys["d_kv"],
+        "max_distance": keys["relative_attention_max_distance"],
+        "num_decoder_layers": num_decoder_layers or keys["num_layers"],
+        "scale_logits": bool(keys.get("scale_decoder_outputs", tied)),
+        "tie_embeddings": "all" if tied else "inputs",
+    }
+
+
+def _written(model: TransformerConfig) -> Keys:
+    name = theirs(model.activation)
+    if model.gated_feed_forward:
+        name = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
+    return {
+        "feed_forward_proj": name,
+        "d_kv": model.d_k,
+        "relative_attention_max_distance": model.max_distance or 128,
+        "num_decoder_layers": model.num_decoder_layers,
+        "scale_decoder_outputs": model.scale_logits,
+        "tie_word_embeddings": model.tie_embeddings == "all",
+        "is_encoder_decoder": True,
+    }
+
+
+def _links(model: TransformerConfig) -> Iterator[Link]:
+    copies = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    if model.tie_embeddings == "all":
+        copies.append("lm_head.weight")
+    yield table("target_embedding/table", *copies)
+    yield table("projection/table", "lm_head.weight")
+    stacks = (
+        ("encoder", "source", model.num_encoder_layers, 1),
+        ("decoder", "target", model.num_decoder_layers, 2),
+    )
+    for stack, side, layers, feed_forward in stacks:
+        of_first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        yield table(f"{side}_positions/bucket_biases", of_first)
+        yield from norm(f"{stack}/final_norm", f"{stack}.final_layer_norm")
+        for i in range(layers):
+            ours, theirs = f"{stack}/layer_{i}", f"{stack}.block.{i}.layer"
+            yield from _layer(ours, theirs, feed_forward, model.gated_feed_forward)
+
+
+def _layer(ours: str, theirs: str, feed_forward: int, gated: bool) -> Iterator[Link]:
+    yield from attention(f"{ours}/self_attention", f"{theirs}.0.SelfAttention", _ATTENTION)
+    yield from norm(f"{ours}/self_attention_residual/norm_before", f"{theirs}.0.layer_norm")
+    yield from attention(f"{ours}/cross_attention", f"{theirs}.1.EncDecAttention", _ATTENTION)
+    yield from norm(f"{ours}/cross_attention_residual/norm_before", f"{theirs}.1.layer_norm")
+    of_inputs, dense = f"{theirs}.{feed_forward}", f"{theirs}.{feed_forward}.DenseReluDense"
+    yield from norm(f"{ours}/feed_forward_residual/norm_before", f"{of_inputs}.layer_norm")
+    names = {"inner": "wi_1", "gate": "wi_0"} if gated else {"inner": "wi"}
+    for name, tensor in {**names, "outer": "wo"}.items():
+        yield from linear(f"{ours}/feed_forward/{name}", f"{dense}.{tensor}")
+
+
+T5 = Family(
+    model_type="t5",
+    architecture="encoder_decoder",
+    tasks={"T5ForConditionalGeneration": "seq2seq"},
+    same={
+        "d_model": "d_model",
+        "d_ff": "d_ff",
+        "num_layers": "num_encoder_layers",
+        "num_heads": "num_heads",
+        "relative_attention_num_buckets": "num_buckets",
+        "dropout_rate": "dropout_rate",
+        "layer_norm_epsilon": "norm_epsilon",
+    },
+    fixed={
+        "norm": "rms",
+        "norm_placement": "pre",
+        "positions": "t5",
+        "attention_scale": 1.0,
+        "attention_bias": "none",
+        "feed_forward_bias": False,
+        "scale_embeddings": False,
+    },
+    read=_read,
+    written=_written,
+    links=_links,
+    defaults={
+        "d_kv": 64,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "dropout_rate": 0.1,
+        "layer_norm_epsilon": 1e-6,
+        "feed_forward_proj": "relu",
+    },
+    left_out=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+)
