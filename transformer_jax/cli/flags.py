@@ -1,9 +1,11 @@
 """The verbs and their flags, declared."""
 
 import argparse
-from typing import Any, NoReturn
+from typing import Any
 
-from transformer_jax.cli import streams
+from transformer_jax.cli.exchange import add_export, add_import
+from transformer_jax.cli.one_line_parser import OVERRIDE, PROGRAM, OneLineParser, Verbs
+from transformer_jax.cli.plans import add_plan
 from transformer_jax.cli.shared_flags import (
     add_config,
     add_decode_options,
@@ -13,10 +15,7 @@ from transformer_jax.cli.shared_flags import (
     add_run,
 )
 from transformer_jax.cli.values import pattern, positive, seeds
-from transformer_jax.errors import UserError
 
-PROGRAM = "python -m transformer_jax"
-OVERRIDE = "--config."
 VERBS: dict[str, dict[str, Any]] = {
     "train": {},
     "sweep": {},
@@ -26,31 +25,13 @@ VERBS: dict[str, dict[str, Any]] = {
     "plot": {},
     "benchmark": {"train": {}, "decode": {}},
     "plan": {},
+    "import": {},
+    "export": {},
 }
 BENCHMARK_SIZES = {
     "train": ("batch_size", "source_length", "target_length", "steps"),
     "decode": ("batch_size", "source_length", "beam_size", "output_length", "steps"),
 }
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """Raises its errors, without the usage text, and takes no abbreviated flags."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options, allow_abbrev=False)
-
-    def print_help(self, file: Any = None) -> None:
-        """As every result: a stdout that takes nothing is an error, too."""
-        streams.write(self.format_help())
-        streams.flush()
-
-    def error(self, message: str) -> NoReturn:
-        verb = self.prog.removeprefix(PROGRAM).strip()
-        raise UserError(f"{verb}: {message}" if verb else message)
-
-
-type Verbs = argparse._SubParsersAction[OneLineParser]
-"""What `add_subparsers` returns: the verbs are added to it."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,7 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_score(verbs)
     _add_plot(verbs)
     _add_benchmark(verbs)
-    _add_plan(verbs)
+    add_plan(verbs)
+    add_import(verbs)
+    add_export(verbs)
     return parser
 
 
@@ -197,32 +180,3 @@ def _add_benchmark(verbs: Verbs) -> None:
         for size in sizes:
             verb.add_argument(f"--{size}", type=positive, metavar="N")
         add_modules(verb)
-
-
-def _add_plan(verbs: Verbs) -> None:
-    plan = verbs.add_parser(
-        "plan",
-        help="compile a config's step for devices that are not here; prints what it would cost",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. One JSON "
-        "object goes to stdout, a table to stderr.",
-    )
-    add_config(plan)
-    plan.add_argument(
-        "--device",
-        metavar="KIND:SIZE",
-        help="h100:8 (GPUs), h100:32x8 (hosts x GPUs), v5e:4x4 or v5p:4x4x8 (a slice of TPUs)",
-    )
-    plan.add_argument(
-        "--slices", type=positive, default=1, metavar="N", help="slices of TPUs (default: 1)"
-    )
-    plan.add_argument(
-        "--decode", action="store_true", help="plan the search instead of the training step"
-    )
-    compared = plan.add_mutually_exclusive_group()
-    compared.add_argument(
-        "--search",
-        action="store_true",
-        help="try meshes, gradient accumulation and remat; rank what fits",
-    )
-    compared.add_argument("--compare", metavar="FILE", help="another config, beside the first")
-    add_modules(plan)

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax.cli import interrupts, streams, verbs
+from transformer_jax.cli import exchange, interrupts, plans, streams, verbs
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 USER_ERROR = 2
 BROKEN_PIPE = 141
 
+_ELSEWHERE = {"plan": plans.plan, "import": exchange.import_published, "export": exchange.export}
+"""What verbs do that `verbs` has not."""
 _LONGEST = 1000  # characters of a message
 
 
@@ -45,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        getattr(verbs, args.verb)(args)
+        run_verb = _ELSEWHERE.get(args.verb) or getattr(verbs, args.verb)
+        run_verb(args)
         streams.flush()
     except KeyboardInterrupt:
         return interrupts.INTERRUPTED

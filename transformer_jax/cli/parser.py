@@ -4,7 +4,8 @@ import argparse
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 
-from transformer_jax.cli.flags import OVERRIDE, PROGRAM, VERBS, build_parser
+from transformer_jax.cli.flags import VERBS, build_parser
+from transformer_jax.cli.one_line_parser import OVERRIDE, PROGRAM
 from transformer_jax.errors import UserError
 
 
@@ -74,7 +75,7 @@ def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
 
 def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> None:
     of_runs = args.verb == "plot" and args.workdir is not None
-    if overrides and (of_runs or args.verb in ("evaluate", "predict", "score")):
+    if overrides and (of_runs or args.verb in _OF_RUNS):
         raise UserError(
             f"{args.verb} takes no {OVERRIDE}{next(iter(overrides))}: "
             "a run keeps the config that it was trained with"
@@ -94,8 +95,9 @@ def _check_required(args: argparse.Namespace) -> None:
         required = {"sweep", "workdir"}
     if args.verb == "score":
         required |= {"source", "target"}
-    if args.verb == "plan":
-        required.add("device")
+    required |= {"plan": {"device"}, "import": {"from"}, "export": {"to", "format"}}.get(
+        args.verb, set()
+    )
     if args.verb == "plot":
         required -= {"config", "workdir"}
         if (args.config is None) == (args.workdir is None):
@@ -115,6 +117,7 @@ def _check_together(args: argparse.Namespace) -> None:
             raise UserError(f"--{excluded[0]} does not go with --{name}; leave one of them out")
 
 
+_OF_RUNS = ("evaluate", "predict", "score", "import", "export")
 _EXCLUDED = {
     "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
     "seeds": {"dry_run", "distributed"},

@@ -10,7 +10,6 @@ from typing import Any
 from transformer_jax.cli import streams
 from transformer_jax.cli.flags import BENCHMARK_SIZES
 from transformer_jax.cli.lines import LineCount, escape, read_batches, unescape
-from transformer_jax.cli.plans import plan as plan
 from transformer_jax.cli.shared_flags import DECODE_OPTIONS
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
