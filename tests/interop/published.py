@@ -1,0 +1,53 @@
+"""The committed models of other programs, as the tests read them."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.checkpoints.step_folder import fill, named_leaves
+from transformer_jax.interop.config_json import family_of, read_json
+from transformer_jax.interop.fitting import default_model
+from transformer_jax.interop.tensors import Tensors
+from transformer_jax.interop.weights import find
+from transformer_jax.models import MODELS
+
+FIXTURES = Path(__file__).parent / "fixtures"
+TRANSLATORS = ["marian", "marian_separate", "bart", "mbart", "pegasus", "t5", "t5_v1_1"]
+DECODERS = ["gpt2", "gpt2_bare", "llama", "llama3", "llama_linear", "mistral", "qwen2", "qwen3"]
+DECODERS += ["gemma2"]
+ENCODERS = ["bert", "bert_gamma", "bert_pretraining", "roberta", "distilbert"]
+ENCODERS += ["roberta_prelayernorm"]
+
+
+@functools.cache
+def published(name):
+    """(family, model, params, found) of a fixture, without its tokenizer."""
+    directory = FIXTURES / name
+    keys = read_json(directory / "config.json")
+    family, _ = family_of(keys)
+    sizes = {"vocab_size": keys["vocab_size"]}
+    if family.architecture == "encoder_decoder":
+        target = keys.get("decoder_vocab_size", keys["vocab_size"])
+        sizes = {"source_vocab_size": keys["vocab_size"], "target_vocab_size": target}
+    config = default_model(family.options(keys))
+    model = MODELS[family.architecture](dataclasses.replace(config, dtype="float32", **sizes))
+    inputs = [jnp.ones((1, 2), jnp.int32)] * (6 if len(sizes) > 1 else 3)
+    if family.architecture == "encoder_only":
+        inputs.append(inputs[0])
+    abstract = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+    leaves = named_leaves(abstract)
+    found = find(family, model.config, leaves, Tensors(directory))
+    arrays = {path: jnp.asarray(found.read(path, leaf.shape)) for path, leaf in leaves.items()}
+    return family, model, fill(abstract, arrays), found
+
+
+SAME = {"gpt2_bare": "gpt2", "bert_gamma": "bert"}
+"""Older files of the same model -> the one that has the expected numbers."""
+
+
+def expected(name):
+    return dict(np.load(FIXTURES / SAME.get(name, name) / "expected.npz"))

@@ -1,0 +1,177 @@
+"""Runs go out: what is written comes in again, and CTranslate2 finds what the run finds."""
+
+import json
+import logging
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import transformer_jax as tj
+from tests.interop.published import FIXTURES
+from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.errors import UserError
+from transformer_jax.interop.exporting import export_run
+from transformer_jax.interop.importing import import_model
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+
+LINES = ["Der Hund läuft.", "A woman", "two people", "<s> and 😀"]
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A function from the name of a fixture to the run that it becomes."""
+    runs = {}
+
+    def run(name):
+        if name not in runs:
+            workdir = tmp_path_factory.mktemp(name) / "run"
+            import_model(str(FIXTURES / name), workdir)
+            runs[name] = tj.load(workdir).under({"model.dtype": "float32"})
+        return runs[name]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def own(tiny_config, tmp_path_factory):
+    """A run that was trained here: the paper's encoder-decoder, and its tokenizer."""
+    workdir = tmp_path_factory.mktemp("own") / "run"
+    return tj.train(tiny_config({"train.num_steps": 2}), workdir)
+
+
+ROUND = ["marian_separate", "t5_v1_1", "gpt2", "llama3", "gemma2", "bert", "roberta_classification"]
+
+
+@pytest.mark.parametrize("name", ROUND)
+def test_a_published_model_goes_out_as_it_came(imported, tmp_path, name):
+    run, out = imported(name), tmp_path / "out"
+    export_run(run, out, "hf")
+    before, after = (load_file(one / "model.safetensors") for one in (FIXTURES / name, out))
+    for tensor in after:
+        np.testing.assert_array_equal(after[tensor], before[tensor])
+    assert after.keys() <= before.keys()
+    left = before.keys() - after.keys()  # copies of tied matrices, and what is not of this model
+    assert all("embed_positions" in one or "embed_tokens" in one for one in left)
+    for file in out.iterdir():
+        original = FIXTURES / name / file.name
+        if file.suffix != ".safetensors" and file.name.startswith(("token", "source", "vocab")):
+            assert file.read_bytes() == original.read_bytes()
+    import_model(str(out), tmp_path / "again")
+    again = tj.load(tmp_path / "again")
+    assert again.under({"model.dtype": "float32"}).settings.model == run.settings.model
+    assert all(
+        np.array_equal(*leaves)
+        for leaves in zip(*map(jax.tree.leaves, (run.params, again.params)), strict=True)
+    )
+
+
+def test_a_run_of_ones_own_comes_in_again(own, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        export_run(own, tmp_path / "out", "hf")
+    assert "norms add 1e-05 to the variance, and 1e-06 in the run" in caplog.text
+    keys = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert keys["architectures"] == ["PegasusForConditionalGeneration"]
+    assert keys["decoder_start_token_id"] == 2
+    import_model(str(tmp_path / "out"), tmp_path / "again")
+    again = tj.load(tmp_path / "again")
+    text = own.tokenizer.text("source")
+    for line in LINES:
+        assert again.tokenizer.text("source").encode(line) == text.encode(line)
+        assert again.tokenizer.text("target").decode(text.encode(line)) == text.decode(
+            text.encode(line)
+        )
+    search = {"beam_size": 2, "alpha": 1.0, "length_penalty": "power", "max_extra_length": 5}
+    before, after = (run.n_best(LINES[:3], **search) for run in (own, again))
+    assert [[one.text for one in each] for each in before] == [
+        [one.text for one in each] for each in after
+    ]
+    scores = [[one.score for each in found for one in each] for found in (before, after)]
+    np.testing.assert_allclose(*scores, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["own", "marian", "bart", "t5"])
+def test_ctranslate2_translates_alike(own, imported, tmp_path, name):
+    run = own if name == "own" else imported(name)
+    export_run(run, tmp_path / "out", "ctranslate2")
+    translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
+    source, target = run.tokenizer.text("source"), run.tokenizer.text("target")
+    head = target.pieces(target.specials.translation.head)
+    names = {piece: i for i, piece in enumerate(target.pieces(range(target.vocab_size)))}
+    ours = run.predict(LINES[:3], beam_size=1, max_extra_length=6)
+    for line, output in zip(LINES, ours, strict=False):
+        frame = source.specials.translation
+        around = frame.around(source.encode(line))
+        tail = len(frame.tail) if frame.tail == (source.specials.eos,) else 0  # it adds this one
+        (found,) = translator.translate_batch(
+            [source.pieces(around[: len(around) - tail])],
+            target_prefix=[head] if head else None,
+            beam_size=1,
+            max_decoding_length=len(around) + 6 + len(head),
+            suppress_sequences=[[piece] for piece in target.pieces(target.specials.banned)],
+        )
+        assert target.decode([names[piece] for piece in found.hypotheses[0]]) == output
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+def test_ctranslate2_continues_alike(imported, tmp_path, name):
+    run = imported(name)
+    export_run(run, tmp_path / "out", "ctranslate2", "float32")
+    generator = ctranslate2.Generator(str(tmp_path / "out"), compute_type="float32")
+    text = run.tokenizer.text("text")
+    names = {piece: i for i, piece in enumerate(text.pieces(range(text.vocab_size)))}
+    ours = run.predict(["der Hund", "A"], search="greedy", max_extra_length=6)
+    for line, output in zip(["der Hund", "A"], ours, strict=True):
+        prompt = text.pieces([text.specials.first, *text.encode(line)])
+        (found,) = generator.generate_batch(
+            [prompt],
+            max_length=6,
+            include_prompt_in_result=False,
+            suppress_sequences=[[piece] for piece in text.pieces(text.specials.banned)],
+        )
+        assert text.decode([names[piece] for piece in found.sequences[0]]) == output
+
+
+def test_int8_is_smaller(own, tmp_path):
+    for quantization in ("float32", "int8"):
+        export_run(own, tmp_path / quantization, "ctranslate2", quantization)
+    sizes = [(tmp_path / one / "model.bin").stat().st_size for one in ("float32", "int8")]
+    assert sizes[1] < 0.7 * sizes[0]  # of so small a model
+    translator = ctranslate2.Translator(str(tmp_path / "int8"))
+    assert translator.translate_batch([["▁a"]], max_decoding_length=3)
+
+
+@pytest.mark.parametrize(
+    "name, format, told",
+    [
+        ("gemma2", "ctranslate2", "config.model.attention_window is 5"),
+        ("bert", "ctranslate2", "config.model.architecture is 'encoder_only'"),
+        ("llama3", "ctranslate2", "config.model.rope_scaling is 'llama3'"),
+    ],
+)
+def test_what_a_format_has_not_is_named_and_nothing_is_written(
+    imported, tmp_path, name, format, told
+):
+    with pytest.raises(UserError, match=told):
+        export_run(imported(name), tmp_path / "out", format)
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_overwritten(own, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    for directory in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(UserError, match="--to: .*(not empty|cannot be used)"):
+            export_run(own, directory, "hf")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    with pytest.raises(UserError, match="--quantization goes with"):
+        export_run(own, tmp_path / "out", "hf", "int8")
+
+
+def test_parameters_are_written_under_their_names(own, tmp_path):
+    export_run(own, tmp_path / "out", "hf")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    kernel = named_leaves(own.params)["encoder/layer_0/feed_forward/outer/kernel"]
+    order = np.r_[0 : kernel.shape[1] : 2, 1 : kernel.shape[1] : 2]  # sines, then cosines
+    np.testing.assert_array_equal(tensors["model.encoder.layers.0.fc2.weight"].T, kernel[:, order])

@@ -1,0 +1,95 @@
+"""Every family against what transformers computes: `make_fixtures.py` wrote it."""
+
+import flax.linen as nn
+import numpy as np
+import pytest
+
+from tests.interop.published import DECODERS, ENCODERS, TRANSLATORS, expected, published
+from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.interop.weights import stored
+from transformer_jax.models import encoder_only
+from transformer_jax.nn.decoder import DecoderLayer
+from transformer_jax.nn.encoder import EncoderLayer
+
+
+def row_of(lengths, width):
+    """Positions and segment ids of rows that are padded at their end."""
+    positions = np.broadcast_to(np.arange(width), (len(lengths), width))
+    return positions, (positions < lengths[:, None]).astype(np.int32)
+
+
+def with_streams(model, params, *inputs):
+    """(output, [the streams of the encoder's layers, of the decoder's]), embeddings first."""
+    streams = {EncoderLayer: [], DecoderLayer: []}
+
+    def listen(method, args, kwargs, context):
+        result = method(*args, **kwargs)
+        if isinstance(context.module, tuple(streams)) and context.method_name == "__call__":
+            kept = streams[type(context.module)]
+            kept += [] if kept else [args[0]]
+            kept.append(result[0] if isinstance(result, tuple) else result)
+        return result
+
+    with nn.intercept_methods(listen):
+        logits = model.apply({"params": params}, *inputs)
+    return logits, list(streams.values())
+
+
+def assert_close(ours, theirs, real):
+    """To 1e-5 of the largest, where there is no padding."""
+    ours, theirs = np.asarray(ours)[real], theirs[real]
+    assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
+
+
+def check_streams(streams, want, prefix, real, last_is_normalized):
+    for i, stream in enumerate(streams[: -1 if last_is_normalized else None]):
+        assert_close(stream, want[f"{prefix}_{i}"], real)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_an_encoder_decoder_computes_what_it_did(name):
+    _, model, params, _ = published(name)
+    want = expected(name)
+    source = row_of(want["source_lengths"], want["source"].shape[1])
+    target = row_of(want["target_lengths"], want["target"].shape[1])
+    inputs = (want["source"], *source, want["target"], *target)
+    logits, (encoder, decoder) = with_streams(model, params, *inputs)
+    pre = model.config.norm_placement != "post"
+    check_streams(encoder, want, "encoder_hidden", source[1] > 0, pre)
+    check_streams(decoder, want, "decoder_hidden", target[1] > 0, pre)
+    assert_close(logits, want["logits"], target[1] > 0)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_computes_what_it_did(name):
+    _, model, params, _ = published(name)
+    want = expected(name)
+    row = row_of(want["lengths"], want["tokens"].shape[1])
+    logits, (_, streams) = with_streams(model, params, want["tokens"], *row)
+    check_streams(streams, want, "hidden", row[1] > 0, True)
+    assert_close(logits, want["logits"], row[1] > 0)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_encoder_computes_what_it_did(name, monkeypatch):
+    _, model, params, _ = published(name)
+    want = expected(name)
+    if "token_types" in want:  # of random tokens, none of which separates
+        monkeypatch.setattr(encoder_only, "token_types", lambda *_: want["token_types"])
+    row = row_of(want["lengths"], want["tokens"].shape[1])
+    logits, (streams, _) = with_streams(model, params, want["tokens"], *row, row[0])
+    check_streams(streams, want, "hidden", row[1] > 0, model.config.norm_placement == "pre")
+    assert_close(logits, want["logits"], row[1] > 0)
+
+
+@pytest.mark.parametrize("name", TRANSLATORS + DECODERS + ENCODERS)
+def test_weights_go_out_as_they_came_in(name):
+    family, model, params, found = published(name)
+    leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(params).items()}
+    out = stored(family, model.config, leaves)
+    for name in out.keys() - family.computed(model.config).keys():
+        actual = {
+            found.places[path][1] for path in found.places if name in found.places[path][0].theirs
+        }
+        assert len(actual) == 1
+        np.testing.assert_array_equal(out[name], found.tensors.read(actual.pop()))

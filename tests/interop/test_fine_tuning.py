@@ -1,0 +1,71 @@
+"""Training starts from imported models, on one device and divided among four."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import transformer_jax as tj
+from tests.interop.fine_tuning import OF_TASK, losses
+from tests.interop.published import FIXTURES
+from transformer_jax.interop.importing import import_model
+
+WORDS = ["good", "bad", "dog", "cat", "runs"]
+CONFIG = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    return ConfigDict()\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Imported runs, data, and a config that says nothing."""
+    folder = tmp_path_factory.mktemp("fine_tuning")
+    for name in OF_TASK:
+        import_model(str(FIXTURES / name), folder / name)
+    (folder / "empty.py").write_text(CONFIG)
+    texts = [f"A {a} {b} {c}" for a in WORDS for b in WORDS for c in WORDS]
+    labels = ["yes" if text.count("good") else "no" for text in texts]
+    for split, part in {"train": slice(0, 100), "valid": slice(100, 125)}.items():
+        rows = zip(texts[part], labels[part], strict=True)
+        lines = [f"{text}\t{label}" for text, label in rows]
+        (folder / f"{split}.tsv").write_text("\n".join(["text\tlabel", *lines]) + "\n")
+        (folder / f"{split}.txt").write_text("\n".join(texts[part]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    """Losses on one device."""
+    return {name: losses(folder, name, "one", {}) for name in OF_TASK}
+
+
+@pytest.fixture(scope="module")
+def divided(folder):
+    """Losses on four devices."""
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
+    run = subprocess.run(
+        [sys.executable, Path(__file__).with_name("fine_tuning.py"), folder],
+        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return json.loads(run.stdout)
+
+
+@pytest.mark.parametrize("name", OF_TASK)
+def test_the_loss_falls(alone, name):
+    assert alone[name][-1] < alone[name][0]
+
+
+def test_the_published_options_and_tokenizer_are_taken_over(alone, folder):
+    before, after = (tj.load(folder / name) for name in ("gpt2", "gpt2 one"))
+    assert after.settings.model.d_model == 20 and after.settings.model.d_ff == 36
+    assert after.tokenizer.sha256 == before.tokenizer.sha256
+    assert after.predict(["A good dog"], temperature=1.0, top_k=1, max_extra_length=4)
+
+
+@pytest.mark.parametrize("name", OF_TASK)
+def test_devices_do_not_change_it(alone, divided, name):
+    for of_layout in divided[name].values():
+        assert of_layout == pytest.approx(alone[name], rel=1e-4)

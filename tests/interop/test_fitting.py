@@ -1,0 +1,118 @@
+"""Models that were trained here as published families: other options, the same outputs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.checkpoints.step_folder import fill, named_leaves
+from transformer_jax.errors import UserError
+from transformer_jax.interop.fitting import default_model, fit
+from transformer_jax.models import MODELS
+
+SIZES = {"d_model": 12, "d_ff": 20, "num_heads": 2, "dtype": "float32", "norm_epsilon": 1e-5}
+PAIRS = {
+    **SIZES,
+    "architecture": "encoder_decoder",
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "source_vocab_size": 13,
+    "target_vocab_size": 13,
+}
+LANGUAGE = {**SIZES, "architecture": "decoder_only", "num_layers": 1, "vocab_size": 13}
+TEXT = {**SIZES, "architecture": "encoder_only", "num_layers": 1, "vocab_size": 13}
+LLAMA = {"positions": "rotary", "norm": "rms", "gated_feed_forward": True, "activation": "silu"}
+LLAMA |= {"attention_bias": "none", "feed_forward_bias": False}
+
+FITTING = {
+    "the paper's": (PAIRS, "marian"),
+    "two vocabularies": (PAIRS | {"tie_embeddings": "target", "target_vocab_size": 11}, "marian"),
+    "pre-norm": (PAIRS | {"norm_placement": "pre", "attention_bias": "output"}, "pegasus"),
+    "a table of padded rows": (PAIRS | {"vocab_multiple": 8}, "marian"),
+    "learned positions": (
+        PAIRS | {"positions": "learned", "embedding_norm": True, "max_length": 9},
+        "bart",
+    ),
+    "T5's": (
+        PAIRS
+        | {"positions": "t5", "norm": "rms", "norm_placement": "pre", "attention_scale": 1.0}
+        | {"feed_forward_bias": False, "scale_embeddings": False, "tie_embeddings": "inputs"}
+        | {"num_buckets": 8, "max_distance": 20},
+        "t5",
+    ),
+    "GPT without biases": (LANGUAGE | {"attention_bias": "none", "max_length": 9}, "gpt2"),
+    "rotated pairs": (LANGUAGE | LLAMA | {"num_key_value_heads": 1}, "llama"),
+    "rotated pairs, normalized": (LANGUAGE | LLAMA | {"qk_norm": True}, "qwen3"),
+    "a window": (LANGUAGE | LLAMA | {"attention_window": 2}, "mistral"),
+    "BERT": (TEXT | {"max_length": 9}, "bert"),
+    "BERT, pre-norm": (
+        TEXT | {"norm_placement": "pre", "max_length": 9, "activation": "gelu_exact"},
+        "roberta-prelayernorm",
+    ),
+}
+
+
+def inputs_of(architecture):
+    rows = np.array([[3, 5, 7, 11, 2, 4], [6, 9, 8, 1, 1, 1]]) % 11
+    segment_ids = np.array([[1] * 6, [1, 1, 1, 0, 0, 0]])
+    places = np.broadcast_to(np.arange(6), rows.shape)
+    row = tuple(jnp.asarray(each, jnp.int32) for each in (rows, places, segment_ids))
+    return {
+        "encoder_decoder": (*row, *row),
+        "decoder_only": row,
+        "encoder_only": (*row, row[1]),
+    }[architecture]
+
+
+def abstract_params(model):
+    inputs = inputs_of(model.config.architecture)
+    return jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
+
+
+def random_leaves(config):
+    """Arrays of all parameters, none of them 0 or 1."""
+    draw = np.random.default_rng(0)
+    leaves = named_leaves(abstract_params(MODELS[config.architecture](config)))
+    return {
+        path: np.float32(path.endswith("scale") + 0.3 * draw.normal(size=leaf.shape))
+        for path, leaf in leaves.items()
+    }
+
+
+def logits_of(config, leaves):
+    model = MODELS[config.architecture](config)
+    inputs = inputs_of(config.architecture)
+    params = fill(
+        abstract_params(model), {path: jnp.asarray(leaf) for path, leaf in leaves.items()}
+    )
+    return np.asarray(jax.jit(model.apply)({"params": params}, *inputs))[inputs[2] > 0]
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_what_fits_computes_the_same(name):
+    options, model_type = FITTING[name]
+    config = default_model(options)
+    leaves = random_leaves(config)
+    task = {"encoder_decoder": "translation", "decoder_only": "language_modeling"}
+    task = task.get(config.architecture, "masked_lm")
+    fitted = fit(config, leaves, task, {"pad_token_id": 0})
+    assert fitted.family.model_type == model_type
+    ours = logits_of(config, leaves)
+    theirs = logits_of(fitted.model, fitted.leaves)
+    np.testing.assert_allclose(theirs, ours, atol=1e-5 * np.abs(ours).max())
+
+
+@pytest.mark.parametrize(
+    "options, told",
+    [
+        (PAIRS | {"positions": "alibi"}, "config.model.positions is 'alibi'"),
+        (PAIRS | {"positions": "sinusoidal", "norm": "rms"}, "config.model.norm is 'rms'"),
+        (LANGUAGE | {"logit_cap": 5.0}, "config.model.logit_cap is 5.0"),
+        (TEXT | {"positions": "rotary"}, "config.model.positions is 'rotary'"),
+    ],
+)
+def test_what_no_family_has_is_named(options, told):
+    config = default_model(options)
+    task = {"encoder_only": "masked_lm"}.get(config.architecture, "language_modeling")
+    with pytest.raises(UserError, match=told):
+        fit(config, random_leaves(config), task, {})

@@ -1,0 +1,99 @@
+"""Searches with published weights find what transformers' `generate` found, token for token."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.interop.published import DECODERS, FIXTURES, TRANSLATORS, expected, published
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.continuation import Continuation, Output
+from transformer_jax.inference.source_search import SourceSearch
+from transformer_jax.models.apply import call
+from transformer_jax.tokenization import Frame, SpecialTokens
+
+GREEDY = DecodeConfig(beam_size=1, alpha=1.0, length_penalty="power", max_extra_length=12)
+BEAM = DecodeConfig(beam_size=4, alpha=1.0, length_penalty="power")
+WITHOUT = ("gpt2_bare",)  # the same weights under other names
+
+
+def specials(name):
+    """As far as a search asks: the reference suppressed the tokens that are banned here."""
+    keys = json.loads((FIXTURES / name / "config.json").read_text())
+    banned = json.loads((FIXTURES / name / "expected.json").read_text())["banned"]
+    eos = keys["eos_token_id"]
+    return SpecialTokens(
+        pad=eos,
+        eos=eos,
+        start=keys.get("decoder_start_token_id", eos),
+        first=eos,
+        translation=Frame((), (eos,)),
+        encoder=Frame((), (eos,), (eos,)),
+        unused=tuple(banned),
+    )
+
+
+def found_rows(rows):
+    return [row[row >= 0].tolist() for row in rows]
+
+
+@pytest.mark.parametrize("name", TRANSLATORS)
+@pytest.mark.parametrize("kind", ["greedy", "beam"])
+def test_translations(name, kind):
+    _, model, params, _ = published(name)
+    want, special = expected(name), specials(name)
+    limit, source = want["greedy"].shape[1], want["generation_source"]
+    rows = len(source)
+    arrays = {
+        "source": source,
+        "source_lengths": want["generation_source_lengths"],
+        "prompt": np.full((rows, 1), special.start, np.int32),
+        "prompt_lengths": np.ones(rows, np.int32),
+        "limits": np.full(rows, limit, np.int32),
+        "numbers": np.arange(rows, dtype=np.int32),
+    }
+    decode = GREEDY if kind == "greedy" else BEAM
+    search = SourceSearch(model, special)
+    tokens, scores = jax.tree.leaves(search.compiled(params, arrays, decode, limit))
+    outputs = []
+    for row in np.asarray(tokens)[:, 0].tolist():
+        ends = row.index(special.eos) + 1 if special.eos in row else limit
+        outputs.append(row[:ends])
+    assert outputs == found_rows(want[kind])
+    if kind == "beam":
+        np.testing.assert_allclose(np.asarray(scores)[:, 0], want["beam_scores"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in WITHOUT])
+def test_continuations(name):
+    _, model, params, _ = published(name)
+    want, special = expected(name), specials(name)
+    prompts = [
+        row[:n].tolist() for row, n in zip(want["prompt"], want["prompt_lengths"], strict=True)
+    ]
+    outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]
+    for _ in Continuation(model, 28, special).draw(params, outputs, GREEDY):
+        pass
+    drawn = [output.tokens for output in outputs]
+    ended = [row[:-1] if row[-1] == special.eos else row for row in found_rows(want["greedy"])]
+    assert [row[:-1] if row[-1:] == [special.eos] else row for row in drawn] == ended
+
+
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in WITHOUT])
+def test_samples_with_given_noise(name):
+    _, model, params, _ = published(name)
+    want, special = expected(name), specials(name)
+    lengths, noise = want["prompt_lengths"], want["noise"]
+    banned = np.isin(np.arange(noise.shape[2]), special.unused)
+    step = jax.jit(lambda *inputs: call(model, params, "decode_step", *inputs))
+    prompt = jnp.asarray(want["prompt"])
+    logits, memory, state = call(model, params, "prefill", prompt, jnp.asarray(lengths), 28)
+    drawn = []
+    for i in range(noise.shape[1]):
+        drawn.append(jnp.argmax(jnp.where(banned, -jnp.inf, logits / 0.8) + noise[:, i], axis=1))
+        logits, state = step(drawn[-1].astype(jnp.int32), memory, state)
+    ours = np.stack(drawn, 1).tolist()
+    for row, theirs in zip(ours, found_rows(want["sampled"]), strict=True):
+        assert row[: len(theirs)] == theirs

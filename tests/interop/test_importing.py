@@ -1,0 +1,242 @@
+"""Published models become runs: with their parameters, and as any other run thereafter."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import transformer_jax as tj
+from tests.interop.published import FIXTURES, expected
+from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.cli.main import main
+from transformer_jax.interop.config_json import family_of, read_json
+from transformer_jax.interop.importing import import_model
+from transformer_jax.interop.tensors import INDEX, WEIGHTS, write
+from transformer_jax.interop.weights import stored
+from transformer_jax.models.classifier import body_config
+from transformer_jax.tokenization import from_files, store_tokenizers
+
+LINES = ["The dog runs.", "a", "A red ball, two"]
+CLASSIFIERS = ["bert_classification", "roberta_classification"]
+MASKED = ["bert", "roberta", "distilbert", "roberta_prelayernorm"]
+SHORT = {"max_extra_length": 3, "num_outputs": 1}
+
+
+@pytest.fixture(scope="module")
+def workdir_of(tmp_path_factory):
+    """`workdir_of(name)`: of a fixture's run; not to be changed."""
+    made = {}
+
+    def workdir(name):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("runs") / name
+            import_model(str(FIXTURES / name), made[name])
+        return made[name]
+
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def run_of(workdir_of):
+    """`run_of(name)`: a fixture's run, loaded once, with products in float32."""
+    loaded = {}
+
+    def run(name):
+        if name not in loaded:
+            loaded[name] = tj.load(workdir_of(name)).under({"model.dtype": "float32"})
+        return loaded[name]
+
+    return run
+
+
+def tensors_of(directory):
+    """All tensors of a directory, by the library that their format is from."""
+    names = [WEIGHTS]
+    if (directory / INDEX).exists():
+        names = sorted(set(read_json(directory / INDEX)["weight_map"].values()))
+    return {name: one for path in names for name, one in load_file(directory / path).items()}
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "t5_v1_1", "gpt2", "qwen2", *CLASSIFIERS])
+def test_the_parameters_are_the_tensors(run_of, name):
+    run = run_of(name)
+    family, _ = family_of(read_json(FIXTURES / name / "config.json"))
+    leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(run.params).items()}
+    theirs = tensors_of(FIXTURES / name)
+    ours = stored(family, body_config(run.model), leaves)
+    assert theirs.keys() <= ours.keys()
+    for tensor in theirs:
+        np.testing.assert_array_equal(ours[tensor], theirs[tensor])
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "gpt2"])
+def test_a_line_gives_the_same_alone_and_among_others(run_of, name):
+    run = run_of(name)
+    together = run.n_best(LINES, **SHORT)
+    assert len(together) == len(LINES) and all(isinstance(one[0].text, str) for one in together)
+    for line, among in zip(LINES, together, strict=True):
+        (alone,) = run.n_best([line], **SHORT)
+        assert alone[0].text == among[0].text
+        np.testing.assert_allclose(alone[0].score, among[0].score, rtol=1e-5)
+
+
+def log_probability(run, source, target):
+    """log P(target | source), of the pair by itself and by no program of the task's."""
+    specials = run.tokenizer.specials("target")
+    rows = [
+        run.tokenizer.specials(side).translation.around(run.tokenizer.text(side).encode(text))
+        for side, text in (("source", source), ("target", target))
+    ]
+    rows.append([specials.start, *rows[1][:-1]])
+    encoded, wanted, given = (jnp.array([row]) for row in rows)
+
+    def row(tokens):
+        return tokens, jnp.arange(tokens.shape[1])[None], jnp.ones_like(tokens)
+
+    logits = jax.jit(run.model.apply)({"params": run.params}, *row(encoded), *row(given))
+    log_probs = jax.nn.log_softmax(logits)[0]
+    return float(log_probs[jnp.arange(wanted.shape[1]), wanted[0]].sum())
+
+
+def test_pairs_are_scored(run_of):
+    run, pairs = run_of("marian"), (LINES[:2], ["das", "Der Hund läuft."])
+    wanted = [log_probability(run, *pair) for pair in zip(*pairs, strict=True)]
+    np.testing.assert_allclose(run.score(*pairs), wanted, rtol=1e-5)
+
+
+def text_rows(task, rows):
+    """Rows of tokens as one batch, padded at their end."""
+    width = max(map(len, rows))
+    tokens = np.array(
+        [row + [task.tokenizers.specials("text").pad] * (width - len(row)) for row in rows]
+    )
+    places = np.broadcast_to(np.arange(width), tokens.shape)
+    segments = (places < np.array([[len(row)] for row in rows])).astype(np.int32)
+    return {"text": tokens, "text_positions": places, "text_segment_ids": segments}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_texts_and_pairs_have_the_logits_of_the_published_classifier(run_of, name):
+    run, want = run_of(name), expected(name)
+    said = json.loads((FIXTURES / name / "expected.json").read_text())
+    rows = [
+        run.task.tokens(parts) for parts in [*([text] for text in said["texts"]), *said["pairs"]]
+    ]
+    lengths = want["lengths"]
+    assert rows == [row[:n].tolist() for row, n in zip(want["tokens"], lengths, strict=True)]
+    one_text = jnp.ones((len(rows), 1), jnp.int32)
+    logits = jax.jit(run.task.logits)(run.params, text_rows(run.task, rows), one_text)[:, 0]
+    np.testing.assert_allclose(logits, want["logits"], atol=1e-5 * np.abs(want["logits"]).max())
+    # The run's own answers, likeliest first, of lines of unequal lengths.
+    lines = [*said["texts"], *("\t".join(pair) for pair in said["pairs"])]
+    for found, row in zip(run.n_best(lines, num_outputs=3), want["logits"], strict=True):
+        best = np.argsort(-row)
+        assert [one.text for one in found] == [said["labels"][i] for i in best]
+        chances = np.exp(row - np.logaddexp.reduce(row))[best]
+        np.testing.assert_allclose([one.score for one in found], chances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_have_the_likeliest_tokens_of_the_published_model(run_of, name):
+    run, want = run_of(name), expected(name)
+    lines = json.loads((FIXTURES / name / "expected.json").read_text())["masked"]
+    task, specials = run.task, run.tokenizer.specials("text")
+    encode = run.tokenizer.text("text").encode
+    rows = [specials.encoder.around(encode(line)) for line in lines]
+    batch = text_rows(task, rows)
+    places = batch["text_positions"]
+    logits = jax.jit(run.model.apply)({"params": run.params}, *batch.values(), places)
+    at_masks = np.asarray(jax.nn.softmax(logits))[batch["text"] == specials.mask]
+    best = np.argsort(-at_masks, axis=1)[:, :5]
+    np.testing.assert_array_equal(best, want["top5_ids"])
+    chances = np.take_along_axis(at_masks, best, axis=1)
+    np.testing.assert_allclose(chances, want["top5_probabilities"], rtol=1e-5)
+    # The run fills in no special token, and spreads their probability over the others.
+    (found,) = run.n_best([lines[0]], num_outputs=5)
+    likely = np.where(task.is_text, at_masks[0], 0)
+    likely /= likely.sum()
+    np.testing.assert_allclose([one.score for one in found], np.sort(likely)[:-6:-1], rtol=1e-5)
+    assert task.mask_text in lines[0] and task.mask_text not in found[0].text
+
+
+@pytest.mark.parametrize(
+    "name, same, left_out",
+    [
+        ("bert_gamma", "bert", "bert.pooler.dense.bias"),
+        ("bert_pretraining", None, "cls.seq_relationship.weight"),
+        ("gpt2_bare", "gpt2", "h.0.attn.bias"),
+    ],
+)
+def test_older_files_are_the_same_models_and_what_is_left_out_is_told(
+    run_of, tmp_path, caplog, name, same, left_out
+):
+    with caplog.at_level("INFO", logger="transformer_jax"):
+        import_model(str(FIXTURES / name), tmp_path / name)
+    (told,) = (line for line in caplog.messages if line.startswith("left out, as models here have"))
+    assert left_out in told
+    assert not any(line.startswith("new") for line in caplog.messages)
+    if same:
+        params = tj.load(tmp_path / name).params
+        jax.tree.map(np.testing.assert_array_equal, params, run_of(same).params)
+
+
+@pytest.fixture
+def bare_bert(tmp_path):
+    """BERT as `BertModel` is saved: without a head, and without the prefix of names."""
+    directory = shutil.copytree(FIXTURES / "bert", tmp_path / "bert")
+    tensors = load_file(directory / WEIGHTS)
+    body = {name for name in tensors if name.startswith("bert.")}
+    write({name.removeprefix("bert."): tensors[name] for name in body}, directory / WEIGHTS)
+    keys = read_json(directory / "config.json") | {"architectures": ["BertModel"]}
+    (directory / "config.json").write_text(json.dumps(keys))
+    return directory
+
+
+def test_a_body_alone_gets_a_new_head(run_of, bare_bert, tmp_path, caplog):
+    with caplog.at_level("INFO", logger="transformer_jax"):
+        import_model(str(bare_bert), tmp_path / "run")
+    (told,) = (line for line in caplog.messages if line.startswith("new, with fresh values"))
+    leaves = named_leaves(tj.load(tmp_path / "run").params)
+    for path, leaf in named_leaves(run_of("bert").params).items():
+        is_new = path.startswith("prediction_head/")
+        assert (path in told) == is_new
+        assert is_new or np.array_equal(leaves[path], leaf)
+
+
+def test_a_run_keeps_its_tokenizers_and_says_where_it_is_from(workdir_of, tmp_path):
+    workdir = shutil.copytree(workdir_of("bert"), tmp_path / "run")
+    kept = Checkpoints(workdir / "checkpoints", CheckpointConfig()).kept_provenance("latest")
+    assert kept["published model"] == str(FIXTURES / "bert")
+    assert set(kept) >= {"tokenizer of text"}
+    shutil.rmtree(workdir / "tokenizer")
+    other = from_files(FIXTURES / "bert_gamma", "text")  # of equal size
+    store_tokenizers("file", {"text": other}, workdir / "tokenizer")
+    with pytest.raises(tj.UserError, match="was trained with another tokenizer of text"):
+        tj.load(workdir)
+
+
+def test_a_published_model_is_started_from_and_not_trained_on(workdir_of, tiny, tmp_path, capsys):
+    workdir = shutil.copytree(workdir_of("marian"), tmp_path / "run")
+    kept = json.loads((workdir / "config.json").read_text())
+    empty = tmp_path / "empty.py"
+    empty.write_text("from ml_collections import ConfigDict\n\nget_config = ConfigDict\n")
+    config = tj.config(empty, {"train.init_from": str(workdir)})
+    taken = {name: value for name, value in kept["model"].items() if not name.endswith("_rate")}
+    assert taken.items() <= config.model.to_dict().items()
+    assert (config.model.d_model, config.model.positions) == (16, "sinusoidal_halves")
+    before = sorted(workdir.rglob("*"))
+    data = [f"--config.{name}={tiny[name]}" for name in tiny if name.startswith("data.")]
+    of_origin = f"--config.train.init_from={workdir_of('marian')}"
+    words = ["train", f"--config={empty}", f"--workdir={workdir}", of_origin, *data]
+    assert main(words) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(told) == 1
+    assert f"{workdir} holds a published model, without the state of a training" in told[0]
+    assert f"--config.train.init_from={workdir}" in told[0]
+    assert sorted(workdir.rglob("*")) == before

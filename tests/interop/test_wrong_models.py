@@ -1,0 +1,235 @@
+"""What cannot be imported: one line on stderr, exit status 2, and nothing in the workdir."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from tests.interop.published import FIXTURES
+from transformer_jax.cli.main import main
+from transformer_jax.interop.tensors import WEIGHTS, write
+
+
+@pytest.fixture
+def told(tmp_path, capsys):
+    """`told(source)`: the line that importing it ends in."""
+
+    def line(source, workdir=tmp_path / "run"):
+        before = sorted(tmp_path.rglob("*"))
+        assert main(["import", f"--from={source}", f"--workdir={workdir}"]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+        assert len(err) < 700
+        assert sorted(tmp_path.rglob("*")) == before
+        return err
+
+    return line
+
+
+@pytest.fixture
+def copy_of(tmp_path):
+    """`copy_of(name, keys, tensors)`: a fixture with other keys and tensors; ... takes one away."""
+
+    def copy(name, keys=(), tensors=()):
+        directory = shutil.copytree(FIXTURES / name, tmp_path / name)
+        path = directory / "config.json"
+        content = json.loads(path.read_text()) | dict(keys)
+        kept = {key: value for key, value in content.items() if value is not ...}
+        path.write_text(json.dumps(kept))
+        if tensors:
+            arrays = load_file(directory / WEIGHTS) | dict(tensors)
+            write(
+                {name: one for name, one in arrays.items() if one is not ...}, directory / WEIGHTS
+            )
+        return directory
+
+    return copy
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (None, "config.json is missing"),
+        (b"{", "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"[" * 100_000, "cannot be read"),
+        (b'["bert"]', "holds no JSON object"),
+        (b"{}", "model_type is None"),
+        (b'{"model_type": ["bert"]}', "model_type is ['bert']"),
+        (b'{"model_type": "whisper"}', "model_type is 'whisper'; models here can be marian, "),
+        (b'{"model_type": "bert", "architectures": "BertModel"}', "architectures is 'BertModel'"),
+        (b'{"model_type": "bert", "architectures": [["BertModel"]]}', "architectures is"),
+        (b'{"model_type": "bert", "architectures": {"0": 1}}', "architectures is"),
+        (b'{"model_type": "bert"}', "config.json has no hidden_size"),
+    ],
+)
+def test_a_config_that_says_nothing(told, tmp_path, content, message):
+    directory = tmp_path / "model"
+    directory.mkdir()
+    write({"a": np.zeros(1, np.float32)}, directory / WEIGHTS)
+    if content is not None:
+        (directory / "config.json").write_bytes(content)
+    assert message in told(directory)
+
+
+NO_SIZES = ["16", None, -3, 0, 1e99, 2.5, [16], {"a": 1}, True, float("nan")]
+SIZES = {
+    "bert": ("hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size"),
+    "marian": ("d_model", "encoder_layers", "decoder_ffn_dim", "max_position_embeddings"),
+    "t5": ("d_kv", "num_layers", "relative_attention_num_buckets"),
+    "gpt2": ("n_embd", "n_layer", "n_positions"),
+    "llama": ("hidden_size", "num_attention_heads"),
+    "gemma2": ("num_hidden_layers",),
+    "roberta": ("max_position_embeddings",),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_is_none_is_named(told, copy_of, name):
+    directory = copy_of(name)
+    path = directory / "config.json"
+    keys = json.loads(path.read_text())
+    for key in SIZES[name]:
+        for value in NO_SIZES:
+            path.write_text(json.dumps(keys | {key: value}))
+            assert f"config.json: {key} is " in told(directory)
+
+
+YARN = {"rope_type": "yarn", "factor": 2.0}
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    "name, keys, message",
+    [
+        ("bert", {"architectures": ["BertForQuestionAnswering"]}, "can be BertForMaskedLM, "),
+        ("bert", {"hidden_size": ...}, "config.json has no hidden_size, which bert needs"),
+        ("bert", {"vocab_size": ...}, "config.json has no vocab_size"),
+        ("bert", {"hidden_act": "mish"}, "hidden_act is 'mish'; models here have relu, gelu,"),
+        ("bert", {"hidden_act": ["gelu"]}, "hidden_act is ['gelu']; it must be of type str"),
+        ("bert", {"hidden_size": 15}, "num_heads 2 does not divide d_model 15"),
+        ("bert", {"hidden_size": 100_000}, "config.json cannot be a run: config.model: d_mod"),
+        ("bert", {"layer_norm_eps": 2.5}, "norm_epsilon is 2.5"),
+        ("bert", {"hidden_dropout_prob": 1}, "hidden_dropout_prob is 1; it must lie in [0, 1)"),
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'rel"),
+        ("bert", {"is_decoder": True}, "is_decoder is True; models here know only False"),
+        ("bert", {"pad_token_id": 500}, "a special token has id 500"),
+        ("roberta", {"hidden_act": "relu"}, "hidden_act is 'relu'; models here know only 'gelu'"),
+        ("roberta", {"pad_token_id": None}, "pad_token_id is None"),
+        ("marian", {"decoder_ffn_dim": 30}, "encoder_ffn_dim 28 and decoder_ffn_dim 30 differ"),
+        ("marian", {"static_position_embeddings": False}, "static_position_embeddings is False"),
+        ("marian", {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; it must be"),
+        ("bart", {"normalize_before": True}, "normalize_before is True"),
+        ("t5", {"feed_forward_proj": "gated-tanh"}, "feed_forward_proj is 'tanh'"),
+        ("t5", {"feed_forward_proj": None}, "feed_forward_proj is None"),
+        ("t5", {"num_decoder_layers": [2]}, "num_decoder_layers is [2]"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is"),
+        ("gpt2", {"n_inner": "36"}, "n_inner is '36'"),
+        ("llama", {"rope_scaling": YARN}, "rope_type is 'yarn'; models here have default,"),
+        ("llama", {"rope_scaling": {"type": ["x"]}}, "type is ['x']; it must be of type str"),
+        ("llama", {"rope_scaling": "linear"}, "rope_scaling is 'linear'; it must be of type dict"),
+        ("llama", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "has no low_freq_factor"),
+        ("llama", {"rope_theta": None}, "rope_theta is None; it must be of type float"),
+        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads 3"),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+            | {"layer_types": ...},
+            "max_window_layers gives full attention to the layers [0]",
+        ),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 4, "layer_types": [FULL, SLIDING]},
+            "layer_types gives full attention to the layers [0]",
+        ),
+        ("gemma2", {"layer_types": [FULL, "chunked", FULL]}, "layer_types must name one of"),
+        ("gemma2", {"layer_types": [FULL]}, "layer_types must name one of"),
+        ("gemma2", {"layer_types": "full_attention"}, "layer_types is 'full_attention'; it must"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
+        ("bert_classification", {"id2label": ...}, "id2label does not name the classes 0, 1, .."),
+        ("bert_classification", {"id2label": {"0": "a", "2": "b"}}, "id2label does not name"),
+        ("bert_classification", {"id2label": {"0": "a", "1": "a"}}, "one of them twice"),
+        (
+            "bert_classification",
+            {"id2label": {"0": "a", "1": "b"}},
+            "has the shape [3]; by config.json it must be [2]",
+        ),
+    ],
+)
+def test_options_that_no_model_here_has_are_named(told, copy_of, name, keys, message):
+    assert message in told(copy_of(name, keys))
+
+
+EXTRA = np.zeros(3, np.float32)
+QUERY = "bert.encoder.layer.0.attention.self.query.weight"
+
+
+@pytest.mark.parametrize(
+    "name, tensors, message",
+    [
+        ("bert", {QUERY: ...}, f"the weights have no tensor {QUERY}, which config.json asks for"),
+        ("bert", {"cls.predictions.transform.dense.bias": ...}, "no tensor cls.predictions.tra"),
+        ("bert", {"bert.encoder.layer.2.x": EXTRA}, "holds bert.encoder.layer.2.x, and a bert"),
+        ("bert", {QUERY: np.zeros((16, 8), np.float32)}, f"{QUERY} has the shape [16, 8]; by"),
+        ("bert", {QUERY: np.zeros((16, 16), np.int32)}, f"{QUERY} is of dtype I32"),
+        ("marian", {"lm_head.weight": EXTRA}, "lm_head.weight differs from model.shared.weight"),
+        ("t5_v1_1", {"lm_head.weight": ...}, "no tensor lm_head.weight"),
+        ("bert_classification", {"classifier.bias": ...}, "no tensor classifier.bias"),
+    ],
+)
+def test_tensors_that_are_not_those_of_the_config(told, copy_of, name, tensors, message):
+    assert message in told(copy_of(name, tensors=tensors))
+
+
+def test_copies_of_one_matrix_that_differ(told, copy_of):
+    table = load_file(FIXTURES / "gpt2" / WEIGHTS)["transformer.wte.weight"]
+    line = told(copy_of("gpt2", tensors={"lm_head.weight": table + 1}))
+    assert "lm_head.weight differs from transformer.wte.weight, and by config.json they are" in line
+
+
+def test_weights_that_are_a_pickle_alone_or_damaged(told, copy_of):
+    directory = copy_of("bert")
+    weights = directory / WEIGHTS
+    intact = weights.read_bytes()
+    for damaged in (b"", intact[:100], b"\xff" * 8 + intact[8:], intact[:-1]):
+        weights.write_bytes(damaged)
+        assert f"{weights} cannot be read" in told(directory)
+    weights.unlink()
+    assert "model.safetensors is missing" in told(directory)
+    (directory / "pytorch_model.bin").write_bytes(intact)
+    assert "pytorch_model.bin and no model.safetensors: a pickle can execute" in told(directory)
+
+
+def test_tokenizers_that_do_not_fit(told, copy_of):
+    directory = copy_of("bert_gamma")
+    vocabulary = directory / "vocab.txt"
+    with vocabulary.open("a") as file:
+        file.write("one\n")
+    assert "the tokenizer has 132 tokens, and the model's table 131" in told(directory)
+    vocabulary.write_text("a\nb\n")
+    assert "vocab.txt has no [UNK]" in told(directory)
+    vocabulary.unlink()
+    assert "no tokenizer is there; it may be tokenizer.json" in told(directory)
+    (directory / "tokenizer.json").write_text("{")
+    assert "tokenizer.json" in told(directory)
+
+
+def test_no_directory_and_no_repository(told, tmp_path, monkeypatch):
+    assert "is no directory (of the hub: hf:OWNER/NAME)" in told(tmp_path / "none")
+    for name in ("hf:", "hf:bert", "hf:a/b/c", "hf:a/b@", "hf:a/b@../x y", "hf:../b"):
+        assert name in told(name)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert "hf:nobody/nothing cannot be fetched (" in told("hf:nobody/nothing")
+
+
+def test_a_workdir_that_is_not_empty_is_left_alone(told, tmp_path):
+    source, full, file = FIXTURES / "bert", tmp_path / "full", tmp_path / "file"
+    full.mkdir()
+    (full / "notes").write_text("kept")
+    file.write_text("kept")
+    assert "is not empty; choose a new or an empty folder as --workdir" in told(source, full)
+    assert f"{file}" in told(source, file)
+    assert (full / "notes").read_text() == file.read_text() == "kept"
