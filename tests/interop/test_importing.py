@@ -75,6 +75,13 @@ def test_the_parameters_are_the_tensors(run_of, name):
         np.testing.assert_array_equal(ours[tensor], theirs[tensor])
 
 
+def test_a_source_beyond_the_positions_is_cut_and_translated(run_of, caplog):
+    run = run_of("bart")
+    assert run.settings.decode.max_extra_length == 14  # of 28 positions
+    assert len(run.predict(["der Hund läuft " * 40])) == 1
+    assert "line 1" in caplog.text
+
+
 @pytest.mark.parametrize("name", ["marian", "bart", "gpt2"])
 def test_a_line_gives_the_same_alone_and_among_others(run_of, name):
     run = run_of(name)

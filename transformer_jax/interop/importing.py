@@ -13,6 +13,7 @@ from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import name_some
 from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
 from transformer_jax.interop.families.base import Keys
@@ -94,12 +95,21 @@ def _chosen(source: str, directory: Path, family: Family, name: str, keys: Keys)
 
 
 def _rows(family: Family, options: Mapping[str, Any], keys: Keys) -> dict[str, int]:
-    """How long texts may be: as far as positions reach, but for what a batch has no room for."""
-    reach = options.get("max_length", keys.get("max_position_embeddings", _LONGEST_ROW))
-    longest = min(int(reach), _LONGEST_ROW)
-    if family.architecture == "encoder_decoder":
-        return {"data.max_source_length": longest, "data.max_target_length": longest}
-    return {"data.max_length": longest}
+    """How long texts may be: as far as positions reach, but for what a batch has no room for. Where
+    they end, there is room for a translation that is longer than its source."""
+    reach = int(options.get("max_length", keys.get("max_position_embeddings", _LONGEST_ROW)))
+    longest = min(reach, _LONGEST_ROW)
+    if family.architecture != "encoder_decoder":
+        return {"data.max_length": longest}
+    extra = DecodeConfig.max_extra_length
+    if "max_length" in options:
+        extra = min(extra, reach // 2)
+        longest = max(1, min(longest, reach - extra - 1))  # 1: the token that heads a target
+    return {
+        "data.max_source_length": longest,
+        "data.max_target_length": longest,
+        "decode.max_extra_length": extra,
+    }
 
 
 def _vocabularies(
