@@ -27,6 +27,10 @@ LLAMA |= {"attention_bias": "none", "feed_forward_bias": False}
 FITTING = {
     "the paper's": (PAIRS, "marian"),
     "two vocabularies": (PAIRS | {"tie_embeddings": "target", "target_vocab_size": 11}, "marian"),
+    "two vocabularies, padded to one size": (
+        PAIRS | {"tie_embeddings": "target", "target_vocab_size": 12, "vocab_multiple": 8},
+        "marian",
+    ),
     "pre-norm": (PAIRS | {"norm_placement": "pre", "attention_bias": "output"}, "pegasus"),
     "a table of padded rows": (PAIRS | {"vocab_multiple": 8}, "marian"),
     "learned positions": (

@@ -30,6 +30,16 @@ def test_what_was_written_is_read(directory):
         np.testing.assert_array_equal(tensors.read(name), array)
 
 
+def test_files_may_be_links_as_in_the_cache_of_the_hub(directory, tmp_path_factory):
+    snapshot = tmp_path_factory.mktemp("snapshot")
+    (snapshot / WEIGHTS).symlink_to(directory / WEIGHTS)
+    np.testing.assert_array_equal(Tensors(snapshot).read("a.bias"), ARRAYS["a.bias"])
+    (snapshot / WEIGHTS).rename(snapshot / "whole.safetensors")
+    (directory / INDEX).write_text(json.dumps({"weight_map": {"a.bias": "whole.safetensors"}}))
+    (snapshot / INDEX).symlink_to(directory / INDEX)
+    np.testing.assert_array_equal(Tensors(snapshot).read("a.bias"), ARRAYS["a.bias"])
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
 def test_other_floating_point_numbers_are_widened(tmp_path, dtype):
     save_file({"a": ARRAYS["a.weight"].astype(dtype)}, tmp_path / WEIGHTS)

@@ -38,12 +38,12 @@ def rewritten(
 
 def without_padding(model: TransformerConfig, leaves: Leaves) -> tuple[TransformerConfig, Leaves]:
     """Without the rows that `vocab_multiple` pads tables with."""
-    sizes = (model.source_vocab_size, model.target_vocab_size, model.vocab_size)
-    real = {model.padded(size): size for size in sizes}
     cut = {}
     for path, array in leaves.items():
-        axes = _axes(path)
-        cut[path] = array[: real[len(array)]] if axes[:1] == ("vocab",) else array
+        of_source = path.startswith("source_embedding")
+        size = model.source_vocab_size if of_source else model.target_vocab_size
+        rows = size or model.vocab_size
+        cut[path] = array[:rows] if _axes(path)[:1] == ("vocab",) else array
     return dataclasses.replace(model, vocab_multiple=1), cut
 
 

@@ -100,8 +100,8 @@ def _weight_files(directory: Path) -> list[Path]:
 
 def _shards(index: Path) -> list[Path]:
     try:
-        files: Any = set(json.loads(read_regular(index, METADATA_BYTES))["weight_map"].values())
-        names = sorted(files)
+        content = json.loads(read_regular(index.resolve(), METADATA_BYTES))
+        names: Any = sorted(set(content["weight_map"].values()))
         if not names or any(Path(name).name != name for name in names):
             raise ValueError("it names no files beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -113,9 +113,10 @@ def _shards(index: Path) -> list[Path]:
 def _opened(path: Path) -> Iterator[Any]:
     """A safetensors file; any error of its reader as a UserError of one line."""
     try:
-        with open_regular(path):  # no pipe, no device
+        file_itself = path.resolve()  # in the hub's cache all files are links
+        with open_regular(file_itself):  # no pipe, no device
             pass
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(file_itself, framework="numpy") as file:
             yield file
     except (OSError, SafetensorError, ValueError, OverflowError, MemoryError) as error:
         raise UserError(f"{path} cannot be read: {_line(error)}; fetch it again") from error

@@ -63,6 +63,7 @@ def read_folder(directory: Path) -> Contents:
 
 
 def write_folder(contents: Contents, directory: Path) -> None:
+    """Writes the files and their manifest; OSError where the directory holds something."""
     partial = directory.with_name(directory.name + ".partial")
     remove(partial)  # of a run that was killed here
     partial.mkdir(parents=True)
@@ -77,6 +78,7 @@ def write_folder(contents: Contents, directory: Path) -> None:
 
 
 def sha256_of(content: bytes) -> str:
+    """In hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()
 
 

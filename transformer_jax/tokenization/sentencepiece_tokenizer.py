@@ -106,10 +106,6 @@ class SentencePieceTokenizer:
     @cached_property
     def _begins(self) -> list[bool]:
         return [piece.startswith("▁") or piece[:1].isspace() for piece in self._pieces]
-        return [
-            piece.startswith("▁") or piece[:1].isspace()
-            for piece in self.pieces(range(self.vocab_size))
-        ]
 
 
 def load_sentencepiece(content: bytes) -> sentencepiece.SentencePieceProcessor:
