@@ -96,6 +96,25 @@ def test_a_search_of_ones_own_is_found_by_its_name(task_of, random_params, monke
     assert tokens.shape == (2, 5, 19) and (tokens == tokens[:, :1, :1]).all()
 
 
+def test_the_tree_of_a_trained_model_has_its_outputs(trained):
+    source, specials = trained.tokenizer["source"], trained.tokenizer.specials("target")
+    line, options = "The old man sees a dog.", {"beam_size": 3, "num_outputs": 2}
+    request = Request(specials.translation.around(source.encode(line)))
+    decode = dataclasses.replace(trained.settings.decode, **options)
+    search, pieces = trained.task.search, trained.tokenizer["target"].pieces
+    tree = search.beam_tree(trained.params, request, decode, pieces)
+    (expected,) = trained.n_best([line], **options)
+    for output, found in zip(tree.outputs, expected, strict=True):
+        node, written = tree.nodes[output], ""
+        assert node.score == pytest.approx(found.score, rel=1e-5)
+        while node.parent is not None:
+            written, node = node.token + written, tree.nodes[node.parent]
+        assert written.removesuffix("</s>").replace("▁", " ").strip() == found.text
+
+    with pytest.raises(UserError, match="decode: search 'sample' has no beams; take search beam"):
+        search.beam_tree(trained.params, request, DecodeConfig(temperature=1.0), pieces)
+
+
 @pytest.mark.parametrize(
     "settings, message",
     [

@@ -1,6 +1,7 @@
 """Searches for a model's outputs. They know no model: `interface` is the seam between the two."""
 
 from transformer_jax.decoding.beam_search import BeamSearch
+from transformer_jax.decoding.beam_tree import BeamTree, Node, beam_tree
 from transformer_jax.decoding.interface import (
     DecodeStep,
     Hypotheses,
@@ -10,6 +11,7 @@ from transformer_jax.decoding.interface import (
     Search,
     Start,
     State,
+    up_to_end,
 )
 from transformer_jax.decoding.length_penalty import LENGTH_PENALTIES, length_penalty
 from transformer_jax.decoding.sampling import Sampler, Samples, StepwiseSearch
@@ -26,6 +28,7 @@ __all__ = [
     "Search",
     "StepwiseSearch",
     "Hypotheses",
+    "up_to_end",
     "Samples",
     # Searches.
     "BeamSearch",
@@ -34,4 +37,8 @@ __all__ = [
     "length_penalty",
     "penalized_logits",
     "truncated_logits",
+    # A beam search, step by step.
+    "BeamTree",
+    "Node",
+    "beam_tree",
 ]

@@ -7,8 +7,10 @@ Axes: B batch, K beams (or samples) of a sentence, N = B * K, V vocabulary, L ou
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 from jaxtyping import Array, Float, Int
 
 Memory = Any
@@ -50,6 +52,7 @@ class DecodeStep(Protocol):
         """Returns the logits of the next token and the next state, of unchanged shapes."""
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Start:
     """Where a search starts.
@@ -80,6 +83,12 @@ class Hypotheses(NamedTuple):
 
     tokens: Array
     scores: Array
+
+
+def up_to_end(tokens: Sequence[int], eos_id: int) -> list[int]:
+    """The tokens of an output as a search returns it: those up to the first `eos_id`, with it."""
+    tokens = list(tokens)
+    return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
 
 
 @runtime_checkable

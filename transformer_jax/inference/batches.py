@@ -50,12 +50,6 @@ class FilledBatch[Row]:
         return taken_back(program(params, self.place(params, rows, batch_size)), len(rows))
 
 
-def up_to_end(tokens: Sequence[int], eos_id: int) -> list[int]:
-    """The tokens of an output as a search returns it: those up to the first `eos_id`, with it."""
-    tokens = list(tokens)
-    return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
-
-
 def taken_back(found: Any, count: int) -> Any:
     """The first rows of a tree of arrays, as NumPy arrays: what filled up the batch is left out."""
     return jax.tree.map(lambda x: x[:count], hosts.to_host(found))

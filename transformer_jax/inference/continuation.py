@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.padding import LENGTH_STEP, pad_rows, row_lengths
-from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch
+from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch, up_to_end
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import FilledBatch, up_to_end
+from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models.apply import apply, call
 from transformer_jax.models.decoder_only import DecoderOnly

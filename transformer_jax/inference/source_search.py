@@ -6,7 +6,7 @@ B batch, S source, P prompt, L output length, V vocabulary, N = B x beams, n out
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.padding import pad_rows, rounded_length, row_lengths
-from transformer_jax.decoding import BeamSearch, Hypotheses, Memory, Start, State
+from transformer_jax.decoding import (
+    BeamSearch,
+    BeamTree,
+    Hypotheses,
+    Memory,
+    Start,
+    State,
+    beam_tree,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch, taken_back
 from transformer_jax.inference.config import DecodeConfig
@@ -137,25 +145,78 @@ class SourceSearch:
           max_length: L, of the longest output.
           may_end: False: no output ends before its limit, as a benchmark wants it.
         """
+        start = self._start(params, arrays, decode, max_length, may_end)
+        step = functools.partial(self._decode_step, params, may_end=may_end)
+        search = decode.make_search(self.specials)
+        return search.find(step, start, num_outputs=decode.num_outputs, max_length=max_length)
+
+    def beam_tree(
+        self,
+        params: Any,
+        request: Request,
+        decode: DecodeConfig,
+        to_pieces: Callable[[Sequence[int]], Sequence[str]],
+    ) -> BeamTree:
+        """What the beam search for a source looked at, what it kept, and why not the rest.
+
+        Args:
+          params: of the model.
+          request: the source.
+          decode: how to find outputs.
+          to_pieces: the text of each token.
+
+        Raises:
+          UserError: as `check`, or the search is none with beams.
+        """
+        search, extra = decode.make_search(self.specials), decode.max_extra_length
+        if not isinstance(search, BeamSearch):
+            raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")
+        self.check(len(request.source) + len(request.prefix), decode)
+        arrays = self._arrays([request], extra)
+        max_length = arrays["source"].shape[1] + extra
+        to_start, step = self._compiled_parts
+        return beam_tree(
+            search,
+            functools.partial(step, params),
+            to_start(params, arrays, decode, max_length),
+            num_outputs=decode.num_outputs,
+            max_length=max_length,
+            to_pieces=to_pieces,
+        )
+
+    @functools.cached_property
+    def _compiled_parts(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
+        """What a search starts from, and its step."""
+        to_start = jax.jit(self._start, static_argnames=("decode", "max_length"))
+        return to_start, jax.jit(self._decode_step)
+
+    def _start(
+        self,
+        params: Any,
+        arrays: Mapping[str, jax.Array],
+        decode: DecodeConfig,
+        max_length: int,
+        may_end: bool = True,
+    ) -> Start:
+        """Arguments as of `run`."""
         source, prompt = arrays["source"], arrays["prompt"]
         sides = (source, arrays["source_lengths"], prompt, arrays["prompt_lengths"])
         slots = prompt.shape[1] - 1 + max_length
         logits, memory, state = call(self.model, params, "prefill", *sides, slots)
-
-        def allowed(logits: jax.Array) -> jax.Array:
-            return logits if may_end else logits.at[:, self.specials.eos].set(-jnp.inf)
-
-        def decode_step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
-            logits, state = call(self.model, params, "decode_step", tokens, memory, state)
-            return allowed(logits), state
-
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
-        start = Start(allowed(logits), memory, state, arrays["limits"], keys)
-        search = decode.make_search(self.specials)
-        return search.find(
-            decode_step, start, num_outputs=decode.num_outputs, max_length=max_length
-        )
+        return Start(self._allowed(logits, may_end), memory, state, arrays["limits"], keys)
+
+    def _decode_step(
+        self, params: Any, tokens: jax.Array, memory: Memory, state: State, may_end: bool = True
+    ) -> tuple[jax.Array, State]:
+        """A `DecodeStep`, but for its parameters."""
+        logits, state = call(self.model, params, "decode_step", tokens, memory, state)
+        return self._allowed(logits, may_end), state
+
+    def _allowed(self, logits: jax.Array, may_end: bool) -> jax.Array:
+        """The logits of the tokens that may come next."""
+        return logits if may_end else logits.at[:, self.specials.eos].set(-jnp.inf)
 
     def _arrays(self, requests: Sequence[Request], max_extra_length: int) -> dict[str, np.ndarray]:
         """The arrays of `run`."""

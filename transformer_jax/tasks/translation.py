@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import up_to_end
+from transformer_jax.decoding import up_to_end
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.pairs import longest, score_pairs
 from transformer_jax.inference.source_search import Request, SourceSearch
