@@ -15,6 +15,7 @@ FLOORS = [
     {"tiled_losses"},
     {"models", "data", "parallel"},
     {"inference"},
+    {"analysis"},
     {"tasks"},
     {"checkpoints", "logs"},
     {"training"},

@@ -31,6 +31,11 @@ LAYOUTS = {
     "fsdp 2, tensor 2": ({"fsdp": 2, "tensor": 2}, 4),
     "pmap": ({"engine": "pmap"}, 4),
 }
+PATCHES = {
+    "decoder.layer_0.cross_attention.heads[1]": 0,
+    "encoder.layer_0.self_attention.weights[:, 1:]": 0.5,
+}
+"""Of the run, where it is used with parts of it switched off."""
 
 
 def restored(workdir, options, count, which="latest"):
@@ -85,6 +90,20 @@ def use(workdir, lines):
     }
 
 
+def use_divided(workdir, lines):
+    """A patched run whose parameters are divided in two: predictions, attention, importance."""
+    config = json.loads((workdir / "config.json").read_text())
+    config["parallel"]["fsdp"] = 2
+    (workdir / "config.json").write_text(json.dumps(config))
+    run = tj.load(workdir).patched(PATCHES)
+    importance = run.head_importance("test")
+    return {
+        "predictions": run.n_best(lines, batch_size=6),
+        "weights": run.attention(lines[0], lines[0]).weights("cross").tolist(),
+        "importance": {place: found.tolist() for place, found in importance.items()},
+    }
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("workdir", type=Path)
@@ -98,6 +117,7 @@ def main():
     else:
         digests = {name: digest(args.workdir, *layout) for name, layout in LAYOUTS.items()}
         found = {"digests": digests} | use(args.workdir, args.lines)
+        found["patched"] = use_divided(args.workdir, args.lines)
     json.dump(found, sys.stdout)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from tests.parallel.restored import PATCHES
 from transformer_jax.checkpoints import manifest
 from transformer_jax.parallel import hosts
 
@@ -181,6 +182,16 @@ def test_four_devices_translate_and_score_as_one_does(elsewhere, two_by_two):
     assert numbers(elsewhere["metrics"]) == pytest.approx(
         numbers(alone.evaluate(split="test")), rel=1e-4
     )
+
+
+def test_a_patched_run_is_the_same_with_its_parameters_divided(elsewhere, two_by_two):
+    found, alone = elsewhere["patched"], tj.load(two_by_two).patched(PATCHES)
+    for ours, expected in zip(found["predictions"], alone.n_best(LINES), strict=True):
+        assert [text for text, _ in ours] == [one.text for one in expected]
+    weights = alone.attention(LINES[0], LINES[0]).weights("cross")
+    np.testing.assert_allclose(found["weights"], weights, atol=1e-5)
+    for place, importance in alone.head_importance("test").items():
+        np.testing.assert_allclose(found["importance"][place], importance, atol=1e-5)
 
 
 def test_two_processes_answer_each_line_once_in_order(two_by_two):

@@ -19,13 +19,8 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.runs.config import complete_config, override
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import (
-    Prediction,
-    ScoresPairs,
-    Streams,
-    TakesPrefixes,
-    TaskKind,
-)
+from transformer_jax.tasks.abilities import ScoresPairs, Streams, TakesPrefixes
+from transformer_jax.tasks.interface import Prediction, TaskKind
 from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.specials import EOS, PAD

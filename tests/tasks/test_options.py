@@ -7,6 +7,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.runs.decode_options import decode_options
 from transformer_jax.runs.run import Run
 from transformer_jax.tokenization import Labels
 
@@ -76,7 +77,7 @@ def test_a_field_that_a_task_does_not_read_is_refused(run_of, name):
     for use, read in (("predict", run.task.predicts_by), ("evaluate", run.task.evaluates_by)):
         for field in VALUES.keys() - set(read):
             with pytest.raises(tj.UserError, match=f"decode: {field} (does nothing|is for)"):
-                run._decode(use, {field: VALUES[field]})
+                decode_options(run.settings.decode, run.task, use, {field: VALUES[field]})
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_a_very_long_line_is_cut_where_its_warning_says(task, params, caplog):
     count = len(task.tokenizers["source"].encode(" ".join(words[:150])))
     told = f"line 7 has {count} tokens; only the first 39 are translated"
     assert caplog.messages[0] == f"{told} (data.max_source_length is 40)"
-    source = task._encode_source(" ".join(words), 1)
+    source = task._encode_source(" ".join(words), "line 1")
     assert (len(source), source[-1]) == (40, EOS)
 
 
@@ -257,7 +257,7 @@ def test_a_line_that_just_fits_is_not_cut(task, caplog):
     tokens = task.tokenizers["source"].encode("man " * 50)
     text = task.tokenizers["source"].decode(tokens[:39])
     assert task.tokenizers["source"].encode(text) == tokens[:39]
-    assert task._encode_source(text, 1) == [*tokens[:39], EOS]
+    assert task._encode_source(text) == [*tokens[:39], EOS]
     assert not caplog.messages
 
 

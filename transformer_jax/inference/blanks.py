@@ -3,7 +3,7 @@
 B batch, P blanks of a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,14 @@ def blank_arrays(rows: Sequence[Sequence[int]], mask: int) -> dict[str, np.ndarr
     places = [np.flatnonzero(np.array(row) == mask).tolist() for row in rows]
     width = 1 << (max(map(len, places)) - 1).bit_length()
     return {**batch, "places": pad_rows(places, width)}
+
+
+def fillings(
+    line: str, blank: str, decode: Callable[[Sequence[int]], str], ids: np.ndarray
+) -> list[str]:
+    """The line with its blanks filled in n ways, by the ids [P, n] of their places."""
+    words = [[decode([token]).removeprefix("##") for token in chosen] for chosen in ids.T]
+    return [fill_blanks(line, blank, of_places) for of_places in words]
 
 
 def fill_blanks(line: str, blank: str, words: Sequence[str]) -> str:

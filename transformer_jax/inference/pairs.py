@@ -8,6 +8,8 @@ import jax
 from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import check_reach
 from transformer_jax.runtime import platform
 
 _MOST_BYTES = 1 << 31
@@ -22,6 +24,20 @@ _PAIRS: FilledBatch[Pair] = FilledBatch({"source": [0], "target": [0]}, padded_b
 def longest(pair: Pair) -> int:
     """Tokens of the longer side."""
     return max(map(len, pair.values()))
+
+
+def require_reach(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
+    """UserError for a pair that goes beyond the positions that a model knows."""
+    try:
+        check_reach(config, max(map(longest, pairs), default=0))
+    except ValueError as error:
+        raise UserError(f"score: {error}") from error
+
+
+def row_bytes(config: TransformerConfig, length: int) -> int:
+    """Memory that scoring a pair so long takes an encoder-decoder: a layer's attention weights, and
+    the logits, each a few times over."""
+    return 4 * 4 * (config.num_heads * length**2 + length * config.target_vocab_size)
 
 
 def score_pairs(

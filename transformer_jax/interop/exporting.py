@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer_jax.analysis.patches import PatchedModel
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.errors import UserError
 from transformer_jax.interop import ctranslate2_spec, tensors
@@ -38,13 +39,15 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
       quantization: of CTranslate2's matrices, "float32" or "int8"; None: float32.
 
     Raises:
-      UserError: the directory holds something, or the format has no such model (the option that
-        stands in the way is named).
+      UserError: the run is patched, the directory holds something, or the format has no such model
+        (the option that stands in the way is named).
     """
     if format not in _FORMATS:
         raise UserError(f"--format is {format!r}, not one of {', '.join(_FORMATS)}")
     if quantization and format != "ctranslate2":
         raise UserError("--quantization goes with --format=ctranslate2; leave it out")
+    if isinstance(run.model, PatchedModel):
+        raise UserError("export: a patched run is not exported; export the run without patches")
     _require_empty(directory)
     model = body_config(run.model)
     leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(run.params).items()}

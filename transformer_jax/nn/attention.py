@@ -81,8 +81,8 @@ class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
     All weights [B, H, T, S] pass through the method `weigh`, all heads' outputs [B, T, H, V]
-    through `combine`: `nn.intercept_methods` may look at or replace what they return. On request
-    they are sown as intermediates, "weights" (before dropout) and "heads".
+    through `combine`, where `places.each_place` looks at them or replaces them. On request they are
+    sown as intermediates, "weights" (before dropout) and "heads".
 
     Attributes:
       config: of the model.
@@ -180,7 +180,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Array, "B T D"]:
         """Equation 1 for all heads, then W^O; `encoding` adds its terms in self-attention."""
         asked = kernels.Asked(
-            weights=self.is_mutable_collection("intermediates"),
+            weights=self.weights_are_wanted(),
             dropout=self.dropout.rate > 0 and not deterministic,
             logit_bias=encoding is not None and encoding.has("bias", "logit_bias"),
             extra_values=encoding is not None and encoding.has("extra_values"),
@@ -232,11 +232,15 @@ class MultiHeadAttention(nn.Module):
         self.sow("intermediates", "heads", heads)
         return heads
 
+    def weights_are_wanted(self) -> bool:
+        """Whether someone asks for all weights of whole rows; fused kernels do not give them."""
+        return self.is_mutable_collection("intermediates")
+
     def _block_size(self, inputs: AttentionInputs, causal: bool) -> int | None:
         """Of the blocks in which a windowed row is cheaper; None: whole, as it is when someone asks
         for its weights."""
         window, length = self.config.attention_window, inputs.query.shape[1]
         whole = inputs.key.shape[1] == length  # no cache
-        if window is None or not whole or self.is_mutable_collection("intermediates"):
+        if window is None or not whole or self.weights_are_wanted():
             return None
         return window if blocks.num_keys(window, causal) < length else None

@@ -2,38 +2,37 @@
 
 import dataclasses
 import functools
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.data.examples import Corpus
-from transformer_jax.data.files.pairs import read_aligned
-from transformer_jax.data.sources import open_split
+from transformer_jax.analysis.attention import Attention, attention
+from transformer_jax.analysis.hidden import Hidden, hidden
+from transformer_jax.analysis.importance import Importance
+from transformer_jax.analysis.patches import PatchedModel, Places, patched_model, places_of
+from transformer_jax.analysis.reading import Reading
+from transformer_jax.analysis.walk import Walk, walk
+from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.int8 import weights_as
-from transformer_jax.parallel import hosts
-from transformer_jax.parallel.mesh import mesh_for_use
-from transformer_jax.runs import build, provenance
+from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, override, read_settings
-from transformer_jax.runs.settings import parsed
-from transformer_jax.tasks.interface import (
-    NamesOptions,
-    Params,
-    Prediction,
+from transformer_jax.runs.decode_options import decode_options
+from transformer_jax.runs.evaluating import evaluator_of, keep_outputs
+from transformer_jax.runs.head_importance import head_importance
+from transformer_jax.tasks.abilities import (
     ScoresPairs,
+    ShowsBeams,
+    ShowsReading,
     Streams,
     TakesPrefixes,
-    Task,
 )
+from transformer_jax.tasks.interface import Params, Prediction, Task
 from transformer_jax.tokenization import Tokenizers
-from transformer_jax.training.evaluation import write_predictions
-
-logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +84,73 @@ class Run:
         ]
         if shapes[0] != shapes[1]:
             raise UserError(f"{', '.join(changes)}: the run's parameters are of another model")
+        if isinstance(self.model, PatchedModel):
+            task = _with_model(task, PatchedModel(task.model, self.model.patches))
         return dataclasses.replace(self, config=config, task=task)
+
+    def patched(self, changes: Mapping[str, Any]) -> "Run":
+        """The same run with parts of its model switched off, scaled or replaced, such as
+        `{"decoder.layer_1.cross_attention.heads[2]": 0}` (`analysis.patches` says how these are
+        written); whatever is done with it is done with these. A patched run keeps no outputs in
+        its workdir.
+
+        Raises:
+          UserError: a place that the model has not, or a change that does not fit there.
+        """
+        model = patched_model(self.model, changes, self.places)
+        return dataclasses.replace(self, task=_with_model(self.task, model))
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """The places of the model that can be patched, with their axes (`nn.places`)."""
+        return places_of(self.task.init)
+
+    def attention(
+        self, source: str, target: str | None = None, also: Collection[str] = ()
+    ) -> Attention:
+        """What every layer and head attends to, in an example as `predict` takes it.
+
+        Args:
+          source: the example.
+          target: of a task on pairs, the target that is read with it; None: the run's own output.
+          also: what is collected besides: "queries", "keys", "values", "heads", "stream".
+        """
+        return attention(self.model, self.params, self.reading(source, target), also)
+
+    def hidden(self, source: str, target: str | None = None) -> Hidden:
+        """The residual stream after each layer, and what the output matrix would make of it (the
+        logit lens); arguments as of `attention`."""
+        return hidden(self.model, self.params, self.reading(source, target))
+
+    def walk(self, source: str, target: str | None = None) -> Walk:
+        """An example through the model, step by step (`analysis.walk`); as `attention`."""
+        return walk(self.model, self.params, self.reading(source, target), self.tokenizer.outputs)
+
+    def reading(self, source: str, target: str | None = None) -> Reading:
+        """An example as the model reads it; arguments as of `attention`.
+
+        Raises:
+          UserError: the task cannot tell, or has no targets.
+        """
+        if not isinstance(self.task, ShowsReading):
+            raise UserError("this run's task does not tell what its model reads (`reading`)")
+        if not isinstance(source, str):
+            raise UserError("reading: source is a list of texts; give one text")
+        return self.task.reading(self.params, source, target, self.settings.decode)
+
+    def beam_tree(self, line: str, **decode: Any) -> BeamTree:
+        """What the beam search for a line's outputs looked at, kept and dropped, and why.
+
+        Raises:
+          UserError: the task, or the search that is chosen, has no beams.
+        """
+        if not isinstance(self.task, ShowsBeams):
+            raise UserError("beam_tree: this run's task does not search with beams")
+        return self.task.beam_tree(self.params, line, self._decode("predict", decode))
+
+    def head_importance(self, split: str = "valid", by: str = "gradient") -> Importance:
+        """How much each head matters for the loss of a split (`runs.head_importance`)."""
+        return head_importance(self.settings, self.task, self.params, split, by)
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
@@ -142,22 +207,15 @@ class Run:
         Raises:
           UserError: the split or the files cannot be used.
         """
-        settings = self.settings
-        options = self._decode("evaluate", decode)
         if source is not None and target is not None:
             self._task_on_pairs("evaluate with source and target")
-            name = Path(source).name
-            open_examples = functools.partial(read_aligned, source, target, once=True)
-        elif source is None and target is None:
-            name, open_examples = split, functools.partial(open_split, settings.data, split)
-        else:
-            raise UserError("evaluate: source and target are files that go together; give both")
-        examples = provenance.agreed_data(name, open_examples)
-        mesh = mesh_for_use(settings.parallel)
-        evaluator = build.build_evaluator(settings, self.task, examples, options, mesh)
-        metrics, outputs = evaluator(weights_as(options.weights, self.params))
-        path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
-        hosts.from_primary(lambda: _keep(path, evaluator.decoded, outputs))
+        name, evaluator = evaluator_of(
+            self.settings, self.task, self._decode("evaluate", decode), split, source, target
+        )
+        metrics, outputs = evaluator(weights_as(evaluator.decode.weights, self.params))
+        if not isinstance(self.model, PatchedModel):
+            path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
+            keep_outputs(path, evaluator, outputs)
         return {**metrics, "step": self.step, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
@@ -171,47 +229,18 @@ class Run:
         options = self._decode("stream", decode)
         return self.task.stream(weights_as(options.weights, self.params), line, options)
 
+    def _decode(self, use: str, given: Mapping[str, Any]) -> DecodeConfig:
+        return decode_options(self.settings.decode, self.task, use, given)
+
     def _task_on_pairs(self, use: str) -> ScoresPairs:
         if not isinstance(self.task, ScoresPairs):
             raise UserError(f"{use}: this run's task has no pairs of source and target")
         return self.task
 
-    def _decode(self, use: str, given: dict[str, Any]) -> DecodeConfig:
-        """The section `decode` with the values given; UserError for one that would do nothing."""
-        typed = parsed({f"decode.{name}": value for name, value in given.items()}, use)
-        values = {name: typed[f"decode.{name}"] for name in given}
-        try:
-            options = dataclasses.replace(self.settings.decode, **values)
-        except ValueError as error:
-            raise UserError(f"decode: {error}") from error
-        for name in given:
-            if name in _unread(use, self.task):
-                raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
-        if ignored := options.ignored(given):
-            raise UserError(
-                f"decode: {ignored[0]} does nothing in the search that is chosen; leave it out, or "
-                "choose another search"
-            )
-        return options
 
-
-def _unread(use: str, task: Task) -> set[str]:
-    """The fields of the section `decode` that a task does not read: in `predict`, `evaluate` or
-    `stream`."""
-    if not isinstance(task, NamesOptions):
-        return set()
-    read = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
-    if use == "stream":
-        read -= {"num_outputs", "batch_size"}
-    return {field.name for field in dataclasses.fields(DecodeConfig)} - read
-
-
-def _keep(path: Path, examples: Corpus, outputs: Sequence[Prediction]) -> None:
-    """Writes outputs; where that cannot be done, the metrics are not lost with them."""
-    try:
-        write_predictions(path, examples, outputs)
-    except OSError as error:
-        logger.warning("the outputs are not kept: %s", error)
+def _with_model(task: Task, model: Any) -> Task:
+    of_task: Any = task  # a dataclass, which the protocol cannot say
+    return dataclasses.replace(of_task, model=model)
 
 
 def _require_texts(use: str, **given: Sequence[str]) -> None:

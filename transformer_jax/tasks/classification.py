@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -23,6 +24,7 @@ from transformer_jax.runtime import platform
 from transformer_jax.scoring.classification import classification_scores
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs, text_frame
+from transformer_jax.tasks.readings import text_reading
 from transformer_jax.tokenization import Tokenizers
 
 _SLOTS_PER_LABEL = 8  # a row has room for one label per so many slots of text
@@ -150,6 +152,13 @@ class Classification:
         for found in label_rows(self._probabilities, params, rows, decode.batch_size):
             best = np.argsort(-found, kind="stable")[: decode.num_outputs]
             yield [Prediction(names[i], float(found[i])) for i in best]
+
+    def reading(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> Reading:
+        """A text, or text<tab>pair, as the model reads it."""
+        tokens, first = self.tokens(source.split("\t", 1)), np.ones((1, 1), np.int32)
+        return text_reading(self.model.body, self.tokenizers, source, target, tokens, first)
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -37,8 +37,7 @@ class Prediction(NamedTuple):
 class Task(Protocol):
     """What training, evaluation and prediction ask of a task.
 
-    What only some tasks can do is a protocol of its own: `ChecksSearch`, `ScoresPairs`,
-    `TakesPrefixes`, `Streams`, `NamesOptions`.
+    What only some tasks can do is a protocol of its own (`tasks.abilities`).
     """
 
     @property
@@ -88,61 +87,6 @@ class Task(Protocol):
     ) -> Iterator[list[Prediction]]:
         """The n best outputs of each line, in order. Warnings name a line by its number, counted
         from `first_line`, and samples depend on that number."""
-
-
-@runtime_checkable
-class ChecksSearch(Protocol):
-    """A task whose evaluation searches for outputs."""
-
-    def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
-        """Raises UserError where `Task.evaluate` would refuse to search so; searches nothing."""
-
-
-@runtime_checkable
-class ScoresPairs(Protocol):
-    """A task on pairs of source and target."""
-
-    def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[float]:
-        """log P(target | source) of each pair, in nats."""
-
-
-@runtime_checkable
-class TakesPrefixes(Protocol):
-    """A task whose outputs can be made to start with given text."""
-
-    def predict_with_prefixes(
-        self,
-        params: Params,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        decode: DecodeConfig,
-        first_line: int = 1,
-    ) -> Iterator[list[Prediction]]:
-        """As `Task.predict`; the outputs of a line start with its prefix."""
-
-
-@runtime_checkable
-class Streams(Protocol):
-    """A task that continues text."""
-
-    def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
-        """What follows a line, piece by piece as it is drawn."""
-
-
-@runtime_checkable
-class NamesOptions(Protocol):
-    """A task that says which fields of the section `decode` it reads: others are refused where they
-    are given for one call."""
-
-    @property
-    def predicts_by(self) -> Collection[str]:
-        """Those that `predict` reads."""
-
-    @property
-    def evaluates_by(self) -> Collection[str]:
-        """Those that `evaluate` reads."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
@@ -24,6 +25,7 @@ from transformer_jax.models.apply import apply
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs
+from transformer_jax.tasks.readings import text_reading
 from transformer_jax.tasks.running_text import text_windows
 from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import Tokenizers
@@ -217,6 +219,13 @@ class LanguageModeling:
         """What was drawn, up to the first of the texts that stop it."""
         text = self._continuation_text(output.prompt, output.tokens)
         return text[: min((text.find(s) for s in _stops(decode) if s in text), default=len(text))]
+
+    def reading(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> Reading:
+        """A text as the model reads it, with the text that follows it, if that is given."""
+        tokens = self.continuation.kept(self._prompt(source + (target or ""), 1))
+        return text_reading(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
     @functools.cached_property
     def continuation(self) -> Continuation:

@@ -15,10 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.analysis.reading import Reading, as_row
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch
-from transformer_jax.inference.blanks import blank_arrays, fill_blanks
+from transformer_jax.inference.blanks import blank_arrays, fillings
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
@@ -26,6 +27,7 @@ from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs
+from transformer_jax.tasks.readings import text_reading
 from transformer_jax.tasks.running_text import text_windows
 from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
@@ -196,14 +198,10 @@ class MaskedLanguageModeling:
         Raises:
           UserError: more outputs are asked for than there are tokens to choose from.
         """
-        if decode.num_outputs > (choices := int(self.is_text.sum())):
-            raise UserError(
-                f"decode: num_outputs is {decode.num_outputs}; the vocabulary has {choices} pieces "
-                "to fill in"
-            )
-        encode, frame = self.tokenizers.text("text").encode, self.specials.encoder
-        room = self.max_length - frame.size()
-        tokens = [frame.around(encode(line)[:room]) for line in lines]
+        if (count := decode.num_outputs) > (known := int(self.is_text.sum())):
+            told = f"num_outputs is {count}; the vocabulary has {known} pieces to fill in"
+            raise UserError(f"decode: {told}")
+        tokens = [self._row(line) for line in lines]
         masked = [i for i, row in enumerate(tokens) if self.mask in row]
 
         batch = FilledBatch([0], functools.partial(blank_arrays, mask=self.mask))
@@ -212,13 +210,26 @@ class MaskedLanguageModeling:
         for chosen in batched(masked, decode.batch_size):
             found = batch.run(program, params, [tokens[i] for i in chosen], decode.batch_size)
             for i, ids, probabilities in zip(chosen, *found, strict=True):
-                count = tokens[i].count(self.mask)
-                results[i] = self._filled(lines[i], ids[:count], probabilities[:count])
+                blanks = slice(tokens[i].count(self.mask))
+                results[i] = self._filled(lines[i], ids[blanks], probabilities[blanks])
         for i, line in enumerate(lines):
             if i not in results:
                 told = f"line %d has no {self.mask_text} to fill; it is left as it is"
                 logger.warning(told, i + first_line)
             yield results.get(i, [Prediction(line, 1.0)])
+
+    def reading(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> Reading:
+        """A text as the model reads it; all its places are predicted."""
+        tokens = self._row(source)
+        everywhere = as_row(tokens)[1]
+        return text_reading(self.model, self.tokenizers, source, target, tokens, everywhere)
+
+    def _row(self, line: str) -> list[int]:
+        frame = self.specials.encoder
+        room = self.max_length - frame.size()
+        return frame.around(self.tokenizers.text("text").encode(line)[:room])
 
     @functools.cached_property
     def _likeliest(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
@@ -235,9 +246,5 @@ class MaskedLanguageModeling:
 
     def _filled(self, line: str, ids: np.ndarray, probabilities: np.ndarray) -> list[Prediction]:
         """The outputs for a line: ids and probabilities [P, n] of its places."""
-        decode, outputs = self.tokenizers.text("text").decode, []
-        for chosen, each in zip(ids.T, probabilities.T, strict=True):
-            words = [decode([token]).removeprefix("##") for token in chosen]
-            text = fill_blanks(line, self.mask_text, words)
-            outputs.append(Prediction(text, float(np.prod(each))))
-        return outputs
+        texts = fillings(line, self.mask_text, self.tokenizers.text("text").decode, ids)
+        return list(map(Prediction, texts, probabilities.prod(axis=0).tolist()))

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.labeling import label_rows
@@ -22,6 +23,7 @@ from transformer_jax.models.classifier import BODIES, TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs, text_frame
+from transformer_jax.tasks.readings import text_reading
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -157,6 +159,13 @@ class Tagging:
             tags = [names[tag] for tag in row[firsts].argmax(axis=1)] + [UNTAGGED] * left
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
             yield [Prediction(" ".join(tags), score)]
+
+    def reading(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> Reading:
+        """A line's words as the model reads them, as many as a row has room for."""
+        tokens, _ = self._tokens(_words(source))
+        return text_reading(self.model.body, self.tokenizers, source, target, tokens)
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:

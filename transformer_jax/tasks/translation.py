@@ -5,7 +5,6 @@ B batch, S source, T target, V vocabulary.
 
 import dataclasses
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import batched
 from typing import Any, ClassVar
@@ -14,27 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Example, Features
-from transformer_jax.errors import UserError
-from transformer_jax.decoding import up_to_end
+from transformer_jax.decoding import BeamTree, up_to_end
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
-from transformer_jax.inference.pairs import longest, score_pairs
+from transformer_jax.inference.pairs import require_reach, row_bytes, score_pairs
 from transformer_jax.inference.source_search import Request, SourceSearch
 from transformer_jax.losses import TokenLosses
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.nn.positions import check_reach
 from transformer_jax.runtime import platform
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs, shift_right
+from transformer_jax.tasks.readings import pair_reading, source_tokens
 from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import Tokenizer, Tokenizers
-
-logger = logging.getLogger(__name__)
-
-_TOO_LONG = "line %d has %d tokens; only the first %d are translated (data.max_source_length is %d)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,7 +166,7 @@ class Translation:
         whole words. Scores are of what follows it."""
         encode = self.tokenizers.text("target").encode
         requests = [
-            Request(self._encode_source(line, number), encode(prefix), number)
+            Request(self._encode_source(line, f"line {number}"), encode(prefix), number)
             for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), first_line)
         ]
         around = self.tokenizers.specials("source").translation.size()
@@ -189,17 +184,28 @@ class Translation:
         for request in requests:
             yield results.get(request.number, [Prediction("", 0.0)])
 
-    def _encode_source(self, line: str, number: int) -> list[int]:
-        tokenizer, limit = self.tokenizers.text("source"), self.max_source_length
-        frame, tokens = tokenizer.specials.translation, tokenizer.encode(line)
-        kept = max(0, limit - frame.size())
-        if not tokens:
-            logger.warning("line %d is blank, and so is its translation", number)
-        if unknown := tokenizer.count_unknown(tokens):
-            logger.warning("line %d has %d pieces unknown to the tokenizer", number, unknown)
-        if len(tokens) > kept:
-            logger.warning(_TOO_LONG, number, len(tokens), kept, limit)
-        return frame.around(tokens[:kept])
+    def reading(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> Reading:
+        """A pair as the model reads it."""
+        read = self._encode_source(source, "the text")
+        if target is None:
+            found, _ = self.search(params, [Request(read, number=1)], decode)
+            specials = self.tokenizers.specials("target")
+            written = [*specials.translation.head, *up_to_end(found[0, 0].tolist(), specials.eos)]
+            target = self.tokenizers.text("target").decode(written)
+        else:
+            written = _framed(self.tokenizers.text("target"), target)
+        return pair_reading(self.tokenizers, {"source": source, "target": target}, read, written)
+
+    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
+        """How a beam search comes to the translations of a line; UserError for another search."""
+        request = Request(self._encode_source(line), number=1)
+        pieces = self.tokenizers.text("target").pieces
+        return self.search.beam_tree(params, request, decode, pieces)
+
+    def _encode_source(self, line: str, name: str | None = None) -> list[int]:
+        return source_tokens(self.tokenizers.text("source"), line, self.max_source_length, name)
 
     def _text(self, prefix: Sequence[int], tokens: np.ndarray) -> str:
         """The output of a search for tokens [L] behind a prefix."""
@@ -224,17 +230,9 @@ class Translation:
             self._tokens({"source": source, "target": target})
             for source, target in zip(sources, targets, strict=True)
         ]
-        try:
-            check_reach(self.model.config, max(map(longest, pairs), default=0))
-        except ValueError as error:
-            raise UserError(f"score: {error}") from error
-        return score_pairs(self._log_probs, params, pairs, batch_size, self._row_bytes)
-
-    def _row_bytes(self, length: int) -> int:
-        """Memory that scoring a pair so long takes: a layer's attention weights, and the logits,
-        each a few times over."""
-        config = self.model.config
-        return 4 * 4 * (config.num_heads * length**2 + length * config.target_vocab_size)
+        require_reach(self.model.config, pairs)
+        size = functools.partial(row_bytes, self.model.config)
+        return score_pairs(self._log_probs, params, pairs, batch_size, size)
 
     @functools.cached_property
     def _log_probs(self) -> Callable[..., jax.Array]:

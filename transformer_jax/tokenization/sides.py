@@ -60,6 +60,12 @@ class Tokenizers:
         return found
 
     @property
+    def outputs(self) -> Tokenizer | Labels:
+        """The vocabulary of what a model predicts: that of the last side, "target" or labels where
+        there are two."""
+        return [*self.sides.values()][-1]
+
+    @property
     def joint(self) -> bool:
         """Whether all text shares one vocabulary, as tied embeddings ask (section 3.4)."""
         return len({id(side) for side in self.sides.values() if not isinstance(side, Labels)}) == 1

@@ -18,7 +18,8 @@ from transformer_jax.parallel.mesh import mesh_of, place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import replacing
-from transformer_jax.tasks.interface import ChecksSearch, Prediction, Task
+from transformer_jax.tasks.abilities import ChecksSearch
+from transformer_jax.tasks.interface import Prediction, Task
 from transformer_jax.training.step import Sums
 
 

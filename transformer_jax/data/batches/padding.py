@@ -26,19 +26,22 @@ def row_lengths(rows: Sequence[Sequence[int]]) -> np.ndarray:
     return np.array([len(row) for row in rows], np.int32)
 
 
-def padded_batch(examples: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, np.ndarray]:
+def padded_batch(
+    examples: Sequence[Mapping[str, Sequence[int]]], lengths: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
     """One example a row, with the arrays of a packed batch.
 
     Args:
       examples: tokens without padding for each feature.
+      lengths: of the rows of each feature; None: the rounded length of the longest.
 
     Returns:
-      for each feature f the int32 arrays f, f_segment_ids and f_positions, [B, rounded length].
+      for each feature f the int32 arrays f, f_segment_ids and f_positions, [B, length].
     """
     batch = {}
     for feature in examples[0]:
         rows = [example[feature] for example in examples]
-        length = rounded_length(rows)
+        length = lengths[feature] if lengths else rounded_length(rows)
         positions = np.tile(np.arange(length, dtype=np.int32), (len(rows), 1))
         batch[feature] = pad_rows(rows, length)
         batch[f"{feature}_segment_ids"] = (positions < row_lengths(rows)[:, None]).astype(np.int32)

@@ -1,0 +1,134 @@
+"""How many heads can go? BLEU against heads removed, least important first (Michel et al. 2019).
+
+    python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/heads \\
+        --seeds=3 --config.train.num_steps=2900 --config.optimizer.warmup_steps=1000
+    python -m experiments.heads --workdir=runs/heads --output=runs/heads/heads.csv
+
+Of each run in the workdir, heads are ordered by their importance for the loss of the validation
+split: by gradient, by switching off each alone, and at random for comparison. Then more and more of
+them are removed, and the test split is translated. Writes BLEU as CSV, and the curves with standard
+deviations over seeds as a PNG beside it.
+"""
+
+import argparse
+import csv
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import transformer_jax as tj
+from transformer_jax.data.sources import open_split
+from transformer_jax.runs.run import Run
+from transformer_jax.scoring.bleu import score_translations
+
+Head = tuple[str, int]
+"""The place of an attention's heads, and the number of one."""
+
+FIELDS = ["run", "order", "removed", "bleu"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workdir", type=Path, required=True, help="holds the runs of the seeds")
+    parser.add_argument("--output", type=Path, required=True, help="the CSV file")
+    parser.add_argument("--points", type=int, default=9, help="of each curve")
+    parser.add_argument("--split", default="test")
+    args = parser.parse_args()
+    workdirs = sorted(path.parent for path in args.workdir.glob("*/config.json"))
+    if not workdirs:
+        sys.exit(f"error: {args.workdir} holds no runs; train some with --seeds")
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    with args.output.open("w", newline="") as file:
+        table = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        table.writeheader()
+        for workdir in workdirs:
+            for row in measure(tj.load(workdir), args.split, args.points):
+                print(row, file=sys.stderr)
+                table.writerow({"run": workdir.name, **row})
+                file.flush()
+    draw(args.output)
+
+
+def measure(run: Run, split: str, points: int) -> Iterator[dict[str, Any]]:
+    """BLEU of a run's greedy translations for each order and number of heads removed."""
+    examples = open_split(run.settings.data, split)
+    sources, references = ([pair[side] for pair in examples] for side in ("source", "target"))
+    for order, heads in orders(run).items():
+        for removed in np.linspace(0, len(heads), points).astype(int).tolist():
+            pruned = without(run, heads[:removed])
+            bleu = score_translations(pruned.predict(sources, beam_size=1), references)["bleu"]
+            yield {"order": order, "removed": removed, "bleu": round(bleu, 2)}
+
+
+def orders(run: Run) -> dict[str, list[Head]]:
+    """All heads of the model, least important first."""
+    found = {}
+    for by in ("gradient", "switching_off"):
+        print(f"{run.workdir}: importance by {by}", file=sys.stderr)
+        importance = run.head_importance("valid", by)
+        heads = [(place, i) for place, each in importance.items() for i in range(len(each))]
+        found[by] = sorted(heads, key=lambda head: importance[head[0]][head[1]])
+    shuffled = np.random.default_rng(run.settings.seed).permutation(len(heads))
+    return found | {"random": [heads[i] for i in shuffled]}
+
+
+def without(run: Run, heads: list[Head]) -> Run:
+    """The run with heads removed: their rows of W^O are 0.
+
+    That is what `run.patched({f"{place}[{i}]": 0, ...})` computes (tests/analysis/test_patches.py),
+    but with the program that is there: a patch would compile each search anew.
+    """
+    params = run.params
+    for place, head in heads:
+        *path, _ = place.split(".")
+        params = _with_zeros(params, [*path, "output", "kernel"], head)
+    return dataclasses.replace(run, params=params)
+
+
+def _with_zeros(tree: Any, path: list[str], row: int) -> Any:
+    if not path:
+        return tree.at[row].set(0)
+    return {**tree, path[0]: _with_zeros(tree[path[0]], path[1:], row)}
+
+
+def read(table: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV file as `main` writes it."""
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    return [{**row, "removed": int(row["removed"]), "bleu": float(row["bleu"])} for row in rows]
+
+
+def curve(rows: list[dict[str, Any]], order: str) -> tuple[list[float], list[float]]:
+    """Means and standard deviations over runs, for each number of heads removed."""
+    own = [row for row in rows if row["order"] == order]
+    counts = sorted({row["removed"] for row in own})
+    bleu = [[row["bleu"] for row in own if row["removed"] == count] for count in counts]
+    deviations = [np.std(of_runs, ddof=1) if len(of_runs) > 1 else 0.0 for of_runs in bleu]
+    return [float(np.mean(of_runs)) for of_runs in bleu], list(map(float, deviations))
+
+
+def draw(table: Path) -> None:
+    """The curves of a CSV file, as a PNG beside it."""
+    rows = read(table)
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    removed = sorted({row["removed"] for row in rows})
+    for order in dict.fromkeys(row["order"] for row in rows):
+        axes.errorbar(removed, *curve(rows, order), label=order.replace("_", " "), capsize=3)
+    axes.set_xlabel("heads removed, least important first")
+    axes.set_ylabel("BLEU")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    figure.savefig(table.with_suffix(".png"), dpi=110)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except tj.UserError as error:
+        sys.exit(f"error: {error}")

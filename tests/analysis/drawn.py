@@ -1,0 +1,61 @@
+"""Small models of each architecture with drawn parameters, and what they read."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer_jax.analysis.patches import places_of
+from transformer_jax.analysis.reading import Reading, as_row
+from transformer_jax.models import MODELS
+from transformer_jax.nn.config import TransformerConfig
+
+SIZES = dict(d_model=16, d_ff=24, num_heads=2, dtype="float32", dropout_rate=0.0, num_layers=2)
+SIZES |= dict(num_encoder_layers=2, num_decoder_layers=2, vocab_size=11)
+SIZES |= dict(source_vocab_size=11, target_vocab_size=11, tie_embeddings="none")
+TOKENS = {"encoder": [4, 9, 5, 7, 2], "decoder": [1, 8, 3, 10]}
+STACKS = {
+    "encoder_decoder": ("encoder", "decoder"),
+    "decoder_only": ("decoder",),
+    "encoder_only": ("encoder",),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A model, its parameters, and an example."""
+
+    model: Any
+    params: Any
+    reading: Reading
+
+    def logits(self, model=None, params=None):
+        """Of the tokens of the example; compiled."""
+        model, params = model or self.model, params or self.params
+        found = jax.jit(lambda p: model.apply({"params": p}, *self.reading.inputs))(params)
+        return np.asarray(found[0, : len(self.reading.tokens[self.reading.last_stack])])
+
+    @functools.cached_property
+    def places(self):
+        """Of the model."""
+        return places_of(lambda key: self.model.init(key, *self.reading.inputs))
+
+
+def reading_of(architecture, tokens=TOKENS):
+    """The tokens as the model reads them."""
+    tokens = {stack: tokens[stack] for stack in STACKS[architecture]}
+    inputs = sum((as_row(of_stack) for of_stack in tokens.values()), ())
+    if architecture == "encoder_only":
+        inputs = (*inputs, inputs[1])
+    pieces = {stack: [f"t{i}" for i in of_stack] for stack, of_stack in tokens.items()}
+    return Reading({"text": "drawn"}, tokens, pieces, inputs)
+
+
+def draw(random_params, architecture, **changes):
+    """A model with parameters of which none is 0 or 1."""
+    model = MODELS[architecture](TransformerConfig(**SIZES | changes))
+    reading = reading_of(architecture)
+    params = random_params(model, *reading.inputs)["params"]
+    return Drawn(model, params, reading)

@@ -1,0 +1,66 @@
+"""The importance of heads against finite differences."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.analysis.drawn import draw
+from transformer_jax.analysis.importance import by_gradient, by_switching_off
+from transformer_jax.analysis.patches import patched_model
+from transformer_jax.losses import token_losses
+from transformer_jax.models.apply import apply
+
+HEADS = {f"decoder.layer_{i}.self_attention.heads": 2 for i in range(2)}
+RNG = np.random.default_rng(0)
+
+
+def batch(rows):
+    tokens = RNG.integers(4, 11, (rows, 6))
+    positions = np.broadcast_to(np.arange(6), tokens.shape)
+    return {"tokens": tokens, "positions": positions, "segments": (positions < 5).astype(int)}
+
+
+BATCHES = [batch(3), batch(3)]
+
+
+@pytest.fixture(scope="module")
+def drawn(random_params):
+    return draw(random_params, "decoder_only")
+
+
+def loss_of(model):
+    def loss(params, batch):
+        inputs = (batch["tokens"], batch["positions"], batch["segments"])
+        found = token_losses(apply(model, params, *inputs), jnp.roll(batch["tokens"], -1, axis=1))
+        weights = (batch["segments"] > 0).astype(np.float32)
+        return (found.losses * weights).sum(), weights.sum()
+
+    return loss
+
+
+def row_losses(drawn, changes):
+    """The loss of each example under patches."""
+    loss = loss_of(patched_model(drawn.model, changes, drawn.places))
+    rows = [{name: x[i : i + 1] for name, x in one.items()} for one in BATCHES for i in range(3)]
+    return np.array([loss(drawn.params, row)[0] for row in rows])
+
+
+def test_by_gradient_it_is_the_mean_slope_of_each_examples_loss(drawn):
+    found = by_gradient(loss_of(drawn.model), drawn.params, BATCHES, HEADS)
+    place, step = "decoder.layer_1.self_attention.heads", 1e-2
+    for head in range(2):
+        more, less = (
+            row_losses(drawn, {f"{place}[{head}]": scale}) for scale in (1 + step, 1 - step)
+        )
+        slopes = np.abs(more - less) / (2 * step)
+        assert found[place][head] == pytest.approx(slopes.sum() / 30, rel=2e-2)
+    assert [len(of_place) for of_place in found.values()] == [2, 2]
+
+
+def test_by_switching_off_it_is_what_the_loss_rises_by(drawn):
+    found = by_switching_off(loss_of(drawn.model), drawn.params, BATCHES, HEADS)
+    whole = row_losses(drawn, {}).sum() / 30
+    for place in HEADS:
+        for head in range(2):
+            without = row_losses(drawn, {f"{place}[{head}]": 0}).sum() / 30
+            assert found[place][head] == pytest.approx(without - whole, abs=1e-5)

@@ -1,0 +1,88 @@
+"""Looking into a trained run, and running it with parts of it switched off."""
+
+import jax
+import numpy as np
+import pytest
+
+from experiments.heads import without
+from transformer_jax.errors import UserError
+from transformer_jax.interop.exporting import export_run
+from transformer_jax.models.apply import apply
+
+LINE = "The old man sees a dog ."
+HEAD = {"decoder.layer_0.cross_attention.heads[1]": 0}
+
+
+def test_attention_is_of_the_runs_own_output(trained):
+    found = trained.attention(LINE)
+    assert found.texts == {"source": LINE, "target": trained.predict([LINE])[0]}
+    tokenizer = trained.tokenizer.text("source")
+    tokens = [*tokenizer.encode(LINE), tokenizer.specials.eos]
+    assert found.tokens["encoder"] == tokenizer.pieces(tokens)
+    assert found.weights("cross").shape[2:] == tuple(
+        len(found.tokens[stack]) for stack in ("decoder", "encoder")
+    )
+    given = trained.attention(LINE, "Ein Hund .")
+    assert given.texts["target"] == "Ein Hund ."
+
+
+def test_the_last_layer_of_the_lens_is_the_prediction(trained):
+    found = trained.hidden(LINE, "Ein Hund .")
+    reading = trained.reading(LINE, "Ein Hund .")
+    logits = apply(trained.model, trained.params, *reading.inputs)[0, : len(reading.outputs)]
+    assert found.lens.shape == (2, *logits.shape)
+    np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(logits), atol=1e-4)
+    assert found.streams["encoder"].shape[:2] == (2, len(reading.tokens["encoder"]))
+    # Without its only layer the decoder predicts from what it was fed.
+    without = trained.patched({"decoder.layer_0": 0})
+    logits = apply(without.model, trained.params, *reading.inputs)[0, : len(reading.outputs)]
+    np.testing.assert_allclose(found.lens[0], jax.nn.log_softmax(logits), atol=1e-4)
+
+
+def test_every_use_of_a_patched_run_is_patched(trained):
+    """A search, through whose cache the patch goes, and scores are those of zeroed weights."""
+    patched = trained.patched(HEAD)
+    zeroed = without(trained, [("decoder.layer_0.cross_attention.heads", 1)])
+    assert zeroed.params is not trained.params
+    pairs = [run.n_best([LINE], num_outputs=2)[0] for run in (patched, zeroed)]
+    for found, expected in zip(*pairs, strict=True):
+        assert found.text == expected.text
+        assert found.score == pytest.approx(expected.score, rel=1e-5)
+    scores = [run.score([LINE], ["Ein Hund ."])[0] for run in (patched, zeroed, trained)]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-5) != pytest.approx(scores[2], rel=1e-4)
+    heads = patched.attention(LINE, "Ein Hund .", also=["heads"]).of("cross", "heads")
+    assert not heads[0, 1].any() and heads[0, 0].any()
+    assert patched.under({"data.max_source_length": 40}).predict([LINE]) == patched.predict([LINE])
+
+
+def test_patched_with_nothing_it_is_the_run_to_the_bit(trained):
+    assert trained.patched({}).n_best([LINE]) == trained.n_best([LINE])
+    assert trained.patched({}).score([LINE], ["Ein Hund ."]) == trained.score(
+        [LINE], ["Ein Hund ."]
+    )
+
+
+def test_a_patched_run_leaves_the_workdir_as_it_is(trained, tmp_path):
+    kept = sorted(trained.workdir.rglob("*"))
+    metrics = trained.patched(HEAD).evaluate(split="valid")
+    assert metrics["num_examples"] == 12 and sorted(trained.workdir.rglob("*")) == kept
+    with pytest.raises(UserError, match="a patched run is not exported"):
+        export_run(trained.patched(HEAD), tmp_path / "out", "hf")
+
+
+def test_importance_is_in_nats_a_token_of_a_split(trained):
+    found = trained.head_importance("valid", by="switching_off")
+    place = "decoder.layer_0.cross_attention.heads"
+    assert sorted(found) == [
+        place,
+        "decoder.layer_0.self_attention.heads",
+        "encoder.layer_0.self_attention.heads",
+    ]
+    assert found[place].shape == (2,)
+    with pytest.raises(UserError, match="by is 'loss'; it is one of gradient, switching_off"):
+        trained.head_importance(by="loss")
+
+
+def test_what_cannot_be_looked_at_is_told(trained):
+    with pytest.raises(UserError, match="reading: source is a list of texts; give one text"):
+        trained.attention([LINE])

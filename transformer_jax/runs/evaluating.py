@@ -1,0 +1,58 @@
+"""Scoring a trained run on a split of its data, or on files."""
+
+import functools
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_jax.data.files.pairs import read_aligned
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.mesh import mesh_for_use
+from transformer_jax.runs import provenance
+from transformer_jax.runs.build import build_evaluator
+from transformer_jax.runs.config import Settings
+from transformer_jax.tasks.interface import Prediction, Task
+from transformer_jax.training.evaluation import Evaluator, write_predictions
+
+logger = logging.getLogger(__name__)
+
+
+def evaluator_of(
+    settings: Settings,
+    task: Task,
+    decode: DecodeConfig,
+    split: str,
+    source: str | None,
+    target: str | None,
+) -> tuple[str, Evaluator]:
+    """What scores parameters on a split or on the files `source` and `target`, and its name.
+
+    Raises:
+      UserError: the split or the files cannot be used, or one file is given without the other.
+    """
+    if source is not None and target is not None:
+        name, open_examples = (
+            Path(source).name,
+            functools.partial(read_aligned, source, target, once=True),
+        )
+    elif source is None and target is None:
+        name, open_examples = split, functools.partial(open_split, settings.data, split)
+    else:
+        raise UserError("evaluate: source and target are files that go together; give both")
+    examples = provenance.agreed_data(name, open_examples)
+    return name, build_evaluator(settings, task, examples, decode, mesh_for_use(settings.parallel))
+
+
+def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]) -> None:
+    """Writes outputs; where that cannot be done, the metrics are not lost with them."""
+
+    def keep() -> None:
+        try:
+            write_predictions(path, evaluator.decoded, outputs)
+        except OSError as error:
+            logger.warning("the outputs are not kept: %s", error)
+
+    hosts.from_primary(keep)
