@@ -206,6 +206,21 @@ def test_a_run_may_be_asked_to_read_further(api, capsys):
     assert asked == [dict.fromkeys(fields, 96)]
 
 
+def test_parts_of_a_run_may_be_switched_off(api, capsys):
+    asked = []
+    patched = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
+    run = SimpleNamespace(patched=lambda changes: asked.append(changes) or patched)
+    api.load = lambda workdir, checkpoint, average, modules: run
+    places = ["encoder.layer_0.self_attention.heads[1]", "decoder.layer_*"]
+    flags = [f"--patch={places[0]}=0", f"--patch={places[1]}=0.5"]
+    assert main(["evaluate", "--workdir=w", *flags]) == 0
+    assert json.loads(capsys.readouterr().out) == {"loss": 1.0}
+    assert asked == [dict(zip(places, (0.0, 0.5), strict=True))]
+    for wrong in ("decoder.layer_0", "=0", "decoder.layer_0=", "decoder.layer_0=nan"):
+        assert main(["evaluate", "--workdir=w", f"--patch={wrong}"]) == 2
+        assert "is not PLACE=X" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flags", [["--source=s"], ["--source=s", "--target=t", "--split=test"]])
 def test_evaluate_asks_for_one_thing_to_score(api, flags, capsys):
     assert main(["evaluate", "--workdir=w", *flags]) == 2

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from transformer_jax.cli.exchange import add_export, add_import
+from transformer_jax.cli.inspecting import add_inspect
 from transformer_jax.cli.one_line_parser import OVERRIDE, PROGRAM, OneLineParser, Verbs
 from transformer_jax.cli.plans import add_plan
 from transformer_jax.cli.shared_flags import (
@@ -12,9 +13,10 @@ from transformer_jax.cli.shared_flags import (
     add_distributed,
     add_max_length,
     add_modules,
+    add_patches,
     add_run,
 )
-from transformer_jax.cli.values import pattern, positive, seeds
+from transformer_jax.cli.values import natural, pattern, positive, seeds
 
 VERBS: dict[str, dict[str, Any]] = {
     "train": {},
@@ -25,6 +27,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "plot": {},
     "benchmark": {"train": {}, "decode": {}},
     "plan": {},
+    "inspect": {},
     "import": {},
     "export": {},
 }
@@ -48,6 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plot(verbs)
     _add_benchmark(verbs)
     add_plan(verbs)
+    add_inspect(verbs)
     add_import(verbs)
     add_export(verbs)
     return parser
@@ -108,6 +112,7 @@ def _add_evaluate(verbs: Verbs) -> None:
     )
     add_run(evaluate)
     add_max_length(evaluate)
+    add_patches(evaluate)
     evaluate.add_argument("--split", help="the split of the run's data to score (default: test)")
     evaluate.add_argument("--source", metavar="FILE", help="score this file instead of a split")
     evaluate.add_argument("--target", metavar="FILE", help="the references of --source")
@@ -124,6 +129,7 @@ def _add_predict(verbs: Verbs) -> None:
     )
     add_run(predict)
     add_max_length(predict)
+    add_patches(predict)
     predict.add_argument("--format", choices=("text", "jsonl"), default="text")
     predict.add_argument(
         "--num_outputs",
@@ -150,6 +156,7 @@ def _add_score(verbs: Verbs) -> None:
         epilog="Files are one example a line.",
     )
     add_run(score)
+    add_patches(score)
     score.add_argument("--source", metavar="FILE")
     score.add_argument("--target", metavar="FILE")
     add_distributed(score)
@@ -158,13 +165,28 @@ def _add_score(verbs: Verbs) -> None:
 def _add_plot(verbs: Verbs) -> None:
     plot = verbs.add_parser(
         "plot",
-        help="draw the curves of runs, or a config's learning rate and positions, as a PNG",
+        help="draw the curves of runs, a run's attention, or a config's rates and positions",
         epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
     )
     add_config(plot)
     plot.add_argument("--workdir", metavar="DIR,DIR...", help="the runs to draw in one picture")
     plot.add_argument(
-        "--output", metavar="FILE", help="the picture (default: curves.png or CONFIG.png, here)"
+        "--attention",
+        metavar="TEXT",
+        help="draw what the heads of one run attend to in an example, in place of its curves",
+    )
+    plot.add_argument("--layer", type=natural, metavar="N", help="of --attention (default: last)")
+    plot.add_argument(
+        "--kind",
+        choices=("encoder", "decoder", "cross"),
+        help="of --attention: self-attention of a stack, or cross-attention (default: the last "
+        "that the model has)",
+    )
+    plot.add_argument(
+        "--output",
+        metavar="FILE",
+        help="the picture, a PNG, or an SVG where FILE ends in .svg (default: curves.png, "
+        "attention.png or CONFIG.png, here)",
     )
     add_modules(plot)
 

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax.cli import exchange, interrupts, plans, streams, verbs
+from transformer_jax.cli import exchange, inspecting, interrupts, plans, streams, verbs
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
@@ -20,7 +20,12 @@ logger = logging.getLogger(__name__)
 USER_ERROR = 2
 BROKEN_PIPE = 141
 
-_ELSEWHERE = {"plan": plans.plan, "import": exchange.import_published, "export": exchange.export}
+_ELSEWHERE = {
+    "plan": plans.plan,
+    "inspect": inspecting.inspect,
+    "import": exchange.import_published,
+    "export": exchange.export,
+}
 """What verbs do that `verbs` has not."""
 _LONGEST = 1000  # characters of a message
 

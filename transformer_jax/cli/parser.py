@@ -93,11 +93,7 @@ def _check_required(args: argparse.Namespace) -> None:
         required.remove("workdir")
     if args.verb == "sweep":
         required = {"sweep", "workdir"}
-    if args.verb == "score":
-        required |= {"source", "target"}
-    required |= {"plan": {"device"}, "import": {"from"}, "export": {"to", "format"}}.get(
-        args.verb, set()
-    )
+    required |= _REQUIRED.get(args.verb, set())
     if args.verb == "plot":
         required -= {"config", "workdir"}
         if (args.config is None) == (args.workdir is None):
@@ -109,18 +105,33 @@ def _check_required(args: argparse.Namespace) -> None:
 
 def _check_together(args: argparse.Namespace) -> None:
     """Refuses flags of which one would be ignored."""
-    given = {name for name, value in vars(args).items() if value not in (None, False, "text")}
+    given = {name for name, value in vars(args).items() if value is not None and value is not False}
+    if getattr(args, "format", None) == "text":  # its default
+        given.remove("format")
     if args.verb == "predict" and "format" not in given and (args.num_outputs or 1) > 1:
         raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
+    if args.verb == "plot" and args.attention is None:
+        for name in ("kind", "layer"):
+            if getattr(args, name) is not None:
+                raise UserError(f"--{name} goes with --attention")
     for name, others in _EXCLUDED.items():
         if name in given and (excluded := sorted(given & others)):
             raise UserError(f"--{excluded[0]} does not go with --{name}; leave one of them out")
 
 
-_OF_RUNS = ("evaluate", "predict", "score", "import", "export")
+_OF_RUNS = ("evaluate", "predict", "score", "inspect", "import", "export")
+_REQUIRED = {
+    "score": {"source", "target"},
+    "plan": {"device"},
+    "inspect": {"to"},
+    "import": {"from"},
+    "export": {"to", "format"},
+}
+"""Flags that verbs need besides --config or --workdir."""
 _EXCLUDED = {
     "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
     "seeds": {"dry_run", "distributed"},
+    "attention": {"config"},
 }
 """Flags and those that would do nothing beside them."""
 

@@ -1,8 +1,9 @@
 """Flags that several verbs have."""
 
 import argparse
+from typing import Any
 
-from transformer_jax.cli.values import address, checkpoint, names, natural, positive
+from transformer_jax.cli.values import address, checkpoint, names, natural, patch, positive
 
 DECODE_OPTIONS: dict[str, type] = {
     "search": str,
@@ -19,6 +20,9 @@ DECODE_OPTIONS: dict[str, type] = {
     "batch_size": int,
     "weights": str,
 }
+
+
+LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +56,32 @@ def add_max_length(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="of sequences, instead of the trained one",
+    )
+
+
+def load_run(args: argparse.Namespace) -> Any:
+    """The run that the flags of `add_run` name and, where a verb has them, those of
+    `add_max_length` and `add_patches` change."""
+    from transformer_jax.runs.load import load
+    from transformer_jax.runtime.platform import require_device
+
+    require_device()
+    run = load(args.workdir, args.checkpoint, args.average, args.modules)
+    longest = getattr(args, "max_length", None)
+    run = run.under(dict.fromkeys(LENGTHS, longest)) if longest else run
+    patches = getattr(args, "patch", None)
+    return run.patched(dict(patches)) if patches else run
+
+
+def add_patches(parser: argparse.ArgumentParser) -> None:
+    """Parts of the model switched off or scaled."""
+    parser.add_argument(
+        "--patch",
+        type=patch,
+        action="append",
+        metavar="PLACE=X",
+        help="scale what stands at a place of the model, 0 switches it off, such as "
+        "decoder.layer_1.cross_attention.heads[2]=0; may be given again",
     )
 
 

@@ -1,6 +1,7 @@
 """Values of flags: text to number, step, pattern or names; argparse tells what cannot be read."""
 
 import argparse
+import math
 import re
 
 _DIGITS = 19  # as many as 2^63 has
@@ -66,6 +67,19 @@ def address(text: str) -> str:
 def names(text: str) -> list[str]:
     """Names with commas between them."""
     return [name for name in text.split(",") if name]
+
+
+def patch(text: str) -> tuple[str, float]:
+    """PLACE=X: a place of the model and a finite number."""
+    place, _, number = text.rpartition("=")
+    try:
+        scale = float(number)
+    except ValueError:
+        scale = math.nan
+    if not place or not math.isfinite(scale):
+        told = f"{_shown(text)} is not PLACE=X, as in encoder.layer_0.self_attention.heads[1]=0"
+        raise argparse.ArgumentTypeError(told)
+    return place, scale
 
 
 def _shown(text: str) -> str:

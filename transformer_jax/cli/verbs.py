@@ -7,10 +7,10 @@ from itertools import batched
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli import streams
+from transformer_jax.cli import inspecting, streams
 from transformer_jax.cli.flags import BENCHMARK_SIZES
 from transformer_jax.cli.lines import LineCount, escape, read_batches, unescape
-from transformer_jax.cli.shared_flags import DECODE_OPTIONS
+from transformer_jax.cli.shared_flags import DECODE_OPTIONS, load_run
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 
@@ -26,7 +26,6 @@ OWN_FLAGS = (
 )
 """Flags that say where things are, or what is stated in another way."""
 FILE_FLAGS = ("source", "target", "prefixes")
-LENGTHS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 
 
 def train(args: argparse.Namespace) -> None:
@@ -124,12 +123,14 @@ def score(args: argparse.Namespace) -> None:
 
 
 def plot(args: argparse.Namespace) -> None:
-    """Draws runs or a config; prints the picture's path."""
+    """Draws runs, the attention of one, or a config; prints the picture's path."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.modules import load_modules
     from transformer_jax.tools.pictures import plot_config, plot_runs
 
-    if args.workdir is None:
+    if args.attention is not None:
+        output = inspecting.draw_attention(args)
+    elif args.workdir is None:
         output = Path(args.output or f"{Path(args.config).stem}.png")
         plot_config(load_config(args.config, args.overrides, args.modules), output)
     else:
@@ -156,17 +157,11 @@ def benchmark(args: argparse.Namespace) -> None:
 
 
 def _load(args: argparse.Namespace) -> Any:
-    from transformer_jax.runs.load import load
-    from transformer_jax.runtime.platform import require_device
-
     if args.distributed:
         from transformer_jax.runs.config import load_json
 
         _in_job(args, lambda: load_json(Path(args.workdir) / "config.json"))
-    require_device()
-    run = load(args.workdir, args.checkpoint, args.average, args.modules)
-    longest = getattr(args, "max_length", None)
-    return run.under(dict.fromkeys(LENGTHS, longest)) if longest else run
+    return load_run(args)
 
 
 def _in_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:

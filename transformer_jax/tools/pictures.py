@@ -82,9 +82,9 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def save_figure(figure: Figure, output: Path) -> None:
-    """Writes a PNG; UserError where that cannot be."""
+    """Writes an SVG where the name ends so, else a PNG; UserError where that cannot be."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, format="png")
+        figure.savefig(output, format="svg" if output.suffix.lower() == ".svg" else "png")
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror}") from error

@@ -1,0 +1,231 @@
+"""Pages of attention, as a browser shows them."""
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention, drawn_tree
+from transformer_jax.analysis.attention import Attention
+from transformer_jax.analysis.pages.attention_page import BUDGET, attention_page
+
+HOSTILE = [
+    *("<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "<!--", "<!--<script>"),
+    *(
+        "مرحبا",
+        "שלום",
+        "\u202eturned",
+        "😀👩‍👩‍👧",
+        "\"quoted' & &amp;",
+        "{{7*7}}",
+        "\\u003c",
+        "\x00",
+    ),
+    *("constructor", "__proto__", "\ud800", "long" * 60),
+]
+LINES = ["\u2028", "\n", "a\nb"]
+
+
+@functools.cache
+def translation():
+    return drawn_attention({"encoder": SOURCE, "decoder": TARGET}, groups=2)
+
+
+@pytest.fixture
+def tab(show):
+    """A page of a translation with its beam."""
+    return show(attention_page(translation(), "A brown dog", drawn_tree()))
+
+
+def status(tab):
+    return tab.evaluate("document.getElementById('status').textContent")
+
+
+def test_every_view_is_drawn_without_complaint_or_request(tab):
+    names = ["Head view", "Model view", "Neuron view", "Heat map", "Alignment", "Beam tree"]
+    assert tab.texts("#tabs button") == [f"{i}{name}" for i, name in enumerate(names, 1)]
+    seen = set()
+    for number in "123456":
+        tab.press(number, "ArrowDown", "ArrowRight", "k", "l", "h", "q", "t")
+        seen |= set(tab.texts("[role=tab][aria-selected=true]"))
+        assert tab.evaluate("byId('view').querySelector('canvas, svg').clientWidth") > 50
+    assert len(seen) == 6
+    assert tab.complaints() == [] and tab.requests() == []
+
+
+def test_every_number_is_the_model_s(tab):
+    """As the page's own JavaScript reads them: weights to 4 decimals, vectors to their step."""
+    attention = translation()
+    assert attention.kinds == ["encoder", "decoder", "cross"]
+    for kind in attention.kinds:
+        for what in ("weights", "queries", "keys"):
+            read = f"page.read('{what}', '{kind}', layer).then((a) => Array.from(a.values))"
+            shown = tab.evaluate(f"Promise.all([0, 1].map((layer) => {read}))")
+            for layer, expected in enumerate(attention.of(kind, what)):
+                values = np.array(shown[layer]).reshape(expected.shape)
+                if what == "weights":
+                    rounded = np.round(expected.astype(np.float64), 4)
+                    np.testing.assert_array_equal(values, rounded.astype(np.float32))
+                    np.testing.assert_allclose(values.sum(-1), 1, atol=5e-5 * values.shape[-1])
+                else:
+                    step = np.abs(expected).max() / 32767
+                    np.testing.assert_allclose(values, expected, rtol=0, atol=0.51 * step)
+        masked = attention.weights(kind) == 0
+        assert masked.any()
+    weights = attention.weights("encoder")
+    assert (weights[..., SOURCE.index("<pad>")] == 0).all()
+
+
+def test_what_is_written_are_these_numbers(tab):
+    weights = translation().weights("cross")[1, 0]
+    written = [f"{weight:.4f}" for weight in np.round(weights.astype(np.float64), 4).ravel()]
+    tab.evaluate(
+        "window.written = []; const fill = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...at) {"
+        "  written.push(text); return fill.call(this, text, ...at); }; 0"
+    )
+    tab.press("4")
+    cells = [text for text in tab.evaluate("written") if re.fullmatch(r"\d\.\d{4}", text)]
+    assert cells == written
+    tab.press(*["ArrowDown"] * 3, *["ArrowRight"] * 2)
+    assert status(tab).endswith(f"(3), key “\u2068▁dog\u2069” (2): {weights[3, 2]:.4f}.")
+    tab.press("x")
+    row = tab.evaluate("document.querySelectorAll('#text-body tr')[4].innerText")
+    best = int(weights[3].argmax())
+    assert f"▁Hund\t{SOURCE[best]} ({best}) {weights[3, best]:.4f}," in row
+
+
+def test_the_products_of_a_query(tab):
+    """q·k / sqrt(d) of shared keys, and that they give the weights."""
+    attention = translation()
+    tab.press("3", "h", "h", "q", "q", "ArrowDown", "ArrowRight")
+    query = attention.of("cross", "queries")[1, 2, 2]
+    key = attention.of("cross", "keys")[1, 1, 1]
+    numbers = re.search(r"q = (.*), k = (.*), q × k = (.*); q·k / √8 = (.*), weight", status(tab))
+    expected = [query[1], key[1], query[1] * key[1], query @ key / np.sqrt(8)]
+    np.testing.assert_allclose([float(number) for number in numbers.groups()], expected, atol=1e-3)
+    assert "The weights are the softmax" in tab.evaluate("byId('note').textContent")
+
+
+def test_a_bias_that_is_not_in_the_products_is_told(show):
+    tab = show(attention_page(drawn_attention({"encoder": SOURCE}, bias=0.5), "biased"))
+    tab.press("3")
+    assert "position bias" in tab.evaluate("byId('note').textContent")
+
+
+def test_the_mean_over_heads_is_aligned(tab):
+    tab.press("5", "ArrowRight")
+    mean = np.round(translation().weights("cross")[1].astype(np.float64), 4).mean(0)
+    row = int(re.search(r"\((\d+)\), key", status(tab))[1])
+    assert float(status(tab).split()[-1][:-1]) == pytest.approx(mean[row, 1], abs=5.1e-5)
+
+
+def test_pointing_and_keys_change_what_is_drawn(tab):
+    lines = ".columns > div:nth-child(3) canvas"
+    all_lines = tab.picture(lines)
+    tab.point(".queries li:nth-child(3)")
+    of_one = tab.picture(lines)
+    assert of_one != all_lines and "query “\u2068▁brauner\u2069” (2)" in status(tab)
+    tab.point("#title")
+    assert tab.picture(lines) == all_lines
+    tab.point(".queries li:nth-child(3)", click=True)
+    tab.point("#title")
+    assert tab.picture(lines) == of_one
+    tab.press("Escape")
+    assert tab.picture(lines) == all_lines
+    pictures = {all_lines, of_one}
+    for key in ("ArrowDown", "ArrowRight", "h", "Shift+l", "k", "a", "t"):
+        tab.press(key)
+        pictures.add(tab.picture(lines))
+    assert len(pictures) == 9
+
+
+def test_a_head_is_opened_from_the_grid(tab):
+    tab.press("2")
+    tab.wait_for("performance.getEntriesByName('all heads drawn').length > 0")
+    tab.press("ArrowUp", "ArrowRight", "ArrowRight", "Enter")
+    chosen = tab.evaluate("[page.state.view, page.state.layer, page.state.head]")
+    assert chosen == ["heatMap", 0, 2]
+    tab.press("2")
+    tab.point(".all-heads canvas:last-child", click=True)
+    assert tab.evaluate("[page.state.view, page.state.layer, page.state.head]") == ["heatMap", 1, 3]
+
+
+def test_the_beam_tells_what_was_dropped_and_why(tab):
+    tab.press("6")
+    assert "▁Der </s>" in status(tab) and "score -0.5000; ended" in status(tab)
+    tab.press("ArrowLeft", "ArrowDown")
+    expected = "log probability -2.1250; dropped: not among the 2 best of its step."
+    assert status(tab).endswith(expected)
+    best = [re.sub("(log|score).*", "", text) for text in tab.texts(".tree g.best")]
+    assert best == ["start", "▁Der", "</s>"]
+    tab.press("x")
+    text = tab.evaluate("byId('text-body').innerText")
+    assert text.count("not among the 2 best") == 2 and "<b>\u2069: log probability −∞" in text
+
+
+@pytest.mark.parametrize("view", range(1, 6))
+def test_texts_are_shown_as_they_are_and_run_nothing(show, view):
+    tokens = HOSTILE + LINES
+    attention = drawn_attention({"encoder": tokens, "decoder": tokens}, layers=1, heads=2)
+    attention = Attention({"source": HOSTILE[1]}, attention.tokens, attention.values)
+    tab = show(attention_page(attention, HOSTILE[0]))
+    assert tab.texts("#title, title") == [HOSTILE[0]] * 2
+    assert tab.evaluate("byId('texts').innerText") == f"source: {HOSTILE[1]}"
+    assert tab.texts(".queries .token") == [*HOSTILE, "⏎", "⏎", "a⏎b"]
+    count = "document.querySelectorAll('script, img, iframe').length"
+    before = tab.evaluate(count)
+    tab.press(str(view), "ArrowDown", "x")
+    assert tab.evaluate(count) == before
+    assert tab.complaints() == [] and tab.requests() == []
+
+
+def test_views_without_what_they_show_are_absent(show):
+    attention = drawn_attention({"encoder": ["▁A"]}, layers=1, heads=1, vectors=False)
+    tab = show(attention_page(attention, "one token"))
+    assert "Alignment" not in (names := tab.evaluate("byId('tabs').innerText"))
+    assert "Beam" not in names
+    tab.press("3")
+    assert "made without queries and keys" in tab.evaluate("byId('view').innerText")
+    for number in "124":
+        tab.press(number, "ArrowDown")
+    assert tab.complaints() == []
+
+
+def test_two_hundred_tokens_open_in_two_seconds(show):
+    tokens = [f"▁word{number}" for number in range(200)]
+    attention = drawn_attention({"decoder": tokens}, layers=12, heads=12, vectors=False)
+    html = attention_page(attention, "200 tokens")
+    assert min(show(html).seconds for _ in range(2)) < 2
+
+
+def test_pages_keep_to_their_size():
+    """12 layers, 16 heads, 64 tokens, whatever the weights; vectors of as many as there is room."""
+    tokens = [f"▁word{number}" for number in range(64)]
+    for stacks, layers in ((["encoder"], 12), (["encoder", "decoder"], 6)):
+        for sharpness in (0.1, 1, 3):
+            attention = drawn_attention(
+                {stack: tokens for stack in stacks},
+                **dict(layers=layers, heads=16, size=64, sharpness=sharpness),
+            )
+            html = attention_page(attention, "long", drawn_tree())
+            assert 0.75 * BUDGET < len(html.encode()) <= BUDGET
+            assert "are left out: the page would exceed 2 MB" in html
+
+
+def test_layers_of_the_neuron_view_are_chosen(show):
+    attention = drawn_attention({"encoder": SOURCE}, layers=3)
+    tab = show(attention_page(attention, "one layer", neuron_layers=[1]))
+    held = tab.evaluate("page.model.kinds.encoder.keys.map((keys) => keys !== null)")
+    assert held == [False, True, False]
+    tab.press("3")
+    assert "layers 0, 2 are left out" in status(tab)
+
+
+def test_a_notebook_shows_it(show):
+    """In a frame that may run its own scripts and nothing else of the notebook's."""
+    frame = translation()._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts" srcdoc="&lt;!doctype html&gt;')
+    tab = show(f"<!doctype html>{frame}<script>performance.mark('drawn')</script>")
+    assert tab.requests() in ([], ["about:srcdoc"]) and tab.complaints() == []

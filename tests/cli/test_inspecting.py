@@ -1,0 +1,97 @@
+"""`inspect`: a page for each line, and what it refuses."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
+from transformer_jax.analysis.walk.step import Walk
+from transformer_jax.errors import UserError
+from transformer_jax.runs import load
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """What a stand-in run was asked for, and how it was loaded."""
+    asked = []
+
+    def attention(source, target=None, also=()):
+        if source == "too long":
+            raise UserError("50 tokens are too many")
+        asked.append((source, tuple(also)))
+        return drawn_attention({"encoder": SOURCE, "decoder": TARGET}, layers=1, heads=1)
+
+    def walk(source):
+        return Walk({"text": source}, ())
+
+    def load_(*where, modules=()):
+        asked.append(where)
+        return SimpleNamespace(attention=attention, walk=walk, task=None)
+
+    monkeypatch.setattr(load, "load", load_)
+    return asked
+
+
+def test_each_line_has_a_page(shell, read, tmp_path):
+    folder = tmp_path / "new" / "pages"
+    stdin = b"A dog.\n\n \na\\nb <b>\n"
+    answer = shell("inspect", "--workdir=w", f"--to={folder}", stdin=stdin)
+    assert answer.status == 0
+    written = [folder / name for name in ("0001.html", "0004.html", "index.html")]
+    assert answer.out.splitlines() == list(map(str, written))
+    assert sorted(folder.iterdir()) == written
+    assert answer.err.count("line 2 is blank: it has no page\n") == 1
+    assert answer.err.count("is blank") == 2
+    of_keys = ("queries", "keys")
+    assert read == [("w", "latest", None, ()), ("A dog.", of_keys), ("a\nb <b>", of_keys)]
+    assert "<title>A dog.</title>" in written[0].read_text()
+    assert '[["0001.html","A dog."],["0004.html","a\\nb \\u003cb>"]]' in written[2].read_text()
+
+
+def test_a_line_can_be_walked(shell, read, tmp_path):
+    answer = shell("inspect", "--workdir=w", f"--to={tmp_path}", "--walk", stdin=b"A dog.\n")
+    written = [tmp_path / name for name in ("0001-walk.html", "index.html")]
+    assert answer.out.splitlines() == list(map(str, written))
+    assert '"steps":[]' in written[0].read_text()
+    assert '[["0001-walk.html","A dog."]]' in written[1].read_text()
+
+
+def test_a_folder_that_holds_something_is_refused_before_a_run_is_loaded(shell, read, tmp_path):
+    (tmp_path / "mine").write_text("kept")
+    for folder, told in ((tmp_path, "is not empty"), (tmp_path / "mine", "is a file")):
+        answer = shell("inspect", "--workdir=w", f"--to={folder}", stdin=b"A dog.\n")
+        assert answer.status == 2
+        assert answer.err == f"error: --to: {folder} {told}; choose a new directory\n"
+    assert read == [] and (tmp_path / "mine").read_text() == "kept"
+
+
+def test_a_line_that_cannot_be_read_is_named(shell, read, tmp_path):
+    answer = shell("inspect", "--workdir=w", f"--to={tmp_path}", stdin=b"A dog.\ntoo long\n")
+    assert (answer.status, answer.err) == (2, "error: line 2: 50 tokens are too many\n")
+
+
+def test_the_folder_has_to_be_named(shell):
+    answer = shell("inspect", "--workdir=w")
+    assert answer.status == 2 and "inspect needs --to" in answer.err
+
+
+def test_plot_draws_a_layer(shell, read, tmp_path):
+    output = tmp_path / "heads.svg"
+    words = ("plot", "--workdir=w", "--attention=A dog.", f"--output={output}")
+    answer = shell(*words, "--kind=encoder", "--layer=0")
+    assert (answer.status, answer.out) == (0, f"{output}\n")
+    assert "encoder self-attention, layer 0" in output.read_text()
+    assert read[-1] == ("A dog.", ())
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--workdir=w --layer=0", "--layer goes with --attention"),
+        ("--workdir=w --kind=cross", "--kind goes with --attention"),
+        ("--config=c.py --attention=text", "--config does not go with --attention"),
+    ],
+)
+def test_plot_refuses_flags_that_would_do_nothing(shell, words, told):
+    answer = shell("plot", *words.split())
+    assert answer.status == 2 and told in answer.err
