@@ -1,4 +1,5 @@
-"""What `make quickstart` shows of the trained run: BLEU beside a dictionary's, and translations.
+"""What `make quickstart` shows of the trained run: BLEU beside a dictionary's, translations, and
+pages of what the model does.
 
 python -m experiments.quickstart --workdir=runs/quickstart
 """
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import transformer_jax as tj
 from experiments.grammar.dictionary import dictionary_translate
+from transformer_jax.analysis.pages.attention_page import attention_page
+from transformer_jax.analysis.walk.page import walk_page
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.run import Run
@@ -17,6 +20,8 @@ from transformer_jax.scoring.bleu import score_translations
 
 SPLITS = {"test": "unseen sentences", "test_combinations": "unseen combinations of words"}
 NUM_SHOWN = 3
+EXAMPLE = "YOUR CAT IS A LOVELY CAT"
+"""What is walked through: words that the grammar has not, so that the tokenizer spells them."""
 
 
 def main() -> None:
@@ -26,6 +31,7 @@ def main() -> None:
     run = tj.load(workdir)
     for split, meaning in SPLITS.items():
         report(run, split, meaning)
+    write_pages(run)
 
 
 def report(run: Run, split: str, meaning: str) -> None:
@@ -45,6 +51,24 @@ def report(run: Run, split: str, meaning: str) -> None:
         shown = json.loads(line)
         print(f"    English    {shown['source']}\n    model      {shown['output']}")
         print(f"    reference  {shown['target']}")
+
+
+def write_pages(run: Run) -> None:
+    """Writes the attention of the first translation and the walk of the example, and names both."""
+    first = open_split(read_settings(run.config).data, "test")[0]["source"]
+    attention = run.attention(first, also=("queries", "keys"))
+    shown = attention_page(attention, title=first, beams=run.beam_tree(first).as_json())
+    walked = walk_page(run.walk(EXAMPLE), title=EXAMPLE)
+    folder = run.workdir / "pages"
+    folder.mkdir(exist_ok=True)
+    print()
+    for name, html, what in (
+        ("attention", shown, "attention of the first translation"),
+        ("walk", walked, f"“{EXAMPLE}” through the model, step by step"),
+    ):
+        path = folder / f"{name}.html"
+        path.write_text(html, encoding="utf-8")
+        print(f"{path}  {what}")
 
 
 if __name__ == "__main__":
