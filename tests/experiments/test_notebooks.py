@@ -30,7 +30,7 @@ def kinds(notebook):
 
 
 def test_there_are_notebooks():
-    names = {"quick_start", "ablation", "train_a_gpt", "paper_to_code"}
+    names = {"quick_start", "ablation", "train_a_gpt", "paper_to_code", "claims"}
     assert {path.stem for path in NOTEBOOKS} >= names
 
 
