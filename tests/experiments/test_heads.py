@@ -1,0 +1,37 @@
+"""Removing heads: the curves, and what is refused."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import heads
+
+
+def test_all_heads_are_ordered_least_important_first(trained):
+    found = heads.orders(trained)
+    assert list(found) == ["gradient", "switching_off", "random"]
+    (every,) = {frozenset(order) for order in found.values()}
+    assert len(every) == len(found["gradient"]) == 6
+    for by in ("gradient", "switching_off"):
+        importance = trained.head_importance("valid", by)
+        ordered = [importance[place][head] for place, head in found[by]]
+        assert ordered == sorted(ordered)
+
+
+def test_the_curves_have_deviations_over_runs(tmp_path):
+    rows = ["run,order,removed,bleu"]
+    rows += [f"{run},gradient,{n},{20 - n + run}" for run in (0, 2) for n in (0, 4)]
+    table = tmp_path / "heads.csv"
+    table.write_text("\n".join(rows) + "\n")
+    means, deviations = heads.curve(heads.read(table), "gradient")
+    np.testing.assert_allclose((means, deviations), [[21, 17], [2**0.5, 2**0.5]])
+    heads.draw(table)
+    assert table.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_folder_without_runs_is_refused(tmp_path, monkeypatch):
+    words = ["heads", f"--workdir={tmp_path}", f"--output={tmp_path / 'out.csv'}"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match="holds no runs"):
+        heads.main()
