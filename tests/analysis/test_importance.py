@@ -28,21 +28,26 @@ def drawn(random_params):
     return draw(random_params, "decoder_only")
 
 
+def losses_of(model, params, batch):
+    """Of each token, and whether it counts."""
+    inputs = (batch["tokens"], batch["positions"], batch["segments"])
+    found = token_losses(apply(model, params, *inputs), jnp.roll(batch["tokens"], -1, axis=1))
+    return found.losses, (batch["segments"] > 0).astype(np.float32)
+
+
 def loss_of(model):
     def loss(params, batch):
-        inputs = (batch["tokens"], batch["positions"], batch["segments"])
-        found = token_losses(apply(model, params, *inputs), jnp.roll(batch["tokens"], -1, axis=1))
-        weights = (batch["segments"] > 0).astype(np.float32)
-        return (found.losses * weights).sum(), weights.sum()
+        losses, counts = losses_of(model, params, batch)
+        return (losses * counts).sum(), counts.sum()
 
     return loss
 
 
 def row_losses(drawn, changes):
     """The loss of each example under patches."""
-    loss = loss_of(patched_model(drawn.model, changes, drawn.places))
-    rows = [{name: x[i : i + 1] for name, x in one.items()} for one in BATCHES for i in range(3)]
-    return np.array([loss(drawn.params, row)[0] for row in rows])
+    model = patched_model(drawn.model, changes, drawn.places)
+    found = [losses_of(model, drawn.params, batch) for batch in BATCHES]
+    return np.concatenate([(losses * counts).sum(axis=1) for losses, counts in found])
 
 
 def test_by_gradient_it_is_the_mean_slope_of_each_examples_loss(drawn):
