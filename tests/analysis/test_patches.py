@@ -149,6 +149,20 @@ def test_a_search_with_a_cache_has_the_patches_of_a_whole_pass(translator):
     np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-5)
 
 
+def test_positions_are_those_in_each_sentence_of_a_packed_row(translator):
+    """A row of the sentence twice has the logits of the sentence twice, with the same patches."""
+    model = patched_model(translator.model, SEARCHED, translator.places)
+    row = []
+    for stack in ("encoder", "decoder"):
+        tokens = translator.reading.tokens[stack]
+        places = [*range(len(tokens))]
+        row += [[*tokens, *tokens], [*places, *places], [1] * len(tokens) + [2] * len(tokens)]
+    inputs = [np.array([each]) for each in row]
+    packed = jax.jit(lambda p: model.apply({"params": p}, *inputs))(translator.params)[0]
+    alone = translator.logits(model)
+    np.testing.assert_allclose(packed, np.concatenate([alone, alone]), rtol=1e-4, atol=1e-5)
+
+
 def test_places_are_named_with_their_axes(translator):
     places = translator.places
     assert places["decoder.layer_1.cross_attention.weights"] == {
