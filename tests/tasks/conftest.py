@@ -1,12 +1,14 @@
 """Tokenizers of a small text, and tasks built from the project's own defaults."""
 
+import dataclasses
 import functools
 
+import jax
 import pytest
 
 from transformer_jax.runs import build
 from transformer_jax.runs.config import complete_config, read_settings
-from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
+from transformer_jax.tokenization import Labels, TokenizerConfig, train_tokenizers
 
 TEXT = (
     "the old man sees a dog .\nthe dog sees the old man .\n\n"
@@ -51,5 +53,30 @@ def task_with():
             given.setdefault(section, {})[field] = value
         settings = read_settings(complete_config(given, "test"))
         return build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+
+    return make
+
+
+SMALL_TASKS = {
+    "language_modeling": ("char", {"model.architecture": "decoder_only"}, ()),
+    "masked_lm": ("wordpiece", {"model.architecture": "encoder_only"}, ()),
+    "classification": ("wordpiece", {"model.architecture": "encoder_only"}, ("label",)),
+    "tagging": ("wordpiece", {"model.architecture": "encoder_only"}, ("tags",)),
+}
+"""Of tasks that read one text: the tokenizer, the model, and sides of whole labels."""
+
+
+@pytest.fixture(scope="module")
+def run_of(task_with, tokenizers_of, trained):
+    """`run_of(task)`: a run of it, with a small model."""
+
+    def make(name):
+        if name == "translation":
+            return trained
+        kind, changes, labels = SMALL_TASKS[name]
+        tokenizers = tokenizers_of(kind)
+        sides = tokenizers.sides | {side: Labels(("A", "B")) for side in labels}
+        task = task_with(dataclasses.replace(tokenizers, sides=sides), name, changes)
+        return dataclasses.replace(trained, task=task, params=task.init(jax.random.key(0)))
 
     return make
