@@ -27,7 +27,7 @@ from transformer_jax.runs.config import Settings
 from transformer_jax.runs.workdir import TOKENIZER, workdir_path
 from transformer_jax.runtime.memory import require_memory_kind
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
+from transformer_jax.tasks.interface import Batch, LossOptions, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import (
     Tokenizers,
     copy_tokenizers,
@@ -107,14 +107,13 @@ def build_task(
             f"config.task.metric is {settings.task.metric!r}, but task {settings.task.name} "
             "compares no texts; leave it out"
         )
+    train = settings.train
     parts = TaskParts(
         task=settings.task,
         model=settings.model,
         model_class=_entry(MODELS, settings.model.architecture),
         data=settings.data,
-        label_smoothing=settings.train.label_smoothing,
-        loss_tiles=settings.train.loss_tiles,
-        r_drop=settings.train.r_drop,
+        loss=LossOptions(train.label_smoothing, train.loss_tiles, train.r_drop),
         metric=settings.task.metric or kind.metric,
         vocab_sizes=vocab_sizes,
         tokenizers=tokenizers or Tokenizers({}),

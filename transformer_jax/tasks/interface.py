@@ -90,6 +90,22 @@ class Task(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
+class LossOptions:
+    """What a training loss goes by.
+
+    Attributes:
+      label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
+      loss_tiles: parts of the vocabulary that the loss reads one after another; None: as
+        `tiled_losses` chooses.
+      r_drop: weight alpha of R-Drop, which draws dropout twice for each row; 0: it draws once.
+    """
+
+    label_smoothing: float
+    loss_tiles: int | None
+    r_drop: float
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskParts:
     """What a task is built from.
 
@@ -98,10 +114,7 @@ class TaskParts:
       model: the section `model`; vocabulary sizes are not yet in it.
       model_class: what `model.architecture` names.
       data: the section `data`.
-      label_smoothing: of the training loss.
-      loss_tiles: parts of the vocabulary that the loss reads one after another; None: as
-        `tiled_losses` chooses.
-      r_drop: weight of R-Drop in the training loss; 0: dropout is drawn once.
+      loss: what the training loss goes by.
       metric: an entry of `scoring.METRICS`, where the task compares texts.
       vocab_sizes: pieces of each side's vocabulary.
       tokenizers: of the sides; none where no text is read.
@@ -111,9 +124,7 @@ class TaskParts:
     model: TransformerConfig
     model_class: type[Any]
     data: DataConfig
-    label_smoothing: float
-    loss_tiles: int | None
-    r_drop: float
+    loss: LossOptions
     metric: str | None
     vocab_sizes: Mapping[str, int]
     tokenizers: Tokenizers

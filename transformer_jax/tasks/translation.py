@@ -22,7 +22,14 @@ from transformer_jax.inference.source_search import Request, SourceSearch
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.scoring import METRICS
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
+from transformer_jax.tasks.interface import (
+    Batch,
+    LossOptions,
+    LossSums,
+    Params,
+    Prediction,
+    TaskParts,
+)
 from transformer_jax.tasks.pair_losses import PairLosses
 from transformer_jax.tasks.readings import pair_reading, source_tokens
 from transformer_jax.tokenization import Tokenizer, Tokenizers
@@ -36,7 +43,7 @@ class Translation:
       model: maps source and shifted target to logits.
       tokenizers: of the sides "source" and "target".
       max_source_length, max_target_length: slots of a packed row, special tokens included.
-      losses: of this model on pairs.
+      loss_options: of the training loss.
       best_by: the entry of `scoring.METRICS` that compares outputs with targets.
     """
 
@@ -44,7 +51,7 @@ class Translation:
     tokenizers: Tokenizers
     max_source_length: int
     max_target_length: int
-    losses: PairLosses
+    loss_options: LossOptions
     best_by: str = "bleu"
     read: ClassVar[Sequence[str]] = PairLosses.read
     evaluates_by: ClassVar[Sequence[str]] = (
@@ -78,7 +85,7 @@ class Translation:
             tokenizers=parts.tokenizers,
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
-            losses=PairLosses.build(model, parts),
+            loss_options=parts.loss,
             best_by=parts.metric or "bleu",
         )
 
@@ -92,6 +99,11 @@ class Translation:
 
     def _tokens(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _framed(self.tokenizers.text(side), pair[side]) for side in self.lengths}
+
+    @functools.cached_property
+    def losses(self) -> PairLosses:
+        """Of the model, on pairs."""
+        return PairLosses(self.model, self.tokenizers.specials("target"), self.loss_options)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
