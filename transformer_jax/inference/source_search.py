@@ -5,7 +5,6 @@ B batch, S source, P prompt, L output length, V vocabulary, N = B x beams, n out
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,9 +26,8 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch, taken_back
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models.apply import call
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.nn.positions import check_reach
-from transformer_jax.nn.products import product_dtype
 from transformer_jax.runtime.memory import require_memory
 from transformer_jax.tokenization import SpecialTokens
 
@@ -60,7 +58,7 @@ class SourceSearch:
       specials: of the outputs' vocabulary.
     """
 
-    model: EncoderDecoder
+    model: SourceToTarget
     specials: SpecialTokens
 
     def __call__(
@@ -113,12 +111,11 @@ class SourceSearch:
             check_reach(config, longest + decode.max_extra_length)
         except ValueError as error:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
-        shape = (decode.batch_size, outputs, longest + decode.max_extra_length)
-        kept = config.key_value_heads * (config.d_k + config.d_v)
-        kept *= config.num_decoder_layers * product_dtype(config.dtype).itemsize
+        length = longest + decode.max_extra_length
         require_memory(
-            math.prod(shape) * kept,
-            "decode: the keys and values of {} sources, {} outputs and {} tokens".format(*shape),
+            decode.batch_size * outputs * self.model.kept_bytes(length),
+            f"decode: the state of {decode.batch_size} sources, {outputs} outputs and {length} "
+            "tokens",
         )
 
     @functools.cached_property

@@ -10,7 +10,8 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.models import MODELS
+from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import Tokenizers
@@ -121,7 +122,7 @@ class TaskParts:
     """
 
     task: TaskConfig
-    model: TransformerConfig
+    model: ModelConfig
     model_class: type[Any]
     data: DataConfig
     loss: LossOptions
@@ -135,17 +136,17 @@ class TaskParts:
         Args:
           *wanted: the classes of models that the task goes with.
           reach: tokens of the longest row.
-          **vocab_sizes: fields of `TransformerConfig`.
+          **vocab_sizes: fields of `ModelConfig`.
 
         Raises:
           ValueError: the config asks for another class of models, or for positions that do not
             reach so far; or the class has logits of its own that no loss would read.
         """
         if not issubclass(self.model_class, wanted):
+            fitting = [name for name, one in MODELS.items() if issubclass(one, wanted)]
             raise ValueError(
                 f"task {self.task.name} does not go with architecture "
-                f"{self.model.architecture!r}; "
-                f"it asks for {' or '.join(one.__name__ for one in wanted)}"
+                f"{self.model.architecture!r}; it asks for {' or '.join(fitting)}"
             )
         _require_one_source_of_logits(self.model_class)
         separator = self.tokenizers.specials("text").encoder.between[0]

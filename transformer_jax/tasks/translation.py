@@ -20,7 +20,7 @@ from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.pairs import require_reach, row_bytes, score_pairs
 from transformer_jax.inference.source_search import Request, SourceSearch
 from transformer_jax.metrics import metrics_of
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import (
     Batch,
@@ -47,7 +47,7 @@ class Translation:
       best_by: the entry of `scoring.METRICS` that compares outputs with targets.
     """
 
-    model: EncoderDecoder
+    model: SourceToTarget
     tokenizers: Tokenizers
     max_source_length: int
     max_target_length: int
@@ -70,18 +70,17 @@ class Translation:
         """The task of a run.
 
         Raises:
-          ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
-            that are not, or the positions do not reach as far as the rows.
+          ValueError: the model does not go with the task, embeddings are shared between
+            vocabularies that are not, or the positions do not reach as far as the rows.
         """
         data, sizes = parts.data, parts.vocab_sizes
-        model = parts.make_model(
-            EncoderDecoder,
-            reach=max(data.max_source_length, data.max_target_length),
-            source_vocab_size=sizes["source"],
-            target_vocab_size=sizes["target"],
-        )
         return cls(
-            model=model,
+            model=parts.make_model(
+                SourceToTarget,
+                reach=max(data.max_source_length, data.max_target_length),
+                source_vocab_size=sizes["source"],
+                target_vocab_size=sizes["target"],
+            ),
             tokenizers=parts.tokenizers,
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
