@@ -137,6 +137,13 @@ def last_tokens(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
     return first_tokens(segment_ids[:, ::-1])[:, ::-1]
 
 
+def positions_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Of each token, from 0 in its sentence."""
+    place = jnp.broadcast_to(jnp.arange(segment_ids.shape[1]), segment_ids.shape)
+    firsts = jnp.where(first_tokens(segment_ids), place, 0)
+    return place - jax.lax.cummax(firsts, axis=1)
+
+
 def where_rows[T](rows: Bool[Array, " N"], new: T, old: T) -> T:
     """The new state in some rows, the old one in the others."""
     states: T = jax.tree.map(lambda new, old: jnp.where(rows[:, None], new, old), new, old)
