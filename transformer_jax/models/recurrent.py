@@ -124,9 +124,13 @@ class RecurrentEncoderDecoder(SourceToTarget):
         return self._projected(x).logits()[:, 0], state
 
     def kept_bytes(self, length: int) -> int:
-        """Bytes that a search keeps of one output, however long: the state of each layer."""
+        """As `SourceToTarget`: the state, which does not grow."""
         c = self.config
-        return c.num_decoder_layers * 2 * c.d_model * 4
+        cell = CELLS.find(c.cell)(c, c.d_model, c.d_model, parent=None)
+        state = jax.eval_shape(
+            lambda: DecoderState.first((cell.zeros(1),) * c.num_decoder_layers, c.input_feeding)
+        )
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
     def _read(
         self,

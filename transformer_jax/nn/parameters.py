@@ -21,7 +21,8 @@ class Parameter:
         linear map within the model), "head" (a linear map to classes), "bias" or "scale" (of a
         norm).
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
-        feed-forward network), or what it counts.
+        feed-forward network), "state" (of a recurrent layer, which meets its matrices at every
+        token: no device waits for parts of them), or what it counts.
       input_axes: of a linear map, how many of them are its inputs.
     """
 
@@ -59,11 +60,11 @@ PARAMETERS = [
     Parameter(r"(inner|gate)/bias", "bias", ("hidden",)),
     Parameter(r"outer/kernel", "matrix", ("hidden", "model")),
     Parameter(r"(output|outer)/bias", "bias", ("model",)),
-    Parameter(r"(input|feedback)/kernel", "matrix", ("model", "gates", "hidden")),
-    Parameter(r"recurrent/kernel", "matrix", ("state", "gates", "hidden")),
-    Parameter(r"candidate/kernel", "matrix", ("state", "hidden")),
-    Parameter(r"gate_biases", "bias", ("gates", "hidden")),
-    Parameter(r"(state|source|centre|attended)/kernel", "matrix", ("model", "features")),
+    Parameter(r"input/kernel", "matrix", ("model", "gates", "features")),
+    Parameter(r"(recurrent|feedback)/kernel", "matrix", ("state", "gates", "features")),
+    Parameter(r"(candidate|state|centre|attended)/kernel", "matrix", ("state", "features")),
+    Parameter(r"gate_biases", "bias", ("gates", "features")),
+    Parameter(r"source/kernel", "matrix", ("model", "features")),
     Parameter(r"(centre_)?energy", "vectors", ("features",)),
     Parameter(r"maxout/kernel", "matrix", ("model", "features", "pieces")),
     Parameter(r"maxout/bias", "bias", ("features", "pieces")),
