@@ -200,7 +200,7 @@ def test_words_are_tagged(shell, text, tmp_path):
             "task masked_lm asks for a tokenizer with [MASK]: kind wordpiece, or file",
         ),
         ("lm_from_text", {"data.max_length": 64}, "reach to max_length 32, sequences to 64"),
-        ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for DecoderOnly"),
+        ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for decoder_only"),
     ],
 )
 def test_what_does_not_go_together_is_told_in_one_line(

@@ -8,7 +8,7 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
-from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.runs.config import (
     check_same_run,
@@ -27,7 +27,7 @@ from transformer_jax.tasks import TASKS
 def test_a_file_says_what_it_changes_and_the_rest_has_its_default(path):
     config = load_config(path)
     settings = read_settings(config)
-    assert settings.model == TransformerConfig(d_model=64, num_heads=4)
+    assert settings.model == ModelConfig(d_model=64, num_heads=4)
     assert (settings.seed, settings.optimizer.learning_rate) == (3, 1.0)
     assert config.model.d_ff == 2048
     assert "source_vocab_size" not in config.model

@@ -38,6 +38,6 @@ def test_micro_batches_take_less_however_their_number_is_told(tiny_config, tmp_p
 
 def test_outputs_that_cannot_fit_are_told(trained):
     much = {"max_extra_length": 2**20, "batch_size": 2**20, "beam_size": 500}
-    message = "keys and values of 1048576 sources, 500 outputs and .* tokens need at least"
+    message = "the state of 1048576 sources, 500 outputs and .* tokens need at least"
     with pytest.raises(UserError, match=message):
         trained.predict(["the old man"], **much)

@@ -86,7 +86,7 @@ def test_a_pair_is_read_from_a_line_with_a_tab(build):
 
 
 def test_an_encoder_decoder_is_refused(build):
-    with pytest.raises(UserError, match="it asks for EncoderOnly or DecoderOnly"):
+    with pytest.raises(UserError, match="it asks for decoder_only or encoder_only"):
         build("encoder_decoder")
 
 
