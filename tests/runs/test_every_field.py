@@ -20,6 +20,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import flattened, load_config, read_settings
 from transformer_jax.runs.settings import FIELDS
 from transformer_jax.runs.train import batches_of
+from transformer_jax.runs.vocabularies import build_tokenizers
 from transformer_jax.training.evaluation import Evaluator
 
 SMALL = {
@@ -175,7 +176,7 @@ def outcome(tmp_path_factory):
     def texts(settings):
         examples = open_split(settings.data, "train")
         folder = tmp_path_factory.getbasetemp() / f"tokenizer-{next(folders)}"
-        tokenizers = build.build_tokenizers(settings, folder, examples)
+        tokenizers = build_tokenizers(settings, folder, examples)
         stored = {path.name: digest(path.read_bytes()) for path in folder.iterdir()}
         return examples, tokenizers, stored
 

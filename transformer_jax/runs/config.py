@@ -79,7 +79,8 @@ def check_trainable(config: ConfigDict) -> Settings:
     own = defaults_for(values)
     differ = [name for name in FIELDS if values[name] not in (own[name], DEFAULTS[name])]
     refuse_unread(values, differ)
-    several = len(TASKS[settings.task.name].texts) > 1
+    kind = TASKS[settings.task.name]
+    several = len({*kind.texts, *kind.symbols}) > 1
     tie = settings.model.tie_embeddings
     if several and tie in ("all", "inputs") and not settings.tokenizer.joint:
         raise UserError(

@@ -19,6 +19,7 @@ from transformer_jax.tokenization.sides import (
     train_tokenizers,
 )
 from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
+from transformer_jax.tokenization.symbols import Symbols
 from transformer_jax.tokenization.tokenizer import Tokenizer
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "PublishedTokenizer",
     "SentencePieceTokenizer",
     "SpecialTokens",
+    "Symbols",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerKind",

@@ -1,0 +1,90 @@
+"""The losses of a model that maps sources to targets, on packed pairs.
+
+B batch, T slots of a target, V vocabulary.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.losses import TokenLosses
+from transformer_jax.models.apply import apply
+from transformer_jax.runtime import platform
+from transformer_jax.tasks.interface import Batch, LossSums, Params, TaskParts
+from transformer_jax.tasks.packed import packed_loss, row_inputs, shift_right
+from transformer_jax.tiled_losses import projected_losses
+from transformer_jax.tokenization import SpecialTokens
+
+
+@dataclasses.dataclass(frozen=True)
+class PairLosses:
+    """What training and scoring compute of pairs, packed as the features "source" and "target".
+
+    Attributes:
+      model: maps source and shifted target to logits.
+      specials: of the targets' vocabulary.
+      label_smoothing: of the training loss (section 5.4).
+      loss_tiles: parts of the vocabulary that the loss reads one after another.
+      r_drop: weight alpha of R-Drop, which draws dropout twice for each row; 0: it draws once.
+    """
+
+    model: Any
+    specials: SpecialTokens
+    label_smoothing: float
+    loss_tiles: int | None
+    r_drop: float
+    read: ClassVar[tuple[str, ...]] = ("source", "target")
+
+    @classmethod
+    def build(cls, model: Any, parts: TaskParts) -> "PairLosses":
+        """The losses of a run's model."""
+        return cls(
+            model=model,
+            specials=parts.tokenizers.specials("target"),
+            label_smoothing=parts.label_smoothing,
+            loss_tiles=parts.loss_tiles,
+            r_drop=0.0,
+        )
+
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh parameters of the model."""
+        row = jnp.ones((1, 1), jnp.int32)
+        return self.model.init(rng, *[row] * 6)["params"]
+
+    def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+        """Label-smoothed cross-entropy of each target token given its past and the source; in
+        training with R-Drop, where that is asked for."""
+        found = self._losses(params, batch, self.label_smoothing, rng)
+        return packed_loss(batch, self.read, found, self._predicted(batch))
+
+    @functools.cached_property
+    def log_probs(self) -> Callable[[Params, Batch], jax.Array]:
+        """(parameters, packed batch) -> log P of the targets of each row [B] in nats; compiled."""
+
+        def log_probs(params: Params, batch: Batch) -> jax.Array:
+            nll = self._losses(params, batch).nll
+            return -(nll * self._predicted(batch)).sum(axis=1)
+
+        return jax.jit(log_probs, compiler_options=platform.compiler_options())
+
+    def _predicted(self, batch: Batch) -> jax.Array:
+        """[B, T]: whether a target token is one that the model must predict; the head is forced."""
+        head = len(self.specials.translation.head)
+        return (batch["target_segment_ids"] > 0) & (batch["target_positions"] >= head)
+
+    def _losses(
+        self, params: Params, batch: Batch, eps: float = 0.0, rng: jax.Array | None = None
+    ) -> TokenLosses:
+        """[B, T] of the target tokens."""
+        predicted = apply(self.model, params, *self._inputs(batch), rng=rng, method="unprojected")
+        return projected_losses(predicted, batch["target"], eps, self.loss_tiles)
+
+    def _inputs(self, batch: Batch) -> tuple[jax.Array, ...]:
+        """What the model reads."""
+        target, *where = row_inputs(batch, "target")
+        shifted = shift_right(target, where[0], self.specials.start)
+        return (*row_inputs(batch, "source"), shifted, *where)
