@@ -5,18 +5,18 @@ from ml_collections import ConfigDict
 
 def get_config() -> ConfigDict:
     config = ConfigDict()
-    config.task = dict(name="parsing")
+    config.task = dict(name="parsing", tree_words=1000)
     config.model = dict(
         d_model=256,
         d_ff=512,
         num_heads=4,
         num_encoder_layers=3,
         num_decoder_layers=3,
-        dropout_rate=0.3,
+        dropout_rate=0.2,
         norm_placement="pre",
     )
     config.tokenizer = dict(kind="bpe", vocab_size=2000)
-    config.data = dict(name="gum_const", max_source_length=128, max_target_length=256)
+    config.data = dict(name="gum_const", max_source_length=128, max_target_length=320)
     config.optimizer = dict(
         schedule="cosine", learning_rate=1.5e-3, warmup_steps=300, decay_steps=4000, clip_norm=1.0
     )

@@ -20,8 +20,8 @@ class NoRepetition:
     """No word may follow itself, and an output has an even number of words; the state is the last
     token, and how many there were."""
 
-    def begin(self, sizes, limits):
-        return jnp.zeros_like(sizes), limits % 2 + sizes % 2
+    def begin(self, given, counts, limits):
+        return jnp.zeros_like(counts), jnp.zeros_like(counts)
 
     def allowed(self, state):
         last, count = state
@@ -43,7 +43,7 @@ def found_by(search, num_outputs):
     logits = logits.at[:, PAD].set(1.0)  # a banned token with a probability of its own
     model.chains[:, :, PAD], memory = 1.0, memory.at[:, :, PAD].set(1.0)
     zeros = jnp.zeros(BATCH, jnp.int32)
-    first = constraint.begin(zeros, zeros)
+    first = constraint.begin(None, zeros, zeros)
     start = Start(
         masked_logits(logits, constraint.allowed(first), PAD),
         memory,

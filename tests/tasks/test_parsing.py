@@ -1,4 +1,4 @@
-"""Parsing: every output is a tree over the words of its line, with the score that the model gives."""
+"""Every output is a tree over the words of its line, with the score that the model gives it."""
 
 import dataclasses
 import logging
@@ -12,9 +12,10 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.scoring.parseval import METRICS, parseval
 from transformer_jax.tasks.abilities import ScoresPairs, TakesPrefixes
-from transformer_jax.tasks.parsing import tree_tokens
+from transformer_jax.tasks.config import TaskConfig
+from transformer_jax.tasks.sentences import tree_symbols
 from transformer_jax.tokenization import Symbols, TokenizerConfig, train_tokenizers
-from transformer_jax.trees import parse_tree
+from transformer_jax.trees import parse_tree, to_tokens, with_lookahead
 
 TREES = [
     "(TOP (S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT a) (NN cat)))))",
@@ -36,13 +37,24 @@ MODEL = {
 
 
 @pytest.fixture(scope="module")
-def task(task_with, tmp_path_factory):
-    sources = {"source": [example["source"] for example in EXAMPLES]}
-    symbols = Symbols(sorted({token for tree in TREES for token in tree_tokens(tree)}))
-    directory = tmp_path_factory.mktemp("parser") / "tokenizer"
-    config = TokenizerConfig("char", vocab_size=40)
-    tokenizers = train_tokenizers(config, sources, directory, {"target": symbols})
-    return task_with(tokenizers, "parsing", MODEL)
+def task_of(task_with, tmp_path_factory):
+    """`task_of(tree_words)`: a parser with so many words in the vocabulary of trees."""
+
+    def make(tree_words):
+        sources = {"source": [example["source"] for example in EXAMPLES]}
+        found = tree_symbols(TaskConfig("parsing", tree_words=tree_words), TREES)
+        directory = tmp_path_factory.mktemp("parser") / "tokenizer"
+        config = TokenizerConfig("char", vocab_size=40)
+        symbols = {"target": Symbols(sorted(found))}
+        tokenizers = train_tokenizers(config, sources, directory, symbols)
+        return task_with(tokenizers, "parsing", MODEL)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def task(task_of):
+    return task_of(0)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +152,7 @@ def test_what_is_looked_at_is_what_is_predicted(task, params):
     path, node = [], output
     while node.parent is not None:
         path, node = [node.token, *path], tree.nodes[node.parent]
-    assert path[:-1] == tree_tokens(best.text)
+    assert path[:-1] == to_tokens(parse_tree(best.text))
 
 
 def test_what_cannot_be_is_refused(task, params):
@@ -157,3 +169,20 @@ def test_the_least_room_gives_flat_trees(task, params):
     lines = ["a", "a a", "a a a"]
     for line, [output] in zip(lines, task.predict(params, lines, decode), strict=True):
         assert words_of(output.text) == line and np.isfinite(output.score)
+
+
+def test_with_words_in_the_vocabulary_the_decoder_reads_them(task_of, random_params):
+    task = task_of(4)
+    features = task.preprocess(EXAMPLES[0], None)
+    classes = ["UNK-LC", "UNK-LC", "UNK-LC-s", "UNK-LC", "UNK-LC"]
+    expected = with_lookahead(to_tokens(parse_tree(TREES[0])), classes)
+    symbols = task.tokenizers.text("target")
+    assert symbols.decode(features["target"].tolist()) == " ".join(expected)
+    params, lines = random_params(task), ["the dog sees", "", "home", "( a dog )"]
+    found = list(task.predict(params, lines, DECODE))
+    assert [words_of(outputs[0].text) if outputs[0].text else "" for outputs in found] == [
+        *lines[:3],
+        "-LRB- a dog -RRB-",
+    ]
+    [score] = task.score(params, lines[:1], [found[0][0].text], batch_size=1)
+    assert found[0][0].score == pytest.approx(score, rel=1e-4)

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from transformer_jax.trees import Tree, from_tokens, parse_tree, to_tokens
+from transformer_jax.trees import (
+    Tree,
+    from_tokens,
+    parse_tree,
+    to_tokens,
+    with_lookahead,
+    without_lookahead,
+)
 
 
 def drawn_tree(rng, depth=0):
@@ -25,6 +32,20 @@ def test_tokens_and_words_give_the_tree_back():
     for tree in trees:
         assert from_tokens(to_tokens(tree), tree.words()) == tree
         assert parse_tree(str(tree)) == tree
+
+
+def test_a_lookahead_reads_each_word_before_the_brackets_in_front_of_it():
+    tree = parse_tree("(TOP (S (NP (DT The) (NN end)) (VP (VBZ comes))))")
+    tokens = with_lookahead(to_tokens(tree), tree.words())
+    assert " ".join(tokens) == "/The DT (TOP (S (NP /end NN /comes VBZ ) (VP / ) ) )"
+    assert " ".join(with_lookahead(["NN"], ["a"])) == "/a NN /"
+
+
+def test_a_lookahead_loses_nothing():
+    rng = np.random.default_rng(1)
+    for tree in (drawn_tree(rng) for _ in range(300)):
+        tokens = to_tokens(tree)
+        assert without_lookahead(with_lookahead(tokens, tree.words())) == tokens
 
 
 @pytest.mark.parametrize(

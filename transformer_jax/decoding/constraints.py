@@ -1,6 +1,6 @@
 """Constraints: what a search may write. No search knows of them.
 
-Axes: B batch, N = B * beams, V vocabulary.
+Axes: B batch, N = B * beams, W what is told of a sentence, V vocabulary.
 """
 
 from typing import Protocol, runtime_checkable
@@ -20,11 +20,14 @@ class Constraint(Protocol):
     through the search beside the model's. Hashable, as it is compiled in.
     """
 
-    def begin(self, sizes: Int[Array, " B"], limits: Int[Array, " B"]) -> State:
+    def begin(
+        self, given: Int[Array, "B W"], counts: Int[Array, " B"], limits: Int[Array, " B"]
+    ) -> State:
         """The state before the first token.
 
         Args:
-          sizes: what the constraint is told of each sentence, as the number of its words.
+          given: what the constraint is told of each sentence, such as the tokens of its words.
+          counts: how many of them each sentence has.
           limits: the longest output of each, EOS included.
         """
 

@@ -4,7 +4,7 @@ B batch, S source, P prompt, L output length, n outputs a source.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import batched
 
 import numpy as np
@@ -26,13 +26,15 @@ class Request:
       prefix: tokens that each output starts with, behind those that every output starts with; none
         of them is returned.
       number: of the source; with the seed, it decides the samples.
-      size: what a constraint is told of the source, as the number of its words.
+      given: what a constraint is told of the source, as the tokens of its words.
+      forced: how many tokens of the output follow from that; its limit does not count them.
     """
 
     source: Sequence[int]
     prefix: Sequence[int] = ()
     number: int = 0
-    size: int = 0
+    given: Sequence[int] = ()
+    forced: int = 0
 
 
 def find_all(
@@ -67,18 +69,32 @@ def request_arrays(
 
     Returns:
       "source" [B, S] and "prompt" [B, P], with their "source_lengths" [B] and "prompt_lengths" [B];
-      "limits" [B], the longest outputs; "numbers" [B], which samples follow from; "sizes" [B].
+      "limits" [B], the longest outputs; "numbers" [B], which samples follow from; where something
+      is given, "given" [B, W] and "given_lengths" [B].
     """
     sources = [request.source for request in requests]
     forced = (specials.start, *specials.translation.head)
     prompts = [[*forced, *request.prefix] for request in requests]
     is_prefixed = any(request.prefix for request in requests)
-    return {
+    free = np.array([request.forced + max_extra_length for request in requests], np.int32)
+    arrays = {
         "source": pad_rows(sources, rounded_length(sources)),
         "source_lengths": row_lengths(sources),
         "prompt": pad_rows(prompts, rounded_length(prompts) if is_prefixed else len(forced)),
         "prompt_lengths": row_lengths(prompts),
-        "limits": row_lengths(sources) + np.int32(max_extra_length),
+        "limits": row_lengths(sources) + free,
         "numbers": np.array([request.number for request in requests], np.int32),
-        "sizes": np.array([request.size for request in requests], np.int32),
     }
+    given = [request.given for request in requests]
+    if any(given):
+        arrays |= {
+            "given": pad_rows(given, rounded_length(given)),
+            "given_lengths": row_lengths(given),
+        }
+    return arrays
+
+
+def longest_output(arrays: Mapping[str, np.ndarray], max_extra_length: int) -> int:
+    """L, the room for the outputs of a batch: the same for all batches of the same shapes."""
+    given = arrays["given"].shape[1] if "given" in arrays else 0
+    return arrays["source"].shape[1] + given + max_extra_length

@@ -29,7 +29,7 @@ from transformer_jax.decoding import (
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch, taken_back
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.requests import Request, request_arrays
+from transformer_jax.inference.requests import Request, longest_output, request_arrays
 from transformer_jax.models.apply import call
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn.positions import check_reach
@@ -75,7 +75,7 @@ class SourceSearch:
         to_arrays = functools.partial(request_arrays, self.specials, max_extra_length=extra)
         batch = FilledBatch(Request([self.specials.eos]), to_arrays)
         arrays = batch.place(params, requests, decode.batch_size)
-        found = self.compiled(params, arrays, decode, arrays["source"].shape[1] + extra)
+        found = self.compiled(params, arrays, decode, longest_output(arrays, extra))
         tokens, scores = taken_back(found, len(requests))
         return tokens, scores
 
@@ -161,7 +161,7 @@ class SourceSearch:
             raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")
         self.check(len(request.source) + len(request.prefix), decode)
         arrays = request_arrays(self.specials, [request], extra)
-        max_length = arrays["source"].shape[1] + extra
+        max_length = longest_output(arrays, extra)
         to_start, step = self._compiled_parts
         return beam_tree(
             search,
@@ -195,7 +195,7 @@ class SourceSearch:
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
         logits, limits = self._with_end(logits, may_end), arrays["limits"]
         if self.constraint:
-            first = self.constraint.begin(arrays["sizes"], limits)
+            first = self.constraint.begin(arrays["given"], arrays["given_lengths"], limits)
             allowed = self.constraint.allowed(first)
             logits, state = masked_logits(logits, allowed, self._banned_id), (state, first)
         return Start(logits, memory, state, limits, keys)

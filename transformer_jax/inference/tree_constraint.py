@@ -1,11 +1,10 @@
 """The constraint under which a search writes nothing but trees, in the tokens of `trees.linear`.
 
-Axes: B batch, N = B * beams, V vocabulary.
+Axes: B batch, N = B * beams, W words given, V vocabulary.
 """
 
 import dataclasses
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Collection
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -13,42 +12,52 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from transformer_jax.tokenization import Symbols
-from transformer_jax.trees import CLOSE, OPEN
+from transformer_jax.trees import CLOSE, OPEN, READ
 
 SHORTEST = 3
-"""Tokens of the shortest tree beside a tag for each word: its root opens and closes, and EOS."""
+"""Tokens of the flattest tree beside those of its words: its root opens and closes, and EOS."""
 
 
 class TreeState(NamedTuple):
-    """Of each hypothesis; int32 [N] but for `empty`.
+    """Of each hypothesis; int32 [N] but for `empty` and `untagged`, bool [N], and `given`.
 
     Attributes:
       depth: constituents that are open.
-      words: how many of the sentence's words have no tag yet.
+      waiting: words that stand in no constituent yet; with a lookahead, those given that were not
+        read yet, the end among them.
       room: tokens that may still be written, EOS included.
-      empty: bool [N], whether the innermost open constituent has nothing in it yet.
+      empty: whether the innermost open constituent has nothing in it yet.
+      untagged: whether the word that was just read has no tag yet.
+      given: int32 [N, W], the tokens of the words, and of the end.
+      total: how many were given.
     """
 
     depth: Array
-    words: Array
+    waiting: Array
     room: Array
     empty: Array
+    untagged: Array
+    given: Array
+    total: Array
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeConstraint:
     """Trees over exactly the words of the sentence, finished within the limit: a `Constraint`.
 
-    A constituent opens only over words that are left, and only while there is room to tag all
-    words and to close all constituents; one closes only when there is something in it, and the root
-    only behind the last word. A sentence of no words has an empty output.
+    A constituent opens only over words that wait, and only while there is room to add all words and
+    to close all constituents; one closes only when there is something in it, and the root only
+    behind the last word. A word is added to the innermost constituent by its tag; with a lookahead,
+    by the word that is read next, which must be the sentence's next one. A sentence of no words has
+    an empty output.
 
     Attributes:
       opens: the tokens that begin a constituent.
-      tags: those that stand for a word.
+      tags: those of tags.
       close: the token that ends a constituent.
       eos: that which ends an output.
       vocab_size: V.
+      reads: whether words are read, with a lookahead of one.
     """
 
     opens: tuple[int, ...]
@@ -56,67 +65,85 @@ class TreeConstraint:
     close: int
     eos: int
     vocab_size: int
+    reads: bool
 
     @classmethod
     def of(cls, symbols: Symbols) -> "TreeConstraint":
         """That of a vocabulary of tree tokens.
 
         Raises:
-          ValueError: no token ends a constituent.
+          ValueError: no token begins or ends a constituent, or none is a tag.
         """
         ids = {symbol: symbols.id_of(symbol) for symbol in symbols.symbols}
-        if CLOSE not in ids:
-            raise ValueError(f"the vocabulary of trees has no {CLOSE!r}: it is of no constituents")
+        opens = tuple(i for symbol, i in ids.items() if symbol.startswith(OPEN))
+        tags = tuple(i for symbol, i in ids.items() if not symbol.startswith((OPEN, CLOSE, READ)))
+        if not (opens and tags and CLOSE in ids):
+            raise ValueError("the vocabulary of trees has no tags, or no brackets with labels")
         return cls(
-            opens=tuple(i for symbol, i in ids.items() if symbol.startswith(OPEN)),
-            tags=tuple(i for symbol, i in ids.items() if symbol[0] not in (OPEN, CLOSE)),
+            opens=opens,
+            tags=tags,
             close=ids[CLOSE],
             eos=symbols.specials.eos,
             vocab_size=symbols.vocab_size,
+            reads=READ in ids,
         )
 
-    def begin(self, sizes: Int[Array, " B"], limits: Int[Array, " B"]) -> TreeState:
+    def begin(
+        self, given: Int[Array, "B W"], counts: Int[Array, " B"], limits: Int[Array, " B"]
+    ) -> TreeState:
         """The state before the first token.
 
         Args:
-          sizes: words of each sentence.
-          limits: of each output, EOS included; at least the words and `SHORTEST`.
+          given: the tokens of each sentence's words, and of the end, where these are read; without
+            a lookahead they are not looked at.
+          counts: how many are given.
+          limits: of each output, EOS included; at least the `SHORTEST` and one for each tag and
+            word read.
         """
-        return TreeState(jnp.zeros_like(sizes), sizes, limits, jnp.zeros_like(sizes, bool))
+        none = jnp.zeros_like(counts)
+        no = none.astype(bool)
+        return TreeState(none, counts, limits, no, no, given, counts)
 
     def allowed(self, state: TreeState) -> Bool[Array, "N V"]:
         """Whether each token may come next; see `Constraint`."""
-        depth, words, room, empty = state
-        may = {
-            "open": (words > 0) & (words + depth + SHORTEST <= room),
-            "tag": (words > 0) & ((depth > 0) | (words == 1)),
-            "close": (depth > 0) & ~empty & ((depth > 1) | (words == 0)),
-            "end": (depth == 0) & (words == 0),
-        }
-        masks = self._masks
-        return jnp.stack([may[kind][:, None] & masks[kind] for kind in may]).any(axis=0)
+        depth, waiting, room, empty, untagged, given, total = state
+        at_start = self.reads & (waiting == total)  # the first word is read below no root
+        inside, some_wait = (depth > 0) & ~untagged, (waiting > 0) & ~untagged
+        may_add = some_wait & (at_start | (depth > 0))
+        tags = jnp.maximum(waiting - 1, 0) if self.reads else 0  # of what is still to be read
+        needed = waiting + tags + depth + SHORTEST
+        may_open = some_wait & ~at_start & (needed <= room)
+        may_close = inside & ~empty & ((depth > 1) | (waiting == 0))
+        may_end = (depth == 0) & (waiting == 0)
+        may_tag = untagged if self.reads else may_add
+        allowed = (
+            (may_open[:, None] & self._mask(self.opens))
+            | (may_tag[:, None] & self._mask(self.tags))
+            | (may_close[:, None] & self._mask([self.close]))
+            | (may_end[:, None] & self._mask([self.eos]))
+        )
+        if self.reads:
+            places = jnp.clip(total - waiting, 0, given.shape[1] - 1)
+            following = jnp.take_along_axis(given, places[:, None], axis=1)
+            allowed |= may_add[:, None] & (following == np.arange(self.vocab_size))
+        return allowed
 
     def advance(self, state: TreeState, tokens: Int[Array, " N"]) -> TreeState:
         """The state behind one more token each; see `Constraint`."""
-        opens, tags, closes = (
-            jnp.asarray(self._masks[kind])[tokens] for kind in ("open", "tag", "close")
-        )
+        opened, tagged = (jnp.asarray(self._mask(ids))[tokens] for ids in (self.opens, self.tags))
+        closed = tokens == self.close
+        added = ~(opened | tagged | closed) & (state.waiting > 0) if self.reads else tagged
+        waiting = state.waiting - added
         return TreeState(
-            depth=state.depth + opens - closes,
-            words=state.words - tags,
+            depth=state.depth + opened - closed,
+            waiting=waiting,
             room=state.room - 1,
-            empty=opens | (state.empty & ~(tags | closes)),
+            empty=opened | (state.empty & ~(added | closed)),
+            untagged=added & (waiting > 0) if self.reads else state.untagged,
+            given=state.given,
+            total=state.total,
         )
 
-    @cached_property
-    def _masks(self) -> dict[str, np.ndarray]:
-        """Bool [V] of each sort of tokens."""
-        return {
-            "open": self._mask(self.opens),
-            "tag": self._mask(self.tags),
-            "close": self._mask([self.close]),
-            "end": self._mask([self.eos]),
-        }
-
-    def _mask(self, ids: Sequence[int]) -> np.ndarray:
-        return np.isin(np.arange(self.vocab_size), ids)
+    def _mask(self, ids: Collection[int]) -> np.ndarray:
+        """Bool [V]."""
+        return np.isin(np.arange(self.vocab_size), list(ids))

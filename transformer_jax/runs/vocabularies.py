@@ -2,7 +2,7 @@
 
 import io
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from transformer_jax.errors import UserError
@@ -29,22 +29,17 @@ def build_tokenizers(
     kind = task_kind(settings)
     _check_examples(settings, kind, examples[0])
     listed: dict[str, Iterable[str] | Symbols] = {
-        side: _listed(examples, side, split) for side, split in kind.labels.items()
+        side: itertools.chain.from_iterable(split(example[side]) for example in examples)
+        for side, split in kind.labels.items()
     }
-    for side, split in kind.symbols.items():
-        listed[side] = Symbols(sorted(set(_listed(examples, side, split))))
+    for side, symbols_of in kind.symbols.items():
+        parts = (example[side] for example in examples)
+        listed[side] = Symbols(sorted(symbols_of(settings.task, parts)))
     if settings.train.init_from:
         source = workdir_path(settings.train.init_from) / TOKENIZER
         return copy_tokenizers(source, directory, listed, kind.texts)
     texts = {side: _texts(examples, parts) for side, parts in kind.texts.items()}
     return train_tokenizers(settings.tokenizer, texts, directory, listed)
-
-
-def _listed(
-    examples: Sequence[Mapping[str, str]], side: str, split: Callable[[str], Iterable[str]]
-) -> Iterator[str]:
-    """The labels or symbols in a part of all examples."""
-    return itertools.chain.from_iterable(split(example[side]) for example in examples)
 
 
 def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:

@@ -8,7 +8,8 @@ from transformer_jax.tasks.classification import Classification
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
-from transformer_jax.tasks.parsing import Parsing, tree_tokens
+from transformer_jax.tasks.parsing import Parsing
+from transformer_jax.tasks.sentences import tree_symbols
 from transformer_jax.tasks.tagging import Tagging
 from transformer_jax.tasks.translation import Translation
 
@@ -82,6 +83,9 @@ _OF_PAIRS = (
     *(*_LOGITS, _SMOOTHING, _SCORED, *_decode(Translation)),
 )
 
+_OF_TEXTS = ("tokenizer.joint", "task.metric")
+"""Of these, what is read where both sides are text."""
+
 TASKS: Registry[TaskKind] = Registry(
     "task.name",
     {
@@ -94,10 +98,10 @@ TASKS: Registry[TaskKind] = Registry(
         "parsing": TaskKind(
             Parsing.build,
             {"source": ("source",)},
-            symbols={"target": tree_tokens},
+            symbols={"target": tree_symbols},
             defaults=_PARSING_DEFAULTS,
             metrics=(*_TOKEN_METRICS, *PARSEVAL),
-            reads=[name for name in _OF_PAIRS if name not in ("tokenizer.joint", "task.metric")],
+            reads=("task.tree_words", *(name for name in _OF_PAIRS if name not in _OF_TEXTS)),
         ),
         "language_modeling": TaskKind(
             LanguageModeling.build,

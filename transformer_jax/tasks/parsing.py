@@ -17,24 +17,19 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.pairs import require_reach, row_bytes, score_pairs
 from transformer_jax.inference.requests import Found, Request, find_all
 from transformer_jax.inference.source_search import SourceSearch
-from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
+from transformer_jax.inference.tree_constraint import SHORTEST
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.scoring.parseval import parseval
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.pair_losses import PairLosses
 from transformer_jax.tasks.readings import pair_reading
-from transformer_jax.tasks.sentences import Part, pair_tokens, parts_of, written_tree
+from transformer_jax.tasks.sentences import Part, TreeWriting, parts_of, tree_over_words
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import Symbols, Tokenizers
-from transformer_jax.trees import Tree, joined, parse_tree, to_tokens
+from transformer_jax.trees import Tree, joined
 
 logger = logging.getLogger(__name__)
-
-
-def tree_tokens(tree: str) -> list[str]:
-    """The tokens of a tree in brackets: what the vocabulary of trees is learned from."""
-    return to_tokens(parse_tree(tree))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +81,21 @@ class Parsing:
     def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
         """The words and the tree as tokens, special ones around them; UserError where the target is
         no tree over the words of the source."""
-        found = pair_tokens(self.tokenizers, example)
-        return {side: np.array(ids, np.int32) for side, ids in found.items()}
+        return {side: np.array(ids, np.int32) for side, ids in self._tokens(example).items()}
+
+    def _tokens(self, example: Example) -> dict[str, list[int]]:
+        """All tokens of both sides."""
+        tree, source = tree_over_words(example), self.tokenizers.text("source")
+        pieces = [piece for of_word in source.encode_words(tree.words()) for piece in of_word]
+        read = source.specials.translation.around(pieces)
+        return {"source": read, "target": self.writing.encode(tree)}
+
+    @functools.cached_property
+    def writing(self) -> TreeWriting:
+        """How trees become tokens."""
+        symbols = self.tokenizers.text("target")
+        assert isinstance(symbols, Symbols)
+        return TreeWriting(symbols)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
@@ -127,7 +135,7 @@ class Parsing:
         """
         parts = [self._parts(line) for line in lines]
         requests = [
-            _request(part, number)
+            self._request(part, number)
             for number, of_line in enumerate(parts, first_line)
             for part in of_line
         ]
@@ -145,6 +153,11 @@ class Parsing:
 
     def _parts(self, line: str) -> list[Part]:
         return parts_of(self.tokenizers.text("source"), line, self.max_source_length)
+
+    def _request(self, part: Part, number: int) -> Request:
+        given = self.writing.given(part.words)
+        forced = len(given) if self.writing.constraint.reads else 0
+        return Request(part.tokens, number=number, given=given, forced=forced)
 
     def _search(
         self, params: Params, requests: Sequence[Request], decode: DecodeConfig
@@ -164,9 +177,8 @@ class Parsing:
 
     def _trees(self, part: Part, found: Found) -> list[tuple[Tree, float]]:
         """The trees that a search found, and their scores."""
-        symbols = self.tokenizers.text("target")
         return [
-            (written_tree(symbols, part.words, row), float(score))
+            (self.writing.decode(row, part.words), float(score))
             for row, score in zip(*found, strict=True)
             if score > -np.inf
         ]
@@ -178,10 +190,10 @@ class Parsing:
         first."""
         part = self._first(source)
         if target is None:
-            [found] = self._search(params, [_request(part, 1)], decode)
+            [found] = self._search(params, [self._request(part, 1)], decode)
             target = str(self._trees(part, found)[0][0])
         given = {"source": " ".join(part.words), "target": target}
-        written = pair_tokens(self.tokenizers, given)["target"]
+        written = self._tokens(given)["target"]
         return pair_reading(self.tokenizers, given, part.tokens, written)
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
@@ -189,7 +201,7 @@ class Parsing:
         part = self._first(line)
         self._check(len(part.tokens), decode)
         pieces = self.tokenizers.text("target").pieces
-        return self.search.beam_tree(params, _request(part, 1), decode, pieces)
+        return self.search.beam_tree(params, self._request(part, 1), decode, pieces)
 
     def _first(self, line: str) -> Part:
         if parts := self._parts(line):
@@ -199,11 +211,7 @@ class Parsing:
     @functools.cached_property
     def search(self) -> SourceSearch:
         """Finds trees for sentences, as tokens; without tokenizers, anything."""
-        constraint = None
-        if "target" in self.tokenizers.sides:
-            symbols = self.tokenizers.text("target")
-            assert isinstance(symbols, Symbols)
-            constraint = TreeConstraint.of(symbols)
+        constraint = self.writing.constraint if self.tokenizers.sides else None
         return SourceSearch(self.model, self.tokenizers.specials("target"), constraint)
 
     def score(
@@ -216,16 +224,12 @@ class Parsing:
           UserError: as for `Translation`, or a target is no tree over the words of its source.
         """
         pairs = [
-            pair_tokens(self.tokenizers, {"source": source, "target": target})
+            self._tokens({"source": source, "target": target})
             for source, target in zip(sources, targets, strict=True)
         ]
         require_reach(self.model.config, pairs)
         size = functools.partial(row_bytes, self.model.config)
         return score_pairs(self.losses.log_probs, params, pairs, batch_size, size)
-
-
-def _request(part: Part, number: int) -> Request:
-    return Request(part.tokens, number=number, size=len(part.words))
 
 
 def _together(parts: Sequence[tuple[Tree, float]]) -> Prediction:

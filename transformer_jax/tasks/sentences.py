@@ -1,6 +1,9 @@
 """Sentences and their trees, as an encoder-decoder that parses reads and writes them."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,8 +11,25 @@ import numpy as np
 from transformer_jax.data.examples import Example
 from transformer_jax.decoding import up_to_end
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization import Tokenizer, Tokenizers
-from transformer_jax.trees import Tree, from_tokens, parse_tree, split_words, to_tokens
+from transformer_jax.inference.tree_constraint import TreeConstraint
+from transformer_jax.tasks.config import TaskConfig
+from transformer_jax.tokenization import (
+    UNKNOWN,
+    ClassedWords,
+    Symbols,
+    Tokenizer,
+    words_and_classes,
+)
+from transformer_jax.trees import (
+    READ,
+    Tree,
+    from_tokens,
+    parse_tree,
+    split_words,
+    to_tokens,
+    with_lookahead,
+    without_lookahead,
+)
 
 
 class Part(NamedTuple):
@@ -33,12 +53,8 @@ def parts_of(tokenizer: Tokenizer, line: str, limit: int) -> list[Part]:
     return [Part(of_part, frame.around(ids)) for of_part, ids in parts]
 
 
-def pair_tokens(tokenizers: Tokenizers, example: Example) -> Mapping[str, list[int]]:
-    """All tokens of a sentence and of its tree, special ones among them.
-
-    Raises:
-      UserError: the target is no tree over the words of the source.
-    """
+def tree_over_words(example: Example) -> Tree:
+    """The tree of an example; UserError where the target is none over the words of the source."""
     words, target = split_words(example["source"]), example["target"]
     try:
         tree = parse_tree(target)
@@ -46,15 +62,54 @@ def pair_tokens(tokenizers: Tokenizers, example: Example) -> Mapping[str, list[i
         raise UserError(f"{target!r} is no tree: {error}") from error
     if tree.words() != words:
         raise UserError(f"{target!r} is no tree over the words {' '.join(words)!r}")
-    source, symbols = tokenizers.text("source"), tokenizers.text("target")
-    pieces = [piece for of_word in source.encode_words(words) for piece in of_word]
-    return {
-        "source": source.specials.translation.around(pieces),
-        "target": symbols.specials.translation.around(symbols.encode(" ".join(to_tokens(tree)))),
-    }
+    return tree
 
 
-def written_tree(symbols: Tokenizer, words: Sequence[str], row: np.ndarray) -> Tree:
-    """The tree of a search's output, tokens [L], over these words."""
-    *tokens, _ = up_to_end(row.tolist(), symbols.specials.eos)
-    return from_tokens(symbols.pieces(tokens), words)
+def tree_symbols(task: TaskConfig, trees: Iterable[str]) -> set[str]:
+    """The vocabulary of trees in brackets: their tokens, and of their words as many as `task` asks
+    for, with their classes."""
+    symbols, counts = set[str](), Counter[str]()
+    for text in trees:
+        tree = parse_tree(text)
+        symbols.update(to_tokens(tree))
+        counts.update(tree.words())
+    if not task.tree_words:
+        return symbols
+    names = {*words_and_classes(counts, task.tree_words), UNKNOWN}
+    return symbols | {READ} | {READ + name for name in names}
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeWriting:
+    """Trees as tokens of a vocabulary of `tree_symbols`; with a lookahead where it has words."""
+
+    symbols: Symbols
+
+    @functools.cached_property
+    def constraint(self) -> TreeConstraint:
+        """What holds a search to trees; ValueError as `TreeConstraint.of`."""
+        return TreeConstraint.of(self.symbols)
+
+    def encode(self, tree: Tree) -> list[int]:
+        """All tokens of a tree, special ones among them."""
+        tokens = to_tokens(tree)
+        if self.constraint.reads:
+            tokens = with_lookahead(tokens, map(self._words.name_of, tree.words()))
+        return self.symbols.specials.translation.around(self.symbols.encode(" ".join(tokens)))
+
+    def given(self, words: Sequence[str]) -> list[int]:
+        """What the constraint is told of a sentence."""
+        if not self.constraint.reads:
+            return [0] * len(words)
+        return [self.symbols.id_of(READ + name) for name in (*map(self._words.name_of, words), "")]
+
+    def decode(self, tokens: np.ndarray, words: Sequence[str]) -> Tree:
+        """The tree that a search found for these words, tokens [L]."""
+        *written, _ = up_to_end(tokens.tolist(), self.symbols.specials.eos)
+        pieces = self.symbols.pieces(written)
+        return from_tokens(without_lookahead(pieces) if self.constraint.reads else pieces, words)
+
+    @functools.cached_property
+    def _words(self) -> ClassedWords:
+        words = (one.removeprefix(READ) for one in self.symbols.symbols if one.startswith(READ))
+        return ClassedWords(word for word in words if word)

@@ -5,7 +5,7 @@ ending, as the Berkeley parser has it, less whether it stands first in the sente
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from transformer_jax.tokenization.config import TokenizerConfig
 from transformer_jax.tokenization.specials import NUM_SPECIALS, PIECES
@@ -24,10 +24,14 @@ class ClassedWords(Symbols):
 
     def id_of(self, symbol: str) -> int:
         """The id of a word."""
-        name = symbol if symbol in self._ids else word_class(symbol)
+        return super().id_of(self.name_of(symbol))
+
+    def name_of(self, word: str) -> str:
+        """The word itself or its class, whichever the vocabulary has; UNK where it has neither."""
+        name = word if word in self._ids else word_class(word)
         while name not in self._ids and "-" in name:
             name = name.rpartition("-")[0]
-        return super().id_of(name)
+        return name
 
 
 def word_class(word: str) -> str:
@@ -49,16 +53,19 @@ def word_class(word: str) -> str:
 
 
 def train_word_classes(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
-    """The most frequent words, and the classes of all others; those that occur once are among
-    these, so that classes are learned. An entry's `TokenizerKind.train`."""
+    """The vocabulary of `words_and_classes`; an entry's `TokenizerKind.train`."""
     words = (word for text in texts for word in text.strip("\n").split(" "))
     counts = Counter(word for word in words if word and word not in PIECES)
+    return Symbols(words_and_classes(counts, config.vocab_size - NUM_SPECIALS)).to_json()
+
+
+def words_and_classes(counts: Mapping[str, int], room: int) -> list[str]:
+    """At most `room` names: the most frequent words, and the classes of all others; words that
+    occur once are among these, so that classes are learned."""
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
-    room = config.vocab_size - NUM_SPECIALS
     classes = Counter[str]()
     while ordered and (counts[ordered[-1]] == 1 or len(ordered) + len(classes) > room):
         word = ordered.pop()
         classes[word_class(word)] += counts[word]
-    classes = Counter({one: count for one, count in classes.items() if one not in {*ordered}})
-    rarest_last = [one for one, _ in classes.most_common(room - len(ordered))]
-    return Symbols([*ordered, *sorted(rarest_last)]).to_json()
+    more = Counter({name: count for name, count in classes.items() if name not in {*ordered}})
+    return [*ordered, *sorted(name for name, _ in more.most_common(room - len(ordered)))]

@@ -2,12 +2,21 @@
 
 from transformer_jax.trees.brackets import parse_tree, split_words, tree_lines
 from transformer_jax.trees.cleaning import without_function_tags, without_traces
-from transformer_jax.trees.linear import CLOSE, OPEN, from_tokens, to_tokens
+from transformer_jax.trees.linear import (
+    CLOSE,
+    OPEN,
+    READ,
+    from_tokens,
+    to_tokens,
+    with_lookahead,
+    without_lookahead,
+)
 from transformer_jax.trees.tree import Growing, Tree, joined
 
 __all__ = [
     "CLOSE",
     "OPEN",
+    "READ",
     "Growing",
     "Tree",
     "from_tokens",
@@ -16,6 +25,8 @@ __all__ = [
     "split_words",
     "to_tokens",
     "tree_lines",
+    "with_lookahead",
     "without_function_tags",
+    "without_lookahead",
     "without_traces",
 ]

@@ -7,6 +7,13 @@ themselves are not written: they are the sentence's, in its order.
 
 Vinyals et al. write `)LABEL`, which says nothing more, and XX for each tag; here tags are predicted
 too, so that a tree can be given back exactly.
+
+With a lookahead of one word, as a shift-reduce parser has it, each word `/word` and its tag stand
+before the brackets that part it from the word before; what is read last is `/`, the end:
+
+    /The DT (TOP (NP /house NN / ) )
+
+Who writes this need not count tags to know which word comes next.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +22,9 @@ from transformer_jax.trees.tree import Growing, Tree
 
 OPEN, CLOSE = "(", ")"
 """What the token that begins a constituent starts with, and the token that ends one."""
+
+READ = "/"
+"""What the token of a word starts with, and by itself the end of the sentence."""
 
 
 def to_tokens(tree: Tree) -> list[str]:
@@ -44,3 +54,31 @@ def from_tokens(tokens: Iterable[str], words: Sequence[str]) -> Tree:
     if more := len([*left]):
         raise ValueError(f"{more} of {len(words)} words have no tag")
     return growing.whole()
+
+
+def with_lookahead(tokens: Sequence[str], words: Iterable[str]) -> list[str]:
+    """The tokens of a tree with a lookahead of one word.
+
+    Args:
+      tokens: as `to_tokens` gives them.
+      words: what stands for each word.
+    """
+    tags = (token for token in tokens if not token.startswith((OPEN, CLOSE)))
+    read = iter([*((READ + word, tag) for word, tag in zip(words, tags, strict=True)), (READ,)])
+    found = [*next(read)]
+    for token in tokens:
+        found += (token,) if token.startswith((OPEN, CLOSE)) else next(read)
+    return found
+
+
+def without_lookahead(tokens: Iterable[str]) -> list[str]:
+    """The tokens of `to_tokens`, of what `with_lookahead` made of them."""
+    found, tag = list[str](), None
+    for token in tokens:
+        if token.startswith(READ):
+            found += [tag] if tag else []
+        elif token.startswith((OPEN, CLOSE)):
+            found.append(token)
+        else:
+            tag = token
+    return found
