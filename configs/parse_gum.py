@@ -7,6 +7,7 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
     config.task = dict(name="parsing", tree_words=1000)
     config.model = dict(
+        architecture="encoder_decoder",
         d_model=256,
         d_ff=512,
         num_heads=4,

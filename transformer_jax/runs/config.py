@@ -114,7 +114,8 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
         own = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
         defaults |= parsed(own, f"defaults of architecture {architecture}")
     origin = chosen.get("train.init_from")
-    return defaults | parsed(model_options(origin), f"{origin}/config.json")
+    options = model_options(origin, chosen.get("model.architecture"))
+    return defaults | parsed(options, f"{origin}/config.json")
 
 
 def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:

@@ -164,8 +164,8 @@ def copy_tokenizers(
     Args:
       source: the other folder.
       directory: where to store them; made here.
-      labels: takes the place of all labels and symbols of the other folder, and of what it has for
-        these sides; None: they are kept.
+      labels: takes the place of all labels of the other folder, and of what it has for these sides,
+        but for symbols, which it keeps where it has them; None: all is kept.
       sides: of text that must be there; where one is missing and the other folder has one
         vocabulary for all its text, it is that.
 
@@ -179,11 +179,12 @@ def copy_tokenizers(
         kept = {
             side: taken
             for side, taken in contents.items()
-            if not taken[0].endswith((LABELS, SYMBOLS)) and side not in labels
+            if not taken[0].endswith(LABELS) and (taken[0].endswith(SYMBOLS) or side not in labels)
         }
-        texts = {*kept.values()}
+        texts = {taken for taken in kept.values() if not taken[0].endswith(SYMBOLS)}
         missing = [side for side in sides if side not in kept] if len(texts) == 1 else []
-        contents = _with_labels(kept | dict.fromkeys(missing, *texts), labels)
+        new = {side: listed for side, listed in labels.items() if side not in kept}
+        contents = _with_labels(kept | dict.fromkeys(missing, *texts), new)
     write_folder(contents, Path(directory))
     logger.info("took over the tokenizers of %s", source)
     return load_tokenizers(directory)
