@@ -29,7 +29,7 @@ class NoRepetition:
         return (tokens != last[:, None]) & ((tokens != EOS) | (count % 2 == 0)[:, None])
 
     def advance(self, state, tokens):
-        return tokens, state[1] + 1
+        return (tokens, state[1] + 1), tokens
 
 
 def is_allowed(output):

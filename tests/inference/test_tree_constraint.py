@@ -64,7 +64,8 @@ def test_every_path_leads_to_a_tree_and_every_tree_has_a_path(symbols, num_words
             if token == EOS:
                 ended.add((*path, token))
             else:
-                waiting.append(((*path, token), advance(state, jnp.array([token]))))
+                after, [read] = advance(state, jnp.array([token]))
+                waiting.append(((*path, int(read)), after))
     assert ended and ended == outputs(symbols, num_words, limit)
 
 
@@ -72,7 +73,7 @@ def test_the_least_room_is_enough_for_a_flat_tree():
     constraint, state, tokens = TreeConstraint.of(PLAIN), begin(PLAIN, 3, 3 + SHORTEST), []
     for _ in range(3 + SHORTEST):
         tokens.append(int(np.flatnonzero(constraint.allowed(state)[0])[-1]))
-        state = constraint.advance(state, jnp.array(tokens[-1:]))
+        state, _ = constraint.advance(state, jnp.array(tokens[-1:]))
     assert PLAIN.pieces(tokens[:-1]) == ["(B", "Y", "Y", "Y", ")"] and tokens[-1] == EOS
 
 

@@ -34,8 +34,9 @@ class Constraint(Protocol):
     def allowed(self, state: State) -> Bool[Array, "N V"]:
         """Whether each token may come next."""
 
-    def advance(self, state: State, tokens: Int[Array, " N"]) -> State:
-        """The state behind one more token each."""
+    def advance(self, state: State, tokens: Int[Array, " N"]) -> tuple[State, Int[Array, " N"]]:
+        """The state behind one more token each, and what the model reads in its place: the token
+        itself, or one that says more."""
 
 
 def masked_logits(
@@ -64,8 +65,8 @@ def constrained(decode_step: DecodeStep, constraint: Constraint, banned_id: int)
         tokens: Int[Array, " N"], memory: Memory, state: State
     ) -> tuple[Float[Array, "N V"], State]:
         of_model, of_constraint = state
-        of_constraint = constraint.advance(of_constraint, tokens)
-        logits, of_model = decode_step(tokens, memory, of_model)
+        of_constraint, read = constraint.advance(of_constraint, tokens)
+        logits, of_model = decode_step(read, memory, of_model)
         allowed = constraint.allowed(of_constraint)
         return masked_logits(logits, allowed, banned_id), (of_model, of_constraint)
 

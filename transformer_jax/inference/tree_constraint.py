@@ -28,8 +28,8 @@ class TreeState(NamedTuple):
       room: tokens that may still be written, EOS included.
       empty: whether the innermost open constituent has nothing in it yet.
       untagged: whether the word that was just read has no tag yet.
-      given: int32 [N, W], the tokens of the words, and of the end.
-      total: how many were given.
+      given: int32 [N, W], what the model reads of each word, and as the end.
+      total: how many of them there are.
     """
 
     depth: Array
@@ -48,8 +48,8 @@ class TreeConstraint:
     A constituent opens only over words that wait, and only while there is room to add all words and
     to close all constituents; one closes only when there is something in it, and the root only
     behind the last word. A word is added to the innermost constituent by its tag; with a lookahead,
-    by the word that is read next, which must be the sentence's next one. A sentence of no words has
-    an empty output.
+    by reading on: the search writes that it reads, and the model is told what. A sentence of no
+    words has an empty output.
 
     Attributes:
       opens: the tokens that begin a constituent.
@@ -57,7 +57,7 @@ class TreeConstraint:
       close: the token that ends a constituent.
       eos: that which ends an output.
       vocab_size: V.
-      reads: whether words are read, with a lookahead of one.
+      read: the token by which the next word or the end is read; None: without a lookahead.
     """
 
     opens: tuple[int, ...]
@@ -65,7 +65,7 @@ class TreeConstraint:
     close: int
     eos: int
     vocab_size: int
-    reads: bool
+    read: int | None
 
     @classmethod
     def of(cls, symbols: Symbols) -> "TreeConstraint":
@@ -85,7 +85,7 @@ class TreeConstraint:
             close=ids[CLOSE],
             eos=symbols.specials.eos,
             vocab_size=symbols.vocab_size,
-            reads=READ in ids,
+            read=ids.get(READ),
         )
 
     def begin(
@@ -94,8 +94,8 @@ class TreeConstraint:
         """The state before the first token.
 
         Args:
-          given: the tokens of each sentence's words, and of the end, where these are read; without
-            a lookahead they are not looked at.
+          given: what the model reads of each sentence, word by word, and as its end; without a
+            lookahead, anything.
           counts: how many are given.
           limits: of each output, EOS included; at least the `SHORTEST` and one for each tag and
             word read.
@@ -106,43 +106,46 @@ class TreeConstraint:
 
     def allowed(self, state: TreeState) -> Bool[Array, "N V"]:
         """Whether each token may come next; see `Constraint`."""
-        depth, waiting, room, empty, untagged, given, total = state
-        at_start = self.reads & (waiting == total)  # the first word is read below no root
+        depth, waiting, room, empty, untagged, _, total = state
+        looks_ahead = self.read is not None
+        at_start = looks_ahead & (waiting == total)  # the first word is read below no root
         inside, some_wait = (depth > 0) & ~untagged, (waiting > 0) & ~untagged
         may_add = some_wait & (at_start | (depth > 0))
-        tags = jnp.maximum(waiting - 1, 0) if self.reads else 0  # of what is still to be read
-        needed = waiting + tags + depth + SHORTEST
-        may_open = some_wait & ~at_start & (needed <= room)
+        tags = jnp.maximum(waiting - 1, 0) if looks_ahead else 0  # of what is still to be read
+        may_open = some_wait & ~at_start & (waiting + tags + depth + SHORTEST <= room)
         may_close = inside & ~empty & ((depth > 1) | (waiting == 0))
         may_end = (depth == 0) & (waiting == 0)
-        may_tag = untagged if self.reads else may_add
-        allowed = (
-            (may_open[:, None] & self._mask(self.opens))
-            | (may_tag[:, None] & self._mask(self.tags))
-            | (may_close[:, None] & self._mask([self.close]))
-            | (may_end[:, None] & self._mask([self.eos]))
-        )
-        if self.reads:
-            places = jnp.clip(total - waiting, 0, given.shape[1] - 1)
-            following = jnp.take_along_axis(given, places[:, None], axis=1)
-            allowed |= may_add[:, None] & (following == np.arange(self.vocab_size))
-        return allowed
+        may = {
+            self.opens: may_open,
+            self.tags: untagged if looks_ahead else may_add,
+            (self.close,): may_close,
+            (self.eos,): may_end,
+        }
+        if self.read is not None:
+            may[self.read,] = may_add
+        masks = [those[:, None] & self._mask(ids) for ids, those in may.items()]
+        return jnp.stack(masks).any(axis=0)
 
-    def advance(self, state: TreeState, tokens: Int[Array, " N"]) -> TreeState:
-        """The state behind one more token each; see `Constraint`."""
+    def advance(
+        self, state: TreeState, tokens: Int[Array, " N"]
+    ) -> tuple[TreeState, Int[Array, " N"]]:
+        """The state behind one more token each, and what the model reads; see `Constraint`."""
         opened, tagged = (jnp.asarray(self._mask(ids))[tokens] for ids in (self.opens, self.tags))
-        closed = tokens == self.close
-        added = ~(opened | tagged | closed) & (state.waiting > 0) if self.reads else tagged
+        closed, reads = tokens == self.close, tokens == self.read
+        added = tagged if self.read is None else reads & (state.waiting > 0)
         waiting = state.waiting - added
-        return TreeState(
+        after = TreeState(
             depth=state.depth + opened - closed,
             waiting=waiting,
             room=state.room - 1,
             empty=opened | (state.empty & ~(added | closed)),
-            untagged=added & (waiting > 0) if self.reads else state.untagged,
+            untagged=reads & (waiting > 0),
             given=state.given,
             total=state.total,
         )
+        place = jnp.clip(state.total - state.waiting, 0, state.given.shape[1] - 1)
+        word = jnp.take_along_axis(state.given, place[:, None], axis=1)[:, 0]
+        return after, jnp.where(reads, word, tokens)
 
     def _mask(self, ids: Collection[int]) -> np.ndarray:
         """Bool [V]."""

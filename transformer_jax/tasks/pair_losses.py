@@ -30,6 +30,8 @@ class PairLosses:
       label_smoothing: of the training loss (section 5.4).
       loss_tiles: parts of the vocabulary that the loss reads one after another.
       r_drop: weight alpha of R-Drop, which draws dropout twice for each row; 0: it draws once.
+      predicts: of each token of the targets' vocabulary that which is predicted in its place;
+        None: itself.
     """
 
     model: Any
@@ -37,6 +39,7 @@ class PairLosses:
     label_smoothing: float
     loss_tiles: int | None
     r_drop: float
+    predicts: tuple[int, ...] | None = None
     read: ClassVar[tuple[str, ...]] = ("source", "target")
 
     @classmethod
@@ -81,7 +84,12 @@ class PairLosses:
     ) -> TokenLosses:
         """[B, T] of the target tokens."""
         predicted = apply(self.model, params, *self._inputs(batch), rng=rng, method="unprojected")
-        return projected_losses(predicted, batch["target"], eps, self.loss_tiles)
+        return projected_losses(predicted, self._outputs(batch), eps, self.loss_tiles)
+
+    def _outputs(self, batch: Batch) -> jax.Array:
+        """[B, T], the tokens that the model predicts."""
+        target = batch["target"]
+        return target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
 
     def _inputs(self, batch: Batch) -> tuple[jax.Array, ...]:
         """What the model reads."""

@@ -45,6 +45,7 @@ class Parsing:
       tokenizers: of the sides "source", text, and "target", symbols.
       max_source_length, max_target_length: slots of a packed row, special tokens included.
       losses: of this model on pairs.
+      text: how trees become tokens; None where no text is read, as in benchmarks.
     """
 
     model: EncoderDecoder
@@ -52,6 +53,7 @@ class Parsing:
     max_source_length: int
     max_target_length: int
     losses: PairLosses
+    text: TreeWriting | None
     read: ClassVar[Sequence[str]] = PairLosses.read
     best_by: ClassVar[str] = "f1"
     evaluates_by: ClassVar[Sequence[str]] = Translation.evaluates_by
@@ -65,13 +67,16 @@ class Parsing:
     @classmethod
     def build(cls, parts: TaskParts) -> "Parsing":
         """The task of a run; ValueError as for `Translation`."""
-        base = Translation.build(parts)
+        base, symbols = Translation.build(parts), parts.tokenizers.sides.get("target")
+        writing = TreeWriting(symbols) if isinstance(symbols, Symbols) else None
+        losses = PairLosses.build(base.model, parts)
         return cls(
             model=base.model,
             tokenizers=base.tokenizers,
             max_source_length=base.max_source_length,
             max_target_length=base.max_target_length,
-            losses=PairLosses.build(base.model, parts),
+            losses=dataclasses.replace(losses, predicts=writing.predicts) if writing else losses,
+            text=writing,
         )
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
@@ -90,12 +95,11 @@ class Parsing:
         read = source.specials.translation.around(pieces)
         return {"source": read, "target": self.writing.encode(tree)}
 
-    @functools.cached_property
+    @property
     def writing(self) -> TreeWriting:
         """How trees become tokens."""
-        symbols = self.tokenizers.text("target")
-        assert isinstance(symbols, Symbols)
-        return TreeWriting(symbols)
+        assert self.text is not None, "this task has no tokenizers"
+        return self.text
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
@@ -156,7 +160,7 @@ class Parsing:
 
     def _request(self, part: Part, number: int) -> Request:
         given = self.writing.given(part.words)
-        forced = len(given) if self.writing.constraint.reads else 0
+        forced = len(given) if self.writing.looks_ahead else 0
         return Request(part.tokens, number=number, given=given, forced=forced)
 
     def _search(
@@ -211,7 +215,7 @@ class Parsing:
     @functools.cached_property
     def search(self) -> SourceSearch:
         """Finds trees for sentences, as tokens; without tokenizers, anything."""
-        constraint = self.writing.constraint if self.tokenizers.sides else None
+        constraint = self.text.constraint if self.text else None
         return SourceSearch(self.model, self.tokenizers.specials("target"), constraint)
 
     def score(

@@ -90,16 +90,34 @@ class TreeWriting:
         """What holds a search to trees; ValueError as `TreeConstraint.of`."""
         return TreeConstraint.of(self.symbols)
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the decoder reads the words."""
+        return self.constraint.read is not None
+
+    @property
+    def predicts(self) -> tuple[int, ...] | None:
+        """Of each token that which the model predicts: that it reads on, but not what."""
+        if not self.looks_ahead:
+            return None
+        ids = range(self.symbols.vocab_size)
+        read = self.symbols.id_of(READ)
+        return tuple(
+            read if piece.startswith(READ) else i
+            for i, piece in zip(ids, self.symbols.pieces(ids), strict=True)
+        )
+
     def encode(self, tree: Tree) -> list[int]:
         """All tokens of a tree, special ones among them."""
         tokens = to_tokens(tree)
-        if self.constraint.reads:
+        if self.looks_ahead:
             tokens = with_lookahead(tokens, map(self._words.name_of, tree.words()))
         return self.symbols.specials.translation.around(self.symbols.encode(" ".join(tokens)))
 
     def given(self, words: Sequence[str]) -> list[int]:
-        """What the constraint is told of a sentence."""
-        if not self.constraint.reads:
+        """What the model reads of a sentence while it writes, as the constraint is told; without a
+        lookahead a number for each word."""
+        if not self.looks_ahead:
             return [0] * len(words)
         return [self.symbols.id_of(READ + name) for name in (*map(self._words.name_of, words), "")]
 
@@ -107,7 +125,7 @@ class TreeWriting:
         """The tree that a search found for these words, tokens [L]."""
         *written, _ = up_to_end(tokens.tolist(), self.symbols.specials.eos)
         pieces = self.symbols.pieces(written)
-        return from_tokens(without_lookahead(pieces) if self.constraint.reads else pieces, words)
+        return from_tokens(without_lookahead(pieces) if self.looks_ahead else pieces, words)
 
     @functools.cached_property
     def _words(self) -> ClassedWords:
