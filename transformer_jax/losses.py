@@ -63,6 +63,16 @@ def _cross_entropy_tangent(
     return losses, ((probabilities - target) * tangents[0]).sum(-1)
 
 
+def symmetric_divergence(one: Logits, other: Logits) -> Losses:
+    """KL(P || Q) + KL(Q || P) in nats, of the distributions P and Q that these logits make.
+
+    That is the sum of (p - q)(log p - log q) over the vocabulary; as p - q sums to 0, the logits
+    may stand for the logarithms.
+    """
+    apart = jax.nn.softmax(one) - jax.nn.softmax(other)
+    return (apart * (one - other)).sum(axis=-1)
+
+
 def _losses(logits: Logits, labels: Labels, eps: float) -> tuple[Losses, Losses]:
     """The losses, and the logarithm of the softmax's denominator."""
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)

@@ -19,6 +19,7 @@ import jax
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import complete_config, read_settings
+from transformer_jax.tasks.packed import batch_shapes
 
 CONFIG = {
     "task": {"name": "language_modeling"},
@@ -59,7 +60,7 @@ def step_seconds(layers: int, scan: bool) -> tuple[float, float, int]:
     """Processor seconds to trace and to compile the step, and how long the program is."""
     settings, task, engine, step, init_state = training(layers, scan)
     state = build.abstract_state(settings, init_state, engine.mesh)
-    batch = build.batch_shapes(task.lengths, build.batch_rows(settings, task))
+    batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
     start = time.process_time()
     compiling = engine.compile(step, state, batch)
     traced = time.process_time()

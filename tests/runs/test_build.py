@@ -12,6 +12,7 @@ from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.tasks.packed import batch_shapes
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
 
@@ -50,7 +51,7 @@ def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):
         engine = build.build_engine(settings)
         _, train_step, init_state = build.build_training(settings, task, engine)
         abstract = build.abstract_state(settings, init_state, engine.mesh)
-        shapes = build.batch_shapes(task.lengths, rows=8)
+        shapes = batch_shapes(task.lengths, rows=8)
         step = engine.compile(train_step, abstract, shapes)
         first = first or create_state(init_state, 0, abstract)
         batch = {name: np.ones(x.shape, x.dtype) for name, x in shapes.items()}
@@ -81,7 +82,7 @@ def test_a_task_has_the_sizes_of_its_sections(task_of):
         train__label_smoothing=0.3,
     )
     assert task.lengths == {"source": 24, "target": 48}
-    assert task.label_smoothing == 0.3
+    assert task.losses.label_smoothing == 0.3
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     assert shapes["source_embedding"]["table"].shape == (30, 16)
     assert shapes["target_embedding"]["table"].shape == (20, 16)
@@ -124,7 +125,7 @@ def test_batch_shapes_are_those_of_the_data(tiny_config, task_of):
     )
     batch = next(batches)
     shapes = {name: (array.shape, array.dtype) for name, array in batch.items()}
-    expected = build.batch_shapes(task.lengths, rows)
+    expected = batch_shapes(task.lengths, rows)
     assert shapes == {name: (spec.shape, spec.dtype) for name, spec in expected.items()}
 
 

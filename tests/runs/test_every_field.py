@@ -21,6 +21,7 @@ from transformer_jax.runs.config import flattened, load_config, read_settings
 from transformer_jax.runs.settings import FIELDS
 from transformer_jax.runs.train import batches_of
 from transformer_jax.runs.vocabularies import build_tokenizers
+from transformer_jax.tasks.packed import batch_shapes
 from transformer_jax.training.evaluation import Evaluator
 
 SMALL = {
@@ -198,7 +199,7 @@ def outcome(tmp_path_factory):
 
     def of_loss(settings):
         task, _, params = task_of(settings)
-        rows = build.batch_shapes(task.lengths, 2)
+        rows = batch_shapes(task.lengths, 2)
         with rematerialized_layers(settings.train.remat):
             program = jax.make_jaxpr(task.loss)(params, rows, jax.random.key(0))
         return str(program), [np.asarray(const).tolist() for const in program.consts]

@@ -218,7 +218,7 @@ def test_a_prediction_has_the_score_of_its_tokens(task, params, n_best):
     tokens, scores = task.search(params, [Request(source)], DECODE)
     outputs = [row[row != PAD] for row in tokens[0]]
     pairs = [{"source": source, "target": output} for output in outputs]
-    log_probs = task._log_probs(params, padded_batch(pairs))
+    log_probs = task.losses.log_probs(params, padded_batch(pairs))
     for output, score, log_prob in zip(outputs, scores[0], log_probs, strict=True):
         assert len(output) <= len(source) + DECODE.max_extra_length
         assert not set(output.tolist()) & {UNK, BOS}

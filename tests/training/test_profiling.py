@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.tasks.packed import batch_shapes
 from transformer_jax.training.profiling import Profiler, products, step_products
 
 
@@ -56,7 +57,7 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     vocab, d_model, d_ff, rows, length = 48, 16, 32, 4, 48
     task = build.build_task(settings, {"source": vocab, "target": vocab}, None)
     params = jax.eval_shape(task.init, jax.random.key(0))
-    batch = build.batch_shapes(task.lengths, rows)
+    batch = batch_shapes(task.lengths, rows)
     loss = lambda params, batch: task.loss(params, batch, None)[0]  # noqa: E731
     found = products(jax.grad(loss), params, batch).flops
     assert step_products(task, params, batch).flops == found

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from transformer_jax.errors import UserError
@@ -69,6 +68,7 @@ def build_task(
         data=settings.data,
         label_smoothing=settings.train.label_smoothing,
         loss_tiles=settings.train.loss_tiles,
+        r_drop=settings.train.r_drop,
         metric=settings.task.metric or kind.metric,
         vocab_sizes=vocab_sizes,
         tokenizers=tokenizers or Tokenizers({}),
@@ -172,15 +172,6 @@ def _of_a_batch(count: Callable[[int, int], int], task: Task, shards: int) -> in
         return count(max(task.lengths.values()), shards)
     except ValueError as error:
         raise UserError(f"config.train: {error}") from error
-
-
-def batch_shapes(lengths: Mapping[str, int], rows: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The arrays of a packed batch."""
-    return {
-        name: jax.ShapeDtypeStruct((rows, length), jnp.int32)
-        for feature, length in lengths.items()
-        for name in (feature, f"{feature}_segment_ids", f"{feature}_positions")
-    }
 
 
 def build_evaluator(

@@ -20,6 +20,7 @@ from transformer_jax.runs.config import Settings
 from transformer_jax.runs.room import require_room
 from transformer_jax.runs.workdir import PROFILE
 from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.packed import batch_shapes
 from transformer_jax.training.loop import Every, Loop
 from transformer_jax.training.profiling import Profiler, step_products, utilization
 from transformer_jax.training.state import TrainState
@@ -84,7 +85,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     rows = build.batch_rows(settings, task, engine.row_shards)
     batches = trainable.batches(rows)
     abstract = trainable.abstract_state(init_state)
-    batch = build.batch_shapes(task.lengths, rows)
+    batch = batch_shapes(task.lengths, rows)
     model = step_products(task, jax.eval_shape(init_state, settings.seed).params, batch)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)

@@ -80,7 +80,7 @@ def _decode(task: type[Any]) -> list[str]:
 
 _OF_PAIRS = (
     *("data.max_source_length", "data.max_target_length", "tokenizer.joint", "task.metric"),
-    *(*_LOGITS, _SMOOTHING, _SCORED, *_decode(Translation)),
+    *(*_LOGITS, _SMOOTHING, "train.r_drop", _SCORED, *_decode(Translation)),
 )
 
 _OF_TEXTS = ("tokenizer.joint", "task.metric")

@@ -101,6 +101,7 @@ class TaskParts:
       label_smoothing: of the training loss.
       loss_tiles: parts of the vocabulary that the loss reads one after another; None: as
         `tiled_losses` chooses.
+      r_drop: weight of R-Drop in the training loss; 0: dropout is drawn once.
       metric: an entry of `scoring.METRICS`, where the task compares texts.
       vocab_sizes: pieces of each side's vocabulary.
       tokenizers: of the sides; none where no text is read.
@@ -112,6 +113,7 @@ class TaskParts:
     data: DataConfig
     label_smoothing: float
     loss_tiles: int | None
+    r_drop: float
     metric: str | None
     vocab_sizes: Mapping[str, int]
     tokenizers: Tokenizers

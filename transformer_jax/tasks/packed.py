@@ -1,9 +1,9 @@
-"""What tasks share: the inputs of packed rows, and sums over what counts.
+"""What tasks share: packed rows, the inputs that they make, and sums over what counts.
 
 B batch, T slots, M predictions of a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,6 +20,15 @@ def text_frame(body: Any, tokenizers: Tokenizers) -> Frame:
     """What stands around a text, or a pair of texts, that this model reads alone."""
     specials = tokenizers.specials("text")
     return specials.encoder if isinstance(body, EncoderOnly) else specials.decoder
+
+
+def batch_shapes(lengths: Mapping[str, int], rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """The arrays of a packed batch."""
+    return {
+        name: jax.ShapeDtypeStruct((rows, length), jnp.int32)
+        for feature, length in lengths.items()
+        for name in (feature, f"{feature}_segment_ids", f"{feature}_positions")
+    }
 
 
 def row_inputs(batch: Batch, feature: str) -> tuple[jax.Array, jax.Array, jax.Array]:

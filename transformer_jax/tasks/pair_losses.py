@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.losses import TokenLosses
+from transformer_jax.losses import TokenLosses, symmetric_divergence, token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, TaskParts
@@ -30,8 +30,8 @@ class PairLosses:
       label_smoothing: of the training loss (section 5.4).
       loss_tiles: parts of the vocabulary that the loss reads one after another.
       r_drop: weight alpha of R-Drop, which draws dropout twice for each row; 0: it draws once.
-      predicts: of each token of the targets' vocabulary that which is predicted in its place;
-        None: itself.
+      predicts: of each token of the targets' vocabulary that which is predicted in its place; None:
+        itself.
     """
 
     model: Any
@@ -50,7 +50,7 @@ class PairLosses:
             specials=parts.tokenizers.specials("target"),
             label_smoothing=parts.label_smoothing,
             loss_tiles=parts.loss_tiles,
-            r_drop=0.0,
+            r_drop=parts.r_drop,
         )
 
     def init(self, rng: jax.Array) -> Params:
@@ -61,7 +61,10 @@ class PairLosses:
     def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Label-smoothed cross-entropy of each target token given its past and the source; in
         training with R-Drop, where that is asked for."""
-        found = self._losses(params, batch, self.label_smoothing, rng)
+        if self.r_drop and rng is not None:
+            found = self._consistent(params, batch, rng)
+        else:
+            found = self._losses(params, batch, self.label_smoothing, rng)
         return packed_loss(batch, self.read, found, self._predicted(batch))
 
     @functools.cached_property
@@ -85,6 +88,19 @@ class PairLosses:
         """[B, T] of the target tokens."""
         predicted = apply(self.model, params, *self._inputs(batch), rng=rng, method="unprojected")
         return projected_losses(predicted, self._outputs(batch), eps, self.loss_tiles)
+
+    def _consistent(self, params: Params, batch: Batch, rng: jax.Array) -> TokenLosses:
+        """[B, T] of the target tokens by R-Drop (Liang et al. 2021, equation 4, halved): the mean
+        cross-entropy of two passes that differ in dropout, and alpha / 4 of the divergence of
+        their distributions, both directions added."""
+        # Copies stand side by side, so that both are on the device of their row.
+        twice = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
+        logits = apply(self.model, params, *self._inputs(twice), rng=rng)
+        found = token_losses(logits, self._outputs(twice), self.label_smoothing)
+        one, other = logits[::2], logits[1::2]
+        apart = symmetric_divergence(one, other)
+        losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.r_drop / 4 * apart
+        return TokenLosses(losses, found.nll[::2], found.correct[::2])
 
     def _outputs(self, batch: Batch) -> jax.Array:
         """[B, T], the tokens that the model predicts."""

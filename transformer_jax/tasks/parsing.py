@@ -69,13 +69,12 @@ class Parsing:
         """The task of a run; ValueError as for `Translation`."""
         base, symbols = Translation.build(parts), parts.tokenizers.sides.get("target")
         writing = TreeWriting(symbols) if isinstance(symbols, Symbols) else None
-        losses = PairLosses.build(base.model, parts)
         return cls(
             model=base.model,
             tokenizers=base.tokenizers,
             max_source_length=base.max_source_length,
             max_target_length=base.max_target_length,
-            losses=dataclasses.replace(losses, predicts=writing.predicts) if writing else losses,
+            losses=dataclasses.replace(base.losses, predicts=writing.predicts if writing else None),
             text=writing,
         )
 
@@ -109,10 +108,6 @@ class Parsing:
         """As `PairLosses`."""
         return self.losses(params, batch, rng)
 
-    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
-        """The metrics of the loss over all examples."""
-        return metrics_of(sums)
-
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
@@ -122,6 +117,10 @@ class Parsing:
         outputs = [trees[0] for trees in n_best]
         references = [example["target"] for example in examples]
         return parseval([output.text for output in outputs], references), outputs
+
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
+        """The metrics of the loss over all examples."""
+        return metrics_of(sums)
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError where `evaluate` would refuse to search so."""

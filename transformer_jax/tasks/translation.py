@@ -5,7 +5,7 @@ B batch, S source, T target, V vocabulary.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -19,16 +19,12 @@ from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.pairs import require_reach, row_bytes, score_pairs
 from transformer_jax.inference.requests import Request, find_all
 from transformer_jax.inference.source_search import SourceSearch
-from transformer_jax.losses import TokenLosses
 from transformer_jax.metrics import metrics_of
-from transformer_jax.models.apply import apply
 from transformer_jax.models.encoder_decoder import EncoderDecoder
-from transformer_jax.runtime import platform
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.packed import packed_loss, row_inputs, shift_right
+from transformer_jax.tasks.pair_losses import PairLosses
 from transformer_jax.tasks.readings import pair_reading, source_tokens
-from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 
@@ -40,8 +36,7 @@ class Translation:
       model: maps source and shifted target to logits.
       tokenizers: of the sides "source" and "target".
       max_source_length, max_target_length: slots of a packed row, special tokens included.
-      label_smoothing: of the training loss (section 5.4).
-      loss_tiles: parts of the vocabulary that the loss reads one after another.
+      losses: of this model on pairs.
       best_by: the entry of `scoring.METRICS` that compares outputs with targets.
     """
 
@@ -49,10 +44,9 @@ class Translation:
     tokenizers: Tokenizers
     max_source_length: int
     max_target_length: int
-    label_smoothing: float
-    loss_tiles: int | None
+    losses: PairLosses
     best_by: str = "bleu"
-    read: ClassVar[Sequence[str]] = ("source", "target")
+    read: ClassVar[Sequence[str]] = PairLosses.read
     evaluates_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
         *("search", "max_extra_length", "batch_size"),
@@ -73,18 +67,18 @@ class Translation:
             that are not, or the positions do not reach as far as the rows.
         """
         data, sizes = parts.data, parts.vocab_sizes
+        model = parts.make_model(
+            EncoderDecoder,
+            reach=max(data.max_source_length, data.max_target_length),
+            source_vocab_size=sizes["source"],
+            target_vocab_size=sizes["target"],
+        )
         return cls(
-            model=parts.make_model(
-                EncoderDecoder,
-                reach=max(data.max_source_length, data.max_target_length),
-                source_vocab_size=sizes["source"],
-                target_vocab_size=sizes["target"],
-            ),
+            model=model,
             tokenizers=parts.tokenizers,
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
-            label_smoothing=parts.label_smoothing,
-            loss_tiles=parts.loss_tiles,
+            losses=PairLosses.build(model, parts),
             best_by=parts.metric or "bleu",
         )
 
@@ -101,28 +95,11 @@ class Translation:
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
-        row = jnp.ones((1, 1), jnp.int32)
-        return self.model.init(rng, *[row] * 6)["params"]
+        return self.losses.init(rng)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Label-smoothed cross-entropy of each target token given its past and the source."""
-        found = self._losses(params, batch, self.label_smoothing, rng)
-        return packed_loss(batch, self.read, found, self._predicted(batch))
-
-    def _predicted(self, batch: Batch) -> jax.Array:
-        """[B, T]: whether a target token is one that the model must predict; the head is forced."""
-        head = len(self.tokenizers.specials("target").translation.head)
-        return (batch["target_segment_ids"] > 0) & (batch["target_positions"] >= head)
-
-    def _losses(
-        self, params: Params, batch: Batch, eps: float = 0.0, rng: jax.Array | None = None
-    ) -> TokenLosses:
-        """[B, T] of the target tokens."""
-        target, *where = row_inputs(batch, "target")
-        start = self.tokenizers.specials("target").start
-        inputs = (*row_inputs(batch, "source"), shift_right(target, where[0], start), *where)
-        predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
-        return projected_losses(predicted, target, eps, self.loss_tiles)
+        """As `PairLosses`."""
+        return self.losses(params, batch, rng)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The metrics of the loss over all examples."""
@@ -232,15 +209,7 @@ class Translation:
         ]
         require_reach(self.model.config, pairs)
         size = functools.partial(row_bytes, self.model.config)
-        return score_pairs(self._log_probs, params, pairs, batch_size, size)
-
-    @functools.cached_property
-    def _log_probs(self) -> Callable[..., jax.Array]:
-        def log_probs(params: Params, batch: Batch) -> jax.Array:
-            nll = self._losses(params, batch).nll
-            return -(nll * self._predicted(batch)).sum(axis=1)
-
-        return jax.jit(log_probs, compiler_options=platform.compiler_options())
+        return score_pairs(self.losses.log_probs, params, pairs, batch_size, size)
 
 
 def _framed(tokenizer: Tokenizer, text: str) -> list[int]:

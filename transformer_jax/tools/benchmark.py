@@ -22,6 +22,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, read_settings
 from transformer_jax.runs.room import require_room
 from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.packed import batch_shapes
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.training.profiling import step_products
 
@@ -59,7 +60,7 @@ def train(
             f"--batch_size {batch_size} does not divide among {row_shards(engine.mesh)} devices"
         )
     lengths = _row_lengths(task, source_length, target_length)
-    shapes = build.batch_shapes(lengths, batch_size)
+    shapes = batch_shapes(lengths, batch_size)
     largest = step_products(task, abstract.params, shapes).largest
     require_room(settings, abstract, engine, largest)
     sizes = build.assumed_vocab_sizes(settings)

@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.tasks.packed import batch_shapes
 
 
 def describe(config: ConfigDict) -> str:
@@ -20,7 +21,7 @@ def describe(config: ConfigDict) -> str:
     engine = build.build_engine(settings)
     _, train_step, init_state = build.build_training(settings, task, engine)
     state = build.abstract_state(settings, init_state, engine.mesh)
-    batch = build.batch_shapes(task.lengths, build.batch_rows(settings, task, engine.row_shards))
+    batch = batch_shapes(task.lengths, build.batch_rows(settings, task, engine.row_shards))
     memory: Any = engine.compile(train_step, state, batch).executable.memory_analysis()
     held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     leaves = jax.tree_util.tree_leaves_with_path(state.params)

@@ -21,6 +21,7 @@ from transformer_jax.runs.config import Settings
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.packed import batch_shapes
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tools.plan.meshes import Sizes
 from transformer_jax.training.profiling import step_products
@@ -83,7 +84,7 @@ def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
         _, step, init_state = build.build_training(settings, task, engine)
         state = build.abstract_state(settings, init_state, engine.mesh)
         rows = build.batch_rows(settings, task, engine.row_shards)
-        batch = build.batch_shapes(task.lengths, rows)
+        batch = batch_shapes(task.lengths, rows)
         held = {
             "parameters": _held(state.params),
             "optimizer": _held((state.opt_state, state.live)),
