@@ -57,7 +57,6 @@ TREES = [{"source": "a dog", "target": "(TOP (NP (DT a) (NN dog)))"}]
 PARSING = {
     "task.name": "parsing",
     "model.tie_embeddings": "target",
-    "tokenizer.joint": False,
     "tokenizer.kind": "char",
     "tokenizer.vocab_size": 20,
 }

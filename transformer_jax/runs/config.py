@@ -80,13 +80,13 @@ def check_trainable(config: ConfigDict) -> Settings:
     differ = [name for name in FIELDS if values[name] not in (own[name], DEFAULTS[name])]
     refuse_unread(values, differ)
     kind = TASKS[settings.task.name]
+    one_for_all, tie = settings.tokenizer.joint and not kind.symbols, settings.model.tie_embeddings
     several = len({*kind.texts, *kind.symbols}) > 1
-    tie = settings.model.tie_embeddings
-    if several and tie in ("all", "inputs") and not settings.tokenizer.joint:
+    if several and tie in ("all", "inputs") and not one_for_all:
         raise UserError(
-            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and with "
-            "config.tokenizer.joint false each has a vocabulary of its own: set tie_embeddings to "
-            "'target' or 'none'"
+            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
+            f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
+            "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
         )
     optimizer, num_steps = settings.optimizer, settings.train.num_steps
     end = optimizer.decay_steps or num_steps

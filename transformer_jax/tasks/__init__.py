@@ -57,7 +57,6 @@ _FINE_TUNING_DEFAULTS: dict[str, Any] = {
 
 _PARSING_DEFAULTS: dict[str, Any] = {
     "model.tie_embeddings": "target",
-    "tokenizer.joint": False,
     "data.name": "bracketed_trees",
     "decode.alpha": 0.3,
     "decode.max_extra_length": 300,

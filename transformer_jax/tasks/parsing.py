@@ -124,7 +124,7 @@ class Parsing:
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError where `evaluate` would refuse to search so."""
-        parts = [part for example in examples for part in self._parts(example["source"])]
+        parts = [part for example in examples for part in self.parts(example["source"])]
         self._check(max((len(part.tokens) for part in parts), default=0), decode)
 
     def predict(
@@ -136,9 +136,9 @@ class Parsing:
         A sentence of more than `max_source_length` tokens is parsed in parts, which are then joined
         under one root, with a warning that names the line, counted from `first_line`.
         """
-        parts = [self._parts(line) for line in lines]
+        parts = [self.parts(line) for line in lines]
         requests = [
-            self._request(part, number)
+            self.request(part, number)
             for number, of_line in enumerate(parts, first_line)
             for part in of_line
         ]
@@ -154,10 +154,12 @@ class Parsing:
             ranks = zip(*outputs, strict=False) if outputs else [()]
             yield [_together(of_parts) for of_parts in ranks]
 
-    def _parts(self, line: str) -> list[Part]:
+    def parts(self, line: str) -> list[Part]:
+        """The words of a line, as many at a time as the model reads together."""
         return parts_of(self.tokenizers.text("source"), line, self.max_source_length)
 
-    def _request(self, part: Part, number: int) -> Request:
+    def request(self, part: Part, number: int) -> Request:
+        """What the search is asked for."""
         given = self.writing.given(part.words)
         forced = len(given) if self.writing.looks_ahead else 0
         return Request(part.tokens, number=number, given=given, forced=forced)
@@ -193,7 +195,7 @@ class Parsing:
         first."""
         part = self._first(source)
         if target is None:
-            [found] = self._search(params, [self._request(part, 1)], decode)
+            [found] = self._search(params, [self.request(part, 1)], decode)
             target = str(self._trees(part, found)[0][0])
         given = {"source": " ".join(part.words), "target": target}
         written = self._tokens(given)["target"]
@@ -204,10 +206,10 @@ class Parsing:
         part = self._first(line)
         self._check(len(part.tokens), decode)
         pieces = self.tokenizers.text("target").pieces
-        return self.search.beam_tree(params, self._request(part, 1), decode, pieces)
+        return self.search.beam_tree(params, self.request(part, 1), decode, pieces)
 
     def _first(self, line: str) -> Part:
-        if parts := self._parts(line):
+        if parts := self.parts(line):
             return parts[0]
         raise UserError("there is no word to parse")
 
