@@ -13,16 +13,16 @@ def get_config() -> ConfigDict:
         num_heads=4,
         num_encoder_layers=3,
         num_decoder_layers=3,
-        dropout_rate=0.2,
+        dropout_rate=0.3,
         norm_placement="pre",
     )
     config.tokenizer = dict(kind="bpe", vocab_size=2000)
     config.data = dict(name="gum_const", max_source_length=128, max_target_length=320)
     config.optimizer = dict(
-        schedule="cosine", learning_rate=1.5e-3, warmup_steps=300, decay_steps=4000, clip_norm=1.0
+        schedule="cosine", learning_rate=1.5e-3, warmup_steps=300, decay_steps=5000, clip_norm=1.0
     )
-    config.train = dict(num_steps=4000, tokens_per_batch=4096)
-    config.eval = dict(every_steps=500, num_examples=200)
+    config.train = dict(num_steps=5000, tokens_per_batch=4096)
+    config.eval = dict(every_steps=1000, num_examples=200)
     config.decode = dict(alpha=0.3, max_extra_length=150)
     config.checkpoint = dict(every_steps=250, keep=2, keep_params=8)
     config.logging = dict(every_steps=50)

@@ -5,6 +5,7 @@
 Names, types and defaults are the code's; the meanings are the `Attributes:` of the docstrings.
 """
 
+import dataclasses
 import inspect
 import re
 import textwrap
@@ -94,9 +95,13 @@ def attributes(cls: type) -> dict[tuple[str, ...], str]:
 
 
 def documented(section: str) -> dict[tuple[str, ...], str]:
-    """{("section.field", ...): meaning} of a section's docstring."""
-    entries = attributes(SECTIONS[section]).items()
-    return {tuple(f"{section}.{name}" for name in names): text for names, text in entries}
+    """{("section.field", ...): meaning} of the docstrings of a section, and of what it extends."""
+    return {
+        tuple(f"{section}.{name}" for name in names): text
+        for cls in reversed(SECTIONS[section].__mro__)
+        if dataclasses.is_dataclass(cls)
+        for names, text in attributes(cls).items()
+    }
 
 
 def _overview() -> str:

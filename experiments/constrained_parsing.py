@@ -49,7 +49,7 @@ def main() -> None:
         for tree, line in zip(outputs, lines, strict=True)
     )
     parts = [part for line in lines for part in task.parts(line)]
-    requests = [task.request(part, number) for number, part in enumerate(parts)]
+    requests = [task.writing.request(part, number) for number, part in enumerate(parts)]
     report = {"sentences": len(lines), "trees_over_their_words": whole}
     free = SourceSearch(task.model, task.search.specials)
     for name, search in (("constrained", task.search), ("free", free)):

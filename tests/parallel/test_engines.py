@@ -85,10 +85,16 @@ def test_a_kernel_gets_each_devices_part(eight_devices):
 
 
 @pytest.mark.parametrize(
-    "task, layout", [("language_modeling", "pmap 8"), ("classification", "2 x 2 x 2")]
+    "model, layout",
+    [
+        ("language_modeling", "pmap 8"),
+        ("classification", "2 x 2 x 2"),
+        ("recurrent", "pmap 8"),
+        ("recurrent", "2 x 2 x 2"),
+    ],
 )
-def test_models_of_one_stack_divide_too(eight_devices, task, layout):
-    apart = eight_devices[task][layout]
+def test_other_models_divide_too(eight_devices, model, layout):
+    apart = eight_devices[model][layout]
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 

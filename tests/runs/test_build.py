@@ -82,7 +82,7 @@ def test_a_task_has_the_sizes_of_its_sections(task_of):
         train__label_smoothing=0.3,
     )
     assert task.lengths == {"source": 24, "target": 48}
-    assert task.losses.label_smoothing == 0.3
+    assert task.loss_options.label_smoothing == 0.3
     shapes = jax.eval_shape(task.init, jax.random.key(0))
     assert shapes["source_embedding"]["table"].shape == (30, 16)
     assert shapes["target_embedding"]["table"].shape == (20, 16)

@@ -16,7 +16,7 @@ from transformer_jax.runs.config import load_config
         ({"model.num_token_types": 2}, "'encoder_decoder' does not read it (encoder_only would)"),
         (
             {"task.name": "masked_lm", "model.logits_bias": True},
-            "'encoder_only' does not read it (encoder_decoder, decoder_only would)",
+            "'encoder_only' does not read it (encoder_decoder, decoder_only, recurrent would)",
         ),
         ({"task.name": "tagging", "model.final_logit_cap": 9.0}, "task.name 'tagging' does not re"),
         ({"task.name": "classification", "model.scale_logits": True}, "does not read it (transla"),

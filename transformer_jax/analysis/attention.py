@@ -43,7 +43,7 @@ class Attention:
     @property
     def kinds(self) -> list[str]:
         """Those of `KINDS` that the model has."""
-        return [kind for kind in KINDS if f"{_module(kind, 0)}.weights" in self.values]
+        return [kind for kind in KINDS if self._places(kind, "weights")]
 
     def weights(self, kind: str) -> Float[np.ndarray, "L H T S"]:
         """The weights of a kind: a row sums to 1, and what is masked has 0."""
@@ -60,12 +60,19 @@ class Attention:
         Raises:
           KeyError: these were not collected.
         """
-        layers: list[np.ndarray] = []
-        while (place := f"{_module(kind, len(layers))}.{what}") in self.values:
-            layers.append(self.values[place])
-        if not layers:
+        places = self._places(kind, what)
+        if not places:
             raise KeyError(f"no {what} of {kind} attention; there are {', '.join(self.values)}")
-        return np.stack(layers)
+        return np.stack([self.values[place] for place in places])
+
+    def _places(self, kind: str, what: str) -> list[str]:
+        """Those of the layers, or that of a stack which attends once, as a recurrent decoder."""
+        stack, _ = KINDS[kind]
+        end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
+        places = [f"{stack}.{end}"] if f"{stack}.{end}" in self.values else []
+        while (place := f"{stack}.layer_{len(places)}.{end}") in self.values:
+            places.append(place)
+        return places
 
     def stacks(self, kind: str) -> tuple[str, str]:
         """The stacks whose tokens ask and are attended to, names of `tokens`."""
@@ -94,15 +101,12 @@ def attention(model: Any, params: Any, reading: Reading, also: Collection[str] =
       also: names of `ALSO`; "stream" is the residual stream, as its places name it.
 
     Raises:
-      UserError: a name that is not in `ALSO`.
+      UserError: a name that is not in `ALSO`, or the model has no attention.
     """
     if unknown := sorted(set(also) - ALSO.keys()):
         raise UserError(f"attention: also has {unknown[0]!r}; it may have {', '.join(ALSO)}")
     patterns = ("**.weights", *(pattern for name in sorted(also) for pattern in ALSO[name]))
-    return Attention(reading.texts, reading.pieces, collect(model, params, reading, patterns))
-
-
-def _module(kind: str, layer: int) -> str:
-    """The path of a layer's attention of a kind."""
-    name = "cross_attention" if kind == "cross" else "self_attention"
-    return f"{KINDS[kind][0]}.layer_{layer}.{name}"
+    found = Attention(reading.texts, reading.pieces, collect(model, params, reading, patterns))
+    if not found.kinds:
+        raise UserError("attention: no weights were found; this run's model attends to nothing")
+    return found

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from transformer_jax.analysis.collecting import collect
 from transformer_jax.analysis.reading import Reading
+from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import taken_back
 from transformer_jax.models.apply import apply
 from transformer_jax.nn.places import Place, each_place
@@ -48,6 +49,9 @@ def hidden(model: Any, params: Any, reading: Reading) -> Hidden:
       model: takes `reading.inputs`.
       params: of the model, on the devices that compute.
       reading: the example.
+
+    Raises:
+      UserError: one of its stacks has no residual stream, as in a recurrent model.
     """
     found = collect(model, params, reading, ("*.input", "*.layer_*"))  # of the stacks
     streams = {stack: _streams(found, stack) for stack in reading.tokens}
@@ -57,6 +61,8 @@ def hidden(model: Any, params: Any, reading: Reading) -> Hidden:
 
 
 def _streams(found: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
+    if f"{stack}.input" not in found:
+        raise UserError(f"hidden: this model's {stack} has no residual stream that can be seen")
     layers = [found[f"{stack}.input"]]
     while (path := f"{stack}.layer_{len(layers) - 1}") in found:
         layers.append(found[path])

@@ -156,7 +156,7 @@ def patched_model(model: Any, changes: Mapping[str, Any], places: Places) -> Pat
 
 
 def places_of(init: Callable[[jax.Array], Any]) -> Places:
-    """The places of a model.
+    """The places of a model where something can be changed.
 
     Args:
       init: makes its parameters; it is traced alone.
@@ -164,6 +164,8 @@ def places_of(init: Callable[[jax.Array], Any]) -> Places:
     found: dict[str, dict[str, int | None]] = {}
 
     def note(place: Place, x: Array) -> Array:
+        if place.fixed:
+            return x
         sizes = zip(place.axes, x.shape[1:], strict=True)
         found[place.path] = {axis: None if axis in TOKENS else size for axis, size in sizes}
         return x
@@ -178,7 +180,8 @@ def _check(patch: Patch, places: Places) -> None:
     if not matched:
         near = difflib.get_close_matches(patch.pattern, places, n=1, cutoff=0.0)[0]
         raise UserError(
-            f"patch {patch.key!r}: the model has no place {patch.pattern}; the nearest is {near}"
+            f"patch {patch.key!r}: the model has no place {patch.pattern} that can be changed; the "
+            f"nearest is {near}"
         )
     for path in matched:
         axes = places[path]

@@ -5,7 +5,6 @@ B batch, S source, L output length, V vocabulary, N = B x beams, n outputs a sou
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,9 +30,8 @@ from transformer_jax.inference.batches import FilledBatch, taken_back
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.requests import Request, longest_output, request_arrays
 from transformer_jax.models.apply import call
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.nn.positions import check_reach
-from transformer_jax.nn.products import product_dtype
 from transformer_jax.runtime.memory import require_memory
 from transformer_jax.tokenization import SpecialTokens
 
@@ -49,7 +47,7 @@ class SourceSearch:
       constraint: what may be written; None: anything.
     """
 
-    model: EncoderDecoder
+    model: SourceToTarget
     specials: SpecialTokens
     constraint: Constraint | None = None
 
@@ -103,12 +101,11 @@ class SourceSearch:
             check_reach(config, longest + decode.max_extra_length)
         except ValueError as error:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
-        shape = (decode.batch_size, outputs, longest + decode.max_extra_length)
-        kept = config.key_value_heads * (config.d_k + config.d_v)
-        kept *= config.num_decoder_layers * product_dtype(config.dtype).itemsize
+        length = longest + decode.max_extra_length
         require_memory(
-            math.prod(shape) * kept,
-            "decode: the keys and values of {} sources, {} outputs and {} tokens".format(*shape),
+            decode.batch_size * outputs * self.model.kept_bytes(length),
+            f"decode: the state of {decode.batch_size} sources, {outputs} outputs and {length} "
+            "tokens",
         )
 
     @functools.cached_property

@@ -6,25 +6,23 @@ B batch, S source, T target, P prompt, D model, V vocabulary; N = B x beams whil
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.prompt import after_prompts
+from transformer_jax.models.source_to_target import SourceToTarget, Tokens
 from transformer_jax.nn.cache import Encoded, KVCache, Memory
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.decoder import Decoder
-from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.embeddings import Embedding, Unprojected
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.inputs import Segments
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
+from transformer_jax.nn.products import product_dtype
 from transformer_jax.nn.sequences import Sequences
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(SourceToTarget):
     """Encodes a source, decodes a target: the whole model, from tokens to logits.
 
     `prefill` and `decode_step` are what the searches of `decoding/` call.
@@ -34,8 +32,6 @@ class EncoderDecoder(nn.Module):
         unknown `positions`.
     """
 
-    config: TransformerConfig
-
     defaults: ClassVar[Mapping[str, Any]] = {}
     reads: ClassVar[Collection[str]] = (
         "model.num_encoder_layers",
@@ -44,60 +40,26 @@ class EncoderDecoder(nn.Module):
     )
 
     def setup(self) -> None:
+        super().setup()
         c = self.config
-        one_input = c.tie_embeddings in ("all", "inputs")
-        if one_input and c.source_vocab_size != c.target_vocab_size:
-            raise ValueError(
-                f"tie_embeddings {c.tie_embeddings!r} needs one joint vocabulary (tokenizer.joint)"
-            )
-        self.target_embedding = Embedding(c, c.target_vocab_size)
-        self.source_embedding = (
-            self.target_embedding if one_input else Embedding(c, c.source_vocab_size)
-        )
-        self.projection = (
-            self.target_embedding
-            if c.tie_embeddings in ("all", "target")
-            else Embedding(c, c.target_vocab_size)
-        )
         encoding = encoding_class(c)
         self.source_encoding = encoding(c, name="source_positions")
         self.target_encoding = encoding(c, causal=True, name="target_positions")
         if c.embedding_norm:
             self.source_norm, self.target_norm = make_norm(c), make_norm(c)
-        self.embedding_dropout = Dropout(c.embedding_dropout, c.dropout_bits)
         self.encoder = Encoder(c, c.num_encoder_layers)
         self.decoder = Decoder(c, c.num_decoder_layers)
-        if c.logits_bias:
-            self.param("logits_bias", nn.initializers.zeros, c.padded(c.target_vocab_size))
 
-    def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
-        """Logits of the token after each target position; its inputs are those of
-        `unprojected`."""
-        return self.unprojected(*inputs, **named).logits()
-
-    def unprojected(
-        self,
-        source: Int[Array, "B S"],
-        source_positions: Int[Array, "B S"],
-        source_segment_ids: Int[Array, "B S"],
-        target: Int[Array, "B T"],
-        target_positions: Int[Array, "B T"],
-        target_segment_ids: Int[Array, "B T"],
-        deterministic: bool = True,
-    ) -> Unprojected:
-        """What the logits of the token after each target position are made of, for packed rows.
-
-        Args:
-          source: tokens, with their positions and segment ids.
-          target: decoder inputs (a sentence shifted right behind a first token), likewise.
-          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
-        """
-        encoded = self.encode(source, source_positions, source_segment_ids, deterministic)
-        seen = Segments(target_segment_ids, source_segment_ids)
-        sequences = Sequences.packed(self.target_encoding, target_positions, target_segment_ids)
-        x = self._embed_target(target, target_positions, deterministic)
+    def features(
+        self, source: Tokens, target: Tokens, deterministic: bool
+    ) -> Float[Array, "B T D"]:
+        encoded = self.encode(*source, deterministic)
+        seen = Segments(target.segment_ids, source.segment_ids)
+        where = (target.positions, target.segment_ids)
+        sequences = Sequences.packed(self.target_encoding, *where)
+        x = self._embed_target(target.ids, target.positions, deterministic)
         x, _ = self.decoder(x, sequences, Encoded(encoded, seen), deterministic)
-        return self._projected(x)
+        return x
 
     def encode(
         self,
@@ -152,6 +114,12 @@ class EncoderDecoder(nn.Module):
         x, state = self._decode(tokens[:, None], memory, state)
         return self._projected(x).logits()[:, 0], state
 
+    def kept_bytes(self, length: int) -> int:
+        """Bytes that a search keeps of one output of so many tokens: keys and values."""
+        c = self.config
+        kept = c.num_decoder_layers * c.key_value_heads * (c.d_k + c.d_v)
+        return length * kept * product_dtype(c.dtype).itemsize
+
     def _decode(
         self, tokens: Int[Array, "N T"], memory: tuple[Memory, ...], caches: tuple[KVCache, ...]
     ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
@@ -167,7 +135,3 @@ class EncoderDecoder(nn.Module):
         x = self.target_encoding.embed(embedded, positions)
         x = self.target_norm(x) if self.config.embedding_norm else x
         return self.embedding_dropout(x.astype(embedded.dtype), deterministic)
-
-    def _projected(self, x: Float[Array, "N T D"]) -> Unprojected:
-        """Features with the table that makes logits of them, and the bias where there is one."""
-        return self.projection.unprojected(x, self.get_variable("params", "logits_bias"))

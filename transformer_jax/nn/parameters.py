@@ -21,7 +21,8 @@ class Parameter:
         linear map within the model), "head" (a linear map to classes), "bias" or "scale" (of a
         norm).
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
-        feed-forward network), or what it counts.
+        feed-forward network), "state" (of a recurrent layer, which meets its matrices at every
+        token: no device waits for parts of them), or what it counts.
       input_axes: of a linear map, how many of them are its inputs.
     """
 
@@ -59,6 +60,14 @@ PARAMETERS = [
     Parameter(r"(inner|gate)/bias", "bias", ("hidden",)),
     Parameter(r"outer/kernel", "matrix", ("hidden", "model")),
     Parameter(r"(output|outer)/bias", "bias", ("model",)),
+    Parameter(r"input/kernel", "matrix", ("model", "gates", "features")),
+    Parameter(r"(recurrent|feedback)/kernel", "matrix", ("state", "gates", "features")),
+    Parameter(r"(candidate|state|centre|attended)/kernel", "matrix", ("state", "features")),
+    Parameter(r"gate_biases", "bias", ("gates", "features")),
+    Parameter(r"source/kernel", "matrix", ("model", "features")),
+    Parameter(r"(centre_)?energy", "vectors", ("features",)),
+    Parameter(r"maxout/kernel", "matrix", ("model", "features", "pieces")),
+    Parameter(r"maxout/bias", "bias", ("features", "pieces")),
     Parameter(r"(transform|pooler)/kernel", "matrix", ("model", "features")),
     Parameter(r"(transform|pooler)/bias", "bias", ("model",)),
     Parameter(r"(prediction_head/bias|logits_bias)", "bias", ("vocab",)),

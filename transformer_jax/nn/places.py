@@ -17,6 +17,9 @@ behind it what stands inside:
     ...._residual                the residual stream after a sublayer
     ..._positions                embedded tokens with what the positions add; ..._positions.input
 
+A recurrent encoder has `encoder`, its input and its layers' outputs; a recurrent decoder has
+`decoder.cross_attention.weights`, which are fixed.
+
 All others are [position, feature]. Arrays are led by the batch: B rows. In a pattern of places *
 stands for anything between two dots, ** for anything.
 """
@@ -38,6 +41,13 @@ from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.positions import PositionEncoding
+from transformer_jax.nn.recurrent.attention import SourceAttention
+from transformer_jax.nn.recurrent.decoder import RecurrentDecoder
+from transformer_jax.nn.recurrent.encoder import (
+    RecurrentEncoder,
+    RecurrentLayer,
+    positions_in_segments,
+)
 from transformer_jax.nn.residual import Residual
 
 STREAM = ("position", "feature")
@@ -54,15 +64,20 @@ class Place:
       axes: what each axis behind the batch counts.
       positions: for the axes that count tokens, the position [B, T] of each in its sentence.
       off: what remains where it is switched off.
+      fixed: the value can be looked at, and has been used already: another has no effect.
     """
 
     path: str
     axes: tuple[str, ...]
     positions: Mapping[str, Int[Array, "B T"]]
     off: Any = 0.0
+    fixed: bool = False
 
 
 Change = Callable[[Place, Array], Array]
+
+_BEGIN = (Encoder, Decoder, PositionEncoding, RecurrentEncoder, RecurrentDecoder)
+"""Modules with places that stand in no stack."""
 
 
 def matches(pattern: str, path: str) -> bool:
@@ -95,7 +110,7 @@ class _Interceptor:
 
     def __call__(self, method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         module, path = context.module, ".".join(context.module.path)
-        begins = isinstance(module, Encoder | Decoder | PositionEncoding)
+        begins = isinstance(module, _BEGIN)
         if not begins and not any(path.startswith(f"{stack}.") for stack in self._stacks):
             return method(*args, **kwargs)
         match module, context.method_name:
@@ -103,6 +118,16 @@ class _Interceptor:
                 self._stacks[path] = args[1].positions
                 args = self._with_input(path, args, self._stacks[path])
                 return self._of_result(path, method(*args, **kwargs), self._stacks[path])
+            case RecurrentEncoder(), "__call__":
+                self._stacks[path] = positions_in_segments(args[1])
+                args = self._with_input(path, args, self._stacks[path])
+                return self._of_result(path, method(*args, **kwargs), self._stacks[path])
+            case RecurrentDecoder(), "__call__":
+                self._stacks[path] = positions_in_segments(args[3])
+            case RecurrentLayer(), "__call__":
+                return self._of_result(path, method(*args, **kwargs), self._stack_of(path))
+            case SourceAttention(), "weigh":
+                return self._at(f"{path}.weights", WEIGHTS, args[0], {}, fixed=True)
             case EncoderLayer() | DecoderLayer(), "__call__":
                 result = method(*args, **kwargs)
                 return self._of_result(path, result, self._stack_of(path), off=args[0])
@@ -194,7 +219,8 @@ class _Interceptor:
         x: Array,
         positions: Mapping[str, Array],
         off: Any = 0.0,
+        fixed: bool = False,
     ) -> Array:
         if not self._wanted(path):
             return x
-        return self._change(Place(path, axes, positions, off), x).astype(x.dtype)
+        return self._change(Place(path, axes, positions, off, fixed), x).astype(x.dtype)

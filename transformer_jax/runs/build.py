@@ -23,7 +23,7 @@ from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
 from transformer_jax.runtime.memory import require_memory_kind
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
+from transformer_jax.tasks.interface import Batch, LossOptions, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import Tokenizers, expected_sizes
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
@@ -61,14 +61,13 @@ def build_task(
             f"config.task.metric is {settings.task.metric!r}, but task {settings.task.name} "
             "compares no texts; leave it out"
         )
+    train = settings.train
     parts = TaskParts(
         task=settings.task,
         model=settings.model,
         model_class=_entry(MODELS, settings.model.architecture),
         data=settings.data,
-        label_smoothing=settings.train.label_smoothing,
-        loss_tiles=settings.train.loss_tiles,
-        r_drop=settings.train.r_drop,
+        loss=LossOptions(train.label_smoothing, train.loss_tiles, train.r_drop),
         metric=settings.task.metric or kind.metric,
         vocab_sizes=vocab_sizes,
         tokenizers=tokenizers or Tokenizers({}),

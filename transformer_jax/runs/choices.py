@@ -9,6 +9,7 @@ from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
+from transformer_jax.nn.recurrent.cells import CELLS
 from transformer_jax.registry import Registry
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks import TASKS
@@ -24,6 +25,7 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     SCALINGS,
     ACTIVATIONS,
     NORMS,
+    CELLS,
     TOKENIZERS,
     SOURCES,
     OPTIMIZERS,

@@ -2,6 +2,7 @@
 
 Entries of registries say with `reads` what they read of the fields that others of their registry do
 without: an architecture its own kinds of layers, an optimizer its momenta, a data set its files.
+With `ignores` an entry says what it does without, and all others read unless they say so too.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -34,12 +35,12 @@ def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
     unread = {}
     for chooser, registry in CHOICES.items():
         chosen = [registry[name] for name in _chosen(chooser, values) if name in registry]
-        if not chosen or any(_reads(entry) is None for entry in chosen):
-            continue
-        read = {field for entry in chosen for field in _reads(entry) or ()}
-        for field in _optional(registry) - read:
-            said = "none" if values[chooser] is None else repr(values[chooser])
-            unread[field] = f"{chooser} {said} does not read it ({_readers(registry, field)} would)"
+        named = _named(registry)
+        for field in _optional(registry) if chosen else ():
+            if not any(_reads(entry, field, named) for entry in chosen):
+                said = "none" if values[chooser] is None else repr(values[chooser])
+                others = _readers(registry, field, named)
+                unread[field] = f"{chooser} {said} does not read it ({others} would)"
     return unread
 
 
@@ -51,17 +52,30 @@ def _chosen(chooser: str, values: Mapping[str, Any]) -> list[str]:
     return [] if values[chooser] is None else values[chooser].split(",")
 
 
-def _reads(entry: Any) -> Collection[str] | None:
-    """What an entry says that it reads; None: all fields."""
-    return getattr(entry, "reads", None)
-
-
-def _readers(registry: Registry[Any], field: str) -> str:
-    """Names of the entries that read a field, a few of them if they are many."""
-    names = [name for name, entry in registry.items() if field in (_reads(entry) or ())]
-    return ", ".join(names[:4] + ["..."] * (len(names) > 4))
+def _named(registry: Registry[Any]) -> set[str]:
+    """The fields that some entries of a registry say that they read."""
+    return {field for entry in registry.values() for field in getattr(entry, "reads", None) or ()}
 
 
 def _optional(registry: Registry[Any]) -> set[str]:
-    """The fields that some entries of a registry read."""
-    return {field for entry in registry.values() for field in _reads(entry) or ()}
+    """Those, and the fields that some entries say that they ignore."""
+    ignored = {field for entry in registry.values() for field in getattr(entry, "ignores", ())}
+    return _named(registry) | ignored
+
+
+def _reads(entry: Any, field: str, named: Collection[str]) -> bool:
+    """Whether an entry reads a field; of those that entries name, one that names any reads only its
+    own."""
+    own = getattr(entry, "reads", None)
+    ignored = field in getattr(entry, "ignores", ())
+    return not ignored and (own is None or field in own or field not in named)
+
+
+def _readers(registry: Registry[Any], field: str, named: Collection[str]) -> str:
+    """Names of the entries that say that they read a field, a few of them if they are many; of one
+    that some ignore, those that do not."""
+    entries = registry.items()
+    names = [name for name, entry in entries if field in (getattr(entry, "reads", None) or ())]
+    if field not in named:
+        names = [name for name, entry in entries if _reads(entry, field, named)]
+    return ", ".join(names[:4] + ["..."] * (len(names) > 4))

@@ -34,12 +34,15 @@ def head_importance(
       for each attention, by the place of its heads, an array [H], in nats a token.
 
     Raises:
-      UserError: another `by`, or the split cannot be used.
+      UserError: another `by`, a model without heads, or the split cannot be used.
     """
     if by not in WAYS:
         raise UserError(f"head_importance: by is {by!r}; it is one of {', '.join(WAYS)}")
     places = places_of(task.init).items()
     heads = {path: axes["head"] or 0 for path, axes in places if path.endswith(".heads")}
+
+    if not heads:
+        raise UserError("head_importance: this run's model has no heads")
 
     def loss(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
         total, weight, _ = task.loss(params, batch, None)

@@ -16,7 +16,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.logs.run_log import LoggingConfig
-from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.models.config import ModelConfig
 from transformer_jax.parallel.mesh import ParallelConfig
 from transformer_jax.ranges import Seed, check_fields, shown
 from transformer_jax.tasks.config import TaskConfig
@@ -47,7 +47,7 @@ class Settings:
     """
 
     task: TaskConfig
-    model: TransformerConfig
+    model: ModelConfig
     tokenizer: TokenizerConfig
     data: DataConfig
     optimizer: OptimizerConfig

@@ -73,7 +73,7 @@ class Classification:
             model=TextClassifier(body, num_classes=sizes["label"]),
             tokenizers=parts.tokenizers,
             max_length=length,
-            label_smoothing=parts.label_smoothing,
+            label_smoothing=parts.loss.label_smoothing,
         )
 
     def init(self, rng: jax.Array) -> Params:

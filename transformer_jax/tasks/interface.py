@@ -10,7 +10,8 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.models import MODELS
+from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import Tokenizers
@@ -90,6 +91,22 @@ class Task(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
+class LossOptions:
+    """What a training loss goes by.
+
+    Attributes:
+      label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
+      loss_tiles: parts of the vocabulary that the loss reads one after another; None: as
+        `tiled_losses` chooses.
+      r_drop: weight alpha of R-Drop, which draws dropout twice for each row; 0: it draws once.
+    """
+
+    label_smoothing: float
+    loss_tiles: int | None
+    r_drop: float
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskParts:
     """What a task is built from.
 
@@ -98,22 +115,17 @@ class TaskParts:
       model: the section `model`; vocabulary sizes are not yet in it.
       model_class: what `model.architecture` names.
       data: the section `data`.
-      label_smoothing: of the training loss.
-      loss_tiles: parts of the vocabulary that the loss reads one after another; None: as
-        `tiled_losses` chooses.
-      r_drop: weight of R-Drop in the training loss; 0: dropout is drawn once.
+      loss: what the training loss goes by.
       metric: an entry of `scoring.METRICS`, where the task compares texts.
       vocab_sizes: pieces of each side's vocabulary.
       tokenizers: of the sides; none where no text is read.
     """
 
     task: TaskConfig
-    model: TransformerConfig
+    model: ModelConfig
     model_class: type[Any]
     data: DataConfig
-    label_smoothing: float
-    loss_tiles: int | None
-    r_drop: float
+    loss: LossOptions
     metric: str | None
     vocab_sizes: Mapping[str, int]
     tokenizers: Tokenizers
@@ -124,17 +136,17 @@ class TaskParts:
         Args:
           *wanted: the classes of models that the task goes with.
           reach: tokens of the longest row.
-          **vocab_sizes: fields of `TransformerConfig`.
+          **vocab_sizes: fields of `ModelConfig`.
 
         Raises:
           ValueError: the config asks for another class of models, or for positions that do not
             reach so far; or the class has logits of its own that no loss would read.
         """
         if not issubclass(self.model_class, wanted):
+            fitting = [name for name, one in MODELS.items() if issubclass(one, wanted)]
             raise ValueError(
                 f"task {self.task.name} does not go with architecture "
-                f"{self.model.architecture!r}; "
-                f"it asks for {' or '.join(one.__name__ for one in wanted)}"
+                f"{self.model.architecture!r}; it asks for {' or '.join(fitting)}"
             )
         _require_one_source_of_logits(self.model_class)
         separator = self.tokenizers.specials("text").encoder.between[0]

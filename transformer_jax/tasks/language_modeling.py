@@ -83,8 +83,8 @@ class LanguageModeling:
             tokenizers=parts.tokenizers,
             max_length=length,
             packing=parts.data.packing,
-            label_smoothing=parts.label_smoothing,
-            loss_tiles=parts.loss_tiles,
+            label_smoothing=parts.loss.label_smoothing,
+            loss_tiles=parts.loss.loss_tiles,
         )
 
     def init(self, rng: jax.Array) -> Params:

@@ -98,7 +98,7 @@ class MaskedLanguageModeling:
             packing=parts.data.packing,
             mask_rate=parts.task.mask_rate,
             whole_words=parts.task.whole_words,
-            loss_tiles=parts.loss_tiles,
+            loss_tiles=parts.loss.loss_tiles,
         )
 
     def init(self, rng: jax.Array) -> Params:

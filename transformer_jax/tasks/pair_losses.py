@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from transformer_jax.losses import TokenLosses, symmetric_divergence, token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.runtime import platform
-from transformer_jax.tasks.interface import Batch, LossSums, Params, TaskParts
+from transformer_jax.tasks.interface import Batch, LossOptions, LossSums, Params
 from transformer_jax.tasks.packed import packed_loss, row_inputs, shift_right
 from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import SpecialTokens
@@ -27,31 +27,16 @@ class PairLosses:
     Attributes:
       model: maps source and shifted target to logits.
       specials: of the targets' vocabulary.
-      label_smoothing: of the training loss (section 5.4).
-      loss_tiles: parts of the vocabulary that the loss reads one after another.
-      r_drop: weight alpha of R-Drop, which draws dropout twice for each row; 0: it draws once.
+      options: of the training loss.
       predicts: of each token of the targets' vocabulary that which is predicted in its place; None:
         itself.
     """
 
     model: Any
     specials: SpecialTokens
-    label_smoothing: float
-    loss_tiles: int | None
-    r_drop: float
+    options: LossOptions
     predicts: tuple[int, ...] | None = None
     read: ClassVar[tuple[str, ...]] = ("source", "target")
-
-    @classmethod
-    def build(cls, model: Any, parts: TaskParts) -> "PairLosses":
-        """The losses of a run's model."""
-        return cls(
-            model=model,
-            specials=parts.tokenizers.specials("target"),
-            label_smoothing=parts.label_smoothing,
-            loss_tiles=parts.loss_tiles,
-            r_drop=parts.r_drop,
-        )
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters of the model."""
@@ -61,10 +46,10 @@ class PairLosses:
     def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Label-smoothed cross-entropy of each target token given its past and the source; in
         training with R-Drop, where that is asked for."""
-        if self.r_drop and rng is not None:
+        if self.options.r_drop and rng is not None:
             found = self._consistent(params, batch, rng)
         else:
-            found = self._losses(params, batch, self.label_smoothing, rng)
+            found = self._losses(params, batch, self.options.label_smoothing, rng)
         return packed_loss(batch, self.read, found, self._predicted(batch))
 
     @functools.cached_property
@@ -87,7 +72,7 @@ class PairLosses:
     ) -> TokenLosses:
         """[B, T] of the target tokens."""
         predicted = apply(self.model, params, *self._inputs(batch), rng=rng, method="unprojected")
-        return projected_losses(predicted, self._outputs(batch), eps, self.loss_tiles)
+        return projected_losses(predicted, self._outputs(batch), eps, self.options.loss_tiles)
 
     def _consistent(self, params: Params, batch: Batch, rng: jax.Array) -> TokenLosses:
         """[B, T] of the target tokens by R-Drop (Liang et al. 2021, equation 4, halved): the mean
@@ -96,10 +81,10 @@ class PairLosses:
         # Copies stand side by side, so that both are on the device of their row.
         twice = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
         logits = apply(self.model, params, *self._inputs(twice), rng=rng)
-        found = token_losses(logits, self._outputs(twice), self.label_smoothing)
+        found = token_losses(logits, self._outputs(twice), self.options.label_smoothing)
         one, other = logits[::2], logits[1::2]
         apart = symmetric_divergence(one, other)
-        losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.r_drop / 4 * apart
+        losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * apart
         return TokenLosses(losses, found.nll[::2], found.correct[::2])
 
     def _outputs(self, batch: Batch) -> jax.Array:

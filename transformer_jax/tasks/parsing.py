@@ -19,9 +19,16 @@ from transformer_jax.inference.requests import Found, Request, find_all
 from transformer_jax.inference.source_search import SourceSearch
 from transformer_jax.inference.tree_constraint import SHORTEST
 from transformer_jax.metrics import metrics_of
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.scoring.parseval import parseval
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
+from transformer_jax.tasks.interface import (
+    Batch,
+    LossOptions,
+    LossSums,
+    Params,
+    Prediction,
+    TaskParts,
+)
 from transformer_jax.tasks.pair_losses import PairLosses
 from transformer_jax.tasks.readings import pair_reading
 from transformer_jax.tasks.sentences import Part, TreeWriting, parts_of, tree_over_words
@@ -44,15 +51,15 @@ class Parsing:
       model: maps source and shifted target to logits.
       tokenizers: of the sides "source", text, and "target", symbols.
       max_source_length, max_target_length: slots of a packed row, special tokens included.
-      losses: of this model on pairs.
+      loss_options: of the training loss.
       text: how trees become tokens; None where no text is read, as in benchmarks.
     """
 
-    model: EncoderDecoder
+    model: SourceToTarget
     tokenizers: Tokenizers
     max_source_length: int
     max_target_length: int
-    losses: PairLosses
+    loss_options: LossOptions
     text: TreeWriting | None
     read: ClassVar[Sequence[str]] = PairLosses.read
     best_by: ClassVar[str] = "f1"
@@ -68,14 +75,13 @@ class Parsing:
     def build(cls, parts: TaskParts) -> "Parsing":
         """The task of a run; ValueError as for `Translation`."""
         base, symbols = Translation.build(parts), parts.tokenizers.sides.get("target")
-        writing = TreeWriting(symbols) if isinstance(symbols, Symbols) else None
         return cls(
             model=base.model,
             tokenizers=base.tokenizers,
             max_source_length=base.max_source_length,
             max_target_length=base.max_target_length,
-            losses=dataclasses.replace(base.losses, predicts=writing.predicts if writing else None),
-            text=writing,
+            loss_options=base.loss_options,
+            text=TreeWriting(symbols) if isinstance(symbols, Symbols) else None,
         )
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
@@ -99,6 +105,13 @@ class Parsing:
         """How trees become tokens."""
         assert self.text is not None, "this task has no tokenizers"
         return self.text
+
+    @functools.cached_property
+    def losses(self) -> PairLosses:
+        """Of the model, on sentences and trees."""
+        predicts = self.text.predicts if self.text else None
+        specials = self.tokenizers.specials("target")
+        return PairLosses(self.model, specials, self.loss_options, predicts)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
@@ -138,7 +151,7 @@ class Parsing:
         """
         parts = [self.parts(line) for line in lines]
         requests = [
-            self.request(part, number)
+            self.writing.request(part, number)
             for number, of_line in enumerate(parts, first_line)
             for part in of_line
         ]
@@ -150,19 +163,13 @@ class Parsing:
                     "(data.max_source_length is %d)",
                     *(number, len(of_line), self.max_source_length),
                 )
-            outputs = [self._trees(part, next(found)) for part in of_line]
+            outputs = [self.writing.trees(part, next(found)) for part in of_line]
             ranks = zip(*outputs, strict=False) if outputs else [()]
             yield [_together(of_parts) for of_parts in ranks]
 
     def parts(self, line: str) -> list[Part]:
         """The words of a line, as many at a time as the model reads together."""
         return parts_of(self.tokenizers.text("source"), line, self.max_source_length)
-
-    def request(self, part: Part, number: int) -> Request:
-        """What the search is asked for."""
-        given = self.writing.given(part.words)
-        forced = len(given) if self.writing.looks_ahead else 0
-        return Request(part.tokens, number=number, given=given, forced=forced)
 
     def _search(
         self, params: Params, requests: Sequence[Request], decode: DecodeConfig
@@ -180,14 +187,6 @@ class Parsing:
             )
         self.search.check(longest, decode)
 
-    def _trees(self, part: Part, found: Found) -> list[tuple[Tree, float]]:
-        """The trees that a search found, and their scores."""
-        return [
-            (self.writing.decode(row, part.words), float(score))
-            for row, score in zip(*found, strict=True)
-            if score > -np.inf
-        ]
-
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> Reading:
@@ -195,8 +194,8 @@ class Parsing:
         first."""
         part = self._first(source)
         if target is None:
-            [found] = self._search(params, [self.request(part, 1)], decode)
-            target = str(self._trees(part, found)[0][0])
+            [found] = self._search(params, [self.writing.request(part, 1)], decode)
+            target = str(self.writing.trees(part, found)[0][0])
         given = {"source": " ".join(part.words), "target": target}
         written = self._tokens(given)["target"]
         return pair_reading(self.tokenizers, given, part.tokens, written)
@@ -206,7 +205,7 @@ class Parsing:
         part = self._first(line)
         self._check(len(part.tokens), decode)
         pieces = self.tokenizers.text("target").pieces
-        return self.search.beam_tree(params, self.request(part, 1), decode, pieces)
+        return self.search.beam_tree(params, self.writing.request(part, 1), decode, pieces)
 
     def _first(self, line: str) -> Part:
         if parts := self.parts(line):

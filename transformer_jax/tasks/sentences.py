@@ -11,6 +11,7 @@ import numpy as np
 from transformer_jax.data.examples import Example
 from transformer_jax.decoding import up_to_end
 from transformer_jax.errors import UserError
+from transformer_jax.inference.requests import Found, Request
 from transformer_jax.inference.tree_constraint import TreeConstraint
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import (
@@ -114,16 +115,25 @@ class TreeWriting:
             tokens = with_lookahead(tokens, map(self._words.name_of, tree.words()))
         return self.symbols.specials.translation.around(self.symbols.encode(" ".join(tokens)))
 
-    def given(self, words: Sequence[str]) -> list[int]:
-        """What the model reads of a sentence while it writes, as the constraint is told; without a
-        lookahead a number for each word."""
+    def request(self, part: Part, number: int) -> Request:
+        """What is asked of a search; the constraint is told what the decoder reads of the sentence
+        while it writes, without a lookahead a number for each word."""
         if not self.looks_ahead:
-            return [0] * len(words)
-        return [self.symbols.id_of(READ + name) for name in (*map(self._words.name_of, words), "")]
+            return Request(part.tokens, number=number, given=[0] * len(part.words))
+        names = (*map(self._words.name_of, part.words), "")
+        given = [self.symbols.id_of(READ + name) for name in names]
+        return Request(part.tokens, number=number, given=given, forced=len(given))
 
-    def decode(self, tokens: np.ndarray, words: Sequence[str]) -> Tree:
-        """The tree that a search found for these words, tokens [L]."""
-        *written, _ = up_to_end(tokens.tolist(), self.symbols.specials.eos)
+    def trees(self, part: Part, found: Found) -> list[tuple[Tree, float]]:
+        """The trees that a search found, and their scores."""
+        return [
+            (self._tree(part.words, row), float(score))
+            for row, score in zip(*found, strict=True)
+            if score > -np.inf
+        ]
+
+    def _tree(self, words: Sequence[str], row: np.ndarray) -> Tree:
+        *written, _ = up_to_end(row.tolist(), self.symbols.specials.eos)
         pieces = self.symbols.pieces(written)
         return from_tokens(without_lookahead(pieces) if self.looks_ahead else pieces, words)
 

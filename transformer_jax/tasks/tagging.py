@@ -73,7 +73,7 @@ class Tagging:
             model=TokenClassifier(body, num_classes=sizes["tags"]),
             tokenizers=parts.tokenizers,
             max_length=length,
-            label_smoothing=parts.label_smoothing,
+            label_smoothing=parts.loss.label_smoothing,
         )
 
     def init(self, rng: jax.Array) -> Params:

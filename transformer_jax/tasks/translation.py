@@ -20,9 +20,16 @@ from transformer_jax.inference.pairs import require_reach, row_bytes, score_pair
 from transformer_jax.inference.requests import Request, find_all
 from transformer_jax.inference.source_search import SourceSearch
 from transformer_jax.metrics import metrics_of
-from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.scoring import METRICS
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
+from transformer_jax.tasks.interface import (
+    Batch,
+    LossOptions,
+    LossSums,
+    Params,
+    Prediction,
+    TaskParts,
+)
 from transformer_jax.tasks.pair_losses import PairLosses
 from transformer_jax.tasks.readings import pair_reading, source_tokens
 from transformer_jax.tokenization import Tokenizer, Tokenizers
@@ -36,15 +43,15 @@ class Translation:
       model: maps source and shifted target to logits.
       tokenizers: of the sides "source" and "target".
       max_source_length, max_target_length: slots of a packed row, special tokens included.
-      losses: of this model on pairs.
+      loss_options: of the training loss.
       best_by: the entry of `scoring.METRICS` that compares outputs with targets.
     """
 
-    model: EncoderDecoder
+    model: SourceToTarget
     tokenizers: Tokenizers
     max_source_length: int
     max_target_length: int
-    losses: PairLosses
+    loss_options: LossOptions
     best_by: str = "bleu"
     read: ClassVar[Sequence[str]] = PairLosses.read
     evaluates_by: ClassVar[Sequence[str]] = (
@@ -63,22 +70,21 @@ class Translation:
         """The task of a run.
 
         Raises:
-          ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
-            that are not, or the positions do not reach as far as the rows.
+          ValueError: the model does not go with the task, embeddings are shared between
+            vocabularies that are not, or the positions do not reach as far as the rows.
         """
         data, sizes = parts.data, parts.vocab_sizes
-        model = parts.make_model(
-            EncoderDecoder,
-            reach=max(data.max_source_length, data.max_target_length),
-            source_vocab_size=sizes["source"],
-            target_vocab_size=sizes["target"],
-        )
         return cls(
-            model=model,
+            model=parts.make_model(
+                SourceToTarget,
+                reach=max(data.max_source_length, data.max_target_length),
+                source_vocab_size=sizes["source"],
+                target_vocab_size=sizes["target"],
+            ),
             tokenizers=parts.tokenizers,
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
-            losses=PairLosses.build(model, parts),
+            loss_options=parts.loss,
             best_by=parts.metric or "bleu",
         )
 
@@ -92,6 +98,11 @@ class Translation:
 
     def _tokens(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _framed(self.tokenizers.text(side), pair[side]) for side in self.lengths}
+
+    @functools.cached_property
+    def losses(self) -> PairLosses:
+        """Of the model, on pairs."""
+        return PairLosses(self.model, self.tokenizers.specials("target"), self.loss_options)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""

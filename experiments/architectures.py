@@ -1,0 +1,218 @@
+"""What did attention bring, and what the Transformer? Three systems on Multi30k, English to German.
+
+    python -m experiments.architectures --workdir=runs/architectures --minutes=5 --seeds=3 \\
+        --data_dir=MULTI30K --output=experiments/results/architectures
+
+A recurrent encoder-decoder without attention (Sutskever et al. 2014), one with additive attention
+(Bahdanau et al. 2015) and a Transformer (Vaswani et al. 2017), of about the same size, with the
+same tokenizer, batches, optimizer and schedule. Each trains for equal time: the milliseconds of an
+update are measured first, one system after the other, and say how many updates fit into the
+minutes. And each trains for equal updates: as many as fit for the slowest one. The test split is
+translated with a beam, and scored in all and by the length of its sources (figure 2 of Bahdanau et
+al.). Nine runs of --minutes each, and six that are shorter.
+
+Writes OUTPUT.csv, the table, which is also printed as Markdown; OUTPUT.png, BLEU by length, with
+standard deviations over seeds; and OUTPUT_alignments.png, what both models with attention look at
+while they read the same pair. What is in the workdir is not done again.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+import transformer_jax as tj
+from transformer_jax.data.sources import open_split
+from transformer_jax.runs.run import Run
+from transformer_jax.scoring.bleu import score_translations
+from transformer_jax.sweeps.tables import Row, as_csv, as_markdown
+from transformer_jax.tools.pictures import read_records, save_figure
+from transformer_jax.tools.plots import grid
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+SYSTEMS = {
+    "no attention": CONFIGS / "multi30k_en_de_rnn_no_attention.py",
+    "attention": CONFIGS / "multi30k_en_de_rnn.py",
+    "Transformer": CONFIGS / "multi30k_en_de_tiny.py",
+}
+SHARED = {
+    "tokenizer.vocab_size": 8000,
+    "optimizer.schedule": "cosine",
+    "optimizer.learning_rate": 2e-3,
+    "optimizer.clip_norm": 1.0,
+    "train.tokens_per_batch": 2048,
+    "eval.num_examples": 50,
+    "decode.alpha": 1.0,
+    "logging.every_steps": 10,
+    "checkpoint.keep": 1,
+    "checkpoint.keep_params": 1,
+}
+"""What all systems have in common; of the config files remain the models."""
+MEASURED = 60
+"""Updates by which a system's speed is measured."""
+LENGTHS = (0, 8, 10, 12, 15, 19, 1000)
+"""Sources with more words than one of these and at most as many as the next are scored together."""
+EQUAL = ("time", "updates")
+SCORES = "scores.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workdir", type=Path, required=True, help="of the runs")
+    parser.add_argument("--output", type=Path, required=True, help="the results, without ending")
+    parser.add_argument("--data_dir", help="a folder with the files of Multi30k")
+    parser.add_argument("--minutes", type=float, default=5, help="of training, for equal time")
+    parser.add_argument("--seeds", type=int, default=3)
+    args = parser.parse_args()
+    changes = SHARED | {"data.dir": args.data_dir}
+    updates = plan(args.workdir, 60 * args.minutes, changes)
+    rows, runs = [], {}
+    for equal, counts in updates.items():
+        for system, count in counts.items():
+            found = []
+            for seed in range(args.seeds):
+                run = trained(args.workdir, system, count, changes | {"seed": seed})
+                runs.setdefault(system, run)
+                found.append(scored(run))
+            rows.append(row(f"equal {equal}: {system}", found))
+    for text in (as_markdown(rows), f"written to {args.output}.csv and beside it"):
+        print(text)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.with_suffix(".csv").write_text(as_csv(rows))
+    draw_lengths(rows, args.output.with_suffix(".png"))
+    path = args.output.with_name(f"{args.output.name}_alignments.png")
+    draw_alignments({name: run for name, run in runs.items() if name != "no attention"}, path)
+
+
+def plan(workdir: Path, seconds: float, changes: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """{"time" and "updates": {system: updates}}, measured once for a workdir."""
+    kept = workdir / "updates.json"
+    if not kept.exists():
+        workdir.mkdir(parents=True, exist_ok=True)
+        speeds = {system: seconds_of_update(workdir, system, changes) for system in SYSTEMS}
+        counts = {system: max(1, round(seconds / each)) for system, each in speeds.items()}
+        fewest = dict.fromkeys(counts, min(counts.values()))
+        kept.write_text(json.dumps(dict(zip(EQUAL, (counts, fewest), strict=True))))
+    found: dict[str, dict[str, int]] = json.loads(kept.read_text())
+    return found
+
+
+def seconds_of_update(workdir: Path, system: str, changes: Mapping[str, Any]) -> float:
+    """The median, without the first ones."""
+    run = trained(workdir / "speed", system, MEASURED, {**changes, "seed": 0})
+    return statistics.median(milliseconds(run)[len(milliseconds(run)) // 3 :]) / 1e3
+
+
+def milliseconds(run: Run) -> list[float]:
+    """Of an update, as the run recorded them."""
+    return [record["step_ms"] for record in read_records(run.workdir) if "step_ms" in record]
+
+
+def trained(workdir: Path, system: str, updates: int, changes: Mapping[str, Any]) -> Run:
+    """The run of a system, trained if it is not yet, for so many updates."""
+    folder = workdir / f"{system.replace(' ', '_')}_{updates}" / f"seed_{changes['seed']}"
+    print(folder, file=sys.stderr)
+    own = dict.fromkeys(("train.num_steps", "eval.every_steps", "checkpoint.every_steps"), updates)
+    own |= {"optimizer.decay_steps": updates, "optimizer.warmup_steps": min(300, updates // 4)}
+    return tj.train(tj.config(SYSTEMS[system], {**changes, **own}), folder)
+
+
+def scored(run: Run) -> dict[str, Any]:
+    """BLEU of a run's translations of the test split, in all and by length; its size and speed."""
+    kept = run.workdir / SCORES
+    if not kept.exists():
+        pairs = open_split(run.settings.data, "test")
+        sources, references = ([pair[side] for pair in pairs] for side in ("source", "target"))
+        records = [one for one in read_records(run.workdir) if "step_ms" in one]
+        scores = {
+            "updates": run.step,
+            "bleu": score_by_length(sources, run.predict(sources), references),
+            "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.params)),
+            "tokens_per_s": statistics.median(one["tokens_per_s"] for one in records),
+            "seconds": statistics.fmean(milliseconds(run)) / 1e3 * run.step,
+        }
+        kept.write_text(json.dumps(scores))
+    found: dict[str, Any] = json.loads(kept.read_text())
+    return found
+
+
+def score_by_length(
+    sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]
+) -> dict[str, float]:
+    """BLEU of all, and of those whose sources have so many words."""
+    words = np.array([len(source.split()) for source in sources])
+    groups = {"BLEU": words > 0}
+    for above, most in zip(LENGTHS[:-1], LENGTHS[1:], strict=True):
+        name = f"{above + 1}-{most}" if most < LENGTHS[-1] else f"{above + 1}+"
+        groups[f"{name} words"] = (words > above) & (words <= most)
+    return {
+        name: score_translations(
+            [outputs[i] for i in np.flatnonzero(chosen)],
+            [references[i] for i in np.flatnonzero(chosen)],
+        )["bleu"]
+        for name, chosen in groups.items()
+        if chosen.any()
+    }
+
+
+def row(name: str, found: Sequence[Mapping[str, Any]]) -> Row:
+    """Of a table, from the scores of its seeds."""
+    metrics = {"updates": [one["updates"] for one in found]}
+    metrics |= {each: [one["bleu"][each] for one in found] for each in found[0]["bleu"]}
+    return Row(
+        name=name,
+        metrics=metrics,
+        parameters=found[0]["parameters"],
+        tokens_per_s=statistics.fmean(one["tokens_per_s"] for one in found),
+        seconds=sum(one["seconds"] for one in found),
+    )
+
+
+def draw_lengths(rows: Sequence[Row], output: Path) -> None:
+    """BLEU against the length of the source, a panel for equal time and one for equal updates."""
+    figure, axes = grid(len(EQUAL), columns=2)
+    for equal, ax in zip(EQUAL, axes, strict=True):
+        for each in rows:
+            if not each.name.startswith(f"equal {equal}: "):
+                continue
+            names = [name for name in each.metrics if name.endswith(" words")]
+            deviations = np.nan_to_num([each.deviation(name) for name in names])
+            means, label = [each.mean(name) for name in names], each.name.partition(": ")[2]
+            ax.errorbar(range(len(names)), means, deviations, label=label, capsize=3, marker="o")
+            ax.set_xticks(range(len(names)), [name.removesuffix(" words") for name in names])
+        ax.set(title=f"equal {equal}", xlabel="words of the source", ylabel="BLEU")
+        ax.grid(alpha=0.3)
+        ax.legend(frameon=False)
+    save_figure(figure, output)
+
+
+def draw_alignments(runs: Mapping[str, Run], output: Path) -> None:
+    """The cross-attention of each run over the first test pair of 12 to 15 words: the mean of the
+    heads of its last layer."""
+    figure, axes = grid(len(runs), columns=2, height=5.0)
+    for (name, run), ax in zip(runs.items(), axes, strict=True):
+        pairs = open_split(run.settings.data, "test")
+        pair = next(one for one in pairs if 12 <= len(one["source"].split()) <= 15)
+        found = run.attention(pair["source"], pair["target"])
+        # Row t is what was looked at to write the token after t.
+        written = [*found.tokens["decoder"][1:], "end"]
+        weights = found.weights("cross")[-1].mean(axis=0)
+        ax.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+        marks = found.tokens["encoder"]
+        ax.set_xticks(range(len(marks)), marks, rotation=90, fontsize=7, parse_math=False)
+        ax.set_yticks(range(len(written)), written, fontsize=7, parse_math=False)
+        ax.set_title(name)
+    save_figure(figure, output)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except tj.UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,202 @@
+"""Recurrent encoder-decoders against their papers' equations, and against themselves: packed,
+decoded token by token, fed a reversed source."""
+
+import dataclasses
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.test_encoder_decoder import PACKED, PADDED, SOURCES, TARGETS, padded
+from tests.nn.recurrent import recurrent_oracle as oracle
+from transformer_jax.decoding import BeamSearch, Start
+from transformer_jax.models.config import ModelConfig
+from transformer_jax.models.recurrent import RecurrentEncoderDecoder
+
+CONFIG = ModelConfig(
+    architecture="recurrent",
+    d_model=8,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    num_heads=1,
+    positions="none",
+    dtype="float32",
+    source_vocab_size=11,
+    target_vocab_size=11,
+)
+SIDES = ("source", "target")
+KINDS = {
+    "bahdanau": {"cell": "gru"},
+    "luong": {
+        "attention_score": "general",
+        "attention_span": "local_p",
+        "attention_radius": 2,
+        "input_feeding": True,
+        "encoder_direction": "forward",
+    },
+    "dot": {"attention_score": "dot", "cell": "gru"},
+    "concat": {"attention_score": "concat"},
+    "sutskever": {"attention_score": "none", "encoder_direction": "backward"},
+}
+"""Every cell, direction and score, and attention at each of its three places."""
+
+
+def together():
+    """Row 0 holds both pairs, rows 1 and 2 hold one each."""
+    batch = {}
+    for name, packed in PACKED.items():
+        missing = packed.shape[1] - PADDED[name].shape[1]
+        batch[name] = np.concatenate([packed, np.pad(PADDED[name], ((0, 0), (0, missing)))])
+    return batch
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request, random_params):
+    """A model, its options and parameters, and its logits of `together()`."""
+    model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **KINDS[request.param]))
+    drawn = random_params(model, **PACKED)
+    return model, KINDS[request.param], drawn, jax.jit(model.apply)(drawn, **together())
+
+
+def test_logits_are_those_of_the_papers_packed_or_padded(kind):
+    _, options, drawn, (packed, *padded) = kind
+    defaults = {"cell": CONFIG.cell, "attention_score": CONFIG.attention_score}
+    names = ("cell", "attention_score", "input_feeding", "attention_radius")
+    told = {name: options[name] for name in names if name in options}
+    told["radius"] = told.pop("attention_radius", None)
+    params = jax.tree.map(np.asarray, drawn["params"])
+    for row, at, source, target in zip(padded, (0, 4), SOURCES, TARGETS, strict=True):
+        expected, _ = oracle.logits(params, source, target, **defaults | told)
+        count = len(target)
+        np.testing.assert_allclose(row[:count], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(packed[at : at + count], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cached_decoding_is_the_full_forward(kind):
+    """Behind prompts of unequal length."""
+    model, _, drawn, (_, *full) = kind
+    lengths, sizes = np.array([2, 1]), np.array([len(source) for source in SOURCES])
+    prompt = np.array([[2, 5], [2, 10]])  # the last one is not read
+    sides = (PADDED["source"], sizes, prompt, lengths)
+    prefill = functools.partial(model.apply, max_length=9, method="prefill")
+    decode_step = jax.jit(functools.partial(model.apply, method="decode_step"))
+    found, memory, state = jax.jit(prefill)(drawn, *sides)
+    for step in range(2):
+        for row, length in enumerate(lengths):
+            expected = full[row][length + step - 1]
+            np.testing.assert_allclose(found[row], expected, rtol=1e-4, atol=1e-5)
+        tokens = np.array([TARGETS[row][length + step] for row, length in enumerate(lengths)])
+        found, state = decode_step(drawn, tokens, memory, state)
+
+
+def test_a_search_keeps_what_the_model_says(kind):
+    model, _, drawn, _ = kind
+    row = jnp.ones((1, 1), jnp.int32)
+    sides = (row, row[0], row, row[0], 5)
+    *_, state = jax.eval_shape(lambda: model.apply(drawn, *sides, method="prefill"))
+    assert model.kept_bytes(5) == sum(4 * leaf.size for leaf in jax.tree.leaves(state))
+
+
+def test_a_wide_beam_finds_what_enumeration_finds(random_params):
+    """With input feeding, where a beam's state is more than that of its cells."""
+    sizes = {"source_vocab_size": 40, "target_vocab_size": 40}
+    model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **KINDS["luong"], **sizes))
+    drawn, eos, words, limit = random_params(model, **PACKED), 3, (4, 5, 6), 3
+    banned = tuple({*range(40)} - {eos, *words})
+    wide = (1 + len(words)) * len(words) ** (limit - 1)  # all that are compared at the limit
+    search = BeamSearch(wide, alpha=0.6, eos_id=eos, pad_id=0, banned_ids=banned)
+
+    @jax.jit
+    def find(source, sizes):
+        one = jnp.ones_like(sizes)
+        sides = (source, sizes, 2 * one[:, None], one, limit)
+        start = Start(*model.apply(drawn, *sides, method="prefill"), limit * one, keys=None)
+        step = functools.partial(model.apply, drawn, method="decode_step")
+        return search.find(step, start, num_outputs=wide, max_length=limit)
+
+    found = find(PADDED["source"], np.array([len(source) for source in SOURCES]))
+    prefixes = [[2, *two] for two in itertools.product(words, repeat=limit - 1)]
+    batch = padded([source for source in SOURCES for _ in prefixes], prefixes * len(SOURCES))
+    log_probs = jax.nn.log_softmax(jax.jit(model.apply)(drawn, **batch))
+    for row, of_source in enumerate(np.split(np.asarray(log_probs), len(SOURCES))):
+        ended, cut = {}, {}
+        for rows, (_, *prefix) in zip(of_source, prefixes, strict=True):
+            for length in range(limit):
+                tokens = (*prefix[:length], eos)
+                log_prob = sum(rows[t, token] for t, token in enumerate(tokens))
+                ended[tokens] = log_prob / ((5 + len(tokens)) / 6) ** 0.6
+            for last in words:  # of the same length as the last one above
+                longer = log_prob + rows[limit - 1, last] - rows[limit - 1, eos]
+                cut[*prefix, last] = longer / ((5 + limit) / 6) ** 0.6
+        assert (len(ended), len(cut)) == (1 + 3 + 9, 27)
+        best = [*by_score(ended), *by_score(cut)][:wide]
+        outputs = [tuple(t[t != 0].tolist()) for t in found.tokens[row]]
+        assert outputs == [tokens for tokens, _ in best]
+        np.testing.assert_allclose(found.scores[row], [value for _, value in best], rtol=1e-5)
+
+
+def by_score(outputs):
+    return sorted(outputs.items(), key=lambda item: -item[1])
+
+
+def test_reading_backward_is_reading_the_reversed_source_forward(random_params):
+    """Sutskever et al. 2014, section 3.3; each sentence of a packed row by itself."""
+    backward, forward = (
+        RecurrentEncoderDecoder(
+            dataclasses.replace(CONFIG, attention_score="none", encoder_direction=direction)
+        )
+        for direction in ("backward", "forward")
+    )
+    drawn = random_params(backward, **PACKED)
+    encoder = {
+        name: {"forward": layer["backward"]} for name, layer in drawn["params"]["encoder"].items()
+    }
+    renamed = {"params": {**drawn["params"], "encoder": encoder}}
+    turned = PACKED | {"source": np.array([[6, 5, 4, 3, 8, 7, 0]])}
+    found, expected = backward.apply(drawn, **PACKED), forward.apply(renamed, **turned)
+    np.testing.assert_allclose(found[0, :7], expected[0, :7], rtol=1e-5, atol=1e-6)
+    assert np.abs(found - forward.apply(renamed, **PACKED)).max() > 0.1
+
+
+def test_no_token_looks_ahead_or_into_another_sentence(random_params):
+    """d logits[t] / d embedding: exactly zero where t must not look, and not zero where it may."""
+    tied = dataclasses.replace(CONFIG, attention_score="concat", tie_embeddings="none")
+    model = RecurrentEncoderDecoder(tied)
+    # Each token has a row of its own.
+    batch = PACKED | {"source": np.arange(7)[None], "target": np.arange(9)[None]}
+    params = random_params(model, **batch)["params"]
+
+    def outputs(tables):
+        own = {side: {"table": table} for side, table in tables.items()}
+        return model.apply({"params": {**params, **own}}, **batch)[0].sum(-1)  # [T]
+
+    tables = {f"{side}_embedding": params[f"{side}_embedding"]["table"] for side in SIDES}
+    jacobian = jax.jit(jax.jacrev(outputs))(tables)
+    reaches = {name: np.abs(x).max(-1) > 0 for name, x in jacobian.items()}
+    same = PACKED["target_segment_ids"][0][:, None]
+    past = np.tri(9, 11, dtype=bool) & (same == np.pad(same[:, 0], (0, 2))[None])
+    source_ids = np.pad(PACKED["source_segment_ids"][0], (0, 4))
+    np.testing.assert_array_equal(reaches["target_embedding"][:7], past[:7])
+    np.testing.assert_array_equal(reaches["source_embedding"][:7], (same == source_ids)[:7])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"input_feeding": True}, "attention_score 'additive' has no vector to feed"),
+        ({"attention_score": "none", "input_feeding": True}, "'none' has no vector to feed"),
+        ({"attention_score": "none", "attention_span": "local_p"}, "'none' attends to nothing"),
+        ({"attention_radius": 3}, "attention_span 'global' has no radius; set attention_span to"),
+        ({"d_model": 7}, "d_model is 7; two directions need an even one"),
+        ({"num_decoder_layers": 3}, "num_decoder_layers is 3 and num_encoder_layers 2"),
+        ({"cell": "rnn"}, "cell is 'rnn', not one of lstm, gru"),
+        ({"source_vocab_size": 12}, "needs one joint vocabulary"),
+    ],
+)
+def test_options_that_do_not_go_together(options, message):
+    model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **options))
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(model.init, jax.random.key(0), **PACKED)

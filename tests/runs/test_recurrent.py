@@ -1,0 +1,84 @@
+"""A recurrent model through a whole run: trained, resumed, used, looked at, and what it refuses."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.runs.test_replicas import QUICKSTART
+from transformer_jax.analysis.attention import attention
+from transformer_jax.errors import UserError
+
+OF_TRANSFORMERS = ("model.d_ff", "model.num_heads")
+LINE = "the old man sees a dog"
+
+
+@pytest.fixture(scope="module")
+def config_of(tiny):
+    """`config_of(steps)`: of configs/multi30k_en_de_rnn.py, shrunk, with so many updates."""
+    shrunk = {name: value for name, value in tiny.items() if name not in OF_TRANSFORMERS}
+
+    def config(steps):
+        changes = {
+            "train.num_steps": steps,
+            "optimizer.decay_steps": 1000,
+            "checkpoint.every_steps": 2,
+            "eval.every_steps": 4,
+            "logging.every_steps": 1,
+        }
+        return tj.config(QUICKSTART.with_name("multi30k_en_de_rnn.py"), shrunk | changes)
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def run(config_of, tmp_path_factory):
+    """Of four updates."""
+    return tj.train(config_of(4), tmp_path_factory.mktemp("recurrent") / "run")
+
+
+def test_a_run_resumes_bit_for_bit(config_of, run, tmp_path):
+    tj.train(config_of(2), tmp_path)
+    halves = tj.train(config_of(4), tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, halves.params, run.params)
+    assert tj.load(tmp_path).config == run.config
+
+
+def test_its_attention_is_one_head_of_one_layer(run):
+    found = run.attention(LINE, "der alte mann sieht einen hund")
+    assert found.kinds == ["cross"]
+    shape = (1, 1, len(found.tokens["decoder"]), len(found.tokens["encoder"]))
+    assert found.weights("cross").shape == shape
+    np.testing.assert_allclose(found.weights("cross").sum(-1), 1, rtol=1e-5)
+    assert "cross-attention" in found._repr_html_()
+
+
+def test_a_layer_can_be_patched_and_weights_cannot(run):
+    assert list(run.places) == ["encoder.input", "encoder.layer_0", "encoder"]
+    pair = ([LINE], ["der hund"])
+    assert run.patched({"encoder.layer_0": 0}).score(*pair) != run.score(*pair)
+    with pytest.raises(UserError, match="no place decoder.cross_attention.weights that can be ch"):
+        run.patched({"decoder.cross_attention.weights": 0})
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda run: run.hidden(LINE, "hund"), "hidden: this model's decoder has no residual str"),
+        (lambda run: run.walk(LINE, "hund"), "walk: no layers were found in RecurrentEncoderDec"),
+        (lambda run: run.head_importance(), "head_importance: this run's model has no heads"),
+    ],
+)
+def test_what_is_of_transformers_is_refused(run, ask, message):
+    with pytest.raises(UserError, match=message):
+        ask(run)
+
+
+def test_without_attention_there_is_nothing_to_show(run, random_params):
+    config = dataclasses.replace(run.model.config, attention_score="none")
+    model, reading = type(run.model)(config), run.reading(LINE, "hund")
+    params = random_params(model, *reading.inputs)["params"]
+    with pytest.raises(UserError, match="this run's model attends to nothing"):
+        attention(model, params, reading)
