@@ -1,6 +1,6 @@
 """The baselines that a parser must beat, scored as its trees are.
 
-    python experiments/parsing_baselines.py --config=configs/parse_gum.py --config.data.dir=FOLDER
+    python -m experiments.parsing_baselines --config=configs/parse_gum.py --config.data.dir=FOLDER
 
 The tags of both are each word's most frequent one (most_frequent_tag.py). "right_branching": each
 constituent is a word and the rest of the sentence; a final mark of punctuation stands below the
@@ -16,8 +16,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
-from most_frequent_tag import MostFrequentTag, asked_for
-
+from experiments.most_frequent_tag import MostFrequentTag, asked_for
 from transformer_jax.data.sources import open_split
 from transformer_jax.scoring.parseval import DELETED_TAGS, constituents, parseval
 from transformer_jax.trees import CLOSE, OPEN, Tree, from_tokens, parse_tree, to_tokens
