@@ -182,9 +182,10 @@ def copy_tokenizers(
             if not taken[0].endswith(LABELS) and (taken[0].endswith(SYMBOLS) or side not in labels)
         }
         texts = {taken for taken in kept.values() if not taken[0].endswith(SYMBOLS)}
-        missing = [side for side in sides if side not in kept] if len(texts) == 1 else []
+        if len(texts) == 1:
+            kept = dict.fromkeys(sides, *texts) | kept
         new = {side: listed for side, listed in labels.items() if side not in kept}
-        contents = _with_labels(kept | dict.fromkeys(missing, *texts), new)
+        contents = _with_labels(kept, new)
     write_folder(contents, Path(directory))
     logger.info("took over the tokenizers of %s", source)
     return load_tokenizers(directory)
