@@ -37,6 +37,16 @@ from transformer_jax.runs.config import load_config
         ),
         ({"model.max_length": 64}, "model.positions 'sinusoidal' does not read it (learned would)"),
         ({"model.max_distance": 8}, "model.positions 'sinusoidal' does not read it (relative, t5,"),
+        ({"model.cell": "gru"}, "'encoder_decoder' does not read it (recurrent would)"),
+        (
+            {"model.architecture": "recurrent", "model.num_heads": 4},
+            "config.model.num_heads is 4, but model.architecture 'recurrent' does not read it "
+            "(encoder_decoder, decoder_only, encoder_only would)",
+        ),
+        ({"model.architecture": "recurrent", "train.remat": "full"}, "'recurrent' does not read"),
+        ({"model.architecture": "recurrent", "model.scan_layers": True}, "'recurrent' does not"),
+        ({"model.architecture": "recurrent", "model.attention": "plain"}, "'recurrent' does not"),
+        ({"model.architecture": "recurrent", "model.positions": "t5"}, "'recurrent' does not rea"),
         ({"task.mask_rate": 0.3}, "task.name 'translation' does not read it (masked_lm would)"),
         ({"data.max_length": 64}, "task.name 'translation' does not read it"),
         ({"data.packing": "apart"}, "task.name 'translation' does not read it"),
@@ -80,6 +90,7 @@ def test_what_does_nothing_is_refused(message_of, path, changes, message):
         {"task.name": "language_modeling", "optimizer.name": "sgd"},  # with the task's own beta2
         {"task.name": "tagging", "model.architecture": "decoder_only", "data.max_length": 64},
         {"tokenizer.joint": False, "model.tie_embeddings": "target"},
+        {"model.architecture": "recurrent", "model.cell": "gru", "model.initialization": "bert"},
     ],
 )
 def test_defaults_and_what_is_read_are_taken(path, changes):

@@ -140,11 +140,11 @@ CELLS: Registry[type[Cell]] = Registry("model.cell", {"lstm": LSTM, "gru": GRU})
 
 
 def alone(module: Any, method: str) -> Callable[..., Any]:
-    """A method of a bound module as a pure function, which a `jax.lax.scan` may call; of the rng
-    streams it has those that are given as `rngs`. The module's parameters must be there."""
+    """A method of a bound module as a pure function, which a `jax.lax.scan` may call. The module's
+    parameters must be there; it has no rng streams."""
     params, unbound = module.variables["params"], module.clone(parent=None, name=None)
 
-    def call(*args: Any, rngs: dict[str, Array] | None = None) -> Any:
-        return unbound.apply({"params": params}, *args, rngs=rngs, method=method)
+    def call(*args: Any) -> Any:
+        return unbound.apply({"params": params}, *args, method=method)
 
     return call
