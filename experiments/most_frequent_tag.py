@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import transformer_jax as tj
 from transformer_jax.cli.parser import take_overrides
@@ -20,23 +20,38 @@ from transformer_jax.runs.config import read_settings
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    data, split = asked_for(__doc__.splitlines()[0])
+    tagger = MostFrequentTag(tagged_words(data, "train"))
+    scored = list(tagged_words(data, split))
+    right = sum(tagger.tag(word) == tag for word, tag in scored)
+    unmet = sum(word not in tagger.best for word, _ in scored)
+    report = {"accuracy": right / len(scored), "words": len(scored), "unmet": unmet}
+    print(json.dumps({**report, "split": split, "tag_of_unmet": tagger.unknown}))
+
+
+def asked_for(description: str) -> tuple[DataConfig, str]:
+    """The section data of the config, and the split to score, that the command line names."""
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--config", required=True)
     parser.add_argument("--split", default="valid")
     words, fields = take_overrides(sys.argv[1:])
     args = parser.parse_args(words)
-    data = read_settings(tj.config(args.config, fields)).data
-    counts: dict[str, Counter] = defaultdict(Counter)
-    for word, tag in tagged_words(data, "train"):
-        counts[word][tag] += 1
-    rare = Counter(next(iter(tags)) for tags in counts.values() if tags.total() == 1)
-    unknown = rare.most_common(1)[0][0]
-    best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
-    scored = list(tagged_words(data, args.split))
-    right = sum(best.get(word, unknown) == tag for word, tag in scored)
-    unmet = sum(word not in best for word, _ in scored)
-    report = {"accuracy": right / len(scored), "words": len(scored), "unmet": unmet}
-    print(json.dumps({**report, "split": args.split, "tag_of_unmet": unknown}))
+    return read_settings(tj.config(args.config, fields)).data, args.split
+
+
+class MostFrequentTag:
+    """The most frequent tag of each word; of others, that of words which occur once."""
+
+    def __init__(self, tagged: Iterable[tuple[str, str]]):
+        counts: dict[str, Counter] = defaultdict(Counter)
+        for word, tag in tagged:
+            counts[word][tag] += 1
+        rare = Counter(next(iter(tags)) for tags in counts.values() if tags.total() == 1)
+        self.unknown = rare.most_common(1)[0][0]
+        self.best = {word: tags.most_common(1)[0][0] for word, tags in counts.items()}
+
+    def tag(self, word: str) -> str:
+        return self.best.get(word, self.unknown)
 
 
 def tagged_words(data: DataConfig, split: str) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ PACKAGE = "transformer_jax"
 
 FLOORS = [
     {"errors", "ranges", "registry"},
-    {"runtime"},
+    {"runtime", "trees"},
     {"nn", "losses", "metrics", "scoring", "tokenization", "decoding"},
     {"tiled_losses"},
     {"models", "data", "parallel"},

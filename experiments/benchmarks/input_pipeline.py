@@ -26,6 +26,7 @@ from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.vocabularies import build_tokenizers
 from transformer_jax.tokenization import load_tokenizers
 
 WARM_UP = 20  # batches at least; more than are packed ahead
@@ -43,7 +44,7 @@ def main() -> int:
     settings = read_settings(tj.config(args.config, fields))
     examples = open_split(settings.data, "train")
     with tempfile.TemporaryDirectory() as folder:
-        build.build_tokenizers(settings, Path(folder) / "tokenizer", examples)
+        build_tokenizers(settings, Path(folder) / "tokenizer", examples)
         tokenizers = load_tokenizers(Path(folder) / "tokenizer")
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     prepared = task.prepare(examples, training=True)

@@ -13,6 +13,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.checkpoints.step_folder import PARAMS, read_arrays, saved_arrays, step_folders
+from transformer_jax.trees import parse_tree
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -168,6 +169,49 @@ def test_a_pre_trained_body_may_stay_as_it_is(shell, bert, text, tmp_path):
         "score", f"--workdir={workdir}", f"--source={ROOT}/README.md", f"--target={ROOT}/README.md"
     )
     assert told.status == 2 and "this run's task has no pairs" in told.err
+
+
+def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
+    """Of two treebanks in a mixture; the encoder stays as it is."""
+    trees = "(TOP (S (NP (DT the) (NN film)) (VP (VBZ is) (ADJP (JJ {})))))\n(TOP (ADJP (JJ {})))\n"
+    for name, words_of_file in (("gold", ("good", "bad")), ("silver", ("dull", "fine"))):
+        (tmp_path / f"{name}.mrg").write_text(trees.format(*words_of_file) * 4)
+    changes = {
+        **{name: value for name, value in SMALL.items() if name != "model.num_layers"},
+        "model.max_length": 96,
+        "model.num_decoder_layers": 1,
+        "train.init_from": str(bert),
+        "optimizer.frozen": "^(source_embedding|source_norm|source_positions|encoder)/",
+        "optimizer.decay_steps": 8,
+        "data.name": "bracketed_trees",
+        "data.train_text": f"{tmp_path}/gold.mrg,{tmp_path}/silver.mrg",
+        "data.valid_text": f"{tmp_path}/gold.mrg",
+        "data.weights": "2,1",
+        "data.max_source_length": 24,
+        "data.max_target_length": 48,
+        "decode.max_extra_length": 10,
+        "decode.beam_size": 1,
+    }
+    del changes["data.max_length"]
+    overrides = [f"--config.{name}={value}" for name, value in changes.items()]
+    workdir, config = tmp_path / "run", ROOT / "configs" / "parse_gum.py"
+    answer = shell("train", f"--config={config}", f"--workdir={workdir}", *overrides)
+    assert answer.status == 0
+    before, after = params_of(bert), params_of(workdir)
+    np.testing.assert_array_equal(after["source_embedding/table"], before["embedding/table"])
+    np.testing.assert_array_equal(after["source_norm/scale"], before["input/norm/scale"])
+    positions = before["input/positions/table"] + before["input/token_types"][0]
+    np.testing.assert_array_equal(after["source_positions/table"][:32], positions)
+    assert after["source_positions/table"][32:].any()
+    for name in before:
+        if name.startswith("encoder/"):
+            np.testing.assert_array_equal(after[name], before[name])
+    *_, last = (workdir / "metrics.jsonl").read_text().splitlines()
+    wanted = {"f1", "precision", "recall", "exact_match", "tag_accuracy", "loss"}
+    assert json.loads(last).keys() >= wanted
+    answer = shell("predict", f"--workdir={workdir}", stdin=b"the film ( good )\n\nfine\n")
+    outputs = [parse_tree(line).words() if line else [] for line in answer.out.splitlines()]
+    assert outputs == [["the", "film", "-LRB-", "good", "-RRB-"], [], ["fine"]]
 
 
 def test_words_are_tagged(shell, text, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from transformer_jax.decoding import Hypotheses
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import SEARCHES, DecodeConfig
-from transformer_jax.inference.source_search import Request
+from transformer_jax.inference.requests import Request
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tokenization.specials import BOS, EOS, PAD

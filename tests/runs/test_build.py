@@ -7,8 +7,6 @@ import optax
 import pytest
 
 from transformer_jax.data.batches.pipeline import train_batches
-from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel.engines import create_state
@@ -28,55 +26,12 @@ def task_of(tiny_config):
     return make
 
 
-SEPARATE = {"tokenizer.joint": False, "model.tie_embeddings": "target"}
-
-
-def test_tokenizers_are_trained_once_and_then_those_of_the_workdir(tiny_config, tmp_path):
-    settings = read_settings(tiny_config(SEPARATE | {"tokenizer.vocab_size": 60}))
-    examples = [{"source": "the dog sees a cat", "target": "der Hund sieht eine Katze"}] * 3
-    pairs = open_split(DataConfig(synthetic_size=50), "train")
-    trained = build.build_tokenizers(settings, tmp_path / "tokenizer", pairs)
-    assert build.vocab_sizes(trained) == {"source": 60, "target": 60}
-    again = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
-    for side in ("source", "target"):
-        text = examples[0][side]
-        assert again[side].encode(text) == trained[side].encode(text)
-    assert trained["source"].encode("the dog") != trained["target"].encode("the dog")
-
-
-def test_a_run_that_starts_from_another_takes_over_its_tokenizers(
-    tiny_config, trained_workdir, tmp_path
-):
-    settings = read_settings(tiny_config({"train.init_from": str(trained_workdir)}))
-    examples = [{"source": "a", "target": "b"}]
-    taken = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
-    origin = build.build_tokenizers(settings, trained_workdir / "tokenizer", examples)
-    assert taken["source"].encode("the dog") == origin["source"].encode("the dog")
-    assert (tmp_path / "tokenizer").is_dir()
-
-
-def test_a_set_of_another_kind_is_refused(tiny_config, tmp_path):
-    settings = read_settings(tiny_config({"task.name": "tagging"}))
-    with pytest.raises(
-        UserError, match="task tagging reads tags and text, but the examples of para"
-    ):
-        build.build_tokenizers(settings, tmp_path / "new", [{"source": "a", "target": "b"}])
-
-
 def test_a_side_without_a_vocabulary_is_named(tiny_config):
     settings = read_settings(tiny_config())
     with pytest.raises(
         UserError, match="vocabulary of side 'source', and there is none among targ"
     ):
         build.build_task(settings, {"target": 800}, tokenizers=None)
-
-
-def test_labels_come_from_the_examples(tiny_config, tmp_path):
-    changes = {"task.name": "tagging", "tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
-    settings = read_settings(tiny_config(changes))
-    examples = [{"text": "the dog", "tags": "D N"}, {"text": "sees", "tags": "V"}]
-    found = build.build_tokenizers(settings, tmp_path / "tokenizer", examples)
-    assert found["tags"].names == ("D", "N", "V") and build.vocab_sizes(found)["tags"] == 3
 
 
 def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):

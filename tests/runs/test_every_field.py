@@ -20,6 +20,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.config import flattened, load_config, read_settings
 from transformer_jax.runs.settings import FIELDS
 from transformer_jax.runs.train import batches_of
+from transformer_jax.runs.vocabularies import build_tokenizers
 from transformer_jax.tasks.packed import batch_shapes
 from transformer_jax.training.evaluation import Evaluator
 
@@ -59,6 +60,16 @@ BASES = {
         "model.attention_score": "general",
         "model.initialization": "bert",
         "model.tie_embeddings": "target",
+    },
+    "parsing": {
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "task.tree_words": 5,
+        "tokenizer.kind": "unigram",
+        "tokenizer.vocab_size": 30,
+        "data.name": "bracketed_trees",
+        "data.max_source_length": 48,
+        "data.max_target_length": 64,
     },
     "language_modeling": {**STACK, "tokenizer.kind": "char", "tokenizer.vocab_size": 20},
     "masked_lm": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "rmsprop"},
@@ -141,8 +152,11 @@ ELSEWHERE = {
 }
 """Sections whose fields change nothing that is compared here, and where they are tested."""
 SIZES = dict.fromkeys(("source", "target", "text", "label", "tags"), 30)
-ALONE = {"recurrent translation": ("model.", "train.remat")}
-"""What begins the fields that differ from those of the same task with another model."""
+ALONE = {
+    "recurrent translation": ("model.", "train.remat"),
+    "parsing": ("task.", "data."),  # the rest is translation's
+}
+"""What begins the fields that differ from those of another base, which walks the rest."""
 LOOPS = ("eval.every_steps",)
 WALKED = [
     name
@@ -156,9 +170,12 @@ LINES = {
     "pair": lambda words: " ".join(words) + "\n",
     "text": lambda words: " ".join(words) + "\n\n",
     "label": lambda words: f"{' '.join(words)}\t{'AB'[len(words[0]) % 2]}\n",
+    "tree": lambda words: (
+        f"(TOP (NP-SBJ (-NONE- *) {''.join(f'({len(w)} {w})' for w in words)}))\n"
+    ),
     "tags": lambda words: "".join(f"{word}\t{'AB'[len(word) % 2]}\n" for word in words) + "\n",
 }
-KINDS = {"translation": "pair", "classification": "label", "tagging": "tags"}
+KINDS = {"translation": "pair", "parsing": "tree", "classification": "label", "tagging": "tags"}
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +212,7 @@ def outcome(tmp_path_factory):
     def texts(settings):
         examples = open_split(settings.data, "train")
         folder = tmp_path_factory.getbasetemp() / f"tokenizer-{next(folders)}"
-        tokenizers = build.build_tokenizers(settings, folder, examples)
+        tokenizers = build_tokenizers(settings, folder, examples)
         stored = {path.name: digest(path.read_bytes()) for path in folder.iterdir()}
         return examples, tokenizers, stored
 

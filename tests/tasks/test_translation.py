@@ -14,7 +14,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.source_search import Request
+from transformer_jax.inference.requests import Request
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.scoring.bleu import score_translations

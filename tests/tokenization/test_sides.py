@@ -11,6 +11,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
     HuggingFaceTokenizer,
     Labels,
+    Symbols,
     TokenizerConfig,
     copy_tokenizers,
     folder,
@@ -248,3 +249,15 @@ def test_damage_has_one_line_for_every_kind_of_file(tmp_path, name):
     (directory / name).unlink()
     with pytest.raises(UserError, match=f"{name}: the tokenizer cannot be read"):
         load_tokenizers(directory)
+
+
+def test_a_copy_keeps_symbols_and_lends_its_one_text_to_a_side_that_lacks_it(tmp_path):
+    old, new = {"target": Symbols(["(A", ")"])}, {"target": Symbols(["(B", ")"])}
+    config = TokenizerConfig("char", 50)
+    train_tokenizers(config, {"source": ["ab"]}, tmp_path / "parser", old)
+    copied = copy_tokenizers(tmp_path / "parser", tmp_path / "again", new, ["source"])
+    assert copied.text("target").encode("(A (B") == [4, 1]
+    text = train_tokenizers(config, {"text": ["ab"]}, tmp_path / "text")
+    copied = copy_tokenizers(tmp_path / "text", tmp_path / "new", new, ["source"])
+    assert copied.text("target").encode("(A (B") == [1, 4]
+    assert copied.text("source").encode("ab") == text.text("text").encode("ab")

@@ -32,9 +32,13 @@ class DataConfig:
         of `parallel_text`, one sentence a line, plain or .gz; several, separated by commas or
         matched by "*", are so many corpora.
       train_text, valid_text, test_text: likewise of the sets whose examples stand whole in one
-        file: `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv` and `tagged_words`.
+        file: `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv`, `tagged_words` and
+        `bracketed_trees`.
       documents: what a document of `text` is: a whole "file", each "line" that is not blank, or a
         "paragraph", lines between blank ones.
+      remove_traces: whether `bracketed_trees` loses leaves of tag -NONE-, and what is empty then.
+      remove_function_tags: whether labels of `bracketed_trees` lose what follows their category, as
+        NP-SBJ=1 becomes NP.
       weights: how often training draws from each corpus relative to the others, as "2,1"; None:
         each example once an epoch.
       tfds_name: the builder of `tfds`, as "wmt14_translate", "lm1b" or "glue/sst2".
@@ -73,6 +77,8 @@ class DataConfig:
     valid_text: str | None = None
     test_text: str | None = None
     documents: Annotated[str, OneOf(*DOCUMENTS)] = "file"
+    remove_traces: bool = True
+    remove_function_tags: bool = True
     weights: str | None = None
     tfds_name: str | None = None
     source_language: str | None = None

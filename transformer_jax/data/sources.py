@@ -22,6 +22,7 @@ from transformer_jax.data.files.pairs import (
 )
 from transformer_jax.data.files.tagged import read_tagged_words
 from transformer_jax.data.files.text import open_files
+from transformer_jax.data.files.trees import open_bracketed
 from transformer_jax.data.sets import (
     embedded,
     glue,
@@ -107,6 +108,10 @@ SOURCES: Registry[SourceSet] = Registry(
         },
         "tagged_words": SourceSet(partial(open_files, read=read_tagged_words), reads=_FILES),
         "pos_gum": _public(gum.open_pos),
+        "bracketed_trees": SourceSet(
+            open_bracketed, reads=(*_FILES, "data.remove_traces", "data.remove_function_tags")
+        ),
+        "gum_const": _public(gum.open_const),
         "tfds": SourceSet(_open_tfds, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),
     },
 )

@@ -2,6 +2,7 @@
 
 from transformer_jax.decoding.beam_search import BeamSearch
 from transformer_jax.decoding.beam_tree import BeamTree, Node, beam_tree
+from transformer_jax.decoding.constraints import Constraint, constrained, masked_logits
 from transformer_jax.decoding.interface import (
     DecodeStep,
     Hypotheses,
@@ -30,6 +31,10 @@ __all__ = [
     "Hypotheses",
     "up_to_end",
     "Samples",
+    # What a search may write.
+    "Constraint",
+    "constrained",
+    "masked_logits",
     # Searches.
     "BeamSearch",
     "Sampler",

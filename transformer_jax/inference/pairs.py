@@ -15,7 +15,7 @@ from transformer_jax.runtime import platform
 _MOST_BYTES = 1 << 31
 """Of memory for a batch; of long pairs fewer are scored at once."""
 
-Pair = Mapping[str, list[int]]
+Pair = Mapping[str, Sequence[int]]
 """Tokens of the sides "source" and "target"."""
 
 _PAIRS: FilledBatch[Pair] = FilledBatch({"source": [0], "target": [0]}, padded_batch)

@@ -1,6 +1,6 @@
 """Decoding with an encoder-decoder: sources in, outputs out, both as tokens.
 
-B batch, S source, P prompt, L output length, V vocabulary, N = B x beams, n outputs a source.
+B batch, S source, L output length, V vocabulary, N = B x beams, n outputs a source.
 """
 
 import dataclasses
@@ -12,40 +12,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.padding import pad_rows, rounded_length, row_lengths
 from transformer_jax.decoding import (
     BeamSearch,
     BeamTree,
+    Constraint,
+    DecodeStep,
     Hypotheses,
     Memory,
     Start,
     State,
     beam_tree,
+    constrained,
+    masked_logits,
 )
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch, taken_back
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.requests import Request, longest_output, request_arrays
 from transformer_jax.models.apply import call
 from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.runtime.memory import require_memory
 from transformer_jax.tokenization import SpecialTokens
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """A source whose outputs are asked for.
-
-    Attributes:
-      source: all its tokens, special ones among them.
-      prefix: tokens that each output starts with, behind those that every output starts with; none
-        of them is returned.
-      number: of the source; with the seed, it decides the samples.
-    """
-
-    source: Sequence[int]
-    prefix: Sequence[int] = ()
-    number: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +44,12 @@ class SourceSearch:
     Attributes:
       model: maps sources and outputs to logits.
       specials: of the outputs' vocabulary.
+      constraint: what may be written; None: anything.
     """
 
     model: SourceToTarget
     specials: SpecialTokens
+    constraint: Constraint | None = None
 
     def __call__(
         self, params: Any, requests: Sequence[Request], decode: DecodeConfig
@@ -80,10 +70,10 @@ class SourceSearch:
         longest = max(len(one.source) for one in requests)
         self.check(longest + max(len(one.prefix) for one in requests), decode)
         extra = decode.max_extra_length
-        filler, to_arrays = Request([self.specials.eos]), self._arrays
-        batch = FilledBatch(filler, functools.partial(to_arrays, max_extra_length=extra))
+        to_arrays = functools.partial(request_arrays, self.specials, max_extra_length=extra)
+        batch = FilledBatch(Request([self.specials.eos]), to_arrays)
         arrays = batch.place(params, requests, decode.batch_size)
-        found = self.compiled(params, arrays, decode, arrays["source"].shape[1] + extra)
+        found = self.compiled(params, arrays, decode, longest_output(arrays, extra))
         tokens, scores = taken_back(found, len(requests))
         return tokens, scores
 
@@ -135,15 +125,13 @@ class SourceSearch:
 
         Args:
           params: of the model.
-          arrays: "source" [B, S] and "prompt" [B, P], with their "source_lengths" [B] and
-            "prompt_lengths" [B]; "limits" [B], the longest outputs; "numbers" [B], which samples
-            follow from.
+          arrays: as `request_arrays` makes them.
           decode: how to find outputs.
           max_length: L, of the longest output.
           may_end: False: no output ends before its limit, as a benchmark wants it.
         """
         start = self._start(params, arrays, decode, max_length, may_end)
-        step = functools.partial(self._decode_step, params, may_end=may_end)
+        step = self._step(params, may_end)
         search = decode.make_search(self.specials)
         return search.find(step, start, num_outputs=decode.num_outputs, max_length=max_length)
 
@@ -169,8 +157,8 @@ class SourceSearch:
         if not isinstance(search, BeamSearch):
             raise UserError(f"decode: search {decode.searches[0]!r} has no beams; take search beam")
         self.check(len(request.source) + len(request.prefix), decode)
-        arrays = self._arrays([request], extra)
-        max_length = arrays["source"].shape[1] + extra
+        arrays = request_arrays(self.specials, [request], extra)
+        max_length = longest_output(arrays, extra)
         to_start, step = self._compiled_parts
         return beam_tree(
             search,
@@ -185,7 +173,7 @@ class SourceSearch:
     def _compiled_parts(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
         """What a search starts from, and its step."""
         to_start = jax.jit(self._start, static_argnames=("decode", "max_length"))
-        return to_start, jax.jit(self._decode_step)
+        return to_start, jax.jit(lambda params, *inputs: self._step(params)(*inputs))
 
     def _start(
         self,
@@ -202,34 +190,28 @@ class SourceSearch:
         logits, memory, state = call(self.model, params, "prefill", *sides, slots)
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
-        return Start(self._allowed(logits, may_end), memory, state, arrays["limits"], keys)
+        logits, limits = self._with_end(logits, may_end), arrays["limits"]
+        if self.constraint:
+            first = self.constraint.begin(arrays["given"], arrays["given_lengths"], limits)
+            allowed = self.constraint.allowed(first)
+            logits, state = masked_logits(logits, allowed, self._banned_id), (state, first)
+        return Start(logits, memory, state, limits, keys)
 
-    def _decode_step(
-        self, params: Any, tokens: jax.Array, memory: Memory, state: State, may_end: bool = True
-    ) -> tuple[jax.Array, State]:
-        """A `DecodeStep`, but for its parameters."""
-        logits, state = call(self.model, params, "decode_step", tokens, memory, state)
-        return self._allowed(logits, may_end), state
+    def _step(self, params: Any, may_end: bool = True) -> DecodeStep:
+        """The model's step, under the constraint."""
 
-    def _allowed(self, logits: jax.Array, may_end: bool) -> jax.Array:
-        """The logits of the tokens that may come next."""
+        def step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
+            logits, state = call(self.model, params, "decode_step", tokens, memory, state)
+            return self._with_end(logits, may_end), state
+
+        return constrained(step, self.constraint, self._banned_id) if self.constraint else step
+
+    def _with_end(self, logits: jax.Array, may_end: bool) -> jax.Array:
         return logits if may_end else logits.at[:, self.specials.eos].set(-jnp.inf)
 
-    def _arrays(self, requests: Sequence[Request], max_extra_length: int) -> dict[str, np.ndarray]:
-        """The arrays of `run`."""
-        specials = self.specials
-        sources = [request.source for request in requests]
-        forced = (specials.start, *specials.translation.head)
-        prompts = [[*forced, *request.prefix] for request in requests]
-        is_prefixed = any(request.prefix for request in requests)
-        return {
-            "source": pad_rows(sources, rounded_length(sources)),
-            "source_lengths": row_lengths(sources),
-            "prompt": pad_rows(prompts, rounded_length(prompts) if is_prefixed else len(forced)),
-            "prompt_lengths": row_lengths(prompts),
-            "limits": row_lengths(sources) + np.int32(max_extra_length),
-            "numbers": np.array([request.number for request in requests], np.int32),
-        }
+    @property
+    def _banned_id(self) -> int:
+        return self.specials.banned[0]
 
 
 def _check_beams(beam_size: int, num_outputs: int, vocab_size: int) -> None:

@@ -1,11 +1,8 @@
 """The parts of a run, built from its settings."""
 
 import functools
-import io
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,57 +21,14 @@ from transformer_jax.parallel.interface import Engine, TrainStep
 from transformer_jax.parallel.mesh import make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
-from transformer_jax.runs.workdir import TOKENIZER, workdir_path
 from transformer_jax.runtime.memory import require_memory_kind
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, LossOptions, Task, TaskKind, TaskParts
-from transformer_jax.tokenization import (
-    Tokenizers,
-    copy_tokenizers,
-    expected_sizes,
-    load_tokenizers,
-    train_tokenizers,
-)
+from transformer_jax.tokenization import Tokenizers, expected_sizes
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import train_step
-
-
-def build_tokenizers(
-    settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
-) -> Tokenizers:
-    """The tokenizers in `directory`; where there are none, they are first trained on the examples,
-    or copied from the run that this one starts from, and stored there."""
-    if directory.exists():
-        return load_tokenizers(directory)
-    kind = task_kind(settings)
-    _check_examples(settings, kind, examples[0])
-    labels = {
-        side: itertools.chain.from_iterable(split(example[side]) for example in examples)
-        for side, split in kind.labels.items()
-    }
-    if settings.train.init_from:
-        source = workdir_path(settings.train.init_from) / TOKENIZER
-        return copy_tokenizers(source, directory, labels)
-    texts = {side: _texts(examples, parts) for side, parts in kind.texts.items()}
-    return train_tokenizers(settings.tokenizer, texts, directory, labels)
-
-
-def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, str]) -> None:
-    wanted = {parts[0] for parts in kind.texts.values()} | set(kind.labels)
-    if not wanted <= set(example):
-        raise UserError(
-            f"task {settings.task.name} reads {' and '.join(sorted(wanted))}, but the examples of "
-            f"{settings.data.name} have {' and '.join(sorted(example))}; choose another data.name"
-        )
-
-
-def _texts(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
-    """The lines of these parts of all examples, with their line ends."""
-    for example in examples:
-        for part in parts:
-            yield from io.StringIO(example.get(part, ""), newline="\n")
 
 
 def task_kind(settings: Settings) -> TaskKind:
@@ -97,7 +51,7 @@ def build_task(
         metric is given to a task that compares no texts.
     """
     kind = task_kind(settings)
-    if missing := {*kind.texts, *kind.labels} - vocab_sizes.keys():
+    if missing := kind.sides - vocab_sizes.keys():
         raise UserError(
             f"task {settings.task.name} needs a vocabulary of side {min(missing)!r}, and there is "
             f"none among {', '.join(sorted(vocab_sizes))}; restore the run's tokenizer folder"
@@ -132,9 +86,11 @@ def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
 
 
 def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
-    """The same before any text is read: what the config asks for or names, and two labels."""
+    """The same before any text is read: what the config asks for or names, two labels, and as many
+    symbols as a treebank has."""
     kind = task_kind(settings)
-    return expected_sizes(settings.tokenizer, kind.texts) | dict.fromkeys(kind.labels, 2)
+    listed = dict.fromkeys(kind.labels, 2) | dict.fromkeys(kind.symbols, 80)
+    return expected_sizes(settings.tokenizer, kind.texts) | listed
 
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:

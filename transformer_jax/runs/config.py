@@ -79,13 +79,14 @@ def check_trainable(config: ConfigDict) -> Settings:
     own = defaults_for(values)
     differ = [name for name in FIELDS if values[name] not in (own[name], DEFAULTS[name])]
     refuse_unread(values, differ)
-    several = len(TASKS[settings.task.name].texts) > 1
-    tie = settings.model.tie_embeddings
-    if several and tie in ("all", "inputs") and not settings.tokenizer.joint:
+    kind = TASKS[settings.task.name]
+    one_for_all, tie = settings.tokenizer.joint and not kind.symbols, settings.model.tie_embeddings
+    several = len({*kind.texts, *kind.symbols}) > 1
+    if several and tie in ("all", "inputs") and not one_for_all:
         raise UserError(
-            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and with "
-            "config.tokenizer.joint false each has a vocabulary of its own: set tie_embeddings to "
-            "'target' or 'none'"
+            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
+            f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
+            "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
         )
     optimizer, num_steps = settings.optimizer, settings.train.num_steps
     end = optimizer.decay_steps or num_steps
@@ -113,7 +114,8 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
         own = getattr(MODELS[architecture], "defaults", {})  # a user's class may have none
         defaults |= parsed(own, f"defaults of architecture {architecture}")
     origin = chosen.get("train.init_from")
-    return defaults | parsed(model_options(origin), f"{origin}/config.json")
+    options = model_options(origin, chosen.get("model.architecture"))
+    return defaults | parsed(options, f"{origin}/config.json")
 
 
 def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import newest_step
-from transformer_jax.runs import build, provenance
+from transformer_jax.runs import provenance
 from transformer_jax.runs.config import (
     Settings,
     check_same_run,
@@ -18,6 +18,7 @@ from transformer_jax.runs.config import (
     save_json,
 )
 from transformer_jax.runs.modules import UserModule, record_modules
+from transformer_jax.runs.vocabularies import build_tokenizers
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, METRICS, TOKENIZER
 from transformer_jax.runtime.files import remove
 from transformer_jax.tokenization import load_tokenizers
@@ -61,7 +62,7 @@ def prepare(
         checkpoints.directory.mkdir(exist_ok=True)
         if settings.train.init_from:
             _check_tokenizers_of_origin(Path(settings.train.init_from), settings)
-    build.build_tokenizers(settings, tokenizer, examples)
+    build_tokenizers(settings, tokenizer, examples)
     save_json(config, kept)
     record_modules(workdir, config, modules)
 

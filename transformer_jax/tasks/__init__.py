@@ -3,10 +3,13 @@
 from typing import Any
 
 from transformer_jax.registry import Registry
+from transformer_jax.scoring.parseval import METRICS as PARSEVAL
 from transformer_jax.tasks.classification import Classification
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
+from transformer_jax.tasks.parsing import Parsing
+from transformer_jax.tasks.sentences import tree_symbols
 from transformer_jax.tasks.tagging import Tagging
 from transformer_jax.tasks.translation import Translation
 
@@ -52,6 +55,14 @@ _FINE_TUNING_DEFAULTS: dict[str, Any] = {
 }
 """Likewise (appendix A.3)."""
 
+_PARSING_DEFAULTS: dict[str, Any] = {
+    "model.tie_embeddings": "target",
+    "data.name": "bracketed_trees",
+    "decode.alpha": 0.3,
+    "decode.max_extra_length": 300,
+}
+"""The search's are the paper's (section 6.3); the vocabulary of trees is no text's."""
+
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
 _SMOOTHING, _SCORED, _LENGTH = "train.label_smoothing", "eval.num_examples", "data.max_length"
@@ -71,6 +82,9 @@ _OF_PAIRS = (
     *(*_LOGITS, _SMOOTHING, "train.r_drop", _SCORED, *_decode(Translation)),
 )
 
+_OF_TEXTS = ("tokenizer.joint", "task.metric")
+"""Of these, what is read where both sides are text."""
+
 TASKS: Registry[TaskKind] = Registry(
     "task.name",
     {
@@ -79,6 +93,14 @@ TASKS: Registry[TaskKind] = Registry(
         ),
         "seq2seq": TaskKind(
             Translation.build, _PAIRS, metric="exact_match", metrics=_TOKEN_METRICS, reads=_OF_PAIRS
+        ),
+        "parsing": TaskKind(
+            Parsing.build,
+            {"source": ("source",)},
+            symbols={"target": tree_symbols},
+            defaults=_PARSING_DEFAULTS,
+            metrics=(*_TOKEN_METRICS, *PARSEVAL),
+            reads=("task.tree_words", *(name for name in _OF_PAIRS if name not in _OF_TEXTS)),
         ),
         "language_modeling": TaskKind(
             LanguageModeling.build,

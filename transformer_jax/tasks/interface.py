@@ -184,6 +184,8 @@ class TaskKind:
         where they are not known beforehand.
       reads: fields of a config, "section.field", that it reads and other tasks may do without; what
         it does not read of theirs is refused where it is set. None: it reads all.
+      symbols: each side that is written in symbols (`tokenization.Symbols`), and what lists them:
+        (the section `task`, the side's part of all examples) -> each symbol once.
     """
 
     build: Callable[[TaskParts], Task]
@@ -193,3 +195,11 @@ class TaskKind:
     metric: str | None = None
     metrics: tuple[str, ...] = ()
     reads: Collection[str] | None = None
+    symbols: Mapping[str, Callable[[TaskConfig, Iterable[str]], Iterable[str]]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    @property
+    def sides(self) -> set[str]:
+        """All that have a vocabulary."""
+        return {*self.texts, *self.labels, *self.symbols}

@@ -28,11 +28,14 @@ class PairLosses:
       model: maps source and shifted target to logits.
       specials: of the targets' vocabulary.
       options: of the training loss.
+      predicts: of each token of the targets' vocabulary that which is predicted in its place; None:
+        itself.
     """
 
     model: Any
     specials: SpecialTokens
     options: LossOptions
+    predicts: tuple[int, ...] | None = None
     read: ClassVar[tuple[str, ...]] = ("source", "target")
 
     def init(self, rng: jax.Array) -> Params:
@@ -69,7 +72,7 @@ class PairLosses:
     ) -> TokenLosses:
         """[B, T] of the target tokens."""
         predicted = apply(self.model, params, *self._inputs(batch), rng=rng, method="unprojected")
-        return projected_losses(predicted, batch["target"], eps, self.options.loss_tiles)
+        return projected_losses(predicted, self._outputs(batch), eps, self.options.loss_tiles)
 
     def _consistent(self, params: Params, batch: Batch, rng: jax.Array) -> TokenLosses:
         """[B, T] of the target tokens by R-Drop (Liang et al. 2021, equation 4, halved): the mean
@@ -78,11 +81,16 @@ class PairLosses:
         # Copies stand side by side, so that both are on the device of their row.
         twice = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
         logits = apply(self.model, params, *self._inputs(twice), rng=rng)
-        found = token_losses(logits, twice["target"], self.options.label_smoothing)
+        found = token_losses(logits, self._outputs(twice), self.options.label_smoothing)
         one, other = logits[::2], logits[1::2]
         apart = symmetric_divergence(one, other)
         losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * apart
         return TokenLosses(losses, found.nll[::2], found.correct[::2])
+
+    def _outputs(self, batch: Batch) -> jax.Array:
+        """[B, T], the tokens that the model predicts."""
+        target = batch["target"]
+        return target if self.predicts is None else jnp.array(self.predicts, jnp.int32)[target]
 
     def _inputs(self, batch: Batch) -> tuple[jax.Array, ...]:
         """What the model reads."""

@@ -6,7 +6,6 @@ B batch, S source, T target, V vocabulary.
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import batched
 from typing import Any, ClassVar
 
 import jax
@@ -18,7 +17,8 @@ from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.decoding import BeamTree, up_to_end
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.pairs import require_reach, row_bytes, score_pairs
-from transformer_jax.inference.source_search import Request, SourceSearch
+from transformer_jax.inference.requests import Request, find_all
+from transformer_jax.inference.source_search import SourceSearch
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.scoring import METRICS
@@ -159,16 +159,16 @@ class Translation:
         ]
         around = self.tokenizers.specials("source").translation.size()
         worded = [request for request in requests if len(request.source) > around]
-        worded.sort(key=lambda one: (len(one.prefix) > 0, len(one.source)))
-        results: dict[int, list[Prediction]] = {}
-        for batch in batched(worded, decode.batch_size):
-            found = self.search(params, batch, decode)
-            for request, tokens, scores in zip(batch, *found, strict=True):
-                results[request.number] = [
-                    Prediction(self._text(request.prefix, row), float(score))
-                    for row, score in zip(tokens, scores, strict=True)
-                    if score > -jnp.inf
-                ]
+        search = functools.partial(self.search, params, decode=decode)
+        found = find_all(search, worded, decode.batch_size)
+        results = {
+            request.number: [
+                Prediction(self._text(request.prefix, row), float(score))
+                for row, score in zip(*outputs, strict=True)
+                if score > -jnp.inf
+            ]
+            for request, outputs in zip(worded, found, strict=True)
+        }
         for request in requests:
             yield results.get(request.number, [Prediction("", 0.0)])
 

@@ -19,17 +19,22 @@ from transformer_jax.tokenization.sides import (
     train_tokenizers,
 )
 from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
+from transformer_jax.tokenization.symbols import Symbols
 from transformer_jax.tokenization.tokenizer import Tokenizer
+from transformer_jax.tokenization.word_classes import UNKNOWN, ClassedWords, words_and_classes
 
 __all__ = [
     "OWN",
     "TOKENIZERS",
+    "UNKNOWN",
+    "ClassedWords",
     "Frame",
     "HuggingFaceTokenizer",
     "Labels",
     "PublishedTokenizer",
     "SentencePieceTokenizer",
     "SpecialTokens",
+    "Symbols",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerKind",
@@ -40,4 +45,5 @@ __all__ = [
     "load_tokenizers",
     "store_tokenizers",
     "train_tokenizers",
+    "words_and_classes",
 ]

@@ -53,10 +53,11 @@ class TokenizerConfig:
 
     Attributes:
       kind: an entry of `TOKENIZERS`. By sentencepiece: "bpe", "unigram" (Kudo 2018), "char", and
-        "word", what stands between spaces. By Hugging Face's tokenizers: "byte_bpe", GPT-2's
-        byte-level BPE (Radford et al. 2019), to which no text is unknown and which loses nothing,
-        and "wordpiece", BERT's (Devlin et al. 2018). "file": nothing is learned; the vocabularies
-        are those in `path`.
+        "word", what stands between spaces. "word_classes": likewise, but rare and unknown words are
+        told apart by capitals, digits, hyphen and ending (Petrov et al. 2006). By Hugging Face's
+        tokenizers: "byte_bpe", GPT-2's byte-level BPE (Radford et al. 2019), to which no text is
+        unknown and which loses nothing, and "wordpiece", BERT's (Devlin et al. 2018). "file":
+        nothing is learned; the vocabularies are those in `path`.
       vocab_size: tokens of each vocabulary, special ones included. Exact for "bpe" and "unigram",
         for the others an upper bound, the most frequent tokens being kept: ask the tokenizer itself
         for the size that a model needs.

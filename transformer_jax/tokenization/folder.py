@@ -2,8 +2,8 @@
 
 It holds `sides.json`, which names for each side its file and that file's SHA-256, and the files:
 `joint`, or one for each side, with the suffix of their kind, .model (sentencepiece) or .json
-(Hugging Face), say, and one .labels.json for each side of labels. The suffix alone decides what
-loads a file. The folder appears whole or not at all.
+(Hugging Face), say, and one .labels.json or .symbols.json for each side of labels or symbols. The
+suffix alone decides what loads a file. The folder appears whole or not at all.
 """
 
 import hashlib
@@ -17,19 +17,24 @@ from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular, remove
 from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.tokenization.labels import Labels
+from transformer_jax.tokenization.symbols import Symbols
 from transformer_jax.tokenization.tokenizer import Tokenizer
 
 Contents = Mapping[str, tuple[str, bytes]]
 """Side -> (file name, what the file holds)."""
 
-LABELS = ".labels.json"
+LABELS, SYMBOLS = ".labels.json", ".symbols.json"
 _MANIFEST = "sides.json"
 _FILE_NAME = re.compile(r"\w+((?:\.\w+)+)")
 
 
 def loaders() -> dict[str, Callable[[bytes], Tokenizer | Labels]]:
     """Suffix -> what makes an object of a file's content."""
-    return {kind.suffix: kind.load for kind in TOKENIZERS.values()} | {LABELS: Labels.from_json}
+    listed: dict[str, Callable[[bytes], Tokenizer | Labels]] = {
+        LABELS: Labels.from_json,
+        SYMBOLS: Symbols.from_json,
+    }
+    return listed | {kind.suffix: kind.load for kind in TOKENIZERS.values()}
 
 
 def suffix_of(name: str) -> str:

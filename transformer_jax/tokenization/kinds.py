@@ -9,6 +9,7 @@ from transformer_jax.tokenization.published import PublishedTokenizer, from_file
 from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
 from transformer_jax.tokenization.sentencepiece_training import train_sentencepiece
 from transformer_jax.tokenization.specials import NUM_SPECIALS, WORDPIECE_PIECES
+from transformer_jax.tokenization.word_classes import ClassedWords, train_word_classes
 
 _sentencepiece = partial(
     TokenizerKind, train=train_sentencepiece, load=SentencePieceTokenizer, suffix=".model"
@@ -22,6 +23,12 @@ TOKENIZERS.register("bpe", _SUBWORDS)
 TOKENIZERS.register("unigram", _SUBWORDS)
 TOKENIZERS.register("char", _sentencepiece(reads=(_COVERAGE, _NORMALIZATION)))
 TOKENIZERS.register("word", _sentencepiece(reads=(_COVERAGE,)))
+TOKENIZERS.register(
+    "word_classes",
+    TokenizerKind(
+        train=train_word_classes, load=ClassedWords.from_json, suffix=".words.json", reads=()
+    ),
+)
 TOKENIZERS.register(
     "byte_bpe",
     _hugging_face(

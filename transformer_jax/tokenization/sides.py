@@ -10,6 +10,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.folder import (
     LABELS,
+    SYMBOLS,
     Contents,
     loaders,
     read_folder,
@@ -19,10 +20,15 @@ from transformer_jax.tokenization.folder import (
 )
 from transformer_jax.tokenization.labels import Labels
 from transformer_jax.tokenization.specials import OWN, SpecialTokens
+from transformer_jax.tokenization.symbols import Symbols
 from transformer_jax.tokenization.tokenizer import Tokenizer
 from transformer_jax.tokenization.training import train_model
 
 logger = logging.getLogger(__name__)
+
+Listed = Iterable[str] | Labels | Symbols
+"""A vocabulary of which all entries are known: `Labels` that stand in the data, in any order and
+number, or one that is made already."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ def train_tokenizers(
     config: TokenizerConfig,
     texts: Mapping[str, Iterable[str]],
     directory: str | Path,
-    labels: Mapping[str, Iterable[str]] | None = None,
+    labels: Mapping[str, Listed] | None = None,
 ) -> Tokenizers:
     """Learns a run's vocabularies and stores them.
 
@@ -83,7 +89,7 @@ def train_tokenizers(
       config: what vocabularies to learn.
       texts: side -> its texts, which are read once.
       directory: where to store them; made here.
-      labels: side -> the labels that stand in the data, in any order and number.
+      labels: side -> its labels or symbols.
 
     Raises:
       UserError: the texts do not fit the config, or a side has no labels.
@@ -107,15 +113,14 @@ def store_tokenizers(
     kind: str,
     sides: Mapping[str, bytes],
     directory: str | Path,
-    labels: Mapping[str, Iterable[str] | Labels] | None = None,
+    labels: Mapping[str, Listed] | None = None,
 ) -> Tokenizers:
     """Stores vocabularies that are there already, and loads them.
 
     Args:
       kind: an entry of `TOKENIZERS`.
       sides: side -> the content of its file; sides of equal content share one vocabulary.
-      directory, labels: as for `train_tokenizers`, which raises the same; `Labels` keep their
-        order.
+      directory, labels: as for `train_tokenizers`, which raises the same.
     """
     is_joint = len(sides) > 1 and len(set(sides.values())) == 1
     suffix = TOKENIZERS[kind].suffix
@@ -151,14 +156,18 @@ def load_tokenizers(directory: str | Path) -> Tokenizers:
 def copy_tokenizers(
     source: str | Path,
     directory: str | Path,
-    labels: Mapping[str, Iterable[str]] | None = None,
+    labels: Mapping[str, Listed] | None = None,
+    sides: Iterable[str] = (),
 ) -> Tokenizers:
     """Stores the vocabularies of another folder as `directory`, and loads them.
 
     Args:
       source: the other folder.
       directory: where to store them; made here.
-      labels: takes the place of all labels of the other folder; None: they are kept.
+      labels: takes the place of all labels of the other folder, and of what it has for these sides,
+        but for symbols, which it keeps where it has them; None: all is kept.
+      sides: of text that must be there; where one is missing and the other folder has one
+        vocabulary for all its text, it is that.
 
     Raises:
       UserError: as `load_tokenizers`.
@@ -167,23 +176,39 @@ def copy_tokenizers(
     contents = read_folder(Path(source))
     _loaded(Path(source), contents)
     if labels is not None:
-        kept = {side: taken for side, taken in contents.items() if not taken[0].endswith(LABELS)}
-        contents = _with_labels(kept, labels)
+        kept = {
+            side: taken
+            for side, taken in contents.items()
+            if not taken[0].endswith(LABELS) and (taken[0].endswith(SYMBOLS) or side not in labels)
+        }
+        texts = {taken for taken in kept.values() if not taken[0].endswith(SYMBOLS)}
+        if len(texts) == 1:
+            kept = dict.fromkeys(sides, *texts) | kept
+        new = {side: listed for side, listed in labels.items() if side not in kept}
+        contents = _with_labels(kept, new)
     write_folder(contents, Path(directory))
     logger.info("took over the tokenizers of %s", source)
     return load_tokenizers(directory)
 
 
-def _with_labels(contents: Contents, labels: Mapping[str, Iterable[str] | Labels]) -> Contents:
+def _with_labels(contents: Contents, labels: Mapping[str, Listed]) -> Contents:
     if both := contents.keys() & labels.keys():
         raise ValueError(f"of side {min(both)!r} there are both texts and labels")
     found = {}
-    for side, names in labels.items():
-        ordered = names.names if isinstance(names, Labels) else tuple(sorted(set(names)))
-        if not ordered:
-            raise UserError(f"there are no labels to learn for side {side!r}")
-        found[side] = (side + LABELS, Labels(ordered).to_json())
+    for side, listed in labels.items():
+        if isinstance(listed, Symbols):
+            found[side] = (side + SYMBOLS, listed.to_json())
+            continue
+        names = listed if isinstance(listed, Labels) else Labels(_in_order(listed, side))
+        found[side] = (side + LABELS, names.to_json())
     return {**contents, **found}
+
+
+def _in_order(names: Iterable[str], side: str) -> tuple[str, ...]:
+    """Each label once; UserError where there is none."""
+    if ordered := tuple(sorted(set(names))):
+        return ordered
+    raise UserError(f"there are no labels to learn for side {side!r}")
 
 
 def _loaded(directory: Path, contents: Contents) -> Tokenizers:

@@ -3,7 +3,7 @@ import gzip
 import pytest
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.tagged import read_tagged_words, read_trees
+from transformer_jax.data.files.tagged import read_tagged_trees, read_tagged_words
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -58,11 +58,4 @@ def test_each_file_that_is_named_is_a_corpus(tmp_path):
 def test_trees_have_words_and_tags(tmp_path):
     path = write(tmp_path / "trees", "(TOP (NP (DT The) (NN end)))\r\n(TOP (UH Oh))\n")
     expected = [{"text": "The end", "tags": "DT NN"}, {"text": "Oh", "tags": "UH"}]
-    assert list(read_trees(path)) == expected
-
-
-@pytest.mark.parametrize("line", ["", "(TOP (NN a)", "(TOP (NN a)))", "text"])
-def test_a_line_that_is_not_one_tree_is_named(tmp_path, line):
-    path = write(tmp_path / "trees", f"(TOP (UH Oh))\n{line}\n(TOP (UH Oh))\n")
-    with pytest.raises(UserError, match=f"^{path}, line 2: .*; expected one tree a line"):
-        read_trees(path)
+    assert list(read_tagged_trees(path)) == expected

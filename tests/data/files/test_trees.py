@@ -1,40 +1,79 @@
+import gzip
+
 import pytest
 
-from transformer_jax.data.files.trees import leaves
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.files.trees import read_parses
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+
+SPREAD = """
+( (S
+    (NP-SBJ (DT The) (NN end))
+    (VP (-NONE- *)
+      (VBZ comes)) (. .)))
+
+( (UH Oh) )
+"""
+WHOLE = {
+    "source": "The end * comes .",
+    "target": "( (S (NP-SBJ (DT The) (NN end)) (VP (-NONE- *) (VBZ comes)) (. .)))",
+}
+CLEAN = {
+    "source": "The end comes .",
+    "target": "( (S (NP (DT The) (NN end)) (VP (VBZ comes)) (. .)))",
+}
+OH = {"source": "Oh", "target": "( (UH Oh))"}
 
 
-def test_leaves_are_words_with_their_tags():
-    tree = "(TOP (S (NP (DT The) (NN house))  (VP (VBZ is)\t(ADJP (JJ big)))(. .)))"
-    expected = [("The", "DT"), ("house", "NN"), ("is", "VBZ"), ("big", "JJ"), (".", ".")]
-    assert leaves(tree) == expected
-    assert leaves(f" ( {tree[5:-1]} ) ") == expected  # the Treebank's outermost node has no label
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
-def test_escaped_brackets_and_signs_stay_as_they_are():
-    tree = "(X (-LRB- -LRB-) (NN a/b) (: --) (`` ``) (NN x=y) (-RRB- -RRB-) (NN a\u00a0b))"
-    words, tags = zip(*leaves(tree), strict=True)
-    assert words == ("-LRB-", "a/b", "--", "``", "x=y", "-RRB-", "a\u00a0b")
-    assert tags == ("-LRB-", "NN", ":", "``", "NN", "-RRB-", "NN")
+def test_trees_may_be_spread_over_lines(tmp_path):
+    assert list(read_parses(write(tmp_path / "a.mrg", SPREAD))) == [WHOLE, OH]
+    assert list(read_parses(write(tmp_path / "b", WHOLE["target"] + "\r\n"))) == [WHOLE]
+
+
+def test_several_files_are_corpora_and_options_clean_them(tmp_path):
+    write(tmp_path / "a.mrg", SPREAD)
+    with gzip.open(tmp_path / "b.mrg.gz", "wt") as file:
+        file.write("(TOP (NP=1 (NN x)))\n")
+    config = DataConfig(name="bracketed_trees", train_text=f"{tmp_path}/*", weights="1,2")
+    train = open_split(config, "train")
+    assert list(train) == [CLEAN, OH, {"source": "x", "target": "(TOP (NP (NN x)))"}]
+    assert train.weights == (1, 2)
+    as_it_is = {"remove_traces": False, "remove_function_tags": False}
+    config = DataConfig(name="bracketed_trees", train_text=f"{tmp_path}/a.mrg", **as_it_is)
+    assert list(open_split(config, "train")) == [WHOLE, OH]
+
+
+def test_gum_has_trees(tmp_path):
+    write(tmp_path / "dev.trees", "(TOP (UH Oh))\n")
+    valid = open_split(DataConfig(name="gum_const", dir=str(tmp_path)), "valid")
+    assert list(valid) == [{"source": "Oh", "target": "(TOP (UH Oh))"}]
 
 
 @pytest.mark.parametrize(
-    "tree, problem",
+    "text, problem",
     [
-        ("", "no tree"),
-        ("(S (NN a)", "1 brackets are not closed"),
-        ("(S (NN a)))", r"'\)' behind the end"),
-        ("(S (NN a)) (S (NN b))", r"'\(' behind the end"),
-        ("(NN a) b", "'b' behind the end"),
-        ("NN", "'NN' outside of brackets"),
-        (")", r"'\)' outside of brackets"),
-        ("(S ())", r"\(\) is neither"),
-        ("(S (NN))", r"\(NN\) is neither"),
-        ("(S (NN a b))", r"\(NN a b\) is neither"),
-        ("(S (NP (NN a)) b)", r"\(S \(...\) b\) is neither"),
-        ("((NN a) S)", r"\(\(...\) S\) is neither"),
-        ("(S a (NN b))", r"\(S a \(...\)\) is neither"),
+        ("(TOP (NN a)", "1 brackets are not closed"),
+        ("(TOP\n (NN a)))\n", "closed that none opened"),
+        ("text", "'text' outside of brackets"),
+        ("(TOP )", "over no words"),
+        ("(TOP (NN a)) (TOP (NN b))", "a second root"),
+        ("(TOP (-NONE- a))", "over no words, but for traces"),
     ],
 )
-def test_what_is_not_one_tree_is_an_error(tree, problem):
-    with pytest.raises(ValueError, match=problem):
-        leaves(tree)
+def test_what_is_not_one_tree_is_named_by_its_line(tmp_path, text, problem):
+    path = write(tmp_path / "trees", f"(TOP (UH Oh))\n\n{text}\n")
+    config = DataConfig(name="bracketed_trees", train_text=path)
+    with pytest.raises(UserError, match=f"^{path}, line 3: .*{problem}.*; write trees in"):
+        open_split(config, "train")
+
+
+def test_a_file_of_blank_lines_is_named(tmp_path):
+    path = write(tmp_path / "trees", "\n \n")
+    with pytest.raises(UserError, match=f"{path} has no tree"):
+        read_parses(path)

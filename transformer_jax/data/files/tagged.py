@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from transformer_jax.data.examples import Corpus, Example, Parsed
 from transformer_jax.data.files.text import TextLines, blocks
-from transformer_jax.data.files.trees import leaves
+from transformer_jax.data.files.trees import read_trees
 from transformer_jax.errors import UserError
 
 
@@ -32,21 +32,9 @@ def read_tagged_words(path: str) -> Corpus:
     )
 
 
-def read_trees(path: str) -> Corpus:
-    """The words and part-of-speech tags of a file of trees in brackets, one a line.
-
-    Raises:
-      UserError: the file cannot be read, or a line is not one tree (the first such line is named).
-    """
-    lines = TextLines(path)
-    for i, line in enumerate(lines):
-        try:
-            leaves(line)
-        except ValueError as error:
-            raise UserError(
-                f"{path}, line {i + 1}: {error}; expected one tree a line, as (TOP (NN word))"
-            ) from error
-    return Parsed(lines, lambda line: _example(leaves(line)))
+def read_tagged_trees(path: str) -> Corpus:
+    """The words and part-of-speech tags of a file of trees in brackets; raises as `read_trees`."""
+    return read_trees(path, lambda tree: _example(tree.leaves()))
 
 
 def _check(lines: TextLines, i: int) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus
-from transformer_jax.data.files.tagged import read_trees
+from transformer_jax.data.files.tagged import read_tagged_trees
+from transformer_jax.data.files.trees import read_parses
 from transformer_jax.data.sets.public_sets import PublicSet
 
 GUM = PublicSet(
@@ -26,6 +27,11 @@ def open_pos(config: DataConfig, split: str) -> Sequence[Corpus]:
     """The one corpus of a split of `pos_gum`: words and their part-of-speech tags.
 
     Raises:
-      UserError: the file is missing, or a line of it is not a tree.
+      UserError: the file is missing, or holds something else than trees.
     """
-    return [read_trees(GUM.path(_FILES[split], config.dir))]
+    return [read_tagged_trees(GUM.path(_FILES[split], config.dir))]
+
+
+def open_const(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """The one corpus of a split of `gum_const`: sentences and their trees; as `open_pos`."""
+    return [read_parses(GUM.path(_FILES[split], config.dir))]

@@ -1,0 +1,86 @@
+"""What the constraint of the parser's search gives, and what it costs.
+
+    python experiments/constrained_parsing.py --config=configs/parse_gum.py --config.data.dir=FOLDER
+
+Parses the first sentences of the validation split, greedily, with a fresh model of the config: with
+the constraint, where each output must be a tree over its own words, and without, where the search
+may write anything. Both write until they end or meet the limit. Or with --workdir=RUN the model of
+a run, which ends by itself. Prints one JSON object. Fields of the config are set as for `train`.
+"""
+
+import argparse
+import dataclasses
+import functools
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import transformer_jax as tj
+from transformer_jax.cli.parser import take_overrides
+from transformer_jax.data.sources import open_split
+from transformer_jax.inference.requests import find_all
+from transformer_jax.inference.source_search import SourceSearch
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.vocabularies import build_tokenizers
+from transformer_jax.tasks.parsing import Parsing
+from transformer_jax.trees import parse_tree
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--config")
+    parser.add_argument("--workdir")
+    parser.add_argument("--sentences", type=int, default=1000)
+    words, fields = take_overrides(sys.argv[1:])
+    args = parser.parse_args(words)
+    task, params, settings = of_run(args.workdir) if args.workdir else fresh(args.config, fields)
+    decode = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
+    lines = [one["source"] for one in open_split(settings.data, "valid")[: args.sentences]]
+
+    outputs = [found[0].text for found in task.predict(params, lines, decode)]
+    whole = sum(
+        parse_tree(tree).words() == line.split(" ")
+        for tree, line in zip(outputs, lines, strict=True)
+    )
+    parts = [part for line in lines for part in task.parts(line)]
+    requests = [task.writing.request(part, number) for number, part in enumerate(parts)]
+    report = {"sentences": len(lines), "trees_over_their_words": whole}
+    free = SourceSearch(task.model, task.search.specials)
+    for name, search in (("constrained", task.search), ("free", free)):
+        find = functools.partial(search, params, decode=decode)
+        find_all(find, requests, decode.batch_size)  # compiles
+        start = time.perf_counter()
+        found = find_all(find, requests, decode.batch_size)
+        seconds = time.perf_counter() - start
+        tokens = sum(int((row != search.specials.pad).sum()) for row, _ in found)
+        report[name] = {
+            "sentences_per_s": len(requests) / seconds,
+            "tokens_per_s": tokens / seconds,
+            "tokens": tokens,
+        }
+    print(json.dumps(report))
+
+
+def fresh(config: str, fields: dict[str, str]) -> tuple[Parsing, Any, Any]:
+    """An untrained parser of a config, with the vocabularies of its training split."""
+    settings = read_settings(tj.config(config, fields))
+    with tempfile.TemporaryDirectory() as folder:
+        examples = open_split(settings.data, "train")
+        tokenizers = build_tokenizers(settings, Path(folder) / "tokenizer", examples)
+    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    return task, jax.jit(task.init)(jax.random.key(settings.seed)), settings
+
+
+def of_run(workdir: str) -> tuple[Parsing, Any, Any]:
+    run = tj.load(workdir)
+    return run.task, run.params, run.settings
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Each expected number is counted by hand."""
+
+import pytest
+
+from transformer_jax.scoring.parseval import METRICS, parseval
+
+GOLD = "(TOP (S (NP (DT The) (NN cat)) (VP (VBD sat) (PP (IN on) (NP (NNS mats)))) (. .)))"
+"""5 constituents over 5 words: S 0-5, NP 0-2, VP 2-5, PP 3-5, NP 4-5."""
+
+
+def of(output, reference=GOLD):
+    return parseval([output], [reference])
+
+
+def test_a_tree_that_is_right():
+    assert of(GOLD) == dict.fromkeys(METRICS, 1.0)
+
+
+def test_labels_and_spans_must_both_be_right():
+    flat = "(TOP (S (NP (DT The) (NN cat)) (VP (VBD sat) (IN on) (NP (NN mats))) (. .)))"
+    assert of(flat) == pytest.approx(  # S, NP, VP, NP of 5; NNS is tagged NN
+        {"f1": 8 / 9, "precision": 1, "recall": 4 / 5, "exact_match": 0, "tag_accuracy": 4 / 5}
+    )
+    other = GOLD.replace("(PP", "(ADVP")
+    assert of(other)["f1"] == of(other)["precision"] == of(other)["recall"] == 4 / 5
+    assert of(GOLD.replace("The cat", "The cat").replace("(VP", "(NP"))["recall"] == 4 / 5
+
+
+def test_constituents_alike_count_as_often_as_they_stand_there():
+    twice, once = "(TOP (NP (NP (NN a) (NN b))))", "(TOP (NP (NN a) (NN b)))"
+    assert of(twice, once) | {} == pytest.approx(
+        {"f1": 2 / 3, "precision": 1 / 2, "recall": 1, "exact_match": 0, "tag_accuracy": 1}
+    )
+    assert of(once, twice)["recall"] == 1 / 2
+    assert of(twice, twice)["f1"] == 1
+
+
+def test_roots_do_not_count():
+    for root in ("", "ROOT", "S1"):
+        assert of(GOLD.replace("TOP", root))["exact_match"] == 1
+    assert of("(TOP (X (NN a)))", "(TOP (NN a))")["precision"] == 0
+    assert of("(TOP (NN a))", "(TOP (NN a))")["f1"] == 0  # nothing to find
+
+
+def test_punctuation_and_traces_are_taken_out_of_both():
+    gold = "(TOP (S (`` ``) (NP (NN a) (, ,)) (VP (VB b)) (: ;) ('' '') (. .)))"
+    output = "(TOP (S (`` ``) (NP (NN a)) (NP (, ,)) (VP (VB b) (: ;)) ('' '') (NN .)))"
+    assert of(output, gold)["exact_match"] == of(output, gold)["tag_accuracy"] == 1
+    traced = "(TOP (S (NP (-NONE- *)) (VP (VB a))))"
+    assert of(traced.replace("NP", "X"), traced)["exact_match"] == 1
+
+
+def test_the_reference_decides_what_is_punctuation():
+    gold, output = "(TOP (NP (NN a) (. b)))", "(TOP (NP (. a)) (NN b))"
+    assert of(output, gold) == pytest.approx(
+        {"f1": 1, "precision": 1, "recall": 1, "exact_match": 1, "tag_accuracy": 0}
+    )
+
+
+def test_prt_is_advp():
+    assert of("(TOP (VP (VB a) (ADVP (RP b))))", "(TOP (VP (VB a) (PRT (RP b))))")["f1"] == 1
+
+
+def test_numbers_are_over_all_trees_together():
+    found = parseval([GOLD, "(TOP (NP (NN a)))"], [GOLD, "(TOP (VP (VB a)))"])
+    assert found["f1"] == pytest.approx(5 / 6) and found["exact_match"] == 1 / 2
+    assert found["tag_accuracy"] == 5 / 6
+
+
+def test_other_words_are_refused():
+    with pytest.raises(ValueError, match="tree 1 is over other words"):
+        of("(TOP (NN a))")
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        parseval([GOLD], [])
+    with pytest.raises(ValueError, match="no trees"):
+        parseval([], [])
