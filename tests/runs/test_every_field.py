@@ -155,6 +155,8 @@ SIZES = dict.fromkeys(("source", "target", "text", "label", "tags"), 30)
 ALONE = {
     "recurrent translation": ("model.", "train.remat"),
     "parsing": ("task.", "data."),  # the rest is translation's
+    "classification": ("task.", "data.", "optimizer."),  # the rest is masked_lm's
+    "tagging": ("task.", "data.", "model."),
 }
 """What begins the fields that differ from those of another base, which walks the rest."""
 LOOPS = ("eval.every_steps",)
