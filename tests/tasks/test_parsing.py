@@ -79,7 +79,7 @@ def test_features_are_the_words_and_the_tokens_of_the_tree(task):
 @pytest.mark.parametrize(
     "source, target, told",
     [
-        ("home", "(TOP (NN home)", "is no tree: 1 brackets are not closed"),
+        ("home", "(TOP (NN home)", "is no tree: brackets that are not closed: 1"),
         ("a home", "(TOP (NN home))", "is no tree over the words 'a home'"),
     ],
 )

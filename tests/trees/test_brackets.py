@@ -24,7 +24,7 @@ def test_escaped_brackets_and_signs_stay_as_they_are():
     "tree, problem",
     [
         ("", "no tree"),
-        ("(S (NN a)", "1 brackets are not closed"),
+        ("(S (NN a)", "brackets that are not closed: 1"),
         ("(S (NN a)))", "a bracket is closed that none opened"),
         ("(S (NN a)) (S (NN b))", "a second root behind the end"),
         ("(NN a) (NN b)", "a second root behind the end"),

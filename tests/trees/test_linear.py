@@ -52,7 +52,7 @@ def test_a_lookahead_loses_nothing():
     "tokens, problem",
     [
         ("(TOP NN", "1 of 2 words have no tag"),
-        ("(TOP NN NN", "1 brackets are not closed"),
+        ("(TOP NN NN", "brackets that are not closed: 1"),
         ("(TOP NN NN NN )", "more tags than 2 words"),
         ("(TOP NN NN ) )", "closed that none opened"),
         ("(TOP (NP ) NN NN )", "over no words"),

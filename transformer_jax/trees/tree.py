@@ -82,7 +82,7 @@ class Growing:
     def whole(self) -> Tree:
         """The tree; ValueError where it is not whole."""
         if self._open:
-            raise ValueError(f"{self.depth} brackets are not closed")
+            raise ValueError(f"brackets that are not closed: {self.depth}")
         if self.tree is None:
             raise ValueError("no tree")
         return self.tree

@@ -58,7 +58,7 @@ def test_gum_has_trees(tmp_path):
 @pytest.mark.parametrize(
     "text, problem",
     [
-        ("(TOP (NN a)", "1 brackets are not closed"),
+        ("(TOP (NN a)", "brackets that are not closed: 1"),
         ("(TOP\n (NN a)))\n", "closed that none opened"),
         ("text", "'text' outside of brackets"),
         ("(TOP )", "over no words"),
