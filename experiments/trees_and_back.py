@@ -1,0 +1,50 @@
+"""Whether a parser's tokens give the trees of these files back exactly.
+
+    python experiments/trees_and_back.py GUM/*.trees.gz
+
+Reads files of trees in brackets; turns each tree into tokens and those into a tree, with and
+without a lookahead. Prints how many trees there are, and how many come back, as JSON; the exit
+status is 1 where one does not.
+"""
+
+import argparse
+import json
+import sys
+
+from transformer_jax.data.files.trees import read_parses
+from transformer_jax.errors import UserError
+from transformer_jax.trees import (
+    Tree,
+    from_tokens,
+    parse_tree,
+    to_tokens,
+    with_lookahead,
+    without_lookahead,
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+", help="trees in brackets, plain or .gz")
+    trees = [
+        parse_tree(example["target"])
+        for path in parser.parse_args().files
+        for example in read_parses(path)
+    ]
+    back = sum(comes_back(tree) for tree in trees)
+    print(json.dumps({"trees": len(trees), "come_back": back}))
+    sys.exit(back < len(trees))
+
+
+def comes_back(tree: Tree) -> bool:
+    """Whether both ways to write the tree lead back to it."""
+    tokens, words = to_tokens(tree), tree.words()
+    read = without_lookahead(with_lookahead(tokens, words))
+    return str(tree) == str(from_tokens(tokens, words)) == str(from_tokens(read, words))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")
