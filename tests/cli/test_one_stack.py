@@ -178,6 +178,7 @@ def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
         (tmp_path / f"{name}.mrg").write_text(trees.format(*words_of_file) * 4)
     changes = {
         **{name: value for name, value in SMALL.items() if name != "model.num_layers"},
+        "model.positions": "learned",
         "model.max_length": 96,
         "model.num_decoder_layers": 1,
         "train.init_from": str(bert),
