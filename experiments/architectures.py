@@ -60,6 +60,8 @@ LENGTHS = (0, 8, 10, 12, 15, 19, 1000)
 """Sources with more words than one of these and at most as many as the next are scored together."""
 EQUAL = ("time", "updates")
 SCORES = "scores.json"
+type Speed = dict[str, float]
+"""{"step_ms" and "tokens_per_s": number}."""
 
 
 def main() -> None:
@@ -71,7 +73,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     changes = SHARED | {"data.dir": args.data_dir}
-    updates = plan(args.workdir, 60 * args.minutes, changes)
+    speeds = measured(args.workdir, changes)
+    updates = plan(args.workdir, 60 * args.minutes, speeds)
     rows, runs = [], {}
     for equal, counts in updates.items():
         for system, count in counts.items():
@@ -80,7 +83,7 @@ def main() -> None:
                 run = trained(args.workdir, system, count, changes | {"seed": seed})
                 runs.setdefault(system, run)
                 found.append(scored(run))
-            rows.append(row(f"equal {equal}: {system}", found))
+            rows.append(row(f"equal {equal}: {system}", found, speeds[system]))
     for text in (as_markdown(rows), f"written to {args.output}.csv and beside it"):
         print(text)
     args.output.parent.mkdir(parents=True, exist_ok=True)
@@ -90,28 +93,32 @@ def main() -> None:
     draw_alignments({name: run for name, run in runs.items() if name != "no attention"}, path)
 
 
-def plan(workdir: Path, seconds: float, changes: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """{"time" and "updates": {system: updates}}, measured once for a workdir."""
+def measured(workdir: Path, changes: Mapping[str, Any]) -> dict[str, Speed]:
+    """Of each system, over the last two thirds of a short run, before anything else trains."""
+    speeds = {}
+    for system in SYSTEMS:
+        run = trained(workdir / "speed", system, MEASURED, {**changes, "seed": 0})
+        records = [record for record in read_records(run.workdir) if "step_ms" in record]
+        kept = records[len(records) // 3 :]
+        speeds[system] = {
+            name: statistics.median(record[name] for record in kept)
+            for name in ("step_ms", "tokens_per_s")
+        }
+    return speeds
+
+
+def plan(workdir: Path, seconds: float, speeds: Mapping[str, Speed]) -> dict[str, dict[str, int]]:
+    """{"time" and "updates": {system: updates}}, planned once for a workdir."""
     kept = workdir / "updates.json"
     if not kept.exists():
-        workdir.mkdir(parents=True, exist_ok=True)
-        speeds = {system: seconds_of_update(workdir, system, changes) for system in SYSTEMS}
-        counts = {system: max(1, round(seconds / each)) for system, each in speeds.items()}
+        counts = {
+            system: max(1, round(1e3 * seconds / speed["step_ms"]))
+            for system, speed in speeds.items()
+        }
         fewest = dict.fromkeys(counts, min(counts.values()))
         kept.write_text(json.dumps(dict(zip(EQUAL, (counts, fewest), strict=True))))
     found: dict[str, dict[str, int]] = json.loads(kept.read_text())
     return found
-
-
-def seconds_of_update(workdir: Path, system: str, changes: Mapping[str, Any]) -> float:
-    """The median, without the first ones."""
-    run = trained(workdir / "speed", system, MEASURED, {**changes, "seed": 0})
-    return statistics.median(milliseconds(run)[len(milliseconds(run)) // 3 :]) / 1e3
-
-
-def milliseconds(run: Run) -> list[float]:
-    """Of an update, as the run recorded them."""
-    return [record["step_ms"] for record in read_records(run.workdir) if "step_ms" in record]
 
 
 def trained(workdir: Path, system: str, updates: int, changes: Mapping[str, Any]) -> Run:
@@ -124,18 +131,15 @@ def trained(workdir: Path, system: str, updates: int, changes: Mapping[str, Any]
 
 
 def scored(run: Run) -> dict[str, Any]:
-    """BLEU of a run's translations of the test split, in all and by length; its size and speed."""
+    """BLEU of a run's translations of the test split, in all and by length; its size."""
     kept = run.workdir / SCORES
     if not kept.exists():
         pairs = open_split(run.settings.data, "test")
         sources, references = ([pair[side] for pair in pairs] for side in ("source", "target"))
-        records = [one for one in read_records(run.workdir) if "step_ms" in one]
         scores = {
             "updates": run.step,
             "bleu": score_by_length(sources, run.predict(sources), references),
             "parameters": sum(leaf.size for leaf in jax.tree.leaves(run.params)),
-            "tokens_per_s": statistics.median(one["tokens_per_s"] for one in records),
-            "seconds": statistics.fmean(milliseconds(run)) / 1e3 * run.step,
         }
         kept.write_text(json.dumps(scores))
     found: dict[str, Any] = json.loads(kept.read_text())
@@ -161,7 +165,7 @@ def score_by_length(
     }
 
 
-def row(name: str, found: Sequence[Mapping[str, Any]]) -> Row:
+def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:
     """Of a table, from the scores of its seeds."""
     metrics = {"updates": [one["updates"] for one in found]}
     metrics |= {each: [one["bleu"][each] for one in found] for each in found[0]["bleu"]}
@@ -169,8 +173,8 @@ def row(name: str, found: Sequence[Mapping[str, Any]]) -> Row:
         name=name,
         metrics=metrics,
         parameters=found[0]["parameters"],
-        tokens_per_s=statistics.fmean(one["tokens_per_s"] for one in found),
-        seconds=sum(one["seconds"] for one in found),
+        tokens_per_s=speed["tokens_per_s"],
+        seconds=sum(one["updates"] for one in found) * speed["step_ms"] / 1e3,
     )
 
 
