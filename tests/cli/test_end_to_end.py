@@ -161,6 +161,11 @@ def test_score_prints_a_number_a_pair(shell, trained_workdir, tmp_path):
     assert answer.status == 0
     expected = tj.load(trained_workdir).score(pairs["source"], pairs["target"])
     assert [float(line) for line in answer.out.splitlines()] == pytest.approx(expected, abs=1e-5)
+    as_json = [
+        json.loads(line) for line in shell(*words, *files, "--format=jsonl").out.splitlines()
+    ]
+    assert [one["log_prob"] for one in as_json] == pytest.approx(expected)
+    assert [one["is_greedy"] for one in as_json] == [False, False]
     (tmp_path / "target").write_text("Der Hund.\n")
     assert_one_line(shell(*words, *files), "has 2 lines but", "has 1")
 

@@ -14,11 +14,13 @@ def test_of_long_pairs_fewer_are_scored_at_once():
 
     def sum_of_targets(params, batch):
         rows.append(len(batch["target"]))
-        return batch["target"].sum(axis=1)
+        total = batch["target"].sum(axis=1)
+        return total, total > 5
 
     pairs = [{"source": [9], "target": [1] * length} for length in (3, 700, 1, 90, 5)]
     found = score_pairs(sum_of_targets, PARAMS, pairs, 4, row_bytes=lambda n: n << 20)
-    assert found == [3, 700, 1, 90, 5]
+    assert found == [(3, False), (700, True), (1, False), (90, True), (5, False)]
+    assert found[1].log_prob == 700 and found[1].is_greedy
     assert rows == [2, 4]  # 700 MiB each, then as many as are asked for
 
 

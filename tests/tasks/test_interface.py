@@ -119,8 +119,14 @@ def test_what_it_cannot_do_is_refused(config, tmp_path, tokenizers_of, task_with
     assert not isinstance(task, ScoresPairs | Streams | TakesPrefixes)
     run = Run(config, tmp_path, task, params={}, step=0)
     for use, told in (
-        (lambda: run.score(["a"], ["a"]), "score: this run's task has no pairs of source and targ"),
-        (lambda: run.evaluate(source="a", target="b"), "evaluate with source and target: this run"),
+        (
+            lambda: run.score(["a"], ["a"]),
+            "score: this run's task does not tell how likely a target",
+        ),
+        (
+            lambda: run.evaluate(source="a", target="b"),
+            "evaluate: this run's task has no pairs of source",
+        ),
         (lambda: run.stream("a"), "stream: this run's task does not continue text"),
         (lambda: run.predict(["a"], prefixes=["b"]), "prefixes: this run's task cannot start its"),
     ):

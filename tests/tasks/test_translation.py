@@ -169,8 +169,21 @@ def test_a_score_is_the_log_probability_of_the_target(task, params, examples, lo
         log_probs = log_softmax_of(features)
         expected.append(log_probs[np.arange(len(log_probs)), features["target"]].sum())
     sides = ([example[side] for example in pairs] for side in ("source", "target"))
-    assert task.score(params, *sides, batch_size=3) == pytest.approx(expected, rel=1e-5)
+    found = task.score(params, *sides, batch_size=3)
+    assert [pair.log_prob for pair in found] == pytest.approx(expected, rel=1e-5)
     assert task.score(params, [], [], batch_size=3) == []
+
+
+def test_a_target_of_likeliest_tokens_is_greedy(task, params, examples):
+    """Told of tokens, as the text of an output may be written in other pieces."""
+    source = task.preprocess(examples[0], None)["source"]
+    decode = dataclasses.replace(DECODE, beam_size=1, num_outputs=1)
+    tokens, _ = task.search(params, [Request(source.tolist())], decode)
+    written = [token for token in tokens[0, 0].tolist() if token != PAD]
+    changed = [*written[:-1], written[-1] + 1]
+    pairs = [{"source": source, "target": target} for target in (written, changed)]
+    _, is_greedy = task.losses.scores(params, padded_batch(pairs))
+    assert is_greedy.tolist() == [True, False]
 
 
 def test_a_score_beyond_the_positions_is_refused(settings, task):
@@ -218,7 +231,7 @@ def test_a_prediction_has_the_score_of_its_tokens(task, params, n_best):
     tokens, scores = task.search(params, [Request(source)], DECODE)
     outputs = [row[row != PAD] for row in tokens[0]]
     pairs = [{"source": source, "target": output} for output in outputs]
-    log_probs = task.losses.log_probs(params, padded_batch(pairs))
+    log_probs, _ = task.losses.scores(params, padded_batch(pairs))
     for output, score, log_prob in zip(outputs, scores[0], log_probs, strict=True):
         assert len(output) <= len(source) + DECODE.max_extra_length
         assert not set(output.tolist()) & {UNK, BOS}

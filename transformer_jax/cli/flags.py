@@ -159,6 +159,12 @@ def _add_score(verbs: Verbs) -> None:
     add_patches(score)
     score.add_argument("--source", metavar="FILE")
     score.add_argument("--target", metavar="FILE")
+    score.add_argument(
+        "--format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="jsonl: objects that also tell whether greedy search writes the target",
+    )
     add_distributed(score)
 
 

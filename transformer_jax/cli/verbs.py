@@ -116,8 +116,9 @@ def score(args: argparse.Namespace) -> None:
             chunk = [pairs[i] for i in places]
             sources = [unescape(str(pair["source"])) for pair in chunk]
             targets = [unescape(str(pair["target"])) for pair in chunk]
-            for log_prob in run.score(sources, targets):
-                _print_once(f"{log_prob:.6f}")
+            for found in run.pair_scores(sources, targets):
+                as_json = args.format == "jsonl"
+                _print_once(to_json(found._asdict()) if as_json else f"{found.log_prob:.6f}")
             streams.flush()
             count.advance(len(chunk))
 

@@ -72,6 +72,11 @@ class DecodeConfig:
         return [name for name in given if name in SEARCH_FIELDS and f"decode.{name}" not in read]
 
     @property
+    def stops(self) -> list[str]:
+        """The texts before which a sample ends."""
+        return [text for text in (self.stop or "").split("|") if text]
+
+    @property
     def samples(self) -> bool:
         """Whether outputs are sampled rather than searched for."""
         return self.temperature is not None

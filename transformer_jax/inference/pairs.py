@@ -1,7 +1,7 @@
 """Scoring given pairs of source and target, whatever their lengths."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -16,13 +16,23 @@ _MOST_BYTES = 1 << 31
 """Of memory for a batch; of long pairs fewer are scored at once."""
 
 Pair = Mapping[str, Sequence[int]]
-"""Tokens of the sides "source" and "target"."""
+"""The features of a pair, as models read them: tokens of "source" and "target", say."""
 
-_PAIRS: FilledBatch[Pair] = FilledBatch({"source": [0], "target": [0]}, padded_batch)
+
+class PairScore(NamedTuple):
+    """What a model makes of a target behind its source.
+
+    Attributes:
+      log_prob: log P(target | source), in nats.
+      is_greedy: whether each token of the target is the likeliest there: greedy search writes it.
+    """
+
+    log_prob: float
+    is_greedy: bool
 
 
 def longest(pair: Pair) -> int:
-    """Tokens of the longer side."""
+    """Tokens of the longest feature."""
     return max(map(len, pair.values()))
 
 
@@ -34,32 +44,36 @@ def require_reach(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
         raise UserError(f"score: {error}") from error
 
 
-def row_bytes(config: TransformerConfig, length: int) -> int:
-    """Memory that scoring a pair so long takes an encoder-decoder: a layer's attention weights, and
-    the logits, each a few times over."""
-    return 4 * 4 * (config.num_heads * length**2 + length * config.target_vocab_size)
+def row_bytes(config: TransformerConfig, vocab_size: int, length: int) -> int:
+    """Memory that scoring a pair so long takes: a layer's attention weights, and the logits, each a
+    few times over."""
+    return 4 * 4 * (config.num_heads * length**2 + length * vocab_size)
 
 
 def score_pairs(
-    log_probs: Callable[[Any, Mapping[str, jax.Array]], jax.Array],
+    scores: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, jax.Array]],
     params: Any,
     pairs: Sequence[Pair],
     batch_size: int,
     row_bytes: Callable[[int], int],
-) -> list[float]:
+) -> list[PairScore]:
     """What a compiled program makes of each pair, in order; pairs of like length go together.
 
     Args:
-      log_probs: (params, a batch of pairs [B, S] and [B, T]) -> [B].
+      scores: (params, a batch of pairs [B, S] and [B, T]) -> the log-probability of each, and
+        whether it is greedy, [B].
       params: of the model, on the devices that share the rows.
       pairs: to score.
       batch_size: at most so many pairs at once.
-      row_bytes: tokens of a pair's longer side -> bytes of memory that the program takes for it.
+      row_bytes: tokens of a pair's longest feature -> bytes of memory that the program takes.
 
     Raises:
       UserError: a single pair takes more memory than there is.
     """
-    scores: dict[int, float] = {}
+    found: dict[int, PairScore] = {}
+    batch: FilledBatch[Pair] = FilledBatch(
+        {feature: [0] for pair in pairs[:1] for feature in pair}, padded_batch
+    )
     order = sorted(range(len(pairs)), key=lambda i: longest(pairs[i]))
     while order:
         length = longest(pairs[order[-1]])
@@ -71,6 +85,7 @@ def score_pairs(
             )
         rows = max(1, min(batch_size, _MOST_BYTES // size))
         chosen, order = order[-rows:], order[:-rows]
-        found = _PAIRS.run(log_probs, params, [pairs[i] for i in chosen], rows)
-        scores |= zip(chosen, found.tolist(), strict=True)
-    return [scores[i] for i in range(len(pairs))]
+        log_probs, is_greedy = batch.run(scores, params, [pairs[i] for i in chosen], rows)
+        of_chosen = map(PairScore, log_probs.tolist(), is_greedy.tolist())
+        found |= zip(chosen, of_chosen, strict=True)
+    return [found[i] for i in range(len(pairs))]

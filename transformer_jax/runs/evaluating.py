@@ -34,6 +34,10 @@ def evaluator_of(
       UserError: the split or the files cannot be used, or one file is given without the other.
     """
     if source is not None and target is not None:
+        if "source" not in task.tokenizers.sides:
+            raise UserError(
+                "evaluate: this run's task has no pairs of source and target; give --split"
+            )
         name, open_examples = (
             Path(source).name,
             functools.partial(read_aligned, source, target, once=True),

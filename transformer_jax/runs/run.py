@@ -18,6 +18,7 @@ from transformer_jax.analysis.walk import Walk, walk
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.pairs import PairScore
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, override, read_settings
@@ -188,12 +189,17 @@ class Run:
         return list(found)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """log P(target | source) of each pair, in nats; UserError where the task has no pairs."""
-        task = self._task_on_pairs("score")
+        """log P(target | source) of each pair, in nats; UserError where the task cannot tell."""
+        return [pair.log_prob for pair in self.pair_scores(sources, targets)]
+
+    def pair_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
+        """As `score`, with whether greedy search writes the target."""
+        if not isinstance(self.task, ScoresPairs):
+            raise UserError("score: this run's task does not tell how likely a target is")
         _require_texts("score", sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
-        return task.score(self.params, sources, targets, self.settings.decode.batch_size)
+        return self.task.score(self.params, sources, targets, self.settings.decode.batch_size)
 
     def evaluate(
         self,
@@ -207,8 +213,6 @@ class Run:
         Raises:
           UserError: the split or the files cannot be used.
         """
-        if source is not None and target is not None:
-            self._task_on_pairs("evaluate with source and target")
         name, evaluator = evaluator_of(
             self.settings, self.task, self._decode("evaluate", decode), split, source, target
         )
@@ -231,11 +235,6 @@ class Run:
 
     def _decode(self, use: str, given: Mapping[str, Any]) -> DecodeConfig:
         return decode_options(self.settings.decode, self.task, use, given)
-
-    def _task_on_pairs(self, use: str) -> ScoresPairs:
-        if not isinstance(self.task, ScoresPairs):
-            raise UserError(f"{use}: this run's task has no pairs of source and target")
-        return self.task
 
 
 def _with_model(task: Task, model: Any) -> Task:

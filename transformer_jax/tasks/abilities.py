@@ -7,6 +7,7 @@ from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus
 from transformer_jax.decoding import BeamTree
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.pairs import PairScore
 from transformer_jax.tasks.interface import Params, Prediction
 
 
@@ -20,12 +21,12 @@ class ChecksSearch(Protocol):
 
 @runtime_checkable
 class ScoresPairs(Protocol):
-    """A task on pairs of source and target."""
+    """A task that tells how likely a target is behind its source."""
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[float]:
-        """log P(target | source) of each pair, in nats."""
+    ) -> list[PairScore]:
+        """Of each pair."""
 
 
 @runtime_checkable

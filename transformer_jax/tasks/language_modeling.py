@@ -13,21 +13,26 @@ from itertools import batched
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.continuation import Continuation, Output
+from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import metrics_of
-from transformer_jax.models.apply import apply
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.packed import packed_loss, row_inputs
+from transformer_jax.tasks.continuation_losses import ContinuationLosses, split_tokens
+from transformer_jax.tasks.interface import (
+    Batch,
+    LossOptions,
+    LossSums,
+    Params,
+    Prediction,
+    TaskParts,
+)
 from transformer_jax.tasks.readings import text_reading
 from transformer_jax.tasks.running_text import text_windows
-from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -47,17 +52,15 @@ class LanguageModeling:
       packing: "together": rows are windows of all documents run together; training takes windows
         that start anywhere, evaluation those that tile the text. "apart": no token sees another
         document.
-      label_smoothing: of the training loss.
-      loss_tiles: parts of the vocabulary that the loss reads one after another.
+      loss_options: of the training loss.
     """
 
     model: DecoderOnly
     tokenizers: Tokenizers
     max_length: int
     packing: str
-    label_smoothing: float
-    loss_tiles: int | None
-    read: ClassVar[Sequence[str]] = ("input",)
+    loss_options: LossOptions
+    read: ClassVar[Sequence[str]] = ContinuationLosses.read
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "alpha"),
@@ -83,14 +86,17 @@ class LanguageModeling:
             tokenizers=parts.tokenizers,
             max_length=length,
             packing=parts.data.packing,
-            label_smoothing=parts.loss.label_smoothing,
-            loss_tiles=parts.loss.loss_tiles,
+            loss_options=parts.loss,
         )
+
+    @functools.cached_property
+    def losses(self) -> ContinuationLosses:
+        """Of the model, on windows."""
+        return ContinuationLosses(self.model, self.loss_options)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
-        row = jnp.ones((1, 1), jnp.int32)
-        return self.model.init(rng, row, row, row)["params"]
+        return self.losses.init(rng)
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens."""
@@ -110,11 +116,7 @@ class LanguageModeling:
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of each token given its past, label-smoothed in training."""
-        inputs = row_inputs(batch, "input")
-        predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
-        target, eps, tiles = batch["target"], self.label_smoothing, self.loss_tiles
-        found = projected_losses(predicted, target, eps, tiles)
-        return packed_loss(batch, self.read, found, batch["target_segment_ids"] > 0)
+        return self.losses(params, batch, rng)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss and perplexity of a token; and what compares models with other tokenizers: bits a
@@ -167,10 +169,23 @@ class LanguageModeling:
             found = [Prediction(self._text(one, decode), one.log_prob) for one in of_line]
             yield sorted(found, key=lambda one: -one.score)
 
+    def score(
+        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[PairScore]:
+        """log P(target | source) of each pair in nats: of the target's own tokens, no end behind
+        them. An empty source is the beginning of a text.
+
+        Of a longer pair the last tokens that the context holds are read, with a warning; UserError
+        where a target alone is longer.
+        """
+        tokenizer = self.tokenizers.text("text")
+        pairs = [split_tokens(tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
+        return self.losses.score(params, pairs, self.max_length, batch_size)
+
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         """What follows a line, piece by piece as it is drawn."""
         output, told = Output(self._prompt(line, 1), 1, 0), 0
-        held = max(map(len, _stops(decode)), default=1) - 1
+        held = max(map(len, decode.stops), default=1) - 1
         for _ in self._draw(params, [output], decode):
             text = self._text(output, decode)
             # Half a character or half a stop text may yet become another.
@@ -182,7 +197,7 @@ class LanguageModeling:
     def _draw(
         self, params: Params, outputs: Sequence[Output], decode: DecodeConfig
     ) -> Iterator[None]:
-        stops = _stops(decode)
+        stops = decode.stops
 
         def needed(output: Output) -> int | None:
             def stopped(count: int) -> bool:
@@ -218,7 +233,7 @@ class LanguageModeling:
     def _text(self, output: Output, decode: DecodeConfig) -> str:
         """What was drawn, up to the first of the texts that stop it."""
         text = self._continuation_text(output.prompt, output.tokens)
-        return text[: min((text.find(s) for s in _stops(decode) if s in text), default=len(text))]
+        return text[: min((text.find(s) for s in decode.stops if s in text), default=len(text))]
 
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
@@ -231,7 +246,3 @@ class LanguageModeling:
     def continuation(self) -> Continuation:
         """Draws what follows prompts, as tokens."""
         return Continuation(self.model, self.max_length, self.tokenizers.specials("text"))
-
-
-def _stops(decode: DecodeConfig) -> list[str]:
-    return [text for text in (decode.stop or "").split("|") if text]

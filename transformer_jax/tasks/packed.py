@@ -55,3 +55,9 @@ def packed_loss(
     weights = counted.astype(jnp.float32)
     sums = token_sums(found, weights) | slot_sums(batch, read)
     return (found.losses * weights).sum(), weights.sum(), sums
+
+
+def row_scores(found: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """log P [B] in nats of the predictions [B, M] of each row that count, and whether all of them
+    are the likeliest."""
+    return -(found.nll * counted).sum(axis=1), (found.correct | ~counted).all(axis=1)

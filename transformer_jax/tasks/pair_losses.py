@@ -15,7 +15,7 @@ from transformer_jax.losses import TokenLosses, symmetric_divergence, token_loss
 from transformer_jax.models.apply import apply
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossOptions, LossSums, Params
-from transformer_jax.tasks.packed import packed_loss, row_inputs, shift_right
+from transformer_jax.tasks.packed import packed_loss, row_inputs, row_scores, shift_right
 from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import SpecialTokens
 
@@ -53,14 +53,13 @@ class PairLosses:
         return packed_loss(batch, self.read, found, self._predicted(batch))
 
     @functools.cached_property
-    def log_probs(self) -> Callable[[Params, Batch], jax.Array]:
-        """(parameters, packed batch) -> log P of the targets of each row [B] in nats; compiled."""
+    def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+        """(parameters, packed batch) -> `row_scores` of the targets; compiled."""
 
-        def log_probs(params: Params, batch: Batch) -> jax.Array:
-            nll = self._losses(params, batch).nll
-            return -(nll * self._predicted(batch)).sum(axis=1)
+        def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+            return row_scores(self._losses(params, batch), self._predicted(batch))
 
-        return jax.jit(log_probs, compiler_options=platform.compiler_options())
+        return jax.jit(scores, compiler_options=platform.compiler_options())
 
     def _predicted(self, batch: Batch) -> jax.Array:
         """[B, T]: whether a target token is one that the model must predict; the head is forced."""

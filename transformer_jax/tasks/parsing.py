@@ -14,7 +14,7 @@ from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.pairs import require_reach, row_bytes, score_pairs
+from transformer_jax.inference.pairs import PairScore, require_reach, row_bytes, score_pairs
 from transformer_jax.inference.requests import Found, Request, find_all
 from transformer_jax.inference.source_search import SourceSearch
 from transformer_jax.inference.tree_constraint import SHORTEST
@@ -220,7 +220,7 @@ class Parsing:
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[float]:
+    ) -> list[PairScore]:
         """log P(tree | sentence) of each pair in nats, EOS included, among all that the model may
         write, trees or not.
 
@@ -232,8 +232,9 @@ class Parsing:
             for source, target in zip(sources, targets, strict=True)
         ]
         require_reach(self.model.config, pairs)
-        size = functools.partial(row_bytes, self.model.config)
-        return score_pairs(self.losses.log_probs, params, pairs, batch_size, size)
+        vocab_size = self.model.config.target_vocab_size
+        size = functools.partial(row_bytes, self.model.config, vocab_size)
+        return score_pairs(self.losses.scores, params, pairs, batch_size, size)
 
 
 def _together(parts: Sequence[tuple[Tree, float]]) -> Prediction:

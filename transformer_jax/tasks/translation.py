@@ -16,7 +16,7 @@ from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.decoding import BeamTree, up_to_end
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
-from transformer_jax.inference.pairs import require_reach, row_bytes, score_pairs
+from transformer_jax.inference.pairs import PairScore, require_reach, row_bytes, score_pairs
 from transformer_jax.inference.requests import Request, find_all
 from transformer_jax.inference.source_search import SourceSearch
 from transformer_jax.metrics import metrics_of
@@ -207,7 +207,7 @@ class Translation:
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[float]:
+    ) -> list[PairScore]:
         """log P(target | source) of each pair in nats, EOS included.
 
         Raises:
@@ -219,8 +219,9 @@ class Translation:
             for source, target in zip(sources, targets, strict=True)
         ]
         require_reach(self.model.config, pairs)
-        size = functools.partial(row_bytes, self.model.config)
-        return score_pairs(self.losses.log_probs, params, pairs, batch_size, size)
+        vocab_size = self.model.config.target_vocab_size
+        size = functools.partial(row_bytes, self.model.config, vocab_size)
+        return score_pairs(self.losses.scores, params, pairs, batch_size, size)
 
 
 def _framed(tokenizer: Tokenizer, text: str) -> list[int]:
