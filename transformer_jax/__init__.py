@@ -5,6 +5,7 @@
     run = tj.train(config, workdir)                  # or tj.load(workdir)
     rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
     tj.plan(config, "h100:8")                        # what its step would cost there
+    "".join(tj.Chat(run).ask("..."))                 # of a run that follows instructions
 
 Nothing heavy is imported until one of these names is used, so that the shell answers at once.
 """
@@ -14,9 +15,10 @@ from typing import Any
 
 from transformer_jax.errors import Stopped, UserError
 
-__all__ = ["Stopped", "Sweep", "UserError", "config", "load", "plan", "sweep", "train"]
+__all__ = ["Chat", "Stopped", "Sweep", "UserError", "config", "load", "plan", "sweep", "train"]
 
 _LAZY = {
+    "Chat": ("transformer_jax.runs.chat", "Chat"),
     "Sweep": ("transformer_jax.sweeps.files", "Sweep"),
     "config": ("transformer_jax.runs.config", "load_config"),
     "load": ("transformer_jax.runs.load", "load"),

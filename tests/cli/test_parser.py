@@ -42,7 +42,7 @@ def test_a_dry_run_needs_no_workdir():
     [
         ("trian --config=a.py", "unknown verb trian; did you mean train?"),
         ("benchmark decoed --config=a.py", "unknown verb decoed; did you mean decode?"),
-        ("xyz", "unknown verb xyz; known: train, sweep, evaluate, predict, score, plot, benchmark"),
+        ("xyz", "unknown verb xyz; known: train, sweep, evaluate, predict, chat, score, plot, benchmark"),
         ("predict --work_dir=w", "unknown flag --work_dir; did you mean --workdir?"),
         (
             "predict --workdir=w --beam-size 4",
@@ -51,7 +51,7 @@ def test_a_dry_run_needs_no_workdir():
         ("predict --workdir=w --beam=4", "unknown flag --beam; did you mean --beam_size?"),
         ("evaluate --workdir=w extra", "unexpected argument extra"),
         ("benchmark train --config=a.py --beam_size=4", "unknown flag --beam_size"),
-        ("", "needs a verb: train, sweep, evaluate, predict, score, plot, benchmark"),
+        ("", "needs a verb: train, sweep, evaluate, predict, chat, score, plot, benchmark"),
         ("benchmark", "benchmark` needs a verb: train, decode"),
         ("predict", "predict needs --workdir"),
         ("train --workdir=w", "train needs --config"),

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from transformer_jax.cli.chatting import add_chat
 from transformer_jax.cli.exchange import add_export, add_import
 from transformer_jax.cli.inspecting import add_inspect
 from transformer_jax.cli.one_line_parser import OVERRIDE, PROGRAM, OneLineParser, Verbs
@@ -23,6 +24,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "sweep": {},
     "evaluate": {},
     "predict": {},
+    "chat": {},
     "score": {},
     "plot": {},
     "benchmark": {"train": {}, "decode": {}},
@@ -47,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_sweep(verbs)
     _add_evaluate(verbs)
     _add_predict(verbs)
+    add_chat(verbs)
     _add_score(verbs)
     _add_plot(verbs)
     _add_benchmark(verbs)

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax.cli import exchange, inspecting, interrupts, plans, streams, verbs
+from transformer_jax.cli import chatting, exchange, inspecting, interrupts, plans, streams, verbs
 from transformer_jax.cli.messages import log_to_stderr
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
@@ -21,6 +21,7 @@ USER_ERROR = 2
 BROKEN_PIPE = 141
 
 _ELSEWHERE = {
+    "chat": chatting.chat,
     "plan": plans.plan,
     "inspect": inspecting.inspect,
     "import": exchange.import_published,

@@ -119,7 +119,7 @@ def _check_together(args: argparse.Namespace) -> None:
             raise UserError(f"--{excluded[0]} does not go with --{name}; leave one of them out")
 
 
-_OF_RUNS = ("evaluate", "predict", "score", "inspect", "import", "export")
+_OF_RUNS = ("evaluate", "predict", "chat", "score", "inspect", "import", "export")
 _REQUIRED = {
     "score": {"source", "target"},
     "plan": {"device"},

@@ -89,7 +89,7 @@ def predict(args: argparse.Namespace) -> None:
     number, batches = 1, read_batches(stdin, most=LINES_AT_ONCE)
     with LineCount("predicted") as count:
         while lines := hosts.from_primary(lambda: next(batches, None)):
-            examples = [unescape(line) for line in lines]
+            examples = [_example(line, args.format) for line in lines]
             n_best = run.n_best(examples, first_line=number, **options, **prefixes(number, lines))
             for _, outputs in zip(examples, n_best, strict=True):
                 _print_once(write_line(outputs))
@@ -230,6 +230,11 @@ def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     """The flags among `names` that were given; the config decides about the others."""
     values = {name: getattr(args, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _example(line: str, format: str) -> str:
+    """An example as a task takes it; an object, such as a conversation, has escapes of its own."""
+    return line if format == "jsonl" and line.lstrip().startswith("{") else unescape(line)
 
 
 def _text_line(outputs: list[Any]) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 Example = dict[str, str]
 """What a set holds: {"source", "target"} of translations, {"text"} of plain text, {"text", "label"}
 or {"text", "pair", "label"} of labelled text, {"text", "tags"} of tagged words, a tag for each word
-and one space between two."""
+and one space between two, {"turns", "text"} of conversations, as `conversations.to_text` writes
+them, and all that is said."""
 
 Corpus = Sequence[Example]
 """The examples of a set, or a part of them."""

@@ -13,6 +13,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Corpus, Selection
 from transformer_jax.data.files import documents
+from transformer_jax.data.files.conversations import open_conversations
 from transformer_jax.data.files.labeled import read_labeled_tsv
 from transformer_jax.data.files.pairs import (
     open_pairs,
@@ -24,6 +25,7 @@ from transformer_jax.data.files.tagged import read_tagged_words
 from transformer_jax.data.files.text import open_files
 from transformer_jax.data.files.trees import open_bracketed
 from transformer_jax.data.sets import (
+    alpaca,
     embedded,
     glue,
     gum,
@@ -112,6 +114,8 @@ SOURCES: Registry[SourceSet] = Registry(
             open_bracketed, reads=(*_FILES, "data.remove_traces", "data.remove_function_tags")
         ),
         "gum_const": _public(gum.open_const),
+        "conversations": SourceSet(open_conversations, reads=_FILES),
+        "alpaca": _public(alpaca.open_split),
         "tfds": SourceSet(_open_tfds, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),
     },
 )

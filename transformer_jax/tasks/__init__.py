@@ -5,6 +5,7 @@ from typing import Any
 from transformer_jax.registry import Registry
 from transformer_jax.scoring.parseval import METRICS as PARSEVAL
 from transformer_jax.tasks.classification import Classification
+from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
@@ -71,6 +72,9 @@ _LOGITS = (
     "train.loss_tiles",
 )
 """What is read where tokens are predicted."""
+_TEMPLATE = tuple(
+    f"task.{name}" for name in ("template", "system_turn", "user_turn", "assistant_turn")
+)
 
 
 def _decode(task: type[Any]) -> list[str]:
@@ -108,6 +112,13 @@ TASKS: Registry[TaskKind] = Registry(
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
             reads=(_LENGTH, "data.packing", *_LOGITS, _SMOOTHING, *_decode(LanguageModeling)),
+        ),
+        "instruction": TaskKind(
+            Instruction.build,
+            _TEXT,
+            defaults=_GPT_DEFAULTS | {"data.name": "conversations"},
+            metrics=_TOKEN_METRICS,
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, *_decode(Instruction)),
         ),
         "masked_lm": TaskKind(
             MaskedLanguageModeling.build,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from transformer_jax.analysis.reading import Reading
+from transformer_jax.conversations import Conversation
 from transformer_jax.data.examples import Corpus
 from transformer_jax.decoding import BeamTree
 from transformer_jax.inference.config import DecodeConfig
@@ -50,6 +51,16 @@ class Streams(Protocol):
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         """What follows a line, piece by piece as it is drawn."""
+
+
+@runtime_checkable
+class Converses(Protocol):
+    """A task that answers conversations."""
+
+    def reply(
+        self, params: Params, conversation: Conversation, decode: DecodeConfig
+    ) -> Iterator[str]:
+        """The next answer of a conversation that ends with a question, piece by piece."""
 
 
 @runtime_checkable

@@ -7,9 +7,7 @@ import dataclasses
 import functools
 import logging
 import math
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import batched
 from typing import Any, ClassVar
 
 import jax
@@ -18,7 +16,8 @@ import numpy as np
 from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
-from transformer_jax.inference.continuation import Continuation, Output
+from transformer_jax.inference.continuation import Continuation
+from transformer_jax.inference.continued_text import TextContinuation
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -155,19 +154,10 @@ class LanguageModeling:
         Raises:
           UserError: a search is asked for that cannot draw token by token, such as beam search.
         """
-        count = decode.num_outputs
         prompts = [self._prompt(line, number) for number, line in enumerate(lines, first_line)]
-        outputs = [
-            Output(prompt, number, sample)
-            for number, prompt in enumerate(prompts, first_line)
-            for sample in range(count)
-        ]
-        for batch in batched(outputs, max(decode.batch_size, count)):
-            for _ in self._draw(params, batch, decode):
-                pass
-        for of_line in batched(outputs, count):
-            found = [Prediction(self._text(one, decode), one.log_prob) for one in of_line]
-            yield sorted(found, key=lambda one: -one.score)
+        numbers = range(first_line, first_line + len(lines))
+        for outputs in self.continuation.texts(params, prompts, decode, numbers):
+            yield [Prediction(*output) for output in outputs]
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
@@ -184,30 +174,7 @@ class LanguageModeling:
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         """What follows a line, piece by piece as it is drawn."""
-        output, told = Output(self._prompt(line, 1), 1, 0), 0
-        held = max(map(len, decode.stops), default=1) - 1
-        for _ in self._draw(params, [output], decode):
-            text = self._text(output, decode)
-            # Half a character or half a stop text may yet become another.
-            ready = len(text) if output.ended else len(text.rstrip("\ufffd")) - held
-            if ready > told:
-                yield text[told:ready]
-                told = ready
-
-    def _draw(
-        self, params: Params, outputs: Sequence[Output], decode: DecodeConfig
-    ) -> Iterator[None]:
-        stops = decode.stops
-
-        def needed(output: Output) -> int | None:
-            def stopped(count: int) -> bool:
-                text = self._continuation_text(output.prompt, output.tokens[:count])
-                return any(stop in text for stop in stops)
-
-            length = len(output.tokens)
-            return bisect_left(range(length), True, key=stopped) if stopped(length) else None
-
-        return self.continuation.draw(params, outputs, decode, needed)
+        return self.continuation.stream(params, self._prompt(line, 1), decode)
 
     def _prompt(self, line: str, number: int) -> list[int]:
         tokenizer = self.tokenizers.text("text")
@@ -218,31 +185,22 @@ class LanguageModeling:
                 "(data.max_length is %d)",
                 number,
                 len(prompt) - 1,
-                len(self.continuation.kept(prompt)),
+                len(self.continuation.drawing.kept(prompt)),
                 self.max_length,
             )
         return prompt
-
-    def _continuation_text(self, prompt: list[int], tokens: list[int]) -> str:
-        """What was drawn behind a prompt, as text."""
-        decode = self.tokenizers.text("text").decode
-        # Decoded behind the prompt: alone, a first piece would lose the space before it.
-        before, text = decode(prompt), decode([*prompt, *tokens])
-        return text[len(before) :] if text.startswith(before) else decode(tokens)
-
-    def _text(self, output: Output, decode: DecodeConfig) -> str:
-        """What was drawn, up to the first of the texts that stop it."""
-        text = self._continuation_text(output.prompt, output.tokens)
-        return text[: min((text.find(s) for s in decode.stops if s in text), default=len(text))]
 
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> Reading:
         """A text as the model reads it, with the text that follows it, if that is given."""
-        tokens = self.continuation.kept(self._prompt(source + (target or ""), 1))
+        tokens = self.continuation.drawing.kept(self._prompt(source + (target or ""), 1))
         return text_reading(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
     @functools.cached_property
-    def continuation(self) -> Continuation:
-        """Draws what follows prompts, as tokens."""
-        return Continuation(self.model, self.max_length, self.tokenizers.specials("text"))
+    def continuation(self) -> TextContinuation:
+        """Draws what follows prompts."""
+        tokenizer = self.tokenizers.text("text")
+        return TextContinuation(
+            Continuation(self.model, self.max_length, tokenizer.specials), tokenizer
+        )

@@ -20,7 +20,7 @@ from transformer_jax.tokenization.sides import (
 )
 from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
 from transformer_jax.tokenization.symbols import Symbols
-from transformer_jax.tokenization.tokenizer import Tokenizer
+from transformer_jax.tokenization.tokenizer import Tokenizer, plain_ids, special_pieces
 from transformer_jax.tokenization.word_classes import UNKNOWN, ClassedWords, words_and_classes
 
 __all__ = [
@@ -43,6 +43,8 @@ __all__ = [
     "expected_sizes",
     "from_files",
     "load_tokenizers",
+    "plain_ids",
+    "special_pieces",
     "store_tokenizers",
     "train_tokenizers",
     "words_and_classes",

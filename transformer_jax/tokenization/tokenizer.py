@@ -1,7 +1,7 @@
 """What every tokenizer can do, whichever library it is of."""
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from transformer_jax.tokenization.specials import SpecialTokens
 
@@ -40,6 +40,28 @@ class Tokenizer(Protocol):
 
     def count_unknown(self, ids: Iterable[int]) -> int:
         """How many of the ids stand for unknown text."""
+
+
+@runtime_checkable
+class ReadsSpecialTokens(Protocol):
+    """A tokenizer whose `encode` reads special tokens that are written out in a text."""
+
+    def encode_plain(self, text: str) -> list[int]:
+        """The ids of a text in which nothing is a special token."""
+
+
+def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text in which nothing is a special token, whatever it looks like."""
+    if isinstance(tokenizer, ReadsSpecialTokens):
+        return tokenizer.encode_plain(text)
+    return tokenizer.encode(text)
+
+
+def special_pieces(tokenizer: Tokenizer) -> dict[str, int]:
+    """How the vocabulary writes its special tokens, and their ids."""
+    specials = tokenizer.specials
+    ids = sorted(specials.ids - {specials.unk, *specials.unused})
+    return dict(zip(tokenizer.pieces(ids), ids, strict=True))
 
 
 def encode_each(words: Sequence[str], tokenizer: Tokenizer, separator: str) -> list[list[int]]:

@@ -1,5 +1,6 @@
 """Published tokenizers that the library `tokenizers` runs: its own files, GPT-2's and BERT's."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -98,12 +99,22 @@ def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
     ids = tokenizer.get_vocab(with_added_tokens=True)
     added = tokenizer.get_added_tokens_decoder()
 
+    @functools.cache
+    def plain() -> tokenizers.Tokenizer:
+        copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
+        copy.encode_special_tokens = True  # as the text that they are written in
+        return copy
+
     def encode(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_plain(text: str) -> list[int]:
+        return plain().encode(text, add_special_tokens=False).ids
 
     return Vocabulary(
         pieces=by_id(ids),
         encode=encode,
+        encode_plain=encode_plain,
         decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
         special=[i for i, token in added.items() if token.special],
         frame=_frame(tokenizer),

@@ -37,6 +37,7 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
     return Vocabulary(
         pieces,
         _reader(special, processor.encode),
+        processor.encode,
         lambda ids: processor.decode([i for i in ids if i < count]),
         tuple(special.values()),
         {role: i for role, i in roles.items() if i >= 0},
@@ -69,6 +70,7 @@ def marian(files: Files, side: str) -> Vocabulary:
     return Vocabulary(
         pieces,
         _reader(special, encode),
+        encode_text,
         decode,
         [*special.values(), *(i for piece, i in vocab.items() if re.fullmatch(">>.*<<", piece))],
     )

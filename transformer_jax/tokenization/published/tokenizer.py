@@ -61,6 +61,10 @@ class PublishedTokenizer:
         """The ids of a text, with nothing around it; a special token in it is read as that."""
         return self._vocabulary.encode(well_formed(text))
 
+    def encode_plain(self, text: str) -> list[int]:
+        """The ids of a text in which nothing is a special token."""
+        return self._vocabulary.encode_plain(well_formed(text))
+
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """The ids of each word by itself, at least one; see `Tokenizer`."""
         joins = self._vocabulary.decode(self.encode("a") * 2) == "a a"

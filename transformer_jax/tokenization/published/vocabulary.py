@@ -20,7 +20,8 @@ class Vocabulary:
 
     Attributes:
       pieces: the entry of each id; None where there is none.
-      encode: text -> ids, with nothing around them.
+      encode: text -> ids, with nothing around them; special tokens in the text are read as such.
+      encode_plain: likewise, but all of it is text.
       decode: ids -> text.
       special: ids that the files themselves say to stand for no text.
       roles: role -> id, where the model itself says so; such as {"eos": 1}.
@@ -29,6 +30,7 @@ class Vocabulary:
 
     pieces: Sequence[str | None]
     encode: Callable[[str], list[int]]
+    encode_plain: Callable[[str], list[int]]
     decode: Callable[[list[int]], str]
     special: Collection[int] = ()
     roles: Mapping[str, int] = field(default_factory=dict)

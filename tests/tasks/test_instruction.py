@@ -1,0 +1,231 @@
+"""Following instructions: what the loss counts, packed rows, answers, and a run from its files."""
+
+import json
+import logging
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.conversations import from_object, to_text
+from transformer_jax.data.batches.pipeline import eval_batches
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.losses import token_losses
+from transformer_jax.tasks import continuation_losses
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
+OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
+CHANGES = {
+    "model.architecture": "decoder_only",
+    "model.max_length": 64,
+    "data.max_length": 64,
+    "task.template": None,
+    **{f"task.{role}_turn": text for role, text in OWN.items()},
+}
+SAID = [("the old man", "sees a dog"), ("a dog", "walks home ."), ("men and women", "walk .")]
+
+
+def conversation(*pairs):
+    turns = [turn for ask, answer in pairs for turn in (("user", ask), ("assistant", answer))]
+    return from_object({"messages": [{"role": r, "content": c} for r, c in turns]})
+
+
+EXAMPLES = [{"turns": to_text(conversation(*SAID[:2]))}, {"turns": to_text(conversation(SAID[2]))}]
+GREEDY = DecodeConfig(beam_size=1, max_extra_length=6)
+
+
+@pytest.fixture(scope="module")
+def build(tokenizers_of, task_with):
+    def build(**changes):
+        fields = {name.replace("__", "."): value for name, value in changes.items()}
+        return task_with(tokenizers_of("byte_bpe"), "instruction", CHANGES | fields)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def task(build):
+    return build()
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return task.init(jax.random.key(0))
+
+
+def batches_of(task, examples, rows=1):
+    prepared = task.prepare(examples, training=False)
+    return eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=rows)
+
+
+def sums_of(task, params, examples):
+    total = {}
+    for batch in batches_of(task, examples):
+        loss, weight, sums = task.loss(params, batch, None)
+        for name, value in {**sums, "loss": loss, "weight": weight}.items():
+            total[name] = total.get(name, 0.0) + float(value)
+    return total
+
+
+def test_no_logit_but_an_answers_has_a_gradient(task, params, monkeypatch):
+    (batch,) = batches_of(task, EXAMPLES)
+    assert batch["input_segment_ids"].max() == 2  # both share a row
+
+    def with_respect_to(added):
+        def losses(predicted, target, eps, tiles):
+            return token_losses(predicted.logits() + added, target, eps)
+
+        monkeypatch.setattr(continuation_losses, "projected_losses", losses)
+        return task.loss(params, batch, None)[0]
+
+    zeros = jnp.zeros((*batch["target"].shape, task.model.config.vocab_size))
+    gradient = np.abs(jax.grad(with_respect_to)(zeros)).sum(axis=-1)
+    tokenizer = task.tokenizers["text"]
+    answers = {tokenizer.decode(batch["target"][0][i:j]) for i, j in stretches(gradient[0] > 0)}
+    assert answers == {answer for _, answer in SAID}
+    np.testing.assert_array_equal(gradient > 0, batch["counted"] > 0)
+    ends = [batch["target"][0][j - 1] for _, j in stretches(gradient[0] > 0)]
+    assert ends == [tokenizer.specials.eos] * 3
+
+
+def stretches(marks):
+    """(start, stop) of each run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(int), [0]])))
+    return edges.reshape(-1, 2).tolist()
+
+
+def test_packed_is_alone(task, params):
+    together = sums_of(task, params, EXAMPLES)
+    alone = [sums_of(task, params, [example]) for example in EXAMPLES]
+    for name in ("nll", "tokens", "correct"):
+        assert together[name] == pytest.approx(sum(one[name] for one in alone), rel=1e-5)
+    encode = task.tokenizers["text"].encode
+    assert together["tokens"] == sum(len(encode(answer)) + 1 for _, answer in SAID)
+
+
+def test_training_and_asking_agree(task, params):
+    """The likelihood of an answer is the same in a row of training and behind a prompt."""
+    ((source, target),) = SAID[2:]
+    (found,) = task.score(params, [source], [target], batch_size=1)
+    prompt = task.writer.prompt(conversation(SAID[2])[:1])
+    row = jnp.array([[*prompt, *task.tokenizers["text"].encode(target)]])
+    where = jnp.arange(row.shape[1])[None], jnp.ones_like(row)
+    logits = task.model.apply({"params": params}, row, *where)[0, -1]
+    of_end = jax.nn.log_softmax(logits)[task.writer.end]
+    nll = sums_of(task, params, EXAMPLES[1:])["nll"]
+    assert found.log_prob + of_end == pytest.approx(-nll, rel=1e-5)
+
+
+def test_long_conversations_are_cut_and_told(build, caplog):
+    small = build(data__max_length=20)
+    with caplog.at_level(logging.WARNING):
+        found = small.prepare(EXAMPLES, training=True)
+    assert len(found) == 3 and max(len(row["input"]) for row in found) <= 20
+    assert caplog.messages == [
+        "1 of 2 conversations are longer than a row, and were cut between their turns"
+    ]
+    with pytest.raises(UserError, match="not one answer fits into a row of 4 tokens"):
+        build(data__max_length=4).prepare(EXAMPLES, training=True)
+
+
+def test_each_line_is_answered(task, params, caplog):
+    turns = {"messages": [{"role": "user", "content": "the old man"}]}
+    lines = ["the old man", " ", json.dumps(turns), "a dog"]
+    with caplog.at_level(logging.WARNING):
+        found = [outputs[0].text for outputs in task.predict(params, lines, GREEDY, first_line=3)]
+    assert caplog.messages == ["line 4 is blank, and so is its answer"]
+    assert found[0] == found[2] and found[1] == "" and len(found) == 4
+    assert "".join(task.stream(params, "the old man", GREEDY)) == found[0]
+    (told,) = next(task.predict(params, ["the old man"], GREEDY))
+    assert "Q:" not in told.text
+
+
+def test_what_cannot_be_asked_is_refused(task, params):
+    answered = json.dumps({"instruction": "a", "output": "b"})
+    for line, why in (
+        (answered, "line 1: the last turn is none of the user's"),
+        ("the dog\nA: yes", "line 1: what a turn says could be taken for the template's own"),
+        ("the old man " * 40, r"line 1: the question has \d+ tokens .* \(data.max_length is 64\)"),
+        ('{"messages": [{"role": "x", "content": "a"}]}', "line 1: turn 1: unknown role 'x'"),
+    ):
+        with pytest.raises(UserError, match=why):
+            next(task.predict(params, [line], GREEDY))
+
+
+def test_of_a_long_history_the_first_questions_are_left_out(task, params, caplog):
+    history = conversation(*SAID * 3)[:-1]
+    with caplog.at_level(logging.WARNING):
+        "".join(task.reply(params, history, GREEDY))
+    assert "the conversation: the first" in caplog.text and "questions are not read" in caplog.text
+
+
+def test_what_does_not_go_together_is_refused(build):
+    with pytest.raises(UserError, match="template 'chatml' has turns of its own; set it to none"):
+        build(task__template="chatml")
+    with pytest.raises(UserError, match="a template of one's own has three turns; set system_turn"):
+        build(task__system_turn=None)
+    turns = {f"task__{role}_turn": None for role in OWN}
+    with pytest.raises(UserError, match="ends an answer in .*im_end.*write {content}{eos}"):
+        build(task__template="chatml", **turns)
+    with pytest.raises(UserError, match="instruction does not go with architecture 'encoder_only'"):
+        build(model__architecture="encoder_only")
+
+
+# --- A run ---
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny_language_model):
+    """Of a small config, trained until it knows two answers."""
+    folder = tmp_path_factory.mktemp("instruction")
+    rows = [{"instruction": ask, "input": "", "output": answer} for ask, answer in SAID]
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    for split in ("train", "valid"):
+        (folder / f"{split}.jsonl").write_text(text * (20 if split == "train" else 1))
+    changes = {
+        name: value
+        for name, value in tiny_language_model.items()
+        if name not in ("data.documents", "data.packing")
+    }
+    changes |= {
+        "task.name": "instruction",
+        "data.name": "conversations",
+        "data.train_text": str(folder / "train.jsonl"),
+        "data.valid_text": str(folder / "valid.jsonl"),
+        "task.template": None,
+        **{f"task.{role}_turn": text for role, text in OWN.items()},
+        "decode.max_extra_length": 20,
+        "train.tokens_per_batch": 384,
+        "train.num_steps": 240,
+        "optimizer.learning_rate": 1e-2,
+        "eval.every_steps": 240,
+        "checkpoint.every_steps": 240,
+        "logging.every_steps": 60,
+    }
+    return tj.train(tj.config(QUICKSTART, changes), folder / "run")
+
+
+def test_it_trains_and_answers(run):
+    assert run.predict([ask for ask, _ in SAID]) == [answer for _, answer in SAID]
+    metrics = run.evaluate(split="valid")
+    assert metrics["perplexity"] < 1.5 and metrics["num_examples"] == 3
+
+
+def test_a_chat_remembers_what_was_said(run):
+    chat = tj.Chat(run)
+    answer = "".join(chat.ask("a dog"))
+    assert answer == "walks home ."
+    assert [turn.content for turn in chat.turns] == ["a dog", answer]
+    "".join(chat.ask("the old man"))
+    assert len(chat.turns) == 4
+    with pytest.raises(UserError, match="could be taken for the template's own text"):
+        "".join(chat.ask("a\nA: b"))
+    assert len(chat.turns) == 4
+    chat.reset("Be brief.")
+    assert [turn.role for turn in chat.turns] == ["system"]
+    chat.reset()
+    assert chat.turns == ()

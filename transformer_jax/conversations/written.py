@@ -1,0 +1,147 @@
+"""Conversations as tokens, and which of them a model learns to write."""
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from transformer_jax.conversations.templates import Template
+from transformer_jax.conversations.turns import ASSISTANT, Conversation, Turn
+from transformer_jax.tokenization import Tokenizer, plain_ids, special_pieces
+from transformer_jax.tokenization.characters import well_formed
+
+EOS = "{eos}"
+
+
+class Marked(NamedTuple):
+    """Tokens of a conversation.
+
+    Attributes:
+      tokens: all of them.
+      counted: of each whether it is an answer's, its end among them: what a loss counts.
+    """
+
+    tokens: list[int]
+    counted: list[bool]
+
+
+class _Run(NamedTuple):
+    """A stretch that is encoded by itself: text, or one special token."""
+
+    text: str
+    special: int | None
+    counted: bool
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Writes conversations in a template, for one tokenizer.
+
+    What is said is text, whatever it looks like: special tokens come from the template alone.
+
+    Attributes:
+      template: the texts around the turns.
+      tokenizer: of the model.
+
+    Raises:
+      ValueError: no special token ends the template's answers.
+    """
+
+    template: Template
+    tokenizer: Tokenizer
+
+    def __post_init__(self) -> None:
+        tail = self.template.around(ASSISTANT).tail
+        if self._specials.match(tail) is None:
+            raise ValueError(
+                f"the template ends an answer in {tail!r}, which begins with no special token of "
+                f"this tokenizer; write {{content}}{EOS} in the assistant's turn"
+            )
+
+    @functools.cached_property
+    def end(self) -> int:
+        """The token that ends an answer."""
+        found = self._specials.match(self.template.around(ASSISTANT).tail)
+        assert found
+        return self._ids[found[0]]
+
+    def written(self, conversation: Conversation) -> Marked:
+        """A conversation with its answers.
+
+        Raises:
+          ValueError: what a turn says could be taken for the template's own text.
+        """
+        return self._encoded(self._runs(self._checked(conversation)))
+
+    def prompt(self, conversation: Conversation) -> list[int]:
+        """A conversation up to where its next answer begins; raises as `written`."""
+        head = self.template.around(ASSISTANT).head
+        runs = [*self._runs(self._checked(conversation)), *self._of_format(head)]
+        return self._encoded(runs).tokens
+
+    @functools.cached_property
+    def _ids(self) -> dict[str, int]:
+        return special_pieces(self.tokenizer) | {EOS: self.tokenizer.specials.eos}
+
+    @functools.cached_property
+    def _specials(self) -> re.Pattern[str]:
+        longest_first = sorted(self._ids, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)))
+
+    def _checked(self, conversation: Conversation) -> Conversation:
+        """The turns that are written. Special tokens in what is said are text, so that they cannot
+        end a turn; what stands for text in the template can."""
+        turns = self.template.completed(
+            tuple(Turn(role, well_formed(content)) for role, content in conversation)
+        )
+        plain = tuple(Turn(role, self._specials.sub("", content)) for role, content in turns)
+        try:
+            is_clear = self.template.undone(self.template.joined(plain)) == plain
+        except ValueError:
+            is_clear = False
+        if not is_clear:
+            raise ValueError("what a turn says could be taken for the template's own text")
+        return turns
+
+    def _runs(self, turns: Conversation) -> Iterator[_Run]:
+        yield from self._of_format(self.template.begin)
+        for role, content in turns:
+            head, tail = self.template.around(role)
+            yield from self._of_format(head)
+            if role != ASSISTANT:
+                yield from _plain(content)
+                yield from self._of_format(tail)
+                continue
+            yield _Run(content, None, counted=True)
+            end = self._specials.match(tail)
+            assert end
+            yield _Run(end[0], self.end, counted=True)
+            yield from self._of_format(tail[end.end() :])
+
+    def _of_format(self, text: str) -> Iterator[_Run]:
+        place = 0
+        for found in self._specials.finditer(text):
+            yield from _plain(text[place : found.start()])
+            yield _Run(found[0], self._ids[found[0]], counted=False)
+            place = found.end()
+        yield from _plain(text[place:])
+
+    def _encoded(self, runs: Iterable[_Run]) -> Marked:
+        """Neighbouring texts that do not count are encoded together, as libraries encode the whole
+        text; an answer by itself, as the model is asked for it behind what stands before it."""
+        tokens, counted = list[int](), list[bool]()
+        for (special, mark), group in itertools.groupby(runs, key=lambda run: run[1:]):
+            text = "".join(run.text for run in group)
+            ids = plain_ids(self.tokenizer, text) if special is None else [special]
+            tokens += ids
+            counted += [mark] * len(ids)
+        if not tokens or tokens[0] not in self.tokenizer.specials.ids:
+            tokens, counted = [self.tokenizer.specials.first, *tokens], [False, *counted]
+        return Marked(tokens, counted)
+
+
+def _plain(text: str) -> Iterator[_Run]:
+    if text:
+        yield _Run(text, None, counted=False)

@@ -1,0 +1,233 @@
+"""Following instructions: conversations in, answers out; the loss counts the answers alone.
+
+Fine-tuning on conversations as Ouyang et al. 2022 (section 3.4) and Taori et al. 2023 do it.
+B batch, T tokens.
+"""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from transformer_jax.analysis.reading import Reading
+from transformer_jax.conversations import (
+    Conversation,
+    Cutter,
+    Writer,
+    check_asks,
+    from_line,
+    from_text,
+    prompt_within,
+)
+from transformer_jax.data.batches.marked_texts import MarkedTexts
+from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.continuation import Continuation
+from transformer_jax.inference.continued_text import TextContinuation
+from transformer_jax.inference.pairs import PairScore
+from transformer_jax.metrics import metrics_of
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.tasks.continuation_losses import ContinuationLosses
+from transformer_jax.tasks.interface import (
+    Batch,
+    LossOptions,
+    LossSums,
+    Params,
+    Prediction,
+    TaskParts,
+)
+from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.readings import text_reading
+from transformer_jax.tokenization import Tokenizers, plain_ids
+
+logger = logging.getLogger(__name__)
+
+_BAR_AFTER_SECONDS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """The task of a decoder-only model on conversations {"turns": str}.
+
+    A row holds conversations apart from each other, each whole or cut between an answer and the
+    question behind it. Each answer counts, and the token that ends it.
+
+    Attributes:
+      model: maps tokens to logits of the next.
+      tokenizers: of the side "text".
+      max_length: slots of a row, which is the context: the tokens that the model sees at once.
+      writer: writes conversations as tokens.
+      loss_options: of the training loss.
+    """
+
+    model: DecoderOnly
+    tokenizers: Tokenizers
+    max_length: int
+    writer: Writer
+    loss_options: LossOptions
+    read: ClassVar[Sequence[str]] = ContinuationLosses.read
+    best_by: ClassVar[str] = "-loss"
+    predicts_by: ClassVar[Sequence[str]] = LanguageModeling.predicts_by
+    evaluates_by: ClassVar[Sequence[str]] = ()
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Slots of a packed row for each feature."""
+        return dict.fromkeys(("input", "target", "counted"), self.max_length)
+
+    @classmethod
+    def build(cls, parts: TaskParts) -> "Instruction":
+        """The task of a run.
+
+        Raises:
+          ValueError: the model is no decoder, its positions do not reach as far as the rows, or no
+            special token of the tokenizer ends the template's answers.
+        """
+        length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
+        return cls(
+            model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
+            tokenizers=parts.tokenizers,
+            max_length=length,
+            writer=Writer(parts.task.make_template(), parts.tokenizers.text("text")),
+            loss_options=parts.loss,
+        )
+
+    @functools.cached_property
+    def losses(self) -> ContinuationLosses:
+        """Of the model, on conversations."""
+        return ContinuationLosses(self.model, self.loss_options)
+
+    def init(self, rng: jax.Array) -> Params:
+        """Fresh parameters."""
+        return self.losses.init(rng)
+
+    def prepare(self, examples: Corpus, training: bool) -> MarkedTexts:
+        """The conversations as tokens, cut by turns where they are longer than a row. Logs how many
+        were cut, and what was left out.
+
+        Raises:
+          UserError: no answer is left; or, but in training, what a turn says could be taken for the
+            template's own text.
+        """
+        cutter = Cutter(self.writer, self.max_length)
+        bar = tqdm(examples, "tokens", unit="conv", delay=_BAR_AFTER_SECONDS, disable=None)
+        found = MarkedTexts.of(
+            piece
+            for number, example in enumerate(bar, 1)
+            for piece in cutter.pieces(from_text(example["turns"]), None if training else number)
+        )
+        cutter.report(len(examples))
+        if not len(found):
+            raise UserError(
+                f"not one answer fits into a row of {self.max_length} tokens with what is asked; "
+                "raise data.max_length"
+            )
+        return found
+
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
+        """A piece as it is: the features "input", "target", one token on, and "counted"."""
+        return example
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+        """Cross-entropy of each answer's tokens given all before it, label-smoothed in training."""
+        return self.losses(params, batch, rng)
+
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
+        """Loss, perplexity and accuracy of an answer's token."""
+        return metrics_of(sums)
+
+    def evaluate(
+        self, params: Params, examples: Corpus, decode: DecodeConfig
+    ) -> tuple[dict[str, Any], list[Prediction]]:
+        """Nothing besides the loss's metrics."""
+        return {}, []
+
+    def predict(
+        self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
+    ) -> Iterator[list[Prediction]]:
+        """The answer to each line, which is an instruction, or a conversation as a JSON object of
+        the forms that data may have, without its last answer: `decode.num_outputs` samples,
+        likeliest first, with their log-probabilities in nats. A blank line has a blank answer.
+
+        Of long conversations the earliest questions and answers are left out, with a warning.
+
+        Raises:
+          UserError: an object is no conversation, a question is longer than the context, or a
+            search is asked for that cannot draw token by token, such as beam search.
+        """
+        prompts = {}
+        for number, line in enumerate(lines, first_line):
+            name = f"line {number}"
+            if line.strip():
+                prompts[number] = self._prompt(_conversation(line, name), name, decode)
+            else:
+                logger.warning("%s is blank, and so is its answer", name)
+        answers = self.continuation.texts(params, [*prompts.values()], decode, [*prompts])
+        for number in range(first_line, first_line + len(lines)):
+            found = next(answers) if number in prompts else [("", 0.0)]
+            yield [Prediction(*output) for output in found]
+
+    def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
+        """The answer to a line, piece by piece as it is drawn."""
+        return self.reply(params, _conversation(line, "the line"), decode)
+
+    def reply(
+        self, params: Params, conversation: Conversation, decode: DecodeConfig
+    ) -> Iterator[str]:
+        """The next answer of a conversation, piece by piece."""
+        prompt = self._prompt(conversation, "the conversation", decode)
+        return self.continuation.stream(params, prompt, decode)
+
+    def score(
+        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[PairScore]:
+        """log P(answer | instruction) of each pair in nats: of the answer's own tokens, no end
+        behind them; sources as lines of `predict`."""
+        tokenizer = self.tokenizers.text("text")
+        pairs = []
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
+            prompt = self.writer.prompt(_conversation(source, f"line {number}"))
+            pairs.append((prompt, plain_ids(tokenizer, target)))
+        return self.losses.score(params, pairs, self.max_length, batch_size)
+
+    def reading(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> Reading:
+        """An instruction as the model reads it, with the answer behind it, if that is given."""
+        prompt = self._prompt(_conversation(source, "the text"), "the text", decode)
+        tokens = [*prompt, *plain_ids(self.tokenizers.text("text"), target or "")]
+        return text_reading(self.model, self.tokenizers, source + (target or ""), None, tokens)
+
+    @functools.cached_property
+    def continuation(self) -> TextContinuation:
+        """Draws answers behind prompts."""
+        tokenizer = self.tokenizers.text("text")
+        specials = dataclasses.replace(tokenizer.specials, eos=self.writer.end)
+        drawing = Continuation(self.model, self.max_length, specials)
+        return TextContinuation(drawing, tokenizer, joins=False)
+
+    def _prompt(self, conversation: Conversation, name: str, decode: DecodeConfig) -> list[int]:
+        """The tokens of a conversation that is to be answered, with room behind them."""
+        room = max(self.max_length - decode.max_extra_length, self.max_length // 2)
+        try:
+            check_asks(conversation)
+            prompt, left_out = prompt_within(self.writer, conversation, room)
+        except ValueError as error:
+            raise UserError(f"{name}: {error} (data.max_length is {self.max_length})") from error
+        if left_out:
+            logger.warning("%s: the first %d questions are not read", name, left_out)
+        return prompt
+
+
+def _conversation(line: str, name: str) -> Conversation:
+    """What a line asks."""
+    try:
+        return from_line(line)
+    except ValueError as error:
+        raise UserError(f"{name}: {error}") from error
