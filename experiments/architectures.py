@@ -42,7 +42,7 @@ SYSTEMS = {
     "Transformer": CONFIGS / "multi30k_en_de_tiny.py",
 }
 SHARED = {
-    "tokenizer.vocab_size": 8000,
+    "tokenizer.vocab_size": 4000,
     "optimizer.schedule": "cosine",
     "optimizer.learning_rate": 2e-3,
     "optimizer.clip_norm": 1.0,

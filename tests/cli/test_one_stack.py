@@ -257,3 +257,47 @@ def test_what_does_not_go_together_is_told_in_one_line(
     answer = shell(*words(config, tmp_path / "run", given))
     assert answer.status == 2
     assert message in answer.err and answer.err.splitlines()[-1].startswith("error: ")
+
+
+@pytest.fixture(scope="module")
+def assistant(tmp_path_factory):
+    """The workdir of a finished run of configs/alpaca.py, shrunk."""
+    folder = tmp_path_factory.mktemp("alpaca")
+    rows = [
+        {"instruction": f"Say {word}.", "input": "", "output": word} for word in (*PLAIN, *PLAIN)
+    ]
+    (folder / "alpaca_data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows * 4))
+    changes = {"data.dir": str(folder), "data.max_length": 160, "model.max_length": 160}
+    changes |= {"train.tokens_per_batch": 640, "decode.max_extra_length": 6}
+    changes |= {"tokenizer.vocab_size": 300, "model.dropout_rate": 0.0}
+    config = tj.config(ROOT / "configs" / "alpaca.py", SMALL | changes)
+    tj.train(config, folder / "run")
+    return folder / "run"
+
+
+def test_instructions_and_conversations_are_answered(shell, assistant):
+    asked = {"messages": [{"role": "user", "content": 'Say "good".'}]}
+    lines = f"Say film.\n{json.dumps(asked)}\n".encode()
+    answer = shell("predict", f"--workdir={assistant}", "--format=jsonl", stdin=lines)
+    found = [json.loads(line)["outputs"][0]["text"] for line in answer.out.splitlines()]
+    assert answer.status == 0 and len(found) == 2
+    assert found[0] == shell("predict", f"--workdir={assistant}", stdin=b"Say film.\n").out[:-1]
+    asked["messages"].append({"role": "assistant", "content": "good"})
+    refused = shell("predict", f"--workdir={assistant}", stdin=json.dumps(asked).encode())
+    assert refused.status == 2 and "line 1: the last turn is none of the user's" in refused.err
+
+
+def test_a_chat_reads_commands_and_goes_on_after_mistakes(shell, assistant):
+    said = "Say film.\n/strange\n\n/system Be brief.\nSay a\\n.\n/reset\n" + "Say " * 400
+    said += "\nSay film.\n/quit\nSay the.\n"
+    answer = shell("chat", f"--workdir={assistant}", stdin=said.encode())
+    assert answer.status == 0
+    replies = answer.out.split("\n")[:-1]
+    assert replies[0] == replies[-1]  # nothing is left of what was said before /reset
+    assert "no command: /strange; /reset begins anew" in answer.err
+    assert "error: the conversation: the question has" in answer.err
+
+
+def test_a_run_that_does_not_converse_says_so(shell, gpt):
+    answer = shell("chat", f"--workdir={gpt[1]}", stdin=b"a\n")
+    assert answer.status == 2 and "chat: this run's task answers no conversation" in answer.err

@@ -42,7 +42,10 @@ def test_a_dry_run_needs_no_workdir():
     [
         ("trian --config=a.py", "unknown verb trian; did you mean train?"),
         ("benchmark decoed --config=a.py", "unknown verb decoed; did you mean decode?"),
-        ("xyz", "unknown verb xyz; known: train, sweep, evaluate, predict, chat, score, plot, benchmark"),
+        (
+            "xyz",
+            "unknown verb xyz; known: train, sweep, evaluate, predict, chat, score, plot, benchm",
+        ),
         ("predict --work_dir=w", "unknown flag --work_dir; did you mean --workdir?"),
         (
             "predict --workdir=w --beam-size 4",

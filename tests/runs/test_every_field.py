@@ -72,6 +72,17 @@ BASES = {
         "data.max_target_length": 64,
     },
     "language_modeling": {**STACK, "tokenizer.kind": "char", "tokenizer.vocab_size": 20},
+    "instruction": {
+        **STACK,
+        "task.template": None,
+        "task.system_turn": "{content}\n",
+        "task.user_turn": "Q: {content}\n",
+        "task.assistant_turn": "A: {content}{eos}\n",
+        "tokenizer.kind": "char",
+        "tokenizer.vocab_size": 30,
+        "model.max_length": 100,
+        "data.max_length": 90,
+    },
     "masked_lm": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "rmsprop"},
     "classification": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "sgd"},
     "tagging": {
@@ -111,6 +122,10 @@ OTHERS = {
     "model.attention_score": "dot",
     "model.attention_span": "local_p",
     "task.metric": "chrf",
+    "task.template": "chatml",
+    "task.system_turn": "S: {content}\n",
+    "task.user_turn": "U: {content}\n",
+    "task.assistant_turn": "B: {content}{eos}\n",
     "tokenizer.kind": "word",
     "tokenizer.character_coverage": 0.98,
     "tokenizer.normalization": "identity",
@@ -155,6 +170,7 @@ SIZES = dict.fromkeys(("source", "target", "text", "label", "tags"), 30)
 ALONE = {
     "recurrent translation": ("model.", "train.remat"),
     "parsing": ("task.", "data."),  # the rest is translation's
+    "instruction": ("task.", "data."),  # the rest is language_modeling's
     "classification": ("task.", "data.", "optimizer."),  # the rest is masked_lm's
     "tagging": ("task.", "data.", "model."),
 }
@@ -172,12 +188,23 @@ LINES = {
     "pair": lambda words: " ".join(words) + "\n",
     "text": lambda words: " ".join(words) + "\n\n",
     "label": lambda words: f"{' '.join(words)}\t{'AB'[len(words[0]) % 2]}\n",
+    "turns": lambda words: (
+        '{"messages": [{"role": "system", "content": "now"}, '
+        f'{{"role": "user", "content": "{words[0]}"}}, '
+        f'{{"role": "assistant", "content": "{" ".join(words)}"}}]}}\n'
+    ),
     "tree": lambda words: (
         f"(TOP (NP-SBJ (-NONE- *) {''.join(f'({len(w)} {w})' for w in words)}))\n"
     ),
     "tags": lambda words: "".join(f"{word}\t{'AB'[len(word) % 2]}\n" for word in words) + "\n",
 }
-KINDS = {"translation": "pair", "parsing": "tree", "classification": "label", "tagging": "tags"}
+KINDS = {
+    "translation": "pair",
+    "instruction": "turns",
+    "parsing": "tree",
+    "classification": "label",
+    "tagging": "tags",
+}
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,19 @@ def task_with():
 
 SMALL_TASKS = {
     "language_modeling": ("char", {"model.architecture": "decoder_only"}, ()),
+    "instruction": (
+        "byte_bpe",
+        {
+            "model.architecture": "decoder_only",
+            "task.template": None,
+            "task.system_turn": "{content}\n",
+            "task.user_turn": "Q: {content}\n",
+            "task.assistant_turn": "A: {content}{eos}\n",
+            "model.max_length": 64,
+            "data.max_length": 64,
+        },
+        (),
+    ),
     "masked_lm": ("wordpiece", {"model.architecture": "encoder_only"}, ()),
     "classification": ("wordpiece", {"model.architecture": "encoder_only"}, ("label",)),
     "tagging": ("wordpiece", {"model.architecture": "encoder_only"}, ("tags",)),

@@ -9,7 +9,14 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.runs.decode_options import decode_options
 from transformer_jax.runs.run import Run
 
-TASKS = ["translation", "language_modeling", "masked_lm", "classification", "tagging"]
+TASKS = [
+    "translation",
+    "language_modeling",
+    "instruction",
+    "masked_lm",
+    "classification",
+    "tagging",
+]
 VALUES = {
     "search": "greedy",
     "beam_size": 2,

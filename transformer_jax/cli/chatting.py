@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterator
+from io import BufferedIOBase
 from typing import Any
 
 from transformer_jax.cli import streams
@@ -36,12 +37,12 @@ def chat(args: argparse.Namespace) -> None:
     """Answers each line of stdin behind all that was said before."""
     from transformer_jax.runs.chat import Chat
 
-    lines = read_batches(streams.read_stdin(), most=1)
+    stdin = streams.read_stdin()
     given = {name: getattr(args, name) for name in DECODE_OPTIONS}
     options = {name: value for name, value in given.items() if value is not None}
     talk = Chat(load_run(args), **options)
     streams.tell(_HELP)
-    for line in _prompted(lines):
+    for line in _prompted(stdin):
         command, _, rest = line.strip().partition(" ")
         match command:
             case "/quit":
@@ -56,10 +57,11 @@ def chat(args: argparse.Namespace) -> None:
                 _answer(talk, line)
 
 
-def _prompted(lines: Iterator[list[str]]) -> Iterator[str]:
+def _prompted(stdin: BufferedIOBase) -> Iterator[str]:
     """The lines, each asked for by a mark where a person types them."""
+    lines = read_batches(stdin, most=1)
     while True:
-        if sys.stdin.isatty():
+        if stdin.isatty():
             print("> ", end="", file=sys.stderr, flush=True)
         line = next(lines, None)
         if line is None:

@@ -18,6 +18,7 @@ from transformer_jax.analysis.reading import Reading
 from transformer_jax.conversations import (
     Conversation,
     Cutter,
+    Template,
     Writer,
     check_asks,
     from_line,
@@ -62,14 +63,14 @@ class Instruction:
       model: maps tokens to logits of the next.
       tokenizers: of the side "text".
       max_length: slots of a row, which is the context: the tokens that the model sees at once.
-      writer: writes conversations as tokens.
+      template: how conversations are written.
       loss_options: of the training loss.
     """
 
     model: DecoderOnly
     tokenizers: Tokenizers
     max_length: int
-    writer: Writer
+    template: Template
     loss_options: LossOptions
     read: ClassVar[Sequence[str]] = ContinuationLosses.read
     best_by: ClassVar[str] = "-loss"
@@ -90,13 +91,21 @@ class Instruction:
             special token of the tokenizer ends the template's answers.
         """
         length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
-        return cls(
+        task = cls(
             model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
             tokenizers=parts.tokenizers,
             max_length=length,
-            writer=Writer(parts.task.make_template(), parts.tokenizers.text("text")),
+            template=parts.task.make_template(),
             loss_options=parts.loss,
         )
+        if "text" in parts.tokenizers.sides:
+            _ = task.writer
+        return task
+
+    @functools.cached_property
+    def writer(self) -> Writer:
+        """Writes conversations as tokens."""
+        return Writer(self.template, self.tokenizers.text("text"))
 
     @functools.cached_property
     def losses(self) -> ContinuationLosses:
