@@ -119,6 +119,9 @@ def _add_evaluate(verbs: Verbs) -> None:
     evaluate.add_argument("--split", help="the split of the run's data to score (default: test)")
     evaluate.add_argument("--source", metavar="FILE", help="score this file instead of a split")
     evaluate.add_argument("--target", metavar="FILE", help="the references of --source")
+    evaluate.add_argument(
+        "--choices", metavar="FILE", help="score a language model by this file of multiple choice"
+    )
     add_decode_options(evaluate)
     add_distributed(evaluate)
 

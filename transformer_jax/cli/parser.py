@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from transformer_jax.cli.flags import VERBS, build_parser
 from transformer_jax.cli.one_line_parser import OVERRIDE, PROGRAM
+from transformer_jax.cli.shared_flags import DECODE_OPTIONS
 from transformer_jax.errors import UserError
 
 
@@ -132,6 +133,7 @@ _EXCLUDED = {
     "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
     "seeds": {"dry_run", "distributed"},
     "attention": {"config"},
+    "choices": {"split", "source", "target", *DECODE_OPTIONS},
 }
 """Flags and those that would do nothing beside them."""
 

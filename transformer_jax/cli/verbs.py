@@ -25,7 +25,7 @@ OWN_FLAGS = (
     "process_id",
 )
 """Flags that say where things are, or what is stated in another way."""
-FILE_FLAGS = ("source", "target", "prefixes")
+FILE_FLAGS = ("source", "target", "prefixes", "choices")
 
 
 def train(args: argparse.Namespace) -> None:
@@ -72,7 +72,14 @@ def _print_table(rows: list[Any]) -> None:
 def evaluate(args: argparse.Namespace) -> None:
     """Prints the metrics of a split or of two files as one JSON object."""
     examples = _examples_to_score(args)
-    metrics = _load(args).evaluate(**examples, **_decode_options(args))
+    run = _load(args)
+    if args.choices is None:
+        metrics = run.evaluate(**examples, **_decode_options(args))
+    else:
+        from transformer_jax.runs.evaluating import evaluate_choices
+
+        found = evaluate_choices(run.task, run.params, args.choices, run.settings.decode)
+        metrics = {**found, "step": run.step}
     _print_once(to_json(metrics))
 
 

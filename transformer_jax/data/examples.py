@@ -14,7 +14,7 @@ Example = dict[str, str]
 """What a set holds: {"source", "target"} of translations, {"text"} of plain text, {"text", "label"}
 or {"text", "pair", "label"} of labelled text, {"text", "tags"} of tagged words, a tag for each word
 and one space between two, {"turns", "text"} of conversations, as `conversations.to_text` writes
-them, and all that is said."""
+them, and all that is said, {"context", "choices", "answer", "text"} of multiple choice."""
 
 Corpus = Sequence[Example]
 """The examples of a set, or a part of them."""

@@ -4,7 +4,9 @@ import functools
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from transformer_jax.data.files.choices import read_choices
 from transformer_jax.data.files.pairs import read_aligned
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
@@ -14,7 +16,9 @@ from transformer_jax.parallel.mesh import mesh_for_use
 from transformer_jax.runs import provenance
 from transformer_jax.runs.build import build_evaluator
 from transformer_jax.runs.config import Settings
-from transformer_jax.tasks.interface import Prediction, Task
+from transformer_jax.tasks.choices import Choices
+from transformer_jax.tasks.interface import Params, Prediction, Task
+from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.training.evaluation import Evaluator, write_predictions
 
 logger = logging.getLogger(__name__)
@@ -48,6 +52,20 @@ def evaluator_of(
         raise UserError("evaluate: source and target are files that go together; give both")
     examples = provenance.agreed_data(name, open_examples)
     return name, build_evaluator(settings, task, examples, decode, mesh_for_use(settings.parallel))
+
+
+def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig) -> dict[str, Any]:
+    """How often a language model's likeliest choice is right, of a file of multiple choice.
+
+    Raises:
+      UserError: the file cannot be used, or the task is none on running text.
+    """
+    if not isinstance(task, LanguageModeling):
+        raise UserError("--choices asks for a language model, and this run's task is another")
+    examples = provenance.agreed_data(Path(path).name, lambda: read_choices(path))
+    choosing = Choices(task.model, task.tokenizers, task.max_length, task.loss_options)
+    metrics, _ = choosing.evaluate(params, examples, decode)
+    return {**metrics, "num_examples": len(examples), "split": Path(path).name}
 
 
 def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from transformer_jax.registry import Registry
 from transformer_jax.scoring.parseval import METRICS as PARSEVAL
+from transformer_jax.tasks.choices import Choices
 from transformer_jax.tasks.classification import Classification
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import TaskKind
@@ -119,6 +120,13 @@ TASKS: Registry[TaskKind] = Registry(
             defaults=_GPT_DEFAULTS | {"data.name": "conversations"},
             metrics=_TOKEN_METRICS,
             reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, *_decode(Instruction)),
+        ),
+        "choices": TaskKind(
+            Choices.build,
+            _TEXT,
+            defaults=_GPT_DEFAULTS | {"data.name": "choices"},
+            metrics=("loss", "perplexity", "accuracy", "accuracy_by_length", *_TOKEN_METRICS[3:]),
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, _SCORED, *_decode(Choices)),
         ),
         "masked_lm": TaskKind(
             MaskedLanguageModeling.build,
