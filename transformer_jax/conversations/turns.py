@@ -95,6 +95,14 @@ def contents(conversation: Conversation) -> str:
     return "\n".join(turn.content for turn in conversation)
 
 
+def as_source(conversation: Conversation) -> str:
+    """What is asked, as the text that an encoder reads: an instruction, and its input behind a
+    blank line; of several turns each by its role."""
+    if all(turn.role in (USER, INPUT) for turn in conversation):
+        return "\n\n".join(turn.content for turn in conversation)
+    return "\n\n".join(f"{role.capitalize()}: {content}" for role, content in conversation)
+
+
 def check_answered(conversation: Conversation) -> None:
     """Raises ValueError unless there is an answer, it comes last, and none is empty."""
     if conversation[-1].role != ASSISTANT:

@@ -14,7 +14,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Corpus, Selection
 from transformer_jax.data.files import documents
 from transformer_jax.data.files.choices import open_choices
-from transformer_jax.data.files.conversations import open_conversations
+from transformer_jax.data.files.conversations import open_answers, open_conversations
 from transformer_jax.data.files.labeled import read_labeled_tsv
 from transformer_jax.data.files.pairs import (
     open_pairs,
@@ -116,6 +116,7 @@ SOURCES: Registry[SourceSet] = Registry(
         ),
         "gum_const": _public(gum.open_const),
         "conversations": SourceSet(open_conversations, reads=_FILES),
+        "answers": SourceSet(open_answers, reads=_FILES),
         "choices": SourceSet(open_choices, reads=_FILES),
         "alpaca": _public(alpaca.open_split),
         "tfds": SourceSet(_open_tfds, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),

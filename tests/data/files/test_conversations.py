@@ -10,7 +10,7 @@ import pytest
 
 from transformer_jax.conversations import from_text
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.conversations import read_conversations
+from transformer_jax.data.files.conversations import read_answers, read_conversations
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -50,6 +50,17 @@ def test_parquet_is_read(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"none")
     with pytest.raises(UserError, match="cannot read .*a.parquet as Parquet"):
         read_conversations(path, "valid")
+
+
+def test_each_answer_has_a_source(tmp_path):
+    turns = [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    several = {"messages": [{"role": role, "content": said} for role, said in turns]}
+    corpus = read_answers(write(tmp_path / "a.jsonl", [ROWS[0], several]), "valid")
+    assert list(corpus) == [
+        {"source": "Add.\n\n1 2", "target": "3"},
+        {"source": "System: s\n\nUser: a", "target": "b"},
+        {"source": "System: s\n\nUser: a\n\nAssistant: b\n\nUser: c", "target": "d"},
+    ]
 
 
 def test_training_loses_empty_answers(tmp_path, caplog):
