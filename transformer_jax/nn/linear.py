@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.int8 import Int8Matrix
+from transformer_jax.nn.low_rank import AdaptedMatrix
 from transformer_jax.nn.products import einsum, product_dtype
 
 
@@ -53,6 +54,9 @@ class Linear(nn.Module):
         kernel: Any = self.get_variable("params", "kernel")
         if isinstance(kernel, Int8Matrix):
             return kernel.product(x)
+        if isinstance(kernel, AdaptedMatrix):
+            key = self.make_rng("dropout") if self.has_rng("dropout") else None
+            return kernel.product(x, product_dtype(self.config.dtype), key)
         init = _initializer(self.inputs, self.outputs, self.std)
         kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
         kernel = kernel.reshape(x.shape[1], -1)
@@ -64,11 +68,12 @@ def together(maps: Sequence[Linear], x: Float[Array, "*B D"]) -> list[Float[Arra
 
     Kernels are joined head by head of the map with the fewest, so that a mesh that divides heads
     divides the joined kernel in the same way. One by one where x has fewer rows than a kernel, as
-    joining them would take longer than the products, and where kernels are int8.
+    joining them would take longer than the products, and where kernels are int8 or have adapters.
     """
     kernels: list[Any] = [each.get_variable("params", "kernel") for each in maps]
     rows = math.prod(x.shape[:-1])
-    if rows < x.shape[-1] or any(isinstance(kernel, Int8Matrix) for kernel in kernels):
+    apart = (Int8Matrix, AdaptedMatrix)
+    if rows < x.shape[-1] or any(isinstance(kernel, apart) for kernel in kernels):
         return [each(x) for each in maps]
     heads = min(kernel.shape[1] for kernel in kernels)
     by_head = [kernel.reshape(x.shape[-1], heads, -1) for kernel in kernels]

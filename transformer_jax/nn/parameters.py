@@ -73,6 +73,8 @@ PARAMETERS = [
     Parameter(r"(prediction_head/bias|logits_bias)", "bias", ("vocab",)),
     Parameter(r"classifier/kernel", "head", ("model", "classes")),
     Parameter(r"classifier/bias", "bias", ("classes",)),
+    Parameter(r"kernel/down", "matrix", ("model", "rank")),
+    Parameter(r"kernel/up", "matrix", ("rank", "model")),
     Parameter(r"norm(_before|_after)?/scale", "scale", ("model",)),
     Parameter(r"norm(_before|_after)?/bias", "bias", ("model",)),
 ]

@@ -141,8 +141,11 @@ def build_training(
     @jax.jit  # traced once, whoever asks for its shapes
     def init_state(seed: int) -> TrainState:
         init_key, step_key = jax.random.split(jax.random.key(seed))
-        params = task.init(init_key)
-        return TrainState.create(params, optimizer, step_key, averaged=ema_decay is not None)
+        params, base = task.init(init_key), None
+        if settings.lora.rank is not None:
+            base, params = params, settings.lora.adapters(init_key, params)
+        averaged = ema_decay is not None
+        return TrainState.create(params, optimizer, step_key, averaged=averaged, base=base)
 
     return schedule, step, init_state
 

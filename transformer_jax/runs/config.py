@@ -26,7 +26,7 @@ from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_wh
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.schedules import SCHEDULES
 
-FIXED = ("task", "model", "tokenizer", "data", "optimizer", "train", "seed")
+FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
 """What a run keeps for life, but for `FREE` and growing `train.num_steps`, `decay_steps`."""
 FREE = ("data.dir", "data.num_workers", "model.attention", "model.scan_layers")
 
@@ -88,6 +88,7 @@ def check_trainable(config: ConfigDict) -> Settings:
             f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
             "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
         )
+    _check_adapters(settings)
     optimizer, num_steps = settings.optimizer, settings.train.num_steps
     end = optimizer.decay_steps or num_steps
     if SCHEDULES[optimizer.schedule].decays and num_steps > end:
@@ -96,6 +97,24 @@ def check_trainable(config: ConfigDict) -> Settings:
             f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too"
         )
     return settings
+
+
+def _check_adapters(settings: Settings) -> None:
+    """Raises UserError where the config asks for adapters and for what does not go with them."""
+    if settings.lora.rank is None:
+        return
+    if not settings.train.init_from:
+        raise UserError(
+            f"config.lora.rank is {settings.lora.rank}, but no run has the parameters that "
+            "adapters go beside: set train.init_from"
+        )
+    for name, given in (
+        ("optimizer.frozen", settings.optimizer.frozen),
+        ("model.scan_layers", settings.model.scan_layers),
+        ("model.architecture 'recurrent'", settings.model.architecture == "recurrent"),
+    ):
+        if given:
+            raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
 
 
 def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:

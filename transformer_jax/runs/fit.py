@@ -58,6 +58,9 @@ class Trainable(Protocol):
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         """The portable state before the first step."""
 
+    def base(self, abstract: Any) -> Any:
+        """The parameters that adapters are beside, of these shapes; None where there are none."""
+
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """The training data, so many rows of it in a batch."""
 
@@ -86,13 +89,14 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     batches = trainable.batches(rows)
     abstract = trainable.abstract_state(init_state)
     batch = batch_shapes(task.lengths, rows)
-    model = step_products(task, jax.eval_shape(init_state, settings.seed).params, batch)
+    model = step_products(task, jax.eval_shape(init_state, settings.seed).model_params, batch)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
     every, num_steps, workdir = _every(settings), settings.train.num_steps, trainable.workdir
     start, state, evaluate_start = 0, None, False
     if checkpoints.latest_step() is not None:
-        start, state, data_state = checkpoints.restore("latest", abstract)
+        start, state, data_state = checkpoints.restore("latest", abstract.replace(base=None))
+        state = state.replace(base=trainable.base(abstract.base))
         batches.set_state(data_state)
         logger.info("%s goes on from step %d", workdir, start)
         evaluate_start = every.evaluates(start, num_steps)

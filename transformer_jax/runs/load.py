@@ -7,9 +7,11 @@ import jax
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
+from transformer_jax.nn.low_rank import adapted, merged
 from transformer_jax.parallel import hosts, rules
 from transformer_jax.parallel.mesh import mesh_for_use
 from transformer_jax.runs import build, provenance
+from transformer_jax.runs.adapting import abstract_adapters, base_params, of_base
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.run import Run
@@ -35,7 +37,8 @@ def load(
 
     Raises:
       UserError: there is no such run or checkpoint, it is damaged, its tokenizers are not those
-        that it was trained with, or its modules are not given.
+        that it was trained with, its modules are not given, or the run that its adapters are
+        beside is gone or changed.
     """
     keep_freed_memory()
     use_compilation_cache()
@@ -59,10 +62,17 @@ def load(
     tokenizers, _ = hosts.in_agreement(opened)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
-    abstract = rules.shard(abstract, mesh_for_use(settings.parallel))
+    mesh = mesh_for_use(settings.parallel)
+    abstract = rules.shard(abstract, mesh)
+    saved = abstract
+    if settings.lora.rank is not None:
+        provenance.check(of_base(settings), checkpoints.kept_provenance(checkpoint), workdir)
+        saved = rules.shard(abstract_adapters(settings, abstract), mesh)
     if average is None:
-        step, params = checkpoints.restore_params(checkpoint, abstract)
+        step, params = checkpoints.restore_params(checkpoint, saved)
     else:
-        steps, params = checkpoints.average(average, checkpoint, abstract)
+        steps, params = checkpoints.average(average, checkpoint, saved)
         step = steps[0]
+    if settings.lora.rank is not None:
+        params = merged(adapted(base_params(settings, abstract), params))
     return Run(config, workdir, task, params, step)

@@ -95,6 +95,9 @@ class Replicas:
         )
         return stack(each)
 
+    def base(self, abstract: Any) -> None:
+        """As `Trainable.base`: there are none."""
+
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
         """As `Trainable.batches`: one order for all, or one for each."""
         chosen = self.members[:1] if self._same_batches else self.members

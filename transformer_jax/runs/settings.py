@@ -23,6 +23,7 @@ from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
 from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.evaluation import EvalConfig
+from transformer_jax.training.lora import LoraConfig
 from transformer_jax.training.optimizer import OptimizerConfig
 
 
@@ -36,6 +37,7 @@ class Settings:
       tokenizer: how text becomes tokens.
       data: what is read, and how long sequences may be.
       optimizer: the optimizer and its learning rate.
+      lora: adapters that are trained beside parameters that stay as they are.
       train: how long to train, on how much at once.
       eval: how often the validation split is scored.
       decode: how outputs are found, in scoring and afterwards.
@@ -51,6 +53,7 @@ class Settings:
     tokenizer: TokenizerConfig
     data: DataConfig
     optimizer: OptimizerConfig
+    lora: LoraConfig
     train: TrainConfig
     eval: EvalConfig
     decode: DecodeConfig

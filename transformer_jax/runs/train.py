@@ -19,11 +19,13 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import NoLog, RunLog
+from transformer_jax.nn.low_rank import merged
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.agreement import Statement
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.interface import Engine
 from transformer_jax.runs import build, provenance
+from transformer_jax.runs.adapting import base_params, of_base
 from transformer_jax.runs.config import (
     Settings,
     check_trainable,
@@ -75,14 +77,14 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
 
     (named, settings, examples, rests_on), _ = hosts.in_agreement(opened)
     checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
-    checkpoints.provenance |= rests_on
+    checkpoints.provenance |= rests_on | of_base(settings)
     with sole_writer(workdir), checkpoints:
         hosts.from_primary(lambda: prepare(config, workdir, checkpoints, examples, named))
         tokenizers = load_tokenizers(workdir / TOKENIZER)
         checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         state = fit(OneRun(settings, workdir, task, examples), checkpoints)
-    return Run(config, workdir, task, state.params, int(state.step))
+    return Run(config, workdir, task, merged(state.model_params), int(state.step))
 
 
 def _origin(settings: Settings) -> dict[str, str]:
@@ -114,7 +116,13 @@ class OneRun:
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
         """As `Trainable.first_state`."""
         state = create_state(init_state, self.settings.seed, abstract)
+        if abstract.base is not None:
+            return state.replace(base=self.base(abstract.base))
         return started(state, self.settings)
+
+    def base(self, abstract: Any) -> Any:
+        """As `Trainable.base`."""
+        return None if abstract is None else base_params(self.settings, abstract)
 
     def batches(self, rows: int) -> TrainBatches:
         """As `Trainable.batches`; this process's rows."""

@@ -61,7 +61,7 @@ def train(
         )
     lengths = _row_lengths(task, source_length, target_length)
     shapes = batch_shapes(lengths, batch_size)
-    largest = step_products(task, abstract.params, shapes).largest
+    largest = step_products(task, abstract.model_params, shapes).largest
     require_room(settings, abstract, engine, largest)
     sizes = build.assumed_vocab_sizes(settings)
     texts = max(sizes[side] for side in build.task_kind(settings).texts)
@@ -78,7 +78,7 @@ def train(
 
     seconds = _median_seconds(run, steps)
     tokens = batch_size * sum(lengths[side] for side in task.read)
-    return _report(settings, abstract.params, seconds, tokens, executable, compile_s)
+    return _report(settings, abstract.model_params, seconds, tokens, executable, compile_s)
 
 
 def decode(

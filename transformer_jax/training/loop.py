@@ -124,11 +124,11 @@ class Loop:
     def _save(self, step: int, state: TrainState, meter: "Meter") -> None:
         with meter.paused():
             streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
-            self.checkpoints.save(step, self.portable(state), streams)
+            self.checkpoints.save(step, self.portable(state).replace(base=None), streams)
 
     def _evaluate(self, step: int, state: TrainState, meter: "Meter", saved: bool) -> None:
         with meter.paused():
-            metrics, score = self.evaluate(step, self.portable(state.params))
+            metrics, score = self.evaluate(step, self.portable(state.model_params))
             if saved:
                 self.checkpoints.score(step, score)
             # Last: that the record is there says that the evaluation ended.

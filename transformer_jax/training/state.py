@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from transformer_jax.nn.low_rank import adapted
+
 
 class TrainState(struct.PyTreeNode):
     """What a checkpoint must hold, besides the place in the data, to go on exactly.
@@ -18,6 +20,8 @@ class TrainState(struct.PyTreeNode):
       rng: raw key data; each step folds its number into it.
       live: the parameters that updates change, if `params` are their moving average; None if
         updates change `params` themselves.
+      base: the parameters that do not change, where `params` are adapters beside them; None where
+        `params` are all. No checkpoint holds them.
     """
 
     step: jax.Array
@@ -25,6 +29,7 @@ class TrainState(struct.PyTreeNode):
     opt_state: optax.OptState
     rng: jax.Array
     live: Any = None
+    base: Any = None
 
     @classmethod
     def create(
@@ -33,6 +38,7 @@ class TrainState(struct.PyTreeNode):
         optimizer: optax.GradientTransformation,
         rng: jax.Array,
         averaged: bool = False,
+        base: Any = None,
     ) -> Self:
         """The state before the first step.
 
@@ -41,6 +47,7 @@ class TrainState(struct.PyTreeNode):
           optimizer: of optax.
           rng: a key.
           averaged: whether `params` are to become a moving average.
+          base: what they are beside.
         """
         return cls(
             step=jnp.zeros((), jnp.int32),
@@ -48,7 +55,17 @@ class TrainState(struct.PyTreeNode):
             opt_state=optimizer.init(params),
             rng=jax.random.key_data(rng),
             live=params if averaged else None,
+            base=base,
         )
+
+    @property
+    def model_params(self) -> Any:
+        """What the model takes."""
+        return self.beside_base(self.params)
+
+    def beside_base(self, params: Any) -> Any:
+        """What the model takes for these, where `params` would be."""
+        return params if self.base is None else adapted(self.base, params)
 
     def started_from(self, params: Any) -> Self:
         """This state with other parameters, which also start the moving average."""

@@ -59,7 +59,11 @@ def train_step(
     if axis_name is not None:
         key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
     live = state.params if ema_decay is None else state.live
-    grads, sums = _summed_gradients(loss_fn, live, batch, key, accumulation_steps)
+
+    def loss(params: Params, batch: Batch, key: Array | None) -> Any:
+        return loss_fn(state.beside_base(params), batch, key)
+
+    grads, sums = _summed_gradients(loss, live, batch, key, accumulation_steps)
     if axis_name is not None:
         grads, sums = jax.lax.psum((grads, sums), axis_name)
     # Of the sums: the mean is then made where it is used, in the update, and is stored nowhere.

@@ -1,0 +1,115 @@
+"""Runs of adapters: what is trained, saved, loaded and refused."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.conftest import QUICKSTART
+from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
+from transformer_jax.errors import UserError
+
+LORA = {"lora.rank": 2, "lora.targets": "(query|value|inner)/kernel$", "lora.dropout_rate": 0.1}
+FASTER = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, tiny_language_model):
+    """A finished run, and the changes that make its config."""
+    workdir = tmp_path_factory.mktemp("base") / "run"
+    return tj.train(tj.config(QUICKSTART, tiny_language_model), workdir), tiny_language_model
+
+
+@pytest.fixture(scope="module")
+def config(base):
+    def config(**more):
+        changes = base[1] | FASTER | LORA | {"train.init_from": str(base[0].workdir)}
+        return tj.config(QUICKSTART, changes | {k.replace("__", "."): v for k, v in more.items()})
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def run(config, tmp_path_factory):
+    return tj.train(config(), tmp_path_factory.mktemp("adapters") / "run")
+
+
+def test_adapters_learn_and_the_base_stays(base, run):
+    assert run.evaluate(split="valid")["loss"] < base[0].evaluate(split="valid")["loss"]
+    changed = jax.tree_util.tree_map_with_path(
+        lambda path, new, old: (
+            jax.tree_util.keystr(path, simple=True, separator="/"),
+            bool((np.asarray(new) != np.asarray(old)).any()),
+        ),
+        run.params,
+        base[0].params,
+    )
+    leaves = jax.tree.leaves(changed, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    assert {name.split("/")[-2] for name, is_new in leaves if is_new} == {"query", "value", "inner"}
+
+
+def test_a_checkpoint_holds_the_adapters_alone(base, run):
+    folder = run.workdir / "checkpoints" / "30"
+    params, training = (saved_arrays(folder, item) for item in (PARAMS, TRAINING))
+    assert {name.split("/")[-1] for name in params} == {"down", "up"}
+    size = sum(np.prod(one.shape) for one in params.values())
+    d_model, heads, hidden = 16, 16, 32
+    assert size == 2 * ((d_model + heads) * 2 + d_model + hidden)  # one layer
+    moments = [one for name, one in training.items() if "/mu/" in name or "/nu/" in name]
+    assert sum(np.prod(one.shape) for one in moments) == 2 * size
+
+
+def test_what_is_loaded_is_merged(run):
+    loaded = tj.load(run.workdir)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
+    assert loaded.predict(["The"]) == run.predict(["The"])
+    averaged = tj.load(run.workdir, average=2)
+    assert averaged.step == 30
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(config, run, tmp_path):
+    tj.train(config(train__num_steps=15), tmp_path / "run")
+    resumed = tj.train(config(), tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, run.params)
+    again = tj.train(config(), tmp_path / "run")  # it has finished
+    jax.tree.map(np.testing.assert_array_equal, again.params, run.params)
+
+
+def test_two_adapters_share_a_base(config, run, tmp_path):
+    other = tj.train(config(seed=1, train__num_steps=15), tmp_path / "run")
+    assert other.step == 15 and tj.load(run.workdir).step == 30
+    with pytest.raises(UserError, match="its seed is 1, the config's is 0"):
+        tj.train(config(train__num_steps=15), tmp_path / "run")
+
+
+def test_a_base_that_changed_or_is_gone_is_refused(base, config, tmp_path):
+    own, adapters = tmp_path / "base", tmp_path / "run"
+    shutil.copytree(base[0].workdir, own)
+    changes = {"train__init_from": str(own), "train__num_steps": 15}
+    tj.train(config(**changes), adapters)
+    tj.train(tj.config(QUICKSTART, base[1] | {"train.num_steps": 45}), own)
+    for use in (
+        lambda: tj.load(adapters),
+        lambda: tj.train(config(**changes | {"train__num_steps": 30}), adapters),
+    ):
+        with pytest.raises(UserError, match="was trained with another base of its adapters: "):
+            use()
+    shutil.rmtree(own)
+    with pytest.raises(UserError, match="to whose parameters the adapters belong .* is not there"):
+        tj.load(adapters)
+
+
+def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):
+    for changes, told in (
+        ({"train__init_from": None}, "lora.rank is 2, but no run has the parameters"),
+        ({"optimizer__frozen": "embedding"}, "lora.rank does not go with optimizer.frozen"),
+        ({"model__scan_layers": True}, "lora.rank does not go with model.scan_layers"),
+    ):
+        with pytest.raises(UserError, match=told):
+            config(**changes)
+    with pytest.raises(UserError, match="lora.targets 'nothing' is found in the path of no linear"):
+        tj.train(config(lora__targets="nothing"), tmp_path / "run")
+    with pytest.raises(UserError, match=r"\(train.init_from\) has adapters itself; export it"):
+        tj.train(config(train__init_from=str(run.workdir)), tmp_path / "other")

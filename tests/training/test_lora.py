@@ -1,0 +1,54 @@
+"""The section `lora`: what it refuses, and which matrices it finds."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.training.lora import LoraConfig
+
+SHAPES = {
+    "decoder": {
+        "layer_0": {
+            "self_attention": {
+                "query": {"kernel": jax.ShapeDtypeStruct((8, 2, 4), jnp.float32)},
+                "output": {"kernel": jax.ShapeDtypeStruct((2, 4, 8), jnp.float32)},
+            },
+            "feed_forward": {"inner": {"kernel": jax.ShapeDtypeStruct((8, 16), jnp.float32)}},
+        },
+    },
+    "embedding": {"table": jax.ShapeDtypeStruct((20, 8), jnp.float32)},
+}
+
+
+def found(**fields):
+    config = LoraConfig(rank=2, **fields)
+    adapters = jax.eval_shape(lambda: config.adapters(jax.random.key(0), SHAPES))
+    return {name: (one.down.shape, one.up.shape) for name, one in adapters.items()}
+
+
+def test_targets_are_found_by_their_paths():
+    layer = "decoder/layer_0"
+    query = {f"{layer}/self_attention/query/kernel": ((8, 2), (2, 8))}
+    inner = {f"{layer}/feed_forward/inner/kernel": ((8, 2), (2, 16))}
+    output = {f"{layer}/self_attention/output/kernel": ((8, 2), (2, 8))}
+    assert found() == query
+    assert found(targets="feed_forward") == inner
+    assert found(targets=".") == query | inner | output  # no tables
+    with pytest.raises(UserError, match="lora.targets 'embedding' is found in the path of no line"):
+        found(targets="embedding")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"rank": 0}, "rank is 0"),
+        ({"rank": 4, "dropout_rate": 1.0}, "dropout_rate is 1.0"),
+        ({"rank": 4, "targets": "("}, "targets is '[(]', no regular expression"),
+        ({"alpha": 8.0}, "alpha is 8.0, but there is no rank; set it too"),
+        ({"rank_stabilized": True}, "rank_stabilized is True, but there is no rank"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields, told):
+    with pytest.raises(ValueError, match=told):
+        LoraConfig(**fields)

@@ -1,0 +1,54 @@
+"""Adapters beside the parameters of another run, which `train.init_from` names."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer_jax.checkpoints.step_folder import step_folders
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.errors import UserError
+from transformer_jax.runs import provenance
+from transformer_jax.runs.config import Settings, load_json
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, workdir_path
+
+_BASE = "base of its adapters"
+
+
+def of_base(settings: Settings) -> dict[str, str]:
+    """What a run's adapters rest on, for its checkpoints' provenance; nothing without adapters."""
+    if settings.lora.rank is None:
+        return {}
+    folders = step_folders(_base_workdir(settings) / CHECKPOINTS)
+    return {_BASE: provenance.of_checkpoints(folders)}
+
+
+def base_params(settings: Settings, abstract: Any) -> Any:
+    """The parameters that the adapters are beside, on the shardings of `abstract`.
+
+    Raises:
+      UserError: the run that has them is gone, has adapters itself, or is of another model.
+    """
+    workdir = _base_workdir(settings)
+    checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
+    return checkpoints.restore_params("latest", abstract)[1]
+
+
+def abstract_adapters(settings: Settings, abstract: Any) -> Any:
+    """Shapes of the adapters of parameters of these shapes, which every device holds whole."""
+    return jax.eval_shape(lambda: settings.lora.adapters(jax.random.key(0), abstract))
+
+
+def _base_workdir(settings: Settings) -> Path:
+    workdir = workdir_path(str(settings.train.init_from))
+    if not (workdir / CONFIG).exists():
+        raise UserError(
+            f"the run {settings.train.init_from}, to whose parameters the adapters belong "
+            "(train.init_from), is not there; bring it back"
+        )
+    if load_json(workdir / CONFIG).lora.rank is not None:
+        raise UserError(
+            f"the run {settings.train.init_from} (train.init_from) has adapters itself; export it "
+            "and import what comes of it, which merges them"
+        )
+    return workdir

@@ -1,0 +1,82 @@
+"""The section `lora` of a config: which linear maps get adapters, and of what size."""
+
+import dataclasses
+import math
+import re
+from typing import Annotated, Any
+
+import jax
+
+from transformer_jax.errors import UserError
+from transformer_jax.nn.low_rank import Adapters, fresh_adapter
+from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.ranges import Range, check_fields, shown
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adaptation (Hu et al. 2021): the parameters of the run that `train.init_from` names
+    stay as they are, and adapters beside some of their matrices are trained.
+
+    Attributes:
+      rank: r of the adapters; None: there are none, and all parameters are trained.
+      alpha: an adapter adds alpha / r times its product.
+      targets: a regular expression; the linear maps whose path contains a match get adapters.
+      dropout_rate: of what an adapter reads.
+      rank_stabilized: whether alpha is divided by the root of r instead (Kalajdzievski 2023).
+
+    Raises:
+      ValueError: a value out of range, or one that does nothing without a rank.
+    """
+
+    rank: Annotated[int, Range(1, 65_536)] | None = None
+    alpha: Annotated[float, Range(1e-6, 1e6)] = 16.0
+    targets: str = "(query|value)/kernel$"
+    dropout_rate: Annotated[float, Range(0, 1, "[)")] = 0.0
+    rank_stabilized: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        try:
+            re.compile(self.targets)
+        except (re.error, RecursionError, OverflowError) as error:
+            refusal = f"targets is {shown(self.targets)}, no regular expression: {error}"
+            raise ValueError(refusal) from error
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if self.rank is None and value != field.default:
+                raise ValueError(
+                    f"{field.name} is {shown(value)}, but there is no rank; set it too"
+                )
+
+    @property
+    def scale(self) -> float:
+        """What an adapter's product is multiplied by."""
+        assert self.rank is not None
+        return self.alpha / (math.sqrt(self.rank) if self.rank_stabilized else self.rank)
+
+    def adapters(self, key: jax.Array, params: Any) -> Adapters:
+        """Fresh ones for parameters of these shapes.
+
+        Raises:
+          UserError: no linear map is found.
+        """
+        assert self.rank is not None
+        found = {}
+        leaves = jax.tree_util.tree_leaves_with_path(params)
+        for number, (path, leaf) in enumerate(leaves):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            parameter = parameter_at(name)
+            if parameter is None or parameter.kind != "matrix" or not re.search(self.targets, name):
+                continue
+            own_key, axes = jax.random.fold_in(key, number), parameter.input_axes
+            found[name] = fresh_adapter(
+                own_key, leaf, axes, self.rank, self.scale, self.dropout_rate
+            )
+        if not found:
+            kernels = "query/kernel, inner/kernel"
+            raise UserError(
+                f"config.lora.targets {self.targets!r} is found in the path of no linear map; such "
+                f"paths end in {kernels} and so on"
+            )
+        return found
