@@ -3,6 +3,7 @@
 Not a test: `test_engines.py` starts it in a process of its own, where XLA_FLAGS may force devices.
 """
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
+from transformer_jax.training.lora import LoraConfig
 
 LENGTH, ROWS, VOCAB = 12, 16, 61
 LAYOUTS = {
@@ -82,12 +84,14 @@ Asked.not_fused = lambda self: None  # float32 products too
 TRAIN = ("accumulation_steps", "rows_per_device", "tokens_per_batch", "loss_tiles")
 
 
-def task_and_settings(name, dropout_rate, **fields):
+def task_and_settings(name, dropout_rate, rank=None, **fields):
     quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
     changes = {"task.name": name, "model.dropout_rate": dropout_rate, "model.attention": "plain"}
     for field, value in fields.items():
         changes[f"{'train' if field in TRAIN else 'model'}.{field}"] = value
     settings = read_settings(tj.config(quickstart, CONFIG | TASKS[name] | changes))
+    if rank is not None:
+        settings = dataclasses.replace(settings, lora=LoraConfig(rank, targets="kernel$"))
     sizes = dict.fromkeys(("source", "target", "text"), VOCAB) | {"label": 3}
     return build.build_task(settings, sizes, None), settings
 
@@ -184,6 +188,10 @@ def main():
         "accumulated by rows": compare(["2 x 2 x 2"], whole, **language, **by_rows),
         "tiled": compare(["2 x 2 x 2"], whole, **language, loss_tiles=4),
     }
+    # Of an adapter's first step half of the gradient is 0: steps are compared.
+    for layout in ("one", "pmap 8", "fsdp 8"):
+        run = divided_run(layout, **language, steps=3, rank=4)
+        found[f"adapters, {layout}"] = {name: run[name] for name in ("losses", "share")}
     found["kernel"] = compare(["2 x 2 x 2"], runs["one"], attention="own part")
     found["own part"] = OWN_PART.seen
     drops = {"dropout_rate": 0.2, "dropout_bits": "hardware"}

@@ -53,6 +53,14 @@ def test_a_mesh_draws_the_dropout_of_one_device(eight_devices, layout):
     assert apart["loss"] < 1e-5 and apart["gradient"] < 1e-5
 
 
+@pytest.mark.parametrize("layout", ["pmap 8", "fsdp 8"])
+def test_adapters_train_as_on_one_device(eight_devices, layout):
+    alone, run = (eight_devices[f"adapters, {one}"] for one in ("one", layout))
+    np.testing.assert_allclose(run["losses"], alone["losses"], rtol=1e-5)
+    assert run["losses"][2] < run["losses"][0]
+    assert run["share"] < 0.2 or layout != "fsdp 8"  # adapters and their base are divided
+
+
 def test_bits_of_the_hardware_are_each_devices_own(eight_devices):
     """Those of its rows; the devices that share rows draw the same."""
     found = eight_devices["hardware"]

@@ -103,12 +103,13 @@ def test_a_base_that_changed_or_is_gone_is_refused(base, config, tmp_path):
 
 def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):
     for changes, told in (
-        ({"train__init_from": None}, "lora.rank is 2, but no run has the parameters"),
         ({"optimizer__frozen": "embedding"}, "lora.rank does not go with optimizer.frozen"),
         ({"model__scan_layers": True}, "lora.rank does not go with model.scan_layers"),
     ):
         with pytest.raises(UserError, match=told):
             config(**changes)
+    with pytest.raises(UserError, match="lora.rank is 2, but no run has the parameters"):
+        tj.train(config(train__init_from=None), tmp_path / "run")
     with pytest.raises(UserError, match="lora.targets 'nothing' is found in the path of no linear"):
         tj.train(config(lora__targets="nothing"), tmp_path / "run")
     with pytest.raises(UserError, match=r"\(train.init_from\) has adapters itself; export it"):

@@ -163,6 +163,7 @@ ELSEWHERE = {
     "checkpoint": "when and what is saved: tests/checkpoints",
     "decode": "tests/tasks/test_options.py",
     "logging": "what is written of a run: tests/logs",
+    "lora": "tests/runs/test_adapting.py, tests/nn/test_low_rank.py",
     "parallel": "how, not what: tests/parallel",
 }
 """Sections whose fields change nothing that is compared here, and where they are tested."""

@@ -28,6 +28,12 @@ def unescape(line: str) -> str:
     return re.sub(r"\\[\\nr]", lambda match: _MEANT[match[0]], line)
 
 
+def example_of(line: str, format: str) -> str:
+    """An example as a task takes it; of format "jsonl" an object, such as a conversation, has
+    escapes of its own."""
+    return line if format == "jsonl" and line.lstrip().startswith("{") else unescape(line)
+
+
 def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
     r"""Yields the lines of `stream`, at most `most` at a time, without waiting for more to come.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer_jax.cli import inspecting, streams
 from transformer_jax.cli.flags import BENCHMARK_SIZES
-from transformer_jax.cli.lines import LineCount, escape, read_batches, unescape
+from transformer_jax.cli.lines import LineCount, escape, example_of, read_batches, unescape
 from transformer_jax.cli.shared_flags import DECODE_OPTIONS, load_run
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
@@ -78,8 +78,8 @@ def evaluate(args: argparse.Namespace) -> None:
     else:
         from transformer_jax.runs.evaluating import evaluate_choices
 
-        found = evaluate_choices(run.task, run.params, args.choices, run.settings.decode)
-        metrics = {**found, "step": run.step}
+        metrics = evaluate_choices(run.task, run.params, args.choices, run.settings.decode)
+        metrics["step"] = run.step
     _print_once(to_json(metrics))
 
 
@@ -96,7 +96,7 @@ def predict(args: argparse.Namespace) -> None:
     number, batches = 1, read_batches(stdin, most=LINES_AT_ONCE)
     with LineCount("predicted") as count:
         while lines := hosts.from_primary(lambda: next(batches, None)):
-            examples = [_example(line, args.format) for line in lines]
+            examples = [example_of(line, args.format) for line in lines]
             n_best = run.n_best(examples, first_line=number, **options, **prefixes(number, lines))
             for _, outputs in zip(examples, n_best, strict=True):
                 _print_once(write_line(outputs))
@@ -237,11 +237,6 @@ def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     """The flags among `names` that were given; the config decides about the others."""
     values = {name: getattr(args, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _example(line: str, format: str) -> str:
-    """An example as a task takes it; an object, such as a conversation, has escapes of its own."""
-    return line if format == "jsonl" and line.lstrip().startswith("{") else unescape(line)
 
 
 def _text_line(outputs: list[Any]) -> str:

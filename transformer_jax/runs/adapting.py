@@ -40,6 +40,11 @@ def abstract_adapters(settings: Settings, abstract: Any) -> Any:
 
 
 def _base_workdir(settings: Settings) -> Path:
+    if not settings.train.init_from:
+        raise UserError(
+            f"config.lora.rank is {settings.lora.rank}, but no run has the parameters that "
+            "adapters go beside: set train.init_from"
+        )
     workdir = workdir_path(str(settings.train.init_from))
     if not (workdir / CONFIG).exists():
         raise UserError(

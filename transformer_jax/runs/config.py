@@ -18,13 +18,13 @@ from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config_file import run_config_file
+from transformer_jax.runs.consistency import check_sections
 from transformer_jax.runs.effects import refuse_unread, unread_fields
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.origin import model_options
 from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
 from transformer_jax.tasks import TASKS
-from transformer_jax.training.schedules import SCHEDULES
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
 """What a run keeps for life, but for `FREE` and growing `train.num_steps`, `decay_steps`."""
@@ -72,49 +72,15 @@ def check_trainable(config: ConfigDict) -> Settings:
     """The settings of a config that is to be trained; `read_settings` will do for what was trained.
 
     Raises:
-      UserError: as `read_settings`, or a field differs from its default and nothing reads it,
-        embeddings of two vocabularies would be one, or the last steps would have a rate of 0.
+      UserError: as `read_settings`, a field differs from its default and nothing reads it, or
+        sections do not go together (`runs.consistency`).
     """
     settings, values = read_settings(config), flattened(config)
     own = defaults_for(values)
     differ = [name for name in FIELDS if values[name] not in (own[name], DEFAULTS[name])]
     refuse_unread(values, differ)
-    kind = TASKS[settings.task.name]
-    one_for_all, tie = settings.tokenizer.joint and not kind.symbols, settings.model.tie_embeddings
-    several = len({*kind.texts, *kind.symbols}) > 1
-    if several and tie in ("all", "inputs") and not one_for_all:
-        raise UserError(
-            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
-            f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
-            "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
-        )
-    _check_adapters(settings)
-    optimizer, num_steps = settings.optimizer, settings.train.num_steps
-    end = optimizer.decay_steps or num_steps
-    if SCHEDULES[optimizer.schedule].decays and num_steps > end:
-        raise UserError(
-            f"config.train.num_steps is {num_steps}, but optimizer.schedule {optimizer.schedule!r} "
-            f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too"
-        )
+    check_sections(settings)
     return settings
-
-
-def _check_adapters(settings: Settings) -> None:
-    """Raises UserError where the config asks for adapters and for what does not go with them."""
-    if settings.lora.rank is None:
-        return
-    if not settings.train.init_from:
-        raise UserError(
-            f"config.lora.rank is {settings.lora.rank}, but no run has the parameters that "
-            "adapters go beside: set train.init_from"
-        )
-    for name, given in (
-        ("optimizer.frozen", settings.optimizer.frozen),
-        ("model.scan_layers", settings.model.scan_layers),
-        ("model.architecture 'recurrent'", settings.model.architecture == "recurrent"),
-    ):
-        if given:
-            raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
 
 
 def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
