@@ -2,7 +2,8 @@
 
     python -m transformer_jax train --config=configs/multi30k_en_de_rnn.py --workdir=runs/rnn
 
-For two CPU cores, about as large as multi30k_en_de_tiny.py. Not trained to its end yet.
+For two CPU cores, about as large as multi30k_en_de_tiny.py. Not trained to its end yet; after 593
+updates in the comparison of experiments/architectures.py: BLEU 18.2 on test_2016_flickr.
 """
 
 from ml_collections import ConfigDict

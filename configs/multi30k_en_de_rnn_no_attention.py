@@ -4,7 +4,8 @@ decoder knows of the source is the state in which the encoder has read it, from 
     python -m transformer_jax train --config=configs/multi30k_en_de_rnn_no_attention.py \\
         --workdir=runs/rnn_no_attention
 
-For two CPU cores; beside multi30k_en_de_rnn.py. Not trained to its end yet.
+For two CPU cores; beside multi30k_en_de_rnn.py. Not trained to its end yet; after 938 updates in
+the comparison of experiments/architectures.py: BLEU 9.6 on test_2016_flickr.
 """
 
 from ml_collections import ConfigDict
