@@ -117,6 +117,14 @@ def test_alpaca_has_two_openings_and_a_place_for_inputs(tokenizer):
     assert chatml.startswith("<|im_start|>user\nAdd.\n\n1 2<|im_end|>\n<|im_start|>assistant\n3")
 
 
+def test_a_special_token_stands_as_often_as_the_template_has_it(tokenizer):
+    turns = {"system": "{content}\n", "user": "Q{content}<|im_end|><|im_end|>"}
+    writer = Writer(Template(**turns, assistant="A{content}{eos}{eos}"), tokenizer)
+    found = writer.written((Turn("user", "a"), Turn("assistant", "b"))).tokens
+    wanted = "<|begin_of_text|>Qa<|im_end|><|im_end|>Ab<|end_of_text|><|end_of_text|>"
+    assert pieces_of(tokenizer, found) == wanted
+
+
 def test_text_and_turns_are_inverse(tokenizer):
     for name, template in TEMPLATES.items():
         for drawn in DRAWN[:40]:
@@ -175,6 +183,8 @@ def test_a_template_without_a_place_or_an_end_is_refused(tokenizer):
         ("assistant", "A: ", "assistant turn is 'A: ': write {content} once"),
         ("user", "{content}{content}", "user turn is .*: write {content} once"),
         ("assistant", "A: {content}", "nothing behind {content} ends it"),
+        ("assistant", "{content}\n", "turns cannot be told apart: begin those of user and"),
+        ("user", "A: {content}\n", "turns cannot be told apart"),
     ):
         with pytest.raises(ValueError, match=told):
             Template(**turns | {role: text})

@@ -154,6 +154,8 @@ def test_what_cannot_be_asked_is_refused(task, params):
     ):
         with pytest.raises(UserError, match=why):
             next(task.predict(params, [line], GREEDY))
+    with pytest.raises(UserError, match="line 2: what a turn says could be taken"):
+        task.score(params, ["a", "the dog\nA: yes"], ["b", "c"], batch_size=1)
 
 
 def test_of_a_long_history_the_first_questions_are_left_out(task, params, caplog):

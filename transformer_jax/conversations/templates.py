@@ -17,6 +17,9 @@ from transformer_jax.registry import Registry
 CONTENT = "{content}"
 
 
+_SAMPLE = (Turn(SYSTEM, "s"), Turn(USER, "a"), Turn(ASSISTANT, "b"), Turn(USER, "c"))
+
+
 class Around(NamedTuple):
     """What stands before and behind the content of a turn."""
 
@@ -41,7 +44,8 @@ class Template:
       trims: whether white space around contents is dropped.
 
     Raises:
-      ValueError: a turn's text has no place for its content, two of them, or nothing behind it.
+      ValueError: a turn's text has no place for its content, two of them, or nothing behind it, or
+        the turns' texts cannot be told apart.
     """
 
     user: str
@@ -65,6 +69,20 @@ class Template:
                 raise ValueError(
                     f"the template's {role} turn is {text!r}: nothing behind {CONTENT} ends it"
                 )
+
+        if not self.tells(self.completed(_SAMPLE)):
+            raise ValueError(
+                "the template's turns cannot be told apart: begin those of user and assistant with "
+                "texts of their own"
+            )
+
+    def tells(self, turns: Conversation) -> bool:
+        """Whether the text of completed turns is theirs alone: nothing that is said could be taken
+        for the template's own text."""
+        try:
+            return self.undone(self.joined(turns)) == turns
+        except ValueError:
+            return False
 
     def around(self, role: str) -> Around:
         """What stands around a turn of the role."""

@@ -1,7 +1,6 @@
 """Conversations as tokens, and which of them a model learns to write."""
 
 import functools
-import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -97,11 +96,7 @@ class Writer:
             tuple(Turn(role, well_formed(content)) for role, content in conversation)
         )
         plain = tuple(Turn(role, self._specials.sub("", content)) for role, content in turns)
-        try:
-            is_clear = self.template.undone(self.template.joined(plain)) == plain
-        except ValueError:
-            is_clear = False
-        if not is_clear:
+        if not self.template.tells(plain):
             raise ValueError("what a turn says could be taken for the template's own text")
         return turns
 
@@ -131,12 +126,21 @@ class Writer:
     def _encoded(self, runs: Iterable[_Run]) -> Marked:
         """Neighbouring texts that do not count are encoded together, as libraries encode the whole
         text; an answer by itself, as the model is asked for it behind what stands before it."""
-        tokens, counted = list[int](), list[bool]()
-        for (special, mark), group in itertools.groupby(runs, key=lambda run: run[1:]):
-            text = "".join(run.text for run in group)
-            ids = plain_ids(self.tokenizer, text) if special is None else [special]
-            tokens += ids
-            counted += [mark] * len(ids)
+        tokens, counted, texts = list[int](), list[bool](), list[str]()
+
+        def add(ids: list[int], mark: bool) -> None:
+            tokens.extend(ids)
+            counted.extend([mark] * len(ids))
+
+        for run in runs:
+            if run.special is None and not run.counted:
+                texts.append(run.text)
+                continue
+            add(plain_ids(self.tokenizer, "".join(texts)), False)
+            texts.clear()
+            alone = plain_ids(self.tokenizer, run.text) if run.special is None else [run.special]
+            add(alone, run.counted)
+        add(plain_ids(self.tokenizer, "".join(texts)), False)
         if not tokens or tokens[0] not in self.tokenizer.specials.ids:
             tokens, counted = [self.tokenizer.specials.first, *tokens], [False, *counted]
         return Marked(tokens, counted)

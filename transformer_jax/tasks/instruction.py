@@ -201,7 +201,11 @@ class Instruction:
         tokenizer = self.tokenizers.text("text")
         pairs = []
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
-            prompt = self.writer.prompt(_conversation(source, f"line {number}"))
+            name = f"line {number}"
+            try:
+                prompt = self.writer.prompt(_conversation(source, name))
+            except ValueError as error:
+                raise UserError(f"{name}: {error}") from error
             pairs.append((prompt, plain_ids(tokenizer, target)))
         return self.losses.score(params, pairs, self.max_length, batch_size)
 

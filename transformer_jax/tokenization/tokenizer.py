@@ -52,6 +52,8 @@ class ReadsSpecialTokens(Protocol):
 
 def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of a text in which nothing is a special token, whatever it looks like."""
+    if not text:
+        return []
     if isinstance(tokenizer, ReadsSpecialTokens):
         return tokenizer.encode_plain(text)
     return tokenizer.encode(text)
