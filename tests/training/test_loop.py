@@ -19,6 +19,14 @@ class State(NamedTuple):
 
     params: int
 
+    @property
+    def model_params(self):
+        return self.params
+
+    @property
+    def saved(self):
+        return self
+
 
 class Parts:
     """Stand-ins for all that a loop holds; `events` tells in which order they were used.

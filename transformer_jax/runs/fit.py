@@ -95,7 +95,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     every, num_steps, workdir = _every(settings), settings.train.num_steps, trainable.workdir
     start, state, evaluate_start = 0, None, False
     if checkpoints.latest_step() is not None:
-        start, state, data_state = checkpoints.restore("latest", abstract.replace(base=None))
+        start, state, data_state = checkpoints.restore("latest", abstract.saved)
         state = state.replace(base=trainable.base(abstract.base))
         batches.set_state(data_state)
         logger.info("%s goes on from step %d", workdir, start)

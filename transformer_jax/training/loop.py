@@ -124,7 +124,7 @@ class Loop:
     def _save(self, step: int, state: TrainState, meter: "Meter") -> None:
         with meter.paused():
             streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
-            self.checkpoints.save(step, self.portable(state).replace(base=None), streams)
+            self.checkpoints.save(step, self.portable(state).saved, streams)
 
     def _evaluate(self, step: int, state: TrainState, meter: "Meter", saved: bool) -> None:
         with meter.paused():

@@ -63,6 +63,11 @@ class TrainState(struct.PyTreeNode):
         """What the model takes."""
         return self.beside_base(self.params)
 
+    @property
+    def saved(self) -> Self:
+        """What a checkpoint holds."""
+        return self.replace(base=None)
+
     def beside_base(self, params: Any) -> Any:
         """What the model takes for these, where `params` would be."""
         return params if self.base is None else adapted(self.base, params)
