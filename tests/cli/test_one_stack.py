@@ -168,7 +168,7 @@ def test_a_pre_trained_body_may_stay_as_it_is(shell, bert, text, tmp_path):
     told = shell(
         "score", f"--workdir={workdir}", f"--source={ROOT}/README.md", f"--target={ROOT}/README.md"
     )
-    assert told.status == 2 and "this run's task has no pairs" in told.err
+    assert told.status == 2 and "this run's task does not tell how likely" in told.err
 
 
 def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):

@@ -57,7 +57,7 @@ from transformer_jax.runs.config import load_config
         ({"optimizer.name": "sgd", "optimizer.beta2": 0.9}, "optimizer.name 'sgd' does not read"),
         ({"optimizer.decay_steps": 9999}, "optimizer.schedule 'transformer' does not read it"),
         ({"decode.seed": 1}, "decode.search none does not read it (sample would)"),
-        ({"decode.stop": "."}, "task.name 'translation' does not read it (language_modeling wou"),
+        ({"decode.stop": "."}, "task.name 'translation' does not read it (language_modeling, in"),
         ({"decode.temperature": 1.0, "decode.alpha": 1.0}, "decode.search none does not read it"),
         (
             {"tokenizer.joint": False},

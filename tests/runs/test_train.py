@@ -297,7 +297,7 @@ def test_a_start_that_failed_does_not_claim_its_workdir(tmp_path, tiny_config, m
 class FakeState:
     """Of a training that is none."""
 
-    params, step = {}, 0
+    params, model_params, step = {}, {}, 0
 
 
 def test_a_kernel_that_does_not_run_here_is_refused_by_its_name(workdir, tiny_config):

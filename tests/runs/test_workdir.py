@@ -119,7 +119,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(workdir, tiny_conf
 class FakeState:
     """Of a training that is none."""
 
-    params, step = {}, 0
+    params, model_params, step = {}, {}, 0
 
 
 def link(path, outside):

@@ -102,7 +102,7 @@ def test_outputs_are_trees_with_the_scores_that_the_model_gives_them(task, param
         expected = line.replace("(", "-LRB-").replace(")", "-RRB-")
         for output in outputs if line else []:
             assert words_of(output.text) == expected
-            [score] = task.score(params, [line], [output.text], batch_size=1)
+            [(score, _)] = task.score(params, [line], [output.text], batch_size=1)
             assert output.score == pytest.approx(score, rel=1e-4)
     assert found[0][0].score >= found[0][1].score
     [alone] = task.predict(params, lines[:1], decode)
@@ -112,7 +112,7 @@ def test_outputs_are_trees_with_the_scores_that_the_model_gives_them(task, param
 def test_a_score_is_the_log_probability_of_the_tree(task, params):
     batch = padded_batch([task.preprocess(EXAMPLES[0], None)])
     _, _, sums = jax.jit(task.loss, static_argnums=2)(params, batch, None)
-    [score] = task.score(params, [EXAMPLES[0]["source"]], [TREES[0]], batch_size=1)
+    [(score, _)] = task.score(params, [EXAMPLES[0]["source"]], [TREES[0]], batch_size=1)
     assert score == pytest.approx(-float(sums["nll"]), rel=1e-5)
 
 
@@ -182,5 +182,5 @@ def test_with_words_in_the_vocabulary_the_decoder_reads_them(task_of, random_par
         *lines[:3],
         "-LRB- a dog -RRB-",
     ]
-    [score] = task.score(params, lines[:1], [found[0][0].text], batch_size=1)
+    [(score, _)] = task.score(params, lines[:1], [found[0][0].text], batch_size=1)
     assert found[0][0].score == pytest.approx(score, rel=1e-4)

@@ -185,7 +185,7 @@ class LanguageModeling:
                 "(data.max_length is %d)",
                 number,
                 len(prompt) - 1,
-                len(self.continuation.drawing.kept(prompt)),
+                len(self.drawing.kept(prompt)),
                 self.max_length,
             )
         return prompt
@@ -194,13 +194,15 @@ class LanguageModeling:
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> Reading:
         """A text as the model reads it, with the text that follows it, if that is given."""
-        tokens = self.continuation.drawing.kept(self._prompt(source + (target or ""), 1))
+        tokens = self.drawing.kept(self._prompt(source + (target or ""), 1))
         return text_reading(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
     @functools.cached_property
     def continuation(self) -> TextContinuation:
         """Draws what follows prompts."""
-        tokenizer = self.tokenizers.text("text")
-        return TextContinuation(
-            Continuation(self.model, self.max_length, tokenizer.specials), tokenizer
-        )
+        return TextContinuation(self.drawing, self.tokenizers.text("text"))
+
+    @functools.cached_property
+    def drawing(self) -> Continuation:
+        """Draws tokens behind prompts."""
+        return Continuation(self.model, self.max_length, self.tokenizers.specials("text"))

@@ -166,7 +166,7 @@ def _continuation(
     settings: Settings, task: LanguageModeling, params: Any, tokens: Callable[..., Any]
 ) -> tuple[list[jax.stages.Lowered], int]:
     """Prefilling prompts of half the context, and drawing what follows them."""
-    continuation: Any = task.continuation.drawing
+    continuation: Any = task.drawing
     prompt = task.max_length // 2
     length = min(settings.decode.max_extra_length, task.max_length - prompt)
     named = {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
