@@ -16,6 +16,9 @@ from transformer_jax.losses import TokenLosses
 HostSums = dict[str, Any]
 """Sums by name, on the host: numbers, or arrays [R] of R replicas."""
 
+MEANS = ("margin", "chosen_reward", "rejected_reward")
+"""Sums of a pair of answers, of which the mean is reported (`tasks.preference`)."""
+
 
 def token_sums(
     found: TokenLosses, weights: Num[Array | np.ndarray, "*B"]
@@ -62,8 +65,8 @@ def metrics_of(sums: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
       "loss" (nats a token, smoothed as in training), "perplexity" (of the unsmoothed likelihood)
-      and "accuracy", where there are sums "nll" and "correct", and "padding" (share of the batch's
-      slots that hold no token).
+      and "accuracy", where there are sums "nll" and "correct", the means of `MEANS` where there are
+      such sums, and "padding" (share of the batch's slots that hold no token).
     """
     tokens = sums["tokens"]
     metrics = {"loss": sums["loss"] / tokens}
@@ -71,4 +74,5 @@ def metrics_of(sums: Mapping[str, Any]) -> dict[str, Any]:
         metrics["perplexity"] = np.exp(np.minimum(sums["nll"] / tokens, 700.0))
     if "correct" in sums:
         metrics["accuracy"] = sums["correct"] / tokens
+    metrics |= {name: sums[name] / tokens for name in MEANS if name in sums}
     return metrics | {"padding": 1.0 - sums["filled"] / sums["slots"]}

@@ -144,7 +144,9 @@ def test_predict_answers_a_line_at_once_and_is_quiet_when_the_reader_leaves(capi
 
 
 def test_a_lost_line_is_never_silent(api, monkeypatch):
-    api.load = lambda *_args, **_options: SimpleNamespace(n_best=lambda *_args, **_options: [])
+    api.load = lambda *_args, **_options: SimpleNamespace(
+        n_best=lambda *_args, **_options: [], task=None
+    )
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
     with pytest.raises(ValueError, match="shorter"):
         main(["predict", "--workdir=w"])
@@ -162,7 +164,9 @@ def test_predict_passes_only_the_decode_options_given(api, monkeypatch):
         asked.update(options)
         return [[SimpleNamespace(text=line, score=0.0)] for line in lines]
 
-    api.load = lambda workdir, checkpoint, average, modules: SimpleNamespace(n_best=run_predict)
+    api.load = lambda workdir, checkpoint, average, modules: SimpleNamespace(
+        n_best=run_predict, task=None
+    )
     output = SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n")))
     monkeypatch.setattr(sys, "stdout", output)

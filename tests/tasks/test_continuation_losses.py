@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.data.batches.marked_texts import marked
 from transformer_jax.data.batches.padding import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.losses import token_losses
-from transformer_jax.tasks.continuation_losses import shifted_row, split_tokens
+from transformer_jax.tasks.continuation_losses import split_tokens
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +77,8 @@ def test_of_a_long_pair_the_last_tokens_are_read(task, params, caplog):
 
 def test_nothing_but_what_counts_has_a_gradient(task, params):
     """With respect to every logit, by way of the biases that are added to them."""
-    row = shifted_row([3, 20, 21, 22], [23, 24])
-    assert row["counted"] == [0, 0, 0, 1, 1]
+    row = marked([3, 20, 21, 22, 23, 24], [0, 0, 0, 0, 1, 1])
+    assert row["counted"].tolist() == [0, 0, 0, 1, 1]
     batch = {name: jnp.array(array) for name, array in padded_batch([row, row]).items()}
 
     def logits_of(batch):

@@ -1,5 +1,6 @@
 """One example a line: how they are read, written and counted."""
 
+import json
 import logging
 import re
 import time
@@ -28,10 +29,17 @@ def unescape(line: str) -> str:
     return re.sub(r"\\[\\nr]", lambda match: _MEANT[match[0]], line)
 
 
-def example_of(line: str, format: str) -> str:
-    """An example as a task takes it; of format "jsonl" an object, such as a conversation, has
-    escapes of its own."""
-    return line if format == "jsonl" and line.lstrip().startswith("{") else unescape(line)
+def example_of(line: str, objects: bool) -> str:
+    """An example as a task takes it; where it takes JSON objects, too, these have escapes of their
+    own."""
+    return line if objects and _is_object(line) else unescape(line)
+
+
+def _is_object(line: str) -> bool:
+    try:
+        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:

@@ -92,11 +92,11 @@ def predict(args: argparse.Namespace) -> None:
         return _stream(run, _decode_options(args), stdin)
     options = _given(args, (*DECODE_OPTIONS, "num_outputs"))
     write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
-    prefixes = _open_prefixes(args.prefixes)
+    prefixes, objects = _open_prefixes(args.prefixes), _reads_objects(run)
     number, batches = 1, read_batches(stdin, most=LINES_AT_ONCE)
     with LineCount("predicted") as count:
         while lines := hosts.from_primary(lambda: next(batches, None)):
-            examples = [example_of(line, args.format) for line in lines]
+            examples = [example_of(line, objects) for line in lines]
             n_best = run.n_best(examples, first_line=number, **options, **prefixes(number, lines))
             for _, outputs in zip(examples, n_best, strict=True):
                 _print_once(write_line(outputs))
@@ -105,9 +105,15 @@ def predict(args: argparse.Namespace) -> None:
             count.advance(len(lines))
 
 
+def _reads_objects(run: Any) -> bool:
+    from transformer_jax.tasks.abilities import ReadsObjects
+
+    return isinstance(run.task, ReadsObjects)
+
+
 def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
     for lines in read_batches(stdin, most=1):
-        for piece in run.stream(unescape(lines[0]), **options):
+        for piece in run.stream(example_of(lines[0], _reads_objects(run)), **options):
             streams.write(piece)
             streams.flush()
         streams.write("\n")
@@ -121,7 +127,7 @@ def score(args: argparse.Namespace) -> None:
     with LineCount("scored", total=len(pairs)) as count:
         for places in batched(range(len(pairs)), LINES_AT_ONCE):
             chunk = [pairs[i] for i in places]
-            sources = [unescape(str(pair["source"])) for pair in chunk]
+            sources = [example_of(str(pair["source"]), _reads_objects(run)) for pair in chunk]
             targets = [unescape(str(pair["target"])) for pair in chunk]
             for found in run.pair_scores(sources, targets):
                 as_json = args.format == "jsonl"

@@ -12,7 +12,8 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class Cutter:
-    """Cuts conversations between an answer and the question behind it; counts what it does.
+    """Cuts conversations between an answer and the question behind it; counts those that it cut,
+    that lost an answer, and that it refused.
 
     Attributes:
       writer: writes them.
@@ -39,7 +40,7 @@ class Cutter:
             return [whole]
         system, exchanges = exchanges_of(conversation)
         self.cut += len(exchanges) > 1
-        rows, kept = list[Marked](), list[Turn]()
+        rows, kept, lost = list[Marked](), list[Turn](), 0
         for exchange in exchanges:
             longer = self._row((*system, *kept, *exchange))
             if kept and self._fits(longer):
@@ -50,8 +51,9 @@ class Cutter:
                 rows.append(alone)
                 kept = [*exchange]
             else:
-                self.left_out += 1
+                lost += 1
                 kept = []
+        self.left_out += lost > 0
         return rows
 
     def _row(self, conversation: Conversation) -> Marked:
@@ -67,7 +69,7 @@ class Cutter:
         """Says what was cut and left out of so many conversations."""
         for number, what in (
             (self.cut, "are longer than a row, and were cut between their turns"),
-            (self.left_out, "have an answer that with its question is longer than a row, left out"),
+            (self.left_out, "lost answers that with their questions are longer than a row"),
             (self.refused, "say what the template would take for its own text, left out"),
         ):
             if number:

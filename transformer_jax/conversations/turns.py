@@ -22,6 +22,11 @@ class Turn(NamedTuple):
 
 Conversation = tuple[Turn, ...]
 
+
+class NothingToLearn(ValueError):
+    """An example is well-formed, but training loses nothing without it: an answer is empty, say."""
+
+
 _ROLES = {
     "system": SYSTEM,
     "user": USER,
@@ -34,6 +39,9 @@ _ROLES = {
 
 _MESSAGES = (("messages", "role", "content"), ("conversations", "from", "value"))
 """Key of the turns, and keys of a turn's role and content: of chat messages, and of ShareGPT."""
+
+KEYS = ("instruction", *(key for key, *_ in _MESSAGES))
+"""An object of `FORMS` has one of them."""
 
 FORMS = (
     '{"instruction": text, "input": text, "output": text}, '
@@ -74,8 +82,7 @@ def from_line(line: str) -> Conversation:
         found = json.loads(line) if line.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
         found = None
-    keys = ("instruction", *(key for key, *_ in _MESSAGES))
-    if isinstance(found, Mapping) and any(key in found for key in keys):
+    if isinstance(found, Mapping) and any(key in found for key in KEYS):
         return from_object(found)
     return (Turn(USER, line),)
 
@@ -104,12 +111,13 @@ def as_source(conversation: Conversation) -> str:
 
 
 def check_answered(conversation: Conversation) -> None:
-    """Raises ValueError unless there is an answer, it comes last, and none is empty."""
+    """Raises ValueError unless there is an answer, and it comes last; `NothingToLearn` where one is
+    empty."""
     if conversation[-1].role != ASSISTANT:
         raise ValueError("the last turn is no answer")
     for number, turn in enumerate(conversation, 1):
         if turn.role == ASSISTANT and not turn.content.strip():
-            raise ValueError(f"turn {number} is an empty answer")
+            raise NothingToLearn(f"turn {number} is an empty answer")
 
 
 def check_asks(conversation: Conversation) -> None:

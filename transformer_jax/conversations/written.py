@@ -80,6 +80,12 @@ class Writer:
         runs = [*self._runs(self._checked(conversation)), *self._of_format(head)]
         return self._encoded(runs).tokens
 
+    def answer(self, conversation: Conversation, text: str) -> list[int]:
+        """What follows `prompt` where the next answer is this text, its end among it; raises as
+        `written`."""
+        *_, turn = self._checked((*conversation, Turn(ASSISTANT, text)))
+        return [*plain_ids(self.tokenizer, turn.content), self.end]
+
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
         return special_pieces(self.tokenizer) | {EOS: self.tokenizer.specials.eos}

@@ -22,6 +22,7 @@ from transformer_jax.data.files.pairs import (
     read_json_lines,
     read_tsv,
 )
+from transformer_jax.data.files.preferences import open_preferences
 from transformer_jax.data.files.tagged import read_tagged_words
 from transformer_jax.data.files.text import open_files
 from transformer_jax.data.files.trees import open_bracketed
@@ -117,6 +118,7 @@ SOURCES: Registry[SourceSet] = Registry(
         "gum_const": _public(gum.open_const),
         "conversations": SourceSet(open_conversations, reads=_FILES),
         "answers": SourceSet(open_answers, reads=_FILES),
+        "preferences": SourceSet(open_preferences, reads=_FILES),
         "choices": SourceSet(open_choices, reads=_FILES),
         "alpaca": _public(alpaca.open_split),
         "tfds": SourceSet(_open_tfds, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),

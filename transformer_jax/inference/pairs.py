@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer_jax.data.batches.padding import padded_batch
+from transformer_jax.data.batches.padding import Tokens, padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import FilledBatch
 from transformer_jax.nn.config import TransformerConfig
@@ -15,7 +15,7 @@ from transformer_jax.runtime import platform
 _MOST_BYTES = 1 << 31
 """Of memory for a batch; of long pairs fewer are scored at once."""
 
-Pair = Mapping[str, Sequence[int]]
+Pair = Mapping[str, Tokens]
 """The features of a pair, as models read them: tokens of "source" and "target", say."""
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from transformer_jax.nn.dropout import dropped, random_bits
 from transformer_jax.nn.products import einsum
 
 
@@ -34,8 +35,7 @@ class LowRank:
     ) -> Float[Array, "N O"]:
         """s x A B; with a key, elements of x are dropped first."""
         if key is not None and self.dropout_rate:
-            kept = jax.random.bernoulli(key, 1 - self.dropout_rate, x.shape)
-            x = jnp.where(kept, x / (1 - self.dropout_rate), 0)
+            x = dropped(x, jax.random.key_data(key), self.dropout_rate, random_bits)
         inner = einsum("nd,dr->nr", x, self.down, dtype)
         return self.scale * einsum("nr,rf->nf", inner, self.up, dtype)
 

@@ -1,4 +1,5 @@
-"""Adapters beside the parameters of another run, which `train.init_from` names."""
+"""The parameters of another run, which `train.init_from` names: adapters go beside them, and
+preferences are measured by them."""
 
 from pathlib import Path
 from typing import Any
@@ -19,37 +20,37 @@ def of_base(settings: Settings) -> dict[str, str]:
     """What a run's adapters rest on, for its checkpoints' provenance; nothing without adapters."""
     if settings.lora.rank is None:
         return {}
-    folders = step_folders(_base_workdir(settings) / CHECKPOINTS)
+    folders = step_folders(base_workdir(settings) / CHECKPOINTS)
     return {_BASE: provenance.of_checkpoints(folders)}
 
 
 def base_params(settings: Settings, abstract: Any) -> Any:
-    """The parameters that the adapters are beside, on the shardings of `abstract`.
+    """The parameters of the other run, on the shardings of `abstract`.
 
     Raises:
       UserError: the run that has them is gone, has adapters itself, or is of another model.
     """
-    workdir = _base_workdir(settings)
+    workdir = base_workdir(settings)
     checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
     return checkpoints.restore_params("latest", abstract)[1]
 
 
 def abstract_adapters(settings: Settings, abstract: Any) -> Any:
-    """Shapes of the adapters of parameters of these shapes, which every device holds whole."""
+    """Shapes of the adapters of parameters of these shapes."""
     return jax.eval_shape(lambda: settings.lora.adapters(jax.random.key(0), abstract))
 
 
-def _base_workdir(settings: Settings) -> Path:
+def base_workdir(settings: Settings) -> Path:
+    """The other run's; UserError where it is not named or gone, or has adapters itself."""
     if not settings.train.init_from:
         raise UserError(
-            f"config.lora.rank is {settings.lora.rank}, but no run has the parameters that "
-            "adapters go beside: set train.init_from"
+            f"{_asks(settings)}, but train.init_from names no run: set it to the workdir of one"
         )
     workdir = workdir_path(str(settings.train.init_from))
     if not (workdir / CONFIG).exists():
         raise UserError(
-            f"the run {settings.train.init_from}, to whose parameters the adapters belong "
-            "(train.init_from), is not there; bring it back"
+            f"{_asks(settings)}, and {settings.train.init_from} (train.init_from) is not there; "
+            "bring it back"
         )
     if load_json(workdir / CONFIG).lora.rank is not None:
         raise UserError(
@@ -57,3 +58,12 @@ def _base_workdir(settings: Settings) -> Path:
             "and import what comes of it, which merges them"
         )
     return workdir
+
+
+def _asks(settings: Settings) -> str:
+    """What needs another run."""
+    if settings.lora.rank is not None:
+        return f"config.lora.rank is {settings.lora.rank}, adapters beside another run's parameters"
+    return (
+        f"config.task.name {settings.task.name!r} compares with the run that training starts from"
+    )

@@ -14,6 +14,7 @@ from transformer_jax.runs import build, provenance
 from transformer_jax.runs.adapting import abstract_adapters, base_params, of_base
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.modules import Modules, load_modules
+from transformer_jax.runs.reference import with_reference
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOGETHER, TOKENIZER, workdir_path
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
@@ -61,6 +62,7 @@ def load(
 
     tokenizers, _ = hosts.in_agreement(opened)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    task = with_reference(task, settings, workdir)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
     mesh = mesh_for_use(settings.parallel)
     abstract = rules.shard(abstract, mesh)

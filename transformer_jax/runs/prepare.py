@@ -19,7 +19,7 @@ from transformer_jax.runs.config import (
 )
 from transformer_jax.runs.modules import UserModule, record_modules
 from transformer_jax.runs.vocabularies import build_tokenizers
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, METRICS, TOKENIZER
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, METRICS, REFERENCE, TOKENIZER
 from transformer_jax.runtime.files import remove
 from transformer_jax.tokenization import load_tokenizers
 
@@ -59,6 +59,7 @@ def prepare(
         _require_nothing_lost(workdir, checkpoints.directory)
         # Nothing to go on from: what is there is of a start that failed, with any config.
         remove(tokenizer)
+        remove(workdir / REFERENCE)
         checkpoints.directory.mkdir(exist_ok=True)
         if settings.train.init_from:
             _check_tokenizers_of_origin(Path(settings.train.init_from), settings)

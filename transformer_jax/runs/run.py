@@ -25,6 +25,7 @@ from transformer_jax.runs.config import Settings, override, read_settings
 from transformer_jax.runs.decode_options import decode_options
 from transformer_jax.runs.evaluating import evaluator_of, keep_outputs
 from transformer_jax.runs.head_importance import head_importance
+from transformer_jax.runs.reference import with_reference
 from transformer_jax.tasks.abilities import (
     ScoresPairs,
     ShowsBeams,
@@ -79,6 +80,7 @@ class Run:
         config = override(self.config, changes)
         settings = read_settings(config)
         task = build.build_task(settings, build.vocab_sizes(self.tokenizer), self.tokenizer)
+        task = with_reference(task, settings, self.workdir)
         shapes = [
             jax.tree.map(lambda leaf: leaf.shape, params)
             for params in (self.params, jax.eval_shape(task.init, jax.random.key(0)))

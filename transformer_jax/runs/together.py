@@ -110,6 +110,11 @@ def _check_alike(members: Mapping[str, Settings]) -> None:
     """Raises UserError where replicas differ in more than seed and learning rate."""
     names = list(members)
     first = members[names[0]]
+    if first.task.name == "preference":
+        raise UserError(
+            "config.task.name 'preference': such runs do not train together; train one seed after "
+            "another, each in a workdir of its own"
+        )
     if first.lora.rank is not None:
         raise UserError(
             "config.lora.rank: runs with adapters do not train together; train one seed after "

@@ -33,6 +33,7 @@ from transformer_jax.runs.config import (
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.prepare import prepare
+from transformer_jax.runs.reference import with_reference
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.workdir import (
@@ -83,6 +84,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
         tokenizers = load_tokenizers(workdir / TOKENIZER)
         checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+        task = with_reference(task, settings, workdir)
         state = fit(OneRun(settings, workdir, task, examples), checkpoints)
     return Run(config, workdir, task, merged(state.model_params), int(state.step))
 

@@ -4,6 +4,7 @@
     modules.json                    the user's modules that the run needs, if any (`runs.modules`)
     tokenizer/                      vocabularies
     checkpoints/                    state, data position and score of the steps that are kept
+    reference/                      what a run of preferences is compared with, log-probabilities
     metrics.jsonl, tensorboard/     metrics of each logged step
     predictions/                    outputs of the scored splits
     profile/                        traces, on request
@@ -36,6 +37,7 @@ MODULES = "modules.json"
 TOKENIZER = "tokenizer"
 CHECKPOINTS = "checkpoints"
 PREDICTIONS = "predictions"
+REFERENCE = "reference"
 PROFILE = "profile"
 METRICS = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -67,6 +69,7 @@ RUN = Kind(
     MARK,
     (
         *(CONFIG, MODULES, TOKENIZER, CHECKPOINTS, METRICS, TENSORBOARD, PREDICTIONS, PROFILE),
+        REFERENCE,
         TOGETHER,
     ),
 )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from transformer_jax.metrics import MEANS
 from transformer_jax.registry import Registry
 from transformer_jax.scoring.parseval import METRICS as PARSEVAL
 from transformer_jax.tasks.choices import Choices
@@ -11,6 +12,7 @@ from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
 from transformer_jax.tasks.parsing import Parsing
+from transformer_jax.tasks.preference import Preference
 from transformer_jax.tasks.sentences import tree_symbols
 from transformer_jax.tasks.tagging import Tagging
 from transformer_jax.tasks.translation import Translation
@@ -120,6 +122,13 @@ TASKS: Registry[TaskKind] = Registry(
             defaults=_GPT_DEFAULTS | {"data.name": "conversations"},
             metrics=_TOKEN_METRICS,
             reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, *_decode(Instruction)),
+        ),
+        "preference": TaskKind(
+            Preference.build,
+            _TEXT,
+            defaults=_GPT_DEFAULTS | {"data.name": "preferences"},
+            metrics=("loss", "accuracy", *MEANS, "padding", "num_examples"),
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, "task.beta", *_decode(Preference)),
         ),
         "choices": TaskKind(
             Choices.build,

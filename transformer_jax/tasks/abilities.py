@@ -54,6 +54,15 @@ class Streams(Protocol):
 
 
 @runtime_checkable
+class ReadsObjects(Protocol):
+    """A task that takes JSON objects as examples."""
+
+    @property
+    def objects(self) -> str:
+        """The forms that they have, for messages."""
+
+
+@runtime_checkable
 class Converses(Protocol):
     """A task that answers conversations."""
 

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from transformer_jax.data.batches.marked_texts import MarkedTexts
+from transformer_jax.data.batches.marked_texts import MARKED, MarkedTexts
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.data.files.choices import continuation, question_of
+from transformer_jax.data.files.choices import FORM, continuation, question_of
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.pairs import PairScore
@@ -56,11 +56,12 @@ class Choices:
     best_by: ClassVar[str] = "accuracy"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
+    objects: ClassVar[str] = FORM
 
     @property
     def lengths(self) -> dict[str, int]:
         """Slots of a packed row for each feature."""
-        return dict.fromkeys(("input", "target", "counted"), self.max_length)
+        return dict.fromkeys(MARKED, self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts) -> "Choices":
@@ -133,9 +134,8 @@ class Choices:
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
     ) -> list[PairScore]:
         """As `LanguageModeling.score`."""
-        tokenizer = self.tokenizers.text("text")
-        pairs = [split_tokens(tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
-        return self.losses.score(params, pairs, self.max_length, batch_size)
+        tokenizer, pairs = self.tokenizers.text("text"), zip(sources, targets, strict=True)
+        return self.losses.score_texts(params, tokenizer, pairs, self.max_length, batch_size)
 
     def _scores(
         self, params: Params, questions: Sequence[Question], batch_size: int

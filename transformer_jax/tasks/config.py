@@ -24,6 +24,8 @@ class TaskConfig:
         next three say.
       system_turn, user_turn, assistant_turn: the text of such a turn, with "{content}" where what
         is said stands, as "Q: {content}\\n"; "{eos}" is the token that ends a text.
+      beta: of preferences, how much the model pays for going away from the one that training starts
+        from (Rafailov et al. 2023): the less, the farther it goes.
       metric: what compares outputs with targets, an entry of `scoring.METRICS`, which then chooses
         the best checkpoint; None: the task's own. Refused by tasks that compare no texts.
 
@@ -40,6 +42,7 @@ class TaskConfig:
     system_turn: str | None = None
     user_turn: str | None = None
     assistant_turn: str | None = None
+    beta: Annotated[float, Range(1e-6, 1e6)] = 0.1
     metric: str | None = None
 
     def __post_init__(self) -> None:

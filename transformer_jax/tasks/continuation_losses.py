@@ -6,14 +6,16 @@ B batch, T slots, V vocabulary.
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.data.batches.marked_texts import marked
+from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.pairs import Pair, PairScore, row_bytes, score_pairs
+from transformer_jax.inference.pairs import PairScore, row_bytes, score_pairs
 from transformer_jax.losses import TokenLosses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -53,6 +55,12 @@ class ContinuationLosses:
         found = self._losses(params, batch, self.options.label_smoothing, rng)
         return packed_loss(batch, self.read, found, _counted(batch))
 
+    def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
+        """log P of each target that counts given all before it, float32 [B, T] in nats; elsewhere
+        0."""
+        unsmoothed = self._losses(params, batch, rng=rng).losses  # `nll` has no gradient
+        return jnp.where(_counted(batch), -unsmoothed, 0.0)
+
     def score(
         self, params: Params, pairs: Sequence[Split], context: int, batch_size: int
     ) -> list[PairScore]:
@@ -69,7 +77,7 @@ class ContinuationLosses:
           UserError: a second part alone is longer than the context.
         """
         rows = {
-            i: shifted_row(*_within(context, *pair, f"line {i + 1}"))
+            i: _features(*_within(context, *pair, f"line {i + 1}"))
             for i, pair in enumerate(pairs)
             if pair[1]
         }
@@ -78,6 +86,18 @@ class ContinuationLosses:
         scores = score_pairs(self.scores, params, [*rows.values()], batch_size, size)
         found = dict(zip(rows, scores, strict=True))
         return [found.get(i, PairScore(0.0, True)) for i in range(len(pairs))]
+
+    def score_texts(
+        self,
+        params: Params,
+        tokenizer: Tokenizer,
+        pairs: Iterable[tuple[str, str]],
+        context: int,
+        batch_size: int,
+    ) -> list[PairScore]:
+        """As `score`, of pairs of texts that one tokenizer reads (`split_tokens`)."""
+        tokens = [split_tokens(tokenizer, *pair) for pair in pairs]
+        return self.score(params, tokens, context, batch_size)
 
     @functools.cached_property
     def scores(self) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
@@ -109,13 +129,6 @@ def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> Split:
     return [tokenizer.specials.first, *together[:count]], together[count:]
 
 
-def shifted_row(read: Sequence[int], counted: Sequence[int]) -> Pair:
-    """The features of tokens that are read, at least one, and of those behind them, which count."""
-    tokens = [*read, *counted]
-    marks = [0] * (len(read) - 1) + [1] * len(counted)
-    return {"input": tokens[:-1], "target": tokens[1:], "counted": marks}
-
-
 def _within(context: int, read: Sequence[int], counted: Sequence[int], name: str) -> Split:
     """The last tokens that the model can see, those that count among them."""
     if len(counted) > context:
@@ -131,6 +144,10 @@ def _within(context: int, read: Sequence[int], counted: Sequence[int], name: str
             *(name, len(read) + len(counted) - 1, context, len(read) - room),
         )
     return read[-room:], counted
+
+
+def _features(read: Sequence[int], counted: Sequence[int]) -> Features:
+    return marked([*read, *counted], [False] * len(read) + [True] * len(counted))
 
 
 def _counted(batch: Batch) -> jax.Array:

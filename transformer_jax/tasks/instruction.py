@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from transformer_jax.analysis.reading import Reading
 from transformer_jax.conversations import (
+    FORMS,
     Conversation,
     Cutter,
     Template,
@@ -25,7 +26,7 @@ from transformer_jax.conversations import (
     from_text,
     prompt_within,
 )
-from transformer_jax.data.batches.marked_texts import MarkedTexts
+from transformer_jax.data.batches.marked_texts import MARKED, MarkedTexts
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -49,7 +50,7 @@ from transformer_jax.tokenization import Tokenizers, plain_ids
 
 logger = logging.getLogger(__name__)
 
-_BAR_AFTER_SECONDS = 2
+BAR_AFTER_SECONDS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +77,12 @@ class Instruction:
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = LanguageModeling.predicts_by
     evaluates_by: ClassVar[Sequence[str]] = ()
+    objects: ClassVar[str] = FORMS
 
     @property
     def lengths(self) -> dict[str, int]:
         """Slots of a packed row for each feature."""
-        return dict.fromkeys(("input", "target", "counted"), self.max_length)
+        return dict.fromkeys(MARKED, self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts) -> "Instruction":
@@ -116,7 +118,7 @@ class Instruction:
         """Fresh parameters."""
         return self.losses.init(rng)
 
-    def prepare(self, examples: Corpus, training: bool) -> MarkedTexts:
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Features]:
         """The conversations as tokens, cut by turns where they are longer than a row. Logs how many
         were cut, and what was left out.
 
@@ -125,7 +127,7 @@ class Instruction:
             template's own text.
         """
         cutter = Cutter(self.writer, self.max_length)
-        bar = tqdm(examples, "tokens", unit="conv", delay=_BAR_AFTER_SECONDS, disable=None)
+        bar = tqdm(examples, "tokens", unit="conv", delay=BAR_AFTER_SECONDS, disable=None)
         found = MarkedTexts.of(
             piece
             for number, example in enumerate(bar, 1)

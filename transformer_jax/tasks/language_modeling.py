@@ -21,7 +21,7 @@ from transformer_jax.inference.continued_text import TextContinuation
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.tasks.continuation_losses import ContinuationLosses, split_tokens
+from transformer_jax.tasks.continuation_losses import ContinuationLosses
 from transformer_jax.tasks.interface import (
     Batch,
     LossOptions,
@@ -168,9 +168,8 @@ class LanguageModeling:
         Of a longer pair the last tokens that the context holds are read, with a warning; UserError
         where a target alone is longer.
         """
-        tokenizer = self.tokenizers.text("text")
-        pairs = [split_tokens(tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
-        return self.losses.score(params, pairs, self.max_length, batch_size)
+        tokenizer, pairs = self.tokenizers.text("text"), zip(sources, targets, strict=True)
+        return self.losses.score_texts(params, tokenizer, pairs, self.max_length, batch_size)
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
         """What follows a line, piece by piece as it is drawn."""

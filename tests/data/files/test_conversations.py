@@ -67,11 +67,12 @@ def test_training_loses_empty_answers(tmp_path, caplog):
     path = write(tmp_path / "a.jsonl", [*ROWS, {"instruction": "a", "output": " "}])
     with caplog.at_level(logging.WARNING):
         assert said(read_conversations(path, "train")) == WANTED
-    assert caplog.messages == [f"left out 1 of 4 conversations of {path}: an answer is empty"]
+    why = "which teach nothing (line 4: turn 2 is an empty answer)"
+    assert caplog.messages == [f"left out 1 of 4 lines of {path}, {why}"]
     with pytest.raises(UserError, match="a.jsonl, line 4: turn 2 is an empty answer"):
         read_conversations(path, "valid")
     alone = write(tmp_path / "b.jsonl", [{"instruction": "a", "output": ""}])
-    with pytest.raises(UserError, match="b.jsonl has no conversation with an answer"):
+    with pytest.raises(UserError, match="b.jsonl has no line to learn from"):
         read_conversations(alone, "train")
 
 

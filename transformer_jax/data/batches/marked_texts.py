@@ -11,13 +11,22 @@ import numpy as np
 
 from transformer_jax.data.examples import Features, RandomAccess
 
+MARKED = ("input", "target", "counted")
+"""The features of a text of which some tokens count."""
+
+
+def marked(tokens: Sequence[int] | np.ndarray, counts: Sequence[bool] | np.ndarray) -> Features:
+    """The features of a text: "input": all tokens but the last, "target": all but the first,
+    "counted": 1 for each target that counts, int32 [n - 1] each."""
+    values = (tokens[:-1], tokens[1:], counts[1:])
+    return {name: np.asarray(value, np.int32) for name, value in zip(MARKED, values, strict=True)}
+
 
 @dataclass(frozen=True)
 class MarkedTexts(RandomAccess[Features]):
     """Each text a row, never cut.
 
-    Item i is {"input": all tokens of a text but the last, "target": all but the first, "counted": 1
-    for each target that counts}, int32 [n] each.
+    Item i has the features that `marked` makes of a text.
 
     Attributes:
       tokens: int32 [N].
@@ -43,10 +52,9 @@ class MarkedTexts(RandomAccess[Features]):
         return len(self.starts) - 1
 
     def item(self, index: int) -> Features:
+        return marked(*self.text(index))
+
+    def text(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of a text, int32 [n], and whether each counts, bool [n]."""
         start, stop = self.starts[index : index + 2]
-        tokens, counted = self.tokens[start:stop], self.counted[start:stop]
-        return {
-            "input": tokens[:-1],
-            "target": tokens[1:],
-            "counted": counted[1:].astype(np.int32),
-        }
+        return self.tokens[start:stop], self.counted[start:stop]

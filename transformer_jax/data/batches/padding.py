@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+type Tokens = Sequence[int] | np.ndarray
+
 LENGTH_STEP = 16  # rows grow by this many tokens, so that programs are compiled for few shapes
 
 
-def rounded_length(rows: Sequence[Sequence[int]]) -> int:
+def rounded_length(rows: Sequence[Tokens]) -> int:
     """The length of the longest row, rounded up to a multiple of LENGTH_STEP."""
     return -(-max(map(len, rows)) // LENGTH_STEP) * LENGTH_STEP
 
 
-def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
+def pad_rows(rows: Sequence[Tokens], length: int) -> np.ndarray:
     """Rows of tokens, none longer than `length`, as int32 [B, length], filled up with 0, which may
     be a token too."""
     padded = np.zeros((len(rows), length), np.int32)
@@ -21,13 +23,13 @@ def pad_rows(rows: Sequence[Sequence[int]], length: int) -> np.ndarray:
     return padded
 
 
-def row_lengths(rows: Sequence[Sequence[int]]) -> np.ndarray:
+def row_lengths(rows: Sequence[Tokens]) -> np.ndarray:
     """Tokens of each row, int32 [B]."""
     return np.array([len(row) for row in rows], np.int32)
 
 
 def padded_batch(
-    examples: Sequence[Mapping[str, Sequence[int]]], lengths: Mapping[str, int] | None = None
+    examples: Sequence[Mapping[str, Tokens]], lengths: Mapping[str, int] | None = None
 ) -> dict[str, np.ndarray]:
     """One example a row, with the arrays of a packed batch.
 

@@ -13,7 +13,7 @@ from transformer_jax.data.examples import Corpus, Example, Parsed
 from transformer_jax.data.files.text import TextLines, open_files
 from transformer_jax.errors import UserError
 
-_FORM = '{"context": text, "choices": [text, text, ...], "answer": place of the right one, from 0}'
+FORM = '{"context": text, "choices": [text, text, ...], "answer": place of the right one, from 0}'
 
 
 def open_choices(config: DataConfig, split: str) -> Sequence[Corpus]:
@@ -60,10 +60,10 @@ def _object(line: str) -> Mapping[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"this is no JSON ({error}); write {_FORM}") from error
+        raise ValueError(f"this is no JSON ({error}); write {FORM}") from error
     choices = found.get("choices") if isinstance(found, Mapping) else None
     if not isinstance(choices, list) or not isinstance(found.get("context"), str):
-        raise ValueError(f"write {_FORM}")
+        raise ValueError(f"write {FORM}")
     if len(choices) < 2 or not all(isinstance(text, str) and text for text in choices):
         raise ValueError('"choices" are not two texts or more')
     return found

@@ -1,0 +1,24 @@
+"""Preferring one answer to another: DPO (Rafailov et al. 2023) from any run that answers.
+
+    python -m transformer_jax train --config=configs/dpo.py --workdir=runs/preferring \\
+        --config.train.init_from=runs/tuned \\
+        --config.data.train_text=TRAIN.jsonl --config.data.valid_text=VALID.jsonl
+    python -m transformer_jax chat --workdir=runs/preferring
+
+A line is {"prompt": text or messages, "chosen": text or messages, "rejected": the same}. What the
+run of `train.init_from` makes of the answers is computed once, before the first step, and kept in
+the workdir. The template is to be that of the run (`task.template`). With `lora.rank`, adapters
+learn it.
+"""
+
+from instruction_tuning import get_config as instruction_tuning
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    config = instruction_tuning()
+    config.task = dict(name="preference", template="alpaca", beta=0.1)
+    config.data.name = "preferences"
+    config.optimizer = dict(learning_rate=5e-6, warmup_steps=100, decay_steps=1000)
+    config.train = dict(num_steps=1000, tokens_per_batch=16_384)
+    return config

@@ -1,0 +1,175 @@
+"""Preferring answers: the loss beside a slow oracle, packing, and what does not fit."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.tasks.test_instruction import CHANGES
+from transformer_jax.conversations import Turn, to_text
+from transformer_jax.data.batches.pipeline import eval_batches
+from transformer_jax.errors import UserError
+from transformer_jax.tasks.preference import by_segment
+
+PAIRS = [("the old man", "sees a dog", "walks"), ("a dog", "walks home .", "men and women")]
+PAIRS += [("men", "walk .", "a young woman walks home with a dog .")]
+
+
+def example(ask, chosen, rejected):
+    return {"turns": to_text((Turn("user", ask),)), "chosen": chosen, "rejected": rejected}
+
+
+EXAMPLES = [example(*pair) for pair in PAIRS]
+
+
+def drawn(texts):
+    """Log-probabilities, another of each text."""
+    return np.array([-tokens.sum() / 100 for tokens, _ in map(texts.text, range(len(texts)))], "f")
+
+
+@pytest.fixture(scope="module")
+def build(tokenizers_of, task_with):
+    def build(**changes):
+        fields = {name.replace("__", "."): value for name, value in changes.items()}
+        task = task_with(tokenizers_of("byte_bpe"), "preference", CHANGES | fields)
+        object.__setattr__(task, "reference", drawn)
+        return task
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def task(build):
+    return build()
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return task.init(jax.random.key(0))
+
+
+def batches_of(task, examples, rows=1):
+    prepared = task.prepare(examples, training=False)
+    return eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=rows)
+
+
+def sums_of(task, params, examples, rows=1):
+    total = {}
+    for batch in batches_of(task, examples, rows):
+        loss, weight, sums = task.loss(params, batch, None)
+        for name, value in {**sums, "loss": loss, "weight": weight}.items():
+            total[name] = total.get(name, 0.0) + float(value)
+    return total
+
+
+def log_prob(task, params, ask, answer):
+    """Of an answer and its end, token by token in double precision."""
+    text = f"Q: {ask}\nA: "
+    tokenizer = task.tokenizers.text("text")
+    prompt = [tokenizer.specials.first, *tokenizer.encode(text)]
+    tokens = [*prompt, *tokenizer.encode(answer), tokenizer.specials.eos]
+    row, segments = jnp.array([tokens]), jnp.ones((1, len(tokens)), int)
+    positions = jnp.arange(len(tokens))[None]
+    logits = task.model.apply({"params": params}, row, positions, segments)[0].astype(float)
+    total = 0.0
+    for place in range(len(prompt), len(tokens)):
+        before = np.asarray(logits[place - 1], np.float64)
+        total += before[tokens[place]] - np.log(np.exp(before - before.max()).sum()) - before.max()
+    return total
+
+
+@pytest.mark.parametrize("eps", [0.0, 0.2])
+def test_the_loss_equals_an_oracle(build, params, eps):
+    task = build(train__label_smoothing=eps, task__beta=0.3)
+    prepared = task.prepare(EXAMPLES, training=False)
+    expected = dict.fromkeys(("loss", "margin", "correct", "chosen_reward", "rejected_reward"), 0.0)
+    for i, (ask, chosen, rejected) in enumerate(PAIRS):
+        now = [log_prob(task, params, ask, answer) for answer in (chosen, rejected)]
+        rewards = 0.3 * (np.array(now) - prepared.reference[i])
+        margin = rewards[0] - rewards[1]
+        right, wrong = (np.log1p(np.exp(-sign * margin)) for sign in (1, -1))
+        expected["loss"] += (1 - eps) * right + eps * wrong
+        expected["margin"] += margin
+        expected["correct"] += margin > 0
+        expected["chosen_reward"] += rewards[0]
+        expected["rejected_reward"] += rewards[1]
+    found = sums_of(task, params, EXAMPLES)
+    assert found["weight"] == found["tokens"] == len(PAIRS)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-4), name
+    metrics = task.metrics(found, EXAMPLES)
+    assert metrics["margin"] == pytest.approx(expected["margin"] / 3, rel=1e-4)
+    assert metrics["accuracy"] == expected["correct"] / 3
+
+
+def test_the_gradient_is_the_losses_own(task, params):
+    """By differences: half of what a step each way along it makes of the loss."""
+    (batch,) = batches_of(task, EXAMPLES[:1])
+
+    def loss(params):
+        return task.loss(params, batch, None)[0]
+
+    gradient = jax.grad(loss)(params)
+    norm = sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(gradient)) ** 0.5
+    step = jax.tree.map(lambda slope: 1e-2 * slope / norm, gradient)
+    ahead, back = (jax.tree.map(move, params, step) for move in (jnp.add, jnp.subtract))
+    assert norm > 1e-3
+    assert float(loss(ahead) - loss(back)) / 2e-2 == pytest.approx(norm, rel=1e-2)
+
+
+def test_pairs_in_one_row_are_as_alone(build):
+    task = build(data__max_length=128, model__max_length=128)
+    params = task.init(jax.random.key(0))
+    (batch,) = batches_of(task, EXAMPLES)
+    assert batch["chosen_input_segment_ids"].max() == 3
+    together = sums_of(task, params, EXAMPLES)
+    alone = [sums_of(task, params, [one]) for one in EXAMPLES]
+    for name in ("loss", "margin", "chosen_reward"):
+        assert together[name] == pytest.approx(sum(one[name] for one in alone), rel=1e-5)
+
+
+def test_the_answer_and_its_end_count_alone(task, params):
+    (batch,) = batches_of(task, EXAMPLES[:1])
+    texts = {name[7:]: value for name, value in batch.items() if name.startswith("chosen_")}
+    counted = texts["counted"] > 0
+    assert counted.sum() == len(task.tokenizers.text("text").encode(PAIRS[0][1])) + 1
+    found = task.losses.log_probs(params, texts, None)
+    assert ((found != 0) == counted).all()
+
+
+def test_dropout_differs_between_keys(build, params):
+    task = build(model__dropout_rate=0.5)
+    (batch,) = batches_of(task, EXAMPLES[:1])
+    losses = {float(task.loss(params, batch, jax.random.key(i))[0]) for i in (0, 0, 1)}
+    assert len(losses) == 2
+
+
+def test_sums_by_segment():
+    ids = jnp.array([[1, 1, 2, 0], [1, 2, 3, 3]])
+    found = by_segment(jnp.array([[1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 4.0, 8.0]]), ids)
+    np.testing.assert_array_equal(found, [[3, 4, 0, 0], [1, 2, 12, 0]])
+
+
+def test_of_long_conversations_the_first_questions_are_left_out(task):
+    turns = [Turn(role, "a dog sees a man") for role in ("user", "assistant") * 6]
+    asked = (*turns, Turn("user", "the old man"))
+    long = {"turns": to_text(asked), "chosen": "sees a dog", "rejected": "walks"}
+    (found,) = task.prepare([long], training=False)
+    assert max(len(values) for values in found.values()) <= task.max_length
+    text = task.tokenizers.text("text").decode(found["chosen_target"].tolist())
+    assert text.endswith("Q: the old man\nA: sees a dog") and "sees a man" in text
+
+
+def test_pairs_that_do_not_fit_are_left_out_and_told(task, caplog):
+    long = example("the old man", "a dog " * 60, "walks")
+    broken = example("the old man\nA: sees", "a dog", "walks")
+    with caplog.at_level(logging.WARNING):
+        assert len(task.prepare([EXAMPLES[0], long, broken], training=True)) == 1
+    assert "1 of 3 pairs have an answer that with its question is longer" in caplog.text
+    assert "1 of 3 pairs say what the template would take for its own text" in caplog.text
+    with pytest.raises(UserError, match="pair 1: what a turn says could be taken"):
+        task.prepare([broken], training=False)
+    with pytest.raises(UserError, match="not one pair of answers fits into rows of 64 tokens"):
+        task.prepare([long], training=False)

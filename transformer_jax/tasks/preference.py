@@ -1,0 +1,154 @@
+"""Preferring one answer to another: direct preference optimization, DPO (Rafailov et al. 2023).
+
+B batch, T slots, P pairs of a row at most, which is T.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from transformer_jax.conversations import Conversation, Marked, from_text, prompt_within
+from transformer_jax.data.batches.compared_texts import (
+    COMPARED,
+    REFERENCE,
+    SIDES,
+    ComparedTexts,
+)
+from transformer_jax.data.batches.marked_texts import MarkedTexts
+from transformer_jax.data.examples import Corpus
+from transformer_jax.errors import UserError
+from transformer_jax.metrics import slot_sums
+from transformer_jax.tasks.instruction import BAR_AFTER_SECONDS, Instruction
+from transformer_jax.tasks.interface import Batch, LossSums, Params, TaskParts
+
+logger = logging.getLogger(__name__)
+
+Reference = Callable[[MarkedTexts], np.ndarray]
+"""Texts -> log P of what counts of each, float32 [D], of the model that training starts from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preference(Instruction):
+    """The task of a decoder-only model on {"turns", "chosen", "rejected"}: answers as `Instruction`
+    writes them, of which the chosen one is to become likelier than the rejected one.
+
+    A row holds pairs apart from each other, both answers of a pair in rows of their own.
+
+    Attributes:
+      beta: how much the model pays for going away from the reference (section 4).
+      reference: the model that training starts from, which `runs.reference` gives; None where no
+        examples are read.
+    """
+
+    beta: float = 0.1
+    reference: Reference | None = None
+    read: ClassVar[Sequence[str]] = tuple(f"{side}_input" for side in SIDES)
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Slots of a packed row for each feature."""
+        return dict.fromkeys(COMPARED, self.max_length)
+
+    @classmethod
+    def build(cls, parts: TaskParts) -> "Preference":
+        """The task of a run; raises as `Instruction.build`."""
+        task = super().build(parts)
+        assert isinstance(task, cls)
+        return dataclasses.replace(task, beta=parts.task.beta)
+
+    def prepare(self, examples: Corpus, training: bool) -> ComparedTexts:
+        """Both answers of each pair as tokens behind what is asked. Of a long conversation the
+        first questions are left out, and a pair that does not fit into a row at all, which is told.
+
+        Raises:
+          UserError: no pair is left; or, but in training, what a turn says could be taken for the
+            template's own text.
+        """
+        assert self.reference is not None
+        found, refused, too_long = list[tuple[Marked, Marked]](), 0, 0
+        bar = tqdm(examples, "tokens", unit="pair", delay=BAR_AFTER_SECONDS, disable=None)
+        for number, example in enumerate(bar, 1):
+            asked = from_text(example["turns"])
+            try:
+                answers = [self.writer.answer(asked, example[side]) for side in SIDES]
+            except ValueError as error:
+                if not training:
+                    raise UserError(f"pair {number}: {error}") from error
+                refused += 1
+                continue
+            if pair := self._pair(asked, answers):
+                found.append(pair)
+            else:
+                too_long += 1
+        for count, what in (
+            (too_long, "have an answer that with its question is longer than a row, left out"),
+            (refused, "say what the template would take for its own text, left out"),
+        ):
+            if count:
+                logger.warning("%d of %d pairs %s", count, len(examples), what)
+        if not found:
+            raise UserError(
+                f"not one pair of answers fits into rows of {self.max_length} tokens with what is "
+                "asked; raise data.max_length"
+            )
+        chosen, rejected = (MarkedTexts.of(texts) for texts in zip(*found, strict=True))
+        reference = [self.reference(texts) for texts in (chosen, rejected)]
+        return ComparedTexts(chosen, rejected, np.stack(reference, axis=1))
+
+    def _pair(
+        self, asked: Conversation, answers: Sequence[list[int]]
+    ) -> tuple[Marked, Marked] | None:
+        """Both answers behind one prompt; None where the longer one leaves no room for it."""
+        room = self.max_length + 1 - max(map(len, answers))
+        try:
+            prompt, _ = prompt_within(self.writer, asked, room)
+        except ValueError:
+            return None
+        chosen, rejected = (
+            Marked([*prompt, *answer], [False] * len(prompt) + [True] * len(answer))
+            for answer in answers
+        )
+        return chosen, rejected
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+        """-log sigmoid of each pair's margin (equation 7), by how much the reward of the chosen
+        answer exceeds that of the rejected one. A reward is `beta` times the logarithm of how much
+        likelier an answer has become than it is for the reference. With label smoothing, each
+        preference is held to be wrong with that probability."""
+        keys = (None, None) if rng is None else jax.random.split(rng)
+        reference = jax.lax.bitcast_convert_type(batch[REFERENCE], jnp.float32)
+        pairs, places = batch[f"{REFERENCE}_segment_ids"], batch[f"{REFERENCE}_positions"]
+        rewards = []
+        for place, (side, key) in enumerate(zip(SIDES, keys, strict=True)):
+            prefix = f"{side}_"
+            texts = {
+                name.removeprefix(prefix): values
+                for name, values in batch.items()
+                if name.startswith(prefix)
+            }
+            log_probs = self.losses.log_probs(params, texts, key)
+            before = by_segment(jnp.where(places == place, reference, 0.0), pairs)
+            now = by_segment(log_probs, texts["target_segment_ids"])
+            rewards.append(self.beta * (now - before))
+        chosen, rejected = rewards
+        margin, eps = chosen - rejected, self.loss_options.label_smoothing
+        losses = -(1 - eps) * jax.nn.log_sigmoid(margin) - eps * jax.nn.log_sigmoid(-margin)
+        there = jnp.arange(1, pairs.shape[1] + 1) <= pairs.max(axis=1, keepdims=True)
+        means = {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected}
+        sums = {name: (values * there).sum() for name, values in means.items()}
+        sums |= {"tokens": there.sum(dtype=jnp.float32), "correct": ((margin > 0) & there).sum()}
+        return (losses * there).sum(), sums["tokens"], sums | slot_sums(batch, self.read)
+
+
+def by_segment(values: jax.Array, segment_ids: jax.Array) -> jax.Array:
+    """float32 [B, T], at place i the sum of a row's values [B, T] in segment i + 1; 0 behind the
+    last one."""
+    count = segment_ids.shape[1] + 1
+    sums = jax.vmap(lambda row, ids: jax.ops.segment_sum(row, ids, count))(values, segment_ids)
+    return sums[:, 1:]
