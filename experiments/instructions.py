@@ -112,7 +112,7 @@ def preferred(args: argparse.Namespace, seed: int) -> Run:
     changes |= dict.fromkeys(("train.num_steps", "optimizer.decay_steps"), steps)
     changes |= dict.fromkeys(("eval.every_steps", "checkpoint.every_steps"), steps)
     changes |= {"data.max_length": 256, "train.tokens_per_batch": 4096}
-    changes |= {"optimizer.learning_rate": 1e-4, "optimizer.warmup_steps": steps // 10}
+    changes |= {"optimizer.learning_rate": 2e-5, "optimizer.warmup_steps": steps // 10}
     return tj.train(tj.config(CONFIGS / "dpo.py", changes), folder / f"seed_{seed}")
 
 

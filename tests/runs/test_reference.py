@@ -103,7 +103,7 @@ def test_adapters_learn_preferences_too(config, run, tmp_path):
 
 
 def test_what_has_no_reference_is_refused(config, tmp_path, message_of):
-    told = message_of(lambda: config(train__init_from=None))
+    told = message_of(lambda: tj.train(config(train__init_from=None), tmp_path / "run"))
     assert "set it to the workdir of one" in told
     told = message_of(lambda: tj.train(config(train__init_from="nowhere"), tmp_path / "run"))
     assert "nowhere" in told

@@ -17,8 +17,14 @@ _BASE = "base of its adapters"
 
 
 def of_base(settings: Settings) -> dict[str, str]:
-    """What a run's adapters rest on, for its checkpoints' provenance; nothing without adapters."""
+    """What a run's adapters rest on, for its checkpoints' provenance; nothing without adapters.
+
+    Raises:
+      UserError: no other run is named, where adapters or preferences need one, or it is gone.
+    """
     if settings.lora.rank is None:
+        if settings.task.name == "preference":
+            _require_named(settings)
         return {}
     folders = step_folders(base_workdir(settings) / CHECKPOINTS)
     return {_BASE: provenance.of_checkpoints(folders)}
@@ -42,10 +48,7 @@ def abstract_adapters(settings: Settings, abstract: Any) -> Any:
 
 def base_workdir(settings: Settings) -> Path:
     """The other run's; UserError where it is not named or gone, or has adapters itself."""
-    if not settings.train.init_from:
-        raise UserError(
-            f"{_asks(settings)}, but train.init_from names no run: set it to the workdir of one"
-        )
+    _require_named(settings)
     workdir = workdir_path(str(settings.train.init_from))
     if not (workdir / CONFIG).exists():
         raise UserError(
@@ -58,6 +61,13 @@ def base_workdir(settings: Settings) -> Path:
             "and import what comes of it, which merges them"
         )
     return workdir
+
+
+def _require_named(settings: Settings) -> None:
+    if not settings.train.init_from:
+        raise UserError(
+            f"{_asks(settings)}, but train.init_from names no run: set it to the workdir of one"
+        )
 
 
 def _asks(settings: Settings) -> str:

@@ -10,7 +10,6 @@ def check_sections(settings: Settings) -> None:
     """Raises UserError where sections of a config that is to be trained do not go together."""
     _check_embeddings(settings)
     _check_adapters(settings)
-    _check_reference(settings)
     _check_schedule(settings)
 
 
@@ -38,15 +37,6 @@ def _check_adapters(settings: Settings) -> None:
     ):
         if given:
             raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
-
-
-def _check_reference(settings: Settings) -> None:
-    """Preferences are measured by what training starts from."""
-    if settings.task.name == "preference" and not settings.train.init_from:
-        raise UserError(
-            "config.task.name 'preference' compares with the run that training starts from, and "
-            "train.init_from names none: set it to the workdir of one"
-        )
 
 
 def _check_schedule(settings: Settings) -> None:
