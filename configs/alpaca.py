@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
     config.model.dropout_rate = 0.1
     config.model.max_length = 256
     config.data = dict(name="alpaca", max_length=256)
-    config.optimizer = dict(learning_rate=1e-3, warmup_steps=100, decay_steps=1500)
+    config.optimizer = dict(learning_rate=3e-3, warmup_steps=100, decay_steps=1500)
     config.train = dict(num_steps=1500, tokens_per_batch=8192)
     config.decode = dict(beam_size=1, max_extra_length=100)
     return config

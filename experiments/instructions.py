@@ -5,7 +5,7 @@
         --config.model.max_length=256 --config.data.max_length=256 \\
         --config.train.num_steps=4000 --config.optimizer.decay_steps=4000
     python -m experiments.instructions --base=runs/base --workdir=runs/instructions \\
-        --data_dir=ALPACA --steps=600 --seeds=3 --output=experiments/results/instructions
+        --data_dir=ALPACA --steps=300 --examples=20000 --output=experiments/results/instructions
 
 The base is tuned on Alpaca with all of its parameters, with adapters beside them (LoRA, Hu et al.
 2021), and the same model learns Alpaca from nothing, in as many updates of as many tokens. All are
@@ -52,7 +52,7 @@ OWN: dict[str, dict[str, Any]] = {
 """What the ways of tuning have besides configs/alpaca.py."""
 MEASURED = ("perplexity", "accuracy")
 PREFERENCES = ("margin", "accuracy", "chosen_reward", "rejected_reward")
-PAIRS = {"train": 1000, "valid": 100, "test": 200}
+PAIRS = {"train": 400, "valid": 50, "test": 100}
 SHOWN = 5
 SCORES = "scores.json"
 
@@ -63,7 +63,8 @@ def main() -> None:
     parser.add_argument("--workdir", type=Path, required=True, help="of the runs")
     parser.add_argument("--output", type=Path, required=True, help="the results, without ending")
     parser.add_argument("--data_dir", help="a folder with alpaca_data.jsonl")
-    parser.add_argument("--steps", type=int, default=600, help="updates of each run")
+    parser.add_argument("--steps", type=int, default=300, help="updates of each run")
+    parser.add_argument("--examples", type=int, help="to train on; all of them")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
     data = {"data.dir": args.data_dir}
@@ -96,6 +97,7 @@ def tuned(args: argparse.Namespace, way: str, changes: Mapping[str, Any]) -> Run
     steps = dict.fromkeys(("train.num_steps", "optimizer.decay_steps"), args.steps)
     steps |= dict.fromkeys(("eval.every_steps", "checkpoint.every_steps"), args.steps // 2)
     given = steps | {"train.tokens_per_batch": 4096, "train.init_from": str(args.base)} | changes
+    given["data.num_train_examples"] = args.examples
     if way == FROM_NOTHING:
         given["tokenizer.path"] = str(args.base / TOKENIZER / "text.json")
     return tj.train(tj.config(CONFIGS / "alpaca.py", given), folder)

@@ -1,11 +1,13 @@
 """Tokenizers of a small text, and tasks built from the project's own defaults."""
 
+import collections
 import dataclasses
 import functools
 
 import jax
 import pytest
 
+from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.runs import build
 from transformer_jax.runs.config import complete_config, read_settings
 from transformer_jax.tokenization import Labels, TokenizerConfig, train_tokenizers
@@ -53,6 +55,32 @@ def task_with():
             given.setdefault(section, {})[field] = value
         settings = read_settings(complete_config(given, "test"))
         return build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def batches_of():
+    """`batches_of(task, examples, rows=1)`: the batches that evaluation makes of them."""
+
+    def make(task, examples, rows=1):
+        prepared = task.prepare(examples, training=False)
+        return eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=rows)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def sums_of(batches_of):
+    """`sums_of(task, params, examples)`: the task's loss, weight and sums over all of them."""
+
+    def make(task, params, examples):
+        total = collections.Counter()
+        for batch in batches_of(task, examples):
+            loss, weight, sums = task.loss(params, batch, None)
+            for name, value in {**sums, "loss": loss, "weight": weight}.items():
+                total[name] += float(value)
+        return dict(total)
 
     return make
 

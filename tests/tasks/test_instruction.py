@@ -11,7 +11,6 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.conversations import from_object, to_text
-from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import token_losses
@@ -57,21 +56,7 @@ def params(task):
     return task.init(jax.random.key(0))
 
 
-def batches_of(task, examples, rows=1):
-    prepared = task.prepare(examples, training=False)
-    return eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=rows)
-
-
-def sums_of(task, params, examples):
-    total = {}
-    for batch in batches_of(task, examples):
-        loss, weight, sums = task.loss(params, batch, None)
-        for name, value in {**sums, "loss": loss, "weight": weight}.items():
-            total[name] = total.get(name, 0.0) + float(value)
-    return total
-
-
-def test_no_logit_but_an_answers_has_a_gradient(task, params, monkeypatch):
+def test_no_logit_but_an_answers_has_a_gradient(task, params, monkeypatch, batches_of):
     (batch,) = batches_of(task, EXAMPLES)
     assert batch["input_segment_ids"].max() == 2  # both share a row
 
@@ -98,7 +83,7 @@ def stretches(marks):
     return edges.reshape(-1, 2).tolist()
 
 
-def test_packed_is_alone(task, params):
+def test_packed_is_alone(task, params, sums_of):
     together = sums_of(task, params, EXAMPLES)
     alone = [sums_of(task, params, [example]) for example in EXAMPLES]
     for name in ("nll", "tokens", "correct"):
@@ -107,7 +92,7 @@ def test_packed_is_alone(task, params):
     assert together["tokens"] == sum(len(encode(answer)) + 1 for _, answer in SAID)
 
 
-def test_training_and_asking_agree(task, params):
+def test_training_and_asking_agree(task, params, sums_of):
     """The likelihood of an answer is the same in a row of training and behind a prompt."""
     ((source, target),) = SAID[2:]
     (found,) = task.score(params, [source], [target], batch_size=1)

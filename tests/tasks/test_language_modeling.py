@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.data.examples import Corpora
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -38,18 +37,8 @@ def params(task):
     return task.init(jax.random.key(0))
 
 
-def sums_of(task, params, examples):
-    prepared = task.prepare(examples, training=False)
-    total = {}
-    for batch in eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=2):
-        loss, weight, sums = task.loss(params, batch, None)
-        for name, value in {**sums, "loss": loss, "weight": weight}.items():
-            total[name] = total.get(name, 0.0) + float(value)
-    return total
-
-
 @pytest.mark.parametrize("packing", ["together", "apart"])
-def test_every_token_is_predicted_once(build, params, packing):
+def test_every_token_is_predicted_once(build, params, sums_of, packing):
     """Of all documents and the ends behind them; by the model itself, window by window."""
     task = build(data__packing=packing)
     sums = sums_of(task, params, DOCUMENTS)

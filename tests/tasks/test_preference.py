@@ -9,7 +9,6 @@ import pytest
 
 from tests.tasks.test_instruction import CHANGES
 from transformer_jax.conversations import Turn, to_text
-from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.preference import by_segment
 
@@ -50,20 +49,6 @@ def params(task):
     return task.init(jax.random.key(0))
 
 
-def batches_of(task, examples, rows=1):
-    prepared = task.prepare(examples, training=False)
-    return eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=rows)
-
-
-def sums_of(task, params, examples, rows=1):
-    total = {}
-    for batch in batches_of(task, examples, rows):
-        loss, weight, sums = task.loss(params, batch, None)
-        for name, value in {**sums, "loss": loss, "weight": weight}.items():
-            total[name] = total.get(name, 0.0) + float(value)
-    return total
-
-
 def log_prob(task, params, ask, answer):
     """Of an answer and its end, token by token in double precision."""
     text = f"Q: {ask}\nA: "
@@ -81,7 +66,7 @@ def log_prob(task, params, ask, answer):
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.2])
-def test_the_loss_equals_an_oracle(build, params, eps):
+def test_the_loss_equals_an_oracle(build, params, eps, sums_of):
     task = build(train__label_smoothing=eps, task__beta=0.3)
     prepared = task.prepare(EXAMPLES, training=False)
     expected = dict.fromkeys(("loss", "margin", "correct", "chosen_reward", "rejected_reward"), 0.0)
@@ -104,7 +89,7 @@ def test_the_loss_equals_an_oracle(build, params, eps):
     assert metrics["accuracy"] == expected["correct"] / 3
 
 
-def test_the_gradient_is_the_losses_own(task, params):
+def test_the_gradient_is_the_losses_own(task, params, batches_of):
     """By differences: half of what a step each way along it makes of the loss."""
     (batch,) = batches_of(task, EXAMPLES[:1])
 
@@ -119,7 +104,7 @@ def test_the_gradient_is_the_losses_own(task, params):
     assert float(loss(ahead) - loss(back)) / 2e-2 == pytest.approx(norm, rel=1e-2)
 
 
-def test_pairs_in_one_row_are_as_alone(build):
+def test_pairs_in_one_row_are_as_alone(build, batches_of, sums_of):
     task = build(data__max_length=128, model__max_length=128)
     params = task.init(jax.random.key(0))
     (batch,) = batches_of(task, EXAMPLES)
@@ -130,7 +115,7 @@ def test_pairs_in_one_row_are_as_alone(build):
         assert together[name] == pytest.approx(sum(one[name] for one in alone), rel=1e-5)
 
 
-def test_the_answer_and_its_end_count_alone(task, params):
+def test_the_answer_and_its_end_count_alone(task, params, batches_of):
     (batch,) = batches_of(task, EXAMPLES[:1])
     texts = {name[7:]: value for name, value in batch.items() if name.startswith("chosen_")}
     counted = texts["counted"] > 0
@@ -139,7 +124,7 @@ def test_the_answer_and_its_end_count_alone(task, params):
     assert ((found != 0) == counted).all()
 
 
-def test_dropout_differs_between_keys(build, params):
+def test_dropout_differs_between_keys(build, params, batches_of):
     task = build(model__dropout_rate=0.5)
     (batch,) = batches_of(task, EXAMPLES[:1])
     losses = {float(task.loss(params, batch, jax.random.key(i))[0]) for i in (0, 0, 1)}

@@ -10,6 +10,7 @@ from typing import Any
 from transformer_jax.cli import inspecting, streams
 from transformer_jax.cli.flags import BENCHMARK_SIZES
 from transformer_jax.cli.lines import LineCount, escape, example_of, read_batches, unescape
+from transformer_jax.cli.prefixes import open_prefixes
 from transformer_jax.cli.shared_flags import DECODE_OPTIONS, load_run
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
@@ -92,7 +93,7 @@ def predict(args: argparse.Namespace) -> None:
         return _stream(run, _decode_options(args), stdin)
     options = _given(args, (*DECODE_OPTIONS, "num_outputs"))
     write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
-    prefixes, objects = _open_prefixes(args.prefixes), _reads_objects(run)
+    prefixes, objects = open_prefixes(args.prefixes), _reads_objects(run)
     number, batches = 1, read_batches(stdin, most=LINES_AT_ONCE)
     with LineCount("predicted") as count:
         while lines := hosts.from_primary(lambda: next(batches, None)):
@@ -217,22 +218,6 @@ def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:
             "--split names a split of the run's data, --source a file: give one of them"
         )
     return {"source": args.source, "target": args.target}
-
-
-def _open_prefixes(path: str | None) -> Callable[[int, list[str]], dict[str, list[str]]]:
-    """(number of the first, lines) -> the option that says what their outputs start with."""
-    if path is None:
-        return lambda number, lines: {}
-    from transformer_jax.data.files.text import TextLines
-
-    kept = TextLines(path, once=True)
-
-    def of_lines(number: int, lines: list[str]) -> dict[str, list[str]]:
-        if number + len(lines) - 1 > len(kept):
-            raise UserError(f"--prefixes: {path} has {len(kept)} lines, fewer than the input")
-        return {"prefixes": [unescape(kept[number - 1 + i]) for i in range(len(lines))]}
-
-    return of_lines
 
 
 def _decode_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -225,11 +225,7 @@ class Run:
         return {**metrics, "step": self.step, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
-        """What follows a line, piece by piece as it is drawn; of language models.
-
-        Raises:
-          UserError: the task does not continue text.
-        """
+        """What follows a line, piece by piece as it is drawn; UserError where a task has none."""
         if not isinstance(self.task, Streams):
             raise UserError("stream: this run's task does not continue text; use predict")
         options = self._decode("stream", decode)

@@ -34,7 +34,10 @@ def transformers_files(sides: Tokenizers, architecture: str) -> Files:
         tokenizer = sides.text("text")
         if isinstance(tokenizer, PublishedTokenizer):
             return dict(tokenizer.files)
-        return _one_file(tokenizer, _frame(tokenizer.specials, architecture == "encoder_only"))
+        specials = tokenizer.specials
+        if architecture == "encoder_only":
+            return _one_file(tokenizer, specials.encoder)
+        return _one_file(tokenizer, Frame((specials.first,), ()), bos_token=specials.first)
     source, target = sides.text("source"), sides.text("target")
     if isinstance(source, PublishedTokenizer):
         return dict(source.files)
@@ -46,18 +49,15 @@ def transformers_files(sides: Tokenizers, architecture: str) -> Files:
     return _two_files(source, target)
 
 
-def _frame(specials: SpecialTokens, encodes: bool) -> Frame:
-    """Around what an encoder reads, or before a prompt."""
-    return specials.encoder if encodes else Frame((specials.first,), ())
-
-
-def _one_file(tokenizer: Tokenizer, frame: Frame) -> Files:
+def _one_file(tokenizer: Tokenizer, frame: Frame, **named: int) -> Files:
+    """With `frame` around a text; `named` are special tokens that differ from the usual ones."""
     library = _library_tokenizer(tokenizer)
     names = _names(tokenizer, tokenizer.specials)
     library.add_special_tokens(
         [tokenizers.AddedToken(piece, normalized=False) for piece in dict.fromkeys(names.values())]
     )
     library.post_processor = _template(tokenizer, frame)
+    names |= {name: tokenizer.pieces([i])[0] for name, i in named.items()}
     config = {"tokenizer_class": "PreTrainedTokenizerFast", **names, **_PLAIN}
     return {"tokenizer.json": library.to_str(pretty=True).encode(), _CONFIG: _json(config)}
 

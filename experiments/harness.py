@@ -1,0 +1,154 @@
+"""A run in EleutherAI's lm-evaluation-harness: its tasks, measured as it measures other models.
+
+    pip install lm-eval
+    python -m experiments.harness --workdir=RUN --tasks=hellaswag,lambada_openai --limit=100
+
+In a notebook: `lm_eval.simple_evaluate(model=RunInHarness(tj.load(RUN)), tasks=[...])`. Any run of
+a decoder-only model will do; one that follows instructions is taken as a model of plain text. The
+library is not among the project's own, as nothing else here needs it.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from itertools import batched
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+from lm_eval.api.model import LM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tqdm import tqdm
+
+import transformer_jax as tj
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.runs.run import Run
+from transformer_jax.tasks.continuation_losses import Split, split_tokens
+from transformer_jax.tasks.language_modeling import LanguageModeling
+
+_AT_ONCE = 1024
+_MOST_TOKENS = 256  # of an answer, where a task does not say
+_SEARCH = {"search": None, "temperature": None, "top_k": None, "top_p": None, "stop": None}
+"""Of the run's config, what the harness decides instead."""
+
+
+class RunInHarness(LM):
+    """A run as the harness asks for it.
+
+    Args:
+      run: of a decoder-only model.
+      begins: whether the first token of a text stands before each context, as in training here. The
+        harness leaves it out for models whose tokenizer does not add it, such as GPT-2.
+    """
+
+    def __init__(self, run: Run, begins: bool = True):
+        super().__init__()
+        if not isinstance(run.model, DecoderOnly):
+            raise tj.UserError("the harness asks for a decoder-only model, and the run has another")
+        run = run.under({f"decode.{name}": value for name, value in _SEARCH.items()})
+        task: Any = run.task
+        self._task = LanguageModeling(
+            task.model, task.tokenizers, task.max_length, "apart", task.loss_options
+        )
+        self._run, self._begins = dataclasses.replace(run, task=self._task), begins
+        self._tokenizer = task.tokenizers.text("text")
+
+    def loglikelihood(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
+        """Of each (context, continuation): log P(continuation | context) in nats, and whether it is
+        the greedy one."""
+        return self._scores([self._split(*request.args) for request in requests])
+
+    def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
+        """log P of each text (text,) in nats, in windows that see what came before as far as the
+        context reaches."""
+        length, first = self._task.max_length, self._tokenizer.specials.first
+        windows = [
+            [
+                make_disjoint_window(window)
+                for window in get_rolling_token_windows(
+                    self._tokenizer.encode(request.args[0]), first, length, context_len=1
+                )
+            ]
+            for request in requests
+        ]
+        scores = iter(self._scores([window for of_text in windows for window in of_text]))
+        return [sum(next(scores)[0] for _ in of_text) for of_text in windows]
+
+    def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
+        """What follows each (context, options), up to the first text of `options["until"]`: greedy,
+        or drawn where the options say so."""
+        groups: dict[str, list[int]] = {}
+        for i, request in enumerate(requests):
+            groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(i)
+        found: dict[int, str] = {}
+        for options, places in groups.items():
+            given = json.loads(options)
+            until = given.get("until") or []
+            stops = [until] if isinstance(until, str) else until
+            contexts = [requests[i].args[0] for i in places]
+            texts = self._run.predict(contexts, **_decode(given, stops))
+            found |= zip(places, (_cut(text, stops) for text in texts), strict=True)
+        return [found[i] for i in range(len(requests))]
+
+    def _split(self, context: str, continuation: str) -> Split:
+        read, counted = split_tokens(self._tokenizer, context, continuation)
+        return (read if self._begins or len(read) == 1 else read[1:]), counted
+
+    def _scores(self, splits: Sequence[Split]) -> list[tuple[float, bool]]:
+        run, found = self._run, list[tuple[float, bool]]()
+        with tqdm(total=len(splits), desc="scores", disable=None) as bar:
+            for chunk in batched(splits, _AT_ONCE):
+                size = run.settings.decode.batch_size
+                scores = self._task.losses.score(run.params, chunk, self._task.max_length, size)
+                found += [(score.log_prob, score.is_greedy) for score in scores]
+                bar.update(len(chunk))
+        return found
+
+
+def _decode(given: dict[str, Any], stops: Sequence[str]) -> dict[str, Any]:
+    """The harness's options as fields of the section `decode`."""
+    told = [stop for stop in stops if "|" not in stop]  # which separates them there
+    fields: dict[str, Any] = {"max_extra_length": given.get("max_gen_toks", _MOST_TOKENS)}
+    fields |= {"stop": "|".join(told)} if told else {}
+    if given.get("do_sample") and given.get("temperature", 1.0) > 0:
+        fields |= {"temperature": float(given.get("temperature", 1.0))}
+        fields |= {name: given[name] for name in ("top_k", "top_p") if given.get(name)}
+    else:
+        fields |= {"search": "greedy"}
+    return fields
+
+
+def _cut(text: str, stops: Sequence[str]) -> str:
+    """Up to the first of the texts that stop it."""
+    return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workdir", required=True, help="of a run of a decoder-only model")
+    parser.add_argument("--tasks", required=True, help="their names, with commas between")
+    parser.add_argument("--include_path", help="a folder with tasks of your own")
+    parser.add_argument("--limit", type=int, help="of a task, so many examples")
+    parser.add_argument("--num_fewshot", type=int, help="examples that are shown first")
+    parser.add_argument("--without_first", action="store_true", help="no first token before texts")
+    parser.add_argument("--output", type=Path, help="a file for all that was found, as JSON")
+    args = parser.parse_args()
+    found = lm_eval.simple_evaluate(
+        model=RunInHarness(tj.load(args.workdir), begins=not args.without_first),
+        tasks=args.tasks.split(","),
+        task_manager=lm_eval.tasks.TaskManager(include_path=args.include_path),
+        limit=args.limit,
+        num_fewshot=args.num_fewshot,
+    )
+    print(lm_eval.utils.make_table(found))
+    if args.output:
+        args.output.write_text(json.dumps(found, default=str, indent=1))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except tj.UserError as error:
+        sys.exit(f"error: {error}")

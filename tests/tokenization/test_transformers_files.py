@@ -1,0 +1,25 @@
+import json
+
+import pytest
+import tokenizers as library
+
+from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
+from transformer_jax.tokenization.transformers_files import transformers_files
+
+TEXT = ["the old man sees a dog\n", "a young woman walks home\n"]
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "bpe"])
+def test_what_begins_a_language_models_texts_is_named_so(tmp_path, kind):
+    """Other programs put `bos_token` before a text, and it is what the model has seen there."""
+    config = TokenizerConfig(kind, vocab_size=300 if kind == "byte_bpe" else 40)
+    sides = train_tokenizers(config, {"text": TEXT}, tmp_path / "tokenizer", {})
+    ours = sides.text("text")
+    files = transformers_files(sides, "decoder_only")
+    named = json.loads(files["tokenizer_config.json"])
+    theirs = library.Tokenizer.from_str(files["tokenizer.json"].decode())
+    for line in TEXT:
+        expected = [ours.specials.first, *ours.encode(line.strip())]
+        assert theirs.encode(line.strip()).ids == expected
+    assert theirs.token_to_id(named["bos_token"]) == ours.specials.first
+    assert theirs.token_to_id(named["eos_token"]) == ours.specials.eos
