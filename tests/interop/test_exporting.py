@@ -1,5 +1,6 @@
 """Runs go out: what is written comes in again, and CTranslate2 finds what the run finds."""
 
+import dataclasses
 import json
 import logging
 
@@ -11,9 +12,11 @@ from safetensors.numpy import load_file
 import transformer_jax as tj
 from tests.interop.published import FIXTURES
 from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.conversations import TEMPLATES, chat_template
 from transformer_jax.errors import UserError
 from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
+from transformer_jax.tasks.instruction import Instruction
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
@@ -90,6 +93,23 @@ def test_a_run_of_ones_own_comes_in_again(own, tmp_path, caplog):
     ]
     scores = [[one.score for each in found for one in each] for found in (before, after)]
     np.testing.assert_allclose(*scores, rtol=1e-3)
+
+
+def test_a_run_that_answers_goes_out_with_its_template(imported, tmp_path):
+    """As the model that it is of, which stops where an answer ends."""
+    run = imported("gemma2")
+    task = run.task
+    template = dataclasses.replace(TEMPLATES["alpaca"], assistant="A: {content}<mask>")
+    answers = Instruction(task.model, task.tokenizers, task.max_length, template, task.loss_options)
+    export_run(dataclasses.replace(run, task=answers), tmp_path / "out", "hf")
+    again = tmp_path / "again"
+    import_model(str(tmp_path / "out"), again)
+    np.testing.assert_array_equal(
+        tj.load(again).params["embedding"]["table"], run.params["embedding"]["table"]
+    )
+    assert (tmp_path / "out/chat_template.jinja").read_text() == chat_template(template, True)
+    ends = json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"]
+    assert set(ends) == {answers.writer.end, task.tokenizers.specials("text").eos}
 
 
 @pytest.mark.parametrize("name", ["own", "marian", "bart", "t5"])

@@ -77,6 +77,14 @@ def test_a_field_of_another_search_is_refused(trained, given, ignored):
         trained.predict(["The dog."], **given)
 
 
+def test_a_search_that_is_given_drops_what_the_config_sets_for_another(trained):
+    """Greedy outputs of a run whose config draws them."""
+    section = DecodeConfig(temperature=0.7, top_k=5, repetition_penalty=1.2)
+    found = decode_options(section, trained.task, "predict", {"search": "greedy"})
+    assert found == DecodeConfig(search="greedy", repetition_penalty=1.2)
+    assert decode_options(section, trained.task, "predict", {"seed": 3}).top_k == 5
+
+
 def test_fields_and_their_values_are_checked_as_in_a_config(trained: Run):
     for given, told in (
         ({"beam": 3}, "there is no config.decode.beam; did you mean config.decode.beam_size?"),

@@ -1,6 +1,7 @@
 """Conversations: turns of a user and an assistant, and how they are written for a model."""
 
 from transformer_jax.conversations.cutting import Cutter, prompt_within
+from transformer_jax.conversations.jinja import chat_template
 from transformer_jax.conversations.templates import TEMPLATES, Template
 from transformer_jax.conversations.turns import (
     ASSISTANT,
@@ -39,6 +40,7 @@ __all__ = [
     "Turn",
     "Writer",
     "as_source",
+    "chat_template",
     "check_answered",
     "check_asks",
     "contents",

@@ -14,8 +14,7 @@ from transformer_jax.conversations.turns import (
 )
 from transformer_jax.registry import Registry
 
-CONTENT = "{content}"
-
+CONTENT, EOS = "{content}", "{eos}"
 
 _SAMPLE = (Turn(SYSTEM, "s"), Turn(USER, "a"), Turn(ASSISTANT, "b"), Turn(USER, "c"))
 

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from transformer_jax.conversations.templates import Template
-from transformer_jax.conversations.turns import ASSISTANT, Conversation, Turn
+from transformer_jax.conversations.templates import EOS, Template
+from transformer_jax.conversations.turns import ASSISTANT, USER, Conversation, Turn
 from transformer_jax.tokenization import Tokenizer, plain_ids, special_pieces
 from transformer_jax.tokenization.characters import well_formed
-
-EOS = "{eos}"
 
 
 class Marked(NamedTuple):
@@ -65,6 +63,13 @@ class Writer:
         found = self._specials.match(self.template.around(ASSISTANT).tail)
         assert found
         return self._ids[found[0]]
+
+    @functools.cached_property
+    def adds_first(self) -> bool:
+        """Whether the tokenizer's first token goes before a conversation: where the template itself
+        begins with no special token."""
+        begin = self.template.begin or self.template.around(USER).head
+        return self._specials.match(begin) is None
 
     def written(self, conversation: Conversation) -> Marked:
         """A conversation with its answers.
@@ -147,7 +152,7 @@ class Writer:
             alone = plain_ids(self.tokenizer, run.text) if run.special is None else [run.special]
             add(alone, run.counted)
         add(plain_ids(self.tokenizer, "".join(texts)), False)
-        if not tokens or tokens[0] not in self.tokenizer.specials.ids:
+        if self.adds_first:
             tokens, counted = [self.tokenizer.specials.first, *tokens], [False, *counted]
         return Marked(tokens, counted)
 

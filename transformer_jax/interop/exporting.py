@@ -11,6 +11,7 @@ import numpy as np
 
 from transformer_jax.analysis.patches import PatchedModel
 from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.conversations import chat_template
 from transformer_jax.errors import UserError
 from transformer_jax.interop import ctranslate2_spec, tensors
 from transformer_jax.interop.config_json import CONFIG, GENERATION, keys_of_tokens
@@ -18,14 +19,18 @@ from transformer_jax.interop.fitting import Fitted, fit
 from transformer_jax.interop.rewrites import Leaves, approximations, without_padding
 from transformer_jax.interop.weights import stored
 from transformer_jax.models.classifier import body_config
+from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.runs.run import Run
+from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.transformers_files import transformers_files
 
 logger = logging.getLogger(__name__)
 
 _FORMATS = ("hf", "ctranslate2")
+_NEXT_TOKEN = "language_modeling"
+CHAT_TEMPLATE = "chat_template.jinja"
 
 
 def export_run(run: Run, directory: Path, format: str, quantization: str | None = None) -> None:
@@ -59,11 +64,14 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
 
 def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directory: Path) -> None:
     keys = keys_of_tokens(run.tokenizer, model)
-    fitted = fit(model, leaves, run.settings.task.name, keys)
+    fitted = fit(model, leaves, _what_it_does(run), keys)
     try:
         files = transformers_files(run.tokenizer, model.architecture)
     except ValueError as error:
         raise UserError(f"--format=hf: {error}") from error
+    if isinstance(run.task, Instruction):
+        written = chat_template(run.task.template, run.task.writer.adds_first)
+        files[CHAT_TEMPLATE] = written.encode()
     directory.mkdir(parents=True, exist_ok=True)
     tensors.write(stored(fitted.family, fitted.model, fitted.leaves), directory / tensors.WEIGHTS)
     for name, content in files.items():
@@ -75,6 +83,11 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         logger.warning("%s does not compute quite the same: %s", fitted.name, difference)
 
 
+def _what_it_does(run: Run) -> str:
+    """By a task's name: whatever texts taught it, a decoder alone tells the next token."""
+    return _NEXT_TOKEN if isinstance(run.model, DecoderOnly) else run.settings.task.name
+
+
 def _config_json(fitted: Fitted) -> dict[str, Any]:
     return {"architectures": [fitted.name], "dtype": "float32", **fitted.keys}
 
@@ -82,6 +95,8 @@ def _config_json(fitted: Fitted) -> dict[str, Any]:
 def _generation(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
     """How the run itself searches, as far as transformers can."""
     ids = {name: value for name, value in keys.items() if name.endswith("_token_id")}
+    if isinstance(run.task, Instruction):
+        ids["eos_token_id"] = sorted({ids["eos_token_id"], run.task.writer.end})
     decode = run.settings.decode
     if decode.temperature is not None or "decoder_start_token_id" not in ids:
         return ids

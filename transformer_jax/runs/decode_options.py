@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
 from transformer_jax.runs.settings import parsed
 from transformer_jax.tasks.abilities import NamesOptions
 from transformer_jax.tasks.interface import Task
@@ -28,7 +28,7 @@ def decode_options(
     typed = parsed({f"decode.{name}": value for name, value in given.items()}, use)
     values = {name: typed[f"decode.{name}"] for name in given}
     try:
-        options = dataclasses.replace(section, **values)
+        options = dataclasses.replace(section, **_of_other_searches(section, values), **values)
     except ValueError as error:
         raise UserError(f"decode: {error}") from error
     for name in given:
@@ -40,6 +40,18 @@ def decode_options(
             "choose another search"
         )
     return options
+
+
+def _of_other_searches(section: DecodeConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a search is given: the fields that the section sets for another one, as they are by
+    default."""
+    if given.get("search") is None:
+        return {}
+    search = SEARCHES.find(given["search"])
+    if not isinstance(search, SearchKind):
+        return {}
+    names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
+    return {name: getattr(DecodeConfig, name) for name in names - set(given)}
 
 
 def _unread(use: str, task: Task) -> set[str]:
