@@ -5,7 +5,8 @@
     python -m transformer_jax chat --workdir=runs/alpaca
 
 The model of wikitext2_gpt.py, which `train.init_from` names, with room for longer texts; without it
-training starts from nothing. Not trained to its end yet.
+training starts from nothing. 300 updates of half the size: perplexity of answers 81.4
+(experiments/results/instructions.md).
 """
 
 from ml_collections import ConfigDict

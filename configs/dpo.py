@@ -8,7 +8,7 @@
 A line is {"prompt": text or messages, "chosen": text or messages, "rejected": the same}. What the
 run of `train.init_from` makes of the answers is computed once, before the first step, and kept in
 the workdir. The template is to be that of the run (`task.template`). With `lora.rank`, adapters
-learn it.
+learn it. Not run with a large model yet; experiments/results/instructions.md has a small one.
 """
 
 from instruction_tuning import get_config as instruction_tuning

@@ -8,7 +8,8 @@
 
 A line is {"messages": [{"role": "user", "content": text}, ...]}, {"conversations": [{"from":
 "human", "value": text}, ...]} or {"instruction": text, "input": text, "output": text}; files that
-end in .parquet have such rows. The section `model` is that of the run that is tuned. Not run yet.
+end in .parquet have such rows. The section `model` is that of the run that is tuned. Not run with a
+large model yet; alpaca.py is the same with a small one.
 """
 
 from ml_collections import ConfigDict

@@ -7,7 +7,8 @@
     python -m transformer_jax chat --workdir=runs/adapters
 
 A checkpoint holds the adapters alone, and what is loaded has them merged; the run of
-`train.init_from` stays where it is, for any number of such runs. Not run yet.
+`train.init_from` stays where it is, for any number of such runs. Not run with a large model yet;
+experiments/results/instructions.md has adapters of a small one.
 """
 
 from instruction_tuning import get_config as instruction_tuning

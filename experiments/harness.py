@@ -19,6 +19,7 @@ from typing import Any
 
 import lm_eval
 from lm_eval.api.model import LM
+from lm_eval.tasks import TaskManager
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from tqdm import tqdm
 
@@ -135,10 +136,13 @@ def main() -> None:
     parser.add_argument("--without_first", action="store_true", help="no first token before texts")
     parser.add_argument("--output", type=Path, help="a file for all that was found, as JSON")
     args = parser.parse_args()
+    tasks, manager = args.tasks.split(","), TaskManager(include_path=args.include_path)
+    if unknown := [task for task in tasks if not manager.match_tasks([task])]:
+        raise tj.UserError(f"--tasks: the harness has no {unknown[0]}; `lm-eval ls tasks` has all")
     found = lm_eval.simple_evaluate(
         model=RunInHarness(tj.load(args.workdir), begins=not args.without_first),
-        tasks=args.tasks.split(","),
-        task_manager=lm_eval.tasks.TaskManager(include_path=args.include_path),
+        tasks=tasks,
+        task_manager=manager,
         limit=args.limit,
         num_fewshot=args.num_fewshot,
     )

@@ -7,8 +7,8 @@
 
 The first needs this project and lm-eval, the second PyTorch, transformers and lm-eval, each in an
 environment of its own. Of the first lines of TEXT with 8 words or more, each second half is scored
-behind the first, the whole is scored by itself, and the first half is continued. A folder with
-checkpoints is a run; any other one is read by transformers.
+behind the first, the whole is scored by itself, the first half is continued, and what continues it
+is scored, too. A folder with checkpoints is a run; any other one is read by transformers.
 """
 
 import argparse
@@ -44,6 +44,12 @@ def main() -> None:
         "rolling": rolling.loglikelihood_rolling([_request("".join(pair)) for pair in halves]),
         "generated": model.generate_until([_request(first, dict(options)) for first, _ in halves]),
     }
+    greedy = [
+        _request(first, text)
+        for (first, _), text in zip(halves, found["generated"], strict=True)
+        if text
+    ]
+    found["loglikelihood"] += model.loglikelihood(greedy)  # of texts whose mark is mostly set
     args.output.write_text(json.dumps(found, indent=1))
     if args.beside:
         _compare(json.loads(args.output.read_text()), json.loads(args.beside.read_text()))
@@ -77,7 +83,8 @@ def _compare(found: dict[str, Any], other: dict[str, Any]) -> None:
     rolling = zip(found["rolling"], other["rolling"], strict=True)
     same = zip(found["generated"], other["generated"], strict=True)
     print("loglikelihood: at most", max(abs(one[0] - two[0]) for one, two in pairs), "nats apart")
-    print("greedy marks alike:", sum(one[1] == two[1] for one, two in pairs), "of", count)
+    alike = sum(one[1] == two[1] for one, two in pairs)
+    print("greedy marks alike:", alike, "of", len(pairs), "set:", sum(one[1] for one, _ in pairs))
     print("rolling: at most", max(abs(one - two) for one, two in rolling), "nats apart")
     print("generated alike:", sum(one == two for one, two in same), "of", count)
 

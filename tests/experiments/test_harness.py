@@ -14,6 +14,14 @@ from transformer_jax.interop.importing import import_model
 TEXTS = ["The old dog", "men walk", "a"]
 
 
+class Manager:
+    def __init__(self, include_path):
+        self.path = include_path
+
+    def match_tasks(self, tasks):
+        return [task for task in tasks if task == "known"]
+
+
 @pytest.fixture(scope="module")
 def harness():
     """The module, with what it imports of the library."""
@@ -26,6 +34,7 @@ def harness():
         "lm_eval": {},
         "lm_eval.api": {},
         "lm_eval.api.model": {"LM": object},
+        "lm_eval.tasks": {"TaskManager": Manager},
         "lm_eval.utils": {
             "get_rolling_token_windows": windows,
             "make_disjoint_window": lambda window: window,
@@ -85,6 +94,12 @@ def test_answers_end_before_what_stops_them(harness, run):
     assert stopped == [text[: text.index(text[2])]]
     sampled = {"do_sample": True, "temperature": 0.5, "top_k": 5, "max_gen_toks": 6}
     assert model.generate_until([asked(json.dumps(sampled), sampled)])[0]
+
+
+def test_a_task_that_is_unknown_is_refused(harness, run, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["harness", "--workdir=none", "--tasks=known,knwon"])
+    with pytest.raises(tj.UserError, match="the harness has no knwon"):
+        harness.main()
 
 
 def test_other_models_are_refused(harness, trained):
