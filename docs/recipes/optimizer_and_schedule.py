@@ -1,6 +1,6 @@
-"""AdaBelief (Zhuang et al. 2020), and warm-up, a plateau and decay (Hu et al. 2024, "WSD").
+"""AdaBelief (Zhuang et al. 2020), and a plateau that ends as 1 - sqrt (Hägele et al. 2024).
 
-    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/wsd \\
+    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/plateau \\
         --modules=docs/recipes/optimizer_and_schedule.py \\
         --config.optimizer.name=adabelief --config.optimizer.schedule=plateau
 """
@@ -20,12 +20,13 @@ def adabelief(config):
 
 
 def plateau(options):
-    """A linear rise, a plateau, and a linear fall to 0 in the last tenth of `decay_steps`."""
+    """A linear rise, a plateau, and a fall to 0, at first fast, in the last of `decay_steps`."""
 
     def rate(updates_done):
         rise = (updates_done + 1) / options.warmup_steps
-        fall = (options.decay_steps - updates_done - 1) / (DECAY * options.decay_steps)
-        return options.learning_rate * jnp.clip(jnp.minimum(rise, fall), 0, 1)
+        left = (options.decay_steps - updates_done - 1) / (DECAY * options.decay_steps)
+        fall = 1 - jnp.sqrt(1 - jnp.clip(left, 0, 1))
+        return options.learning_rate * jnp.minimum(rise, fall)
 
     return rate
 

@@ -69,6 +69,12 @@ from transformer_jax.runs.config import load_config
             "config.train.num_steps is 100000, but optimizer.schedule 'cosine' ends at a learning "
             "rate of 0 after optimizer.decay_steps 5000",
         ),
+        (
+            {"optimizer.schedule": "wsd", "optimizer.cooldown_steps": 97_000},
+            "config.optimizer.cooldown_steps is 97000, but of 100000 steps warmup_steps 4000 leave "
+            "fewer",
+        ),
+        ({"optimizer.schedule": "cosine", "optimizer.cycle_steps": 9}, "(cosine_cycles would)"),
     ],
 )
 def test_what_does_nothing_is_refused(message_of, path, changes, message):
@@ -85,6 +91,11 @@ def test_what_does_nothing_is_refused(message_of, path, changes, message):
         {"data.name": "scan_simple,text", "data.dir": "/x", "data.train_text": "a"},
         {"optimizer.name": "adamw", "optimizer.weight_decay": 0.1, "optimizer.beta2": 0.9},
         {"optimizer.schedule": "linear"},
+        {
+            "optimizer.schedule": "cosine",
+            "optimizer.decay_steps": 5000,
+            "optimizer.final_ratio": 0.1,
+        },
         {"decode.temperature": 1.0, "decode.top_k": 5, "decode.seed": 1},
         {"task.name": "language_modeling", "decode.repetition_penalty": 1.2, "decode.stop": "|"},
         {"task.name": "language_modeling", "optimizer.name": "sgd"},  # with the task's own beta2

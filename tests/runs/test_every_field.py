@@ -83,8 +83,19 @@ BASES = {
         "model.max_length": 100,
         "data.max_length": 90,
     },
-    "masked_lm": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "rmsprop"},
-    "classification": {**STACK, "tokenizer.vocab_size": 45, "optimizer.name": "sgd"},
+    "masked_lm": {
+        **STACK,
+        "tokenizer.vocab_size": 45,
+        "optimizer.name": "rmsprop",
+        "optimizer.schedule": "wsd",
+    },
+    "classification": {
+        **STACK,
+        "tokenizer.vocab_size": 45,
+        "optimizer.name": "sgd",
+        "optimizer.schedule": "cosine_cycles",
+        "optimizer.cycle_steps": 8,
+    },
     "tagging": {
         **LAYERS,
         "model.architecture": "decoder_only",

@@ -63,6 +63,47 @@ def test_linear(update, rate):
     assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.parametrize("make", [schedules.linear, schedules.cosine])
+def test_a_decay_ends_at_its_floor(make):
+    whole, floored = (make(1e-3, 10, 110, final_ratio) for final_ratio in (0.0, 0.1))
+    for update in (1, 5, 10, 11, 35, 60, 109, 110, 500):
+        expected = max(1e-4, 0.1 * 1e-3 + 0.9 * float(whole(update - 1)))
+        if update <= 10:
+            expected = 1e-4 * update
+        assert float(floored(update - 1)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("update", "rate"),
+    [(1, 1e-4), (10, 1e-3), (60, 1e-3), (90, 1e-3), (100, 6e-4), (105, 4e-4), (110, 2e-4)],
+)
+def test_wsd(update, rate):
+    schedule = schedules.wsd(1e-3, 10, 110, cooldown_steps=20, final_ratio=0.2)
+    assert float(schedule(update - 1)) == pytest.approx(rate, rel=1e-5)
+    assert float(schedule(10_000)) == pytest.approx(2e-4)
+
+
+def test_before_the_cooldown_the_length_of_a_run_does_not_matter():
+    short, long = (schedules.wsd(1e-3, 10, steps, 20) for steps in (100, 400))
+    for count in range(80):
+        assert float(short(count)) == float(long(count))
+
+
+@pytest.mark.parametrize("growth", [1.0, 2.0, 1.5])
+def test_cosine_cycles(growth):
+    """Beside cosines one after another, each begun where the one before has ended."""
+    schedule = schedules.cosine_cycles(1e-3, 10, 40, growth, final_ratio=0.1)
+    assert float(schedule(4)) == pytest.approx(5e-4)
+    start, length = 10, 40.0
+    for _ in range(4):
+        for place in (0.0, 0.3, 0.5, 0.97):
+            update = round(start + place * length)
+            cosine = (1 + np.cos(np.pi * (update - start) / length)) / 2
+            expected = 1e-3 * (0.1 + 0.9 * cosine)
+            assert float(schedule(update - 1)) == pytest.approx(expected, rel=2e-3)
+        start, length = start + length, growth * length
+
+
 @pytest.mark.parametrize(
     "schedule",
     [
@@ -71,6 +112,8 @@ def test_linear(update, rate):
         schedules.constant(1.0, 10),
         schedules.linear(1.0, 10, 90),
         schedules.cosine(1.0, 10, 90),
+        schedules.wsd(1.0, 10, 90, 20, 0.1),
+        schedules.cosine_cycles(1.0, 10, 20, 2.0),
     ],
 )
 def test_steps_may_be_traced(schedule):

@@ -40,11 +40,17 @@ def _check_adapters(settings: Settings) -> None:
 
 
 def _check_schedule(settings: Settings) -> None:
-    """The last steps would have a rate of 0."""
+    """A decay has room behind the warm-up; and the last steps would have a rate of 0."""
     optimizer, num_steps = settings.optimizer, settings.train.num_steps
-    end = optimizer.decay_steps or num_steps
-    if SCHEDULES[optimizer.schedule].decays and num_steps > end:
+    end, cooldown = optimizer.decay_steps or num_steps, optimizer.cooldown_steps or 0
+    if cooldown > end - optimizer.warmup_steps:
+        raise UserError(
+            f"config.optimizer.cooldown_steps is {cooldown}, but of {end} steps warmup_steps "
+            f"{optimizer.warmup_steps} leave fewer: lower one of them"
+        )
+    if SCHEDULES[optimizer.schedule].decays and num_steps > end and not optimizer.final_ratio:
         raise UserError(
             f"config.train.num_steps is {num_steps}, but optimizer.schedule {optimizer.schedule!r} "
-            f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too"
+            f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too, or set "
+            "optimizer.final_ratio"
         )

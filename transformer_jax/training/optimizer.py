@@ -29,7 +29,13 @@ class OptimizerConfig:
       schedule: entry of `schedules.SCHEDULES`; "transformer" is equation 3.
       learning_rate: the peak; for "transformer" a factor of equation 3, 1 in the paper.
       warmup_steps: updates until the peak.
-      decay_steps: updates until "linear" and "cosine" reach 0; None: as many as the run has.
+      decay_steps: updates until "linear", "cosine" and "wsd" end; None: as many as the run has.
+      final_ratio: the rate at the end of a decay, relative to the peak: 0.1 for the floor of the
+        GPTs, after which a run may go on.
+      cooldown_steps: updates in which "wsd" decays at its end; None: a fifth of `decay_steps`, or
+        as many as warm-up leaves.
+      cycle_steps: updates of the first cycle of "cosine_cycles"; None: those after warm-up.
+      cycle_growth: length of each further cycle, relative to the one before.
       weight_decay: decoupled, on matrices and tables alone (Loshchilov and Hutter 2019); "adam" has
         none, set name to "adamw".
       clip_norm: largest global norm of the gradient; None: no clipping.
@@ -50,6 +56,10 @@ class OptimizerConfig:
     learning_rate: Annotated[float, Range(1e-12, 1e12)] = 1.0
     warmup_steps: Steps = 4000
     decay_steps: Steps | None = None
+    final_ratio: Annotated[float, Range(0, 1)] = 0.0
+    cooldown_steps: Steps | None = None
+    cycle_steps: Steps | None = None
+    cycle_growth: Annotated[float, Range(1, 1000)] = 1.0
     weight_decay: Annotated[float, Range(0, 100)] = 0.0
     clip_norm: Annotated[float, Range(1e-12, 1e12)] | None = None
     ema_decay: Annotated[float, Range(0, 1, "()")] | None = None
@@ -173,10 +183,16 @@ Example:
 
 def make_schedule(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
     """The learning rate as a function of the updates done, in a run of `num_steps`."""
+    end = config.decay_steps or max(num_steps, config.warmup_steps + 1)
+    after_warmup = end - config.warmup_steps
     options = ScheduleOptions(
         learning_rate=config.learning_rate,
         warmup_steps=config.warmup_steps,
-        decay_steps=config.decay_steps or max(num_steps, config.warmup_steps + 1),
+        decay_steps=end,
+        final_ratio=config.final_ratio,
+        cooldown_steps=config.cooldown_steps or min(max(1, end // 5), after_warmup),
+        cycle_steps=config.cycle_steps or after_warmup,
+        cycle_growth=config.cycle_growth,
         d_model=d_model,
     )
     return SCHEDULES.find(config.schedule).make(options)

@@ -1,6 +1,7 @@
 """Learning rates as functions of the updates done, from 0 (section 5.3)."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection
 
 import jax
@@ -37,20 +38,70 @@ def constant(peak: float, warmup_steps: int) -> optax.Schedule:
     return lambda count: peak * jnp.minimum((count + 1) / warmup_steps, 1.0)
 
 
-def linear(peak: float, warmup_steps: int, decay_steps: int) -> optax.Schedule:
-    """Linear warm-up to `peak`, linear decay to 0 at update `decay_steps` (Devlin et al. 2019)."""
+def linear(
+    peak: float, warmup_steps: int, decay_steps: int, final_ratio: float = 0.0
+) -> optax.Schedule:
+    """Linear warm-up to `peak`, linear decay to `peak * final_ratio` at update `decay_steps`
+    (Devlin et al. 2019)."""
+    return wsd(peak, warmup_steps, decay_steps, decay_steps - warmup_steps, final_ratio)
+
+
+def wsd(
+    peak: float, warmup_steps: int, decay_steps: int, cooldown_steps: int, final_ratio: float = 0.0
+) -> optax.Schedule:
+    """Linear warm-up, a plateau at `peak`, and in the last `cooldown_steps` before `decay_steps`
+    linear decay to `peak * final_ratio`: warm-up, stable, decay (Hu et al. 2024).
+
+    Until the decay begins, runs of any length have the same rates.
+    """
 
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
-        left = (decay_steps - count - 1) / (decay_steps - warmup_steps)
-        return peak * jnp.clip(jnp.minimum((count + 1) / warmup_steps, left), 0.0)
+        left = jnp.clip((decay_steps - count - 1) / cooldown_steps, 0.0, 1.0)
+        return peak * jnp.minimum((count + 1) / warmup_steps, _between(final_ratio, left))
 
     return schedule
 
 
-def cosine(peak: float, warmup_steps: int, decay_steps: int) -> optax.Schedule:
-    """Linear warm-up to `peak`, half a cosine to 0 at `decay_steps` (Loshchilov, Hutter 2017)."""
-    schedule = optax.warmup_cosine_decay_schedule(0.0, peak, warmup_steps, decay_steps)
+def cosine(
+    peak: float, warmup_steps: int, decay_steps: int, final_ratio: float = 0.0
+) -> optax.Schedule:
+    """Linear warm-up to `peak`, half a cosine to `peak * final_ratio` at update `decay_steps`
+    (Loshchilov and Hutter 2017)."""
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0, peak, warmup_steps, decay_steps, end_value=peak * final_ratio
+    )
     return lambda count: schedule(count + 1)
+
+
+def cosine_cycles(
+    peak: float,
+    warmup_steps: int,
+    cycle_steps: int,
+    cycle_growth: float = 1.0,
+    final_ratio: float = 0.0,
+) -> optax.Schedule:
+    """Linear warm-up to `peak`, then half cosines to `peak * final_ratio`, each from `peak` anew:
+    the first of `cycle_steps` updates, each further one `cycle_growth` times as long (SGDR,
+    Loshchilov and Hutter 2017)."""
+
+    def schedule(count: jax.typing.ArrayLike) -> jax.Array:
+        done = jnp.maximum(jnp.asarray(count, jnp.float32) + 1 - warmup_steps, 0.0) / cycle_steps
+        if cycle_growth == 1:
+            place = done % 1.0
+        else:  # cycle k begins at (growth^k - 1) / (growth - 1) cycles
+            grown = 1 + done * (cycle_growth - 1)
+            cycle = jnp.floor(jnp.log(grown) / math.log(cycle_growth) + 1e-5)
+            length = cycle_growth**cycle
+            place = jnp.maximum(grown - length, 0.0) / (cycle_growth - 1) / length
+        left = (1 + jnp.cos(jnp.pi * place)) / 2
+        return peak * jnp.minimum((count + 1) / warmup_steps, _between(final_ratio, left))
+
+    return schedule
+
+
+def _between(final_ratio: float, left: jax.Array) -> jax.Array:
+    """From 1, where all is left of a decay, to `final_ratio`."""
+    return final_ratio + (1 - final_ratio) * left
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +112,20 @@ class ScheduleOptions:
       learning_rate: the peak; for `transformer` the factor of equation 3.
       warmup_steps: updates until the peak.
       decay_steps: updates until the end of the decay, more than `warmup_steps`.
+      final_ratio: the rate at the end of a decay, relative to the peak.
+      cooldown_steps: updates of a decay that comes last, at most those after warm-up.
+      cycle_steps: updates of the first cycle.
+      cycle_growth: length of each further cycle, relative to the one before.
       d_model: width of the model.
     """
 
     learning_rate: float
     warmup_steps: int
     decay_steps: int
+    final_ratio: float
+    cooldown_steps: int
+    cycle_steps: int
+    cycle_growth: float
     d_model: int
 
 
@@ -76,43 +135,62 @@ class ScheduleKind:
 
     Attributes:
       make: options -> the learning rate as a function of the updates done.
-      decays: whether it ends at `decay_steps`, after which nothing is learned.
+      decays: whether it ends at `decay_steps`, after which nothing is learned unless it has a final
+        rate.
+      own: further fields of a config, "section.field", that it reads and others may do without.
     """
 
     make: Callable[[ScheduleOptions], optax.Schedule]
     decays: bool = False
+    own: Collection[str] = ()
 
     @property
     def reads(self) -> Collection[str]:
         """The fields that other schedules may do without."""
-        return ("optimizer.decay_steps",) if self.decays else ()
+        return (*self.own, "optimizer.decay_steps") if self.decays else self.own
 
+
+_FINAL, _COOLDOWN = "optimizer.final_ratio", "optimizer.cooldown_steps"
+_CYCLES = ("optimizer.cycle_steps", "optimizer.cycle_growth")
 
 SCHEDULES: Registry[ScheduleKind] = Registry(
     "optimizer.schedule",
     {
         "transformer": ScheduleKind(
-            lambda options: transformer(
-                options.d_model, options.warmup_steps, factor=options.learning_rate
-            )
+            lambda given: transformer(given.d_model, given.warmup_steps, given.learning_rate)
         ),
         "inverse_sqrt": ScheduleKind(
-            lambda options: inverse_sqrt(options.learning_rate, options.warmup_steps)
+            lambda given: inverse_sqrt(given.learning_rate, given.warmup_steps)
         ),
-        "constant": ScheduleKind(
-            lambda options: constant(options.learning_rate, options.warmup_steps)
-        ),
+        "constant": ScheduleKind(lambda given: constant(given.learning_rate, given.warmup_steps)),
         "linear": ScheduleKind(
-            lambda options: linear(
-                options.learning_rate, options.warmup_steps, options.decay_steps
+            lambda given: linear(
+                given.learning_rate, given.warmup_steps, given.decay_steps, given.final_ratio
             ),
             decays=True,
+            own=(_FINAL,),
         ),
         "cosine": ScheduleKind(
-            lambda options: cosine(
-                options.learning_rate, options.warmup_steps, options.decay_steps
+            lambda given: cosine(
+                given.learning_rate, given.warmup_steps, given.decay_steps, given.final_ratio
             ),
             decays=True,
+            own=(_FINAL,),
+        ),
+        "wsd": ScheduleKind(
+            lambda given: wsd(
+                *(given.learning_rate, given.warmup_steps, given.decay_steps),
+                *(given.cooldown_steps, given.final_ratio),
+            ),
+            decays=True,
+            own=(_FINAL, _COOLDOWN),
+        ),
+        "cosine_cycles": ScheduleKind(
+            lambda given: cosine_cycles(
+                *(given.learning_rate, given.warmup_steps, given.cycle_steps),
+                *(given.cycle_growth, given.final_ratio),
+            ),
+            own=(_FINAL, *_CYCLES),
         ),
     },
 )
