@@ -187,7 +187,7 @@ ALONE = {
     "tagging": ("task.", "data.", "model."),
 }
 """What begins the fields that differ from those of another base, which walks the rest."""
-LOOPS = ("eval.every_steps",)
+LOOPS = ("eval.every_steps", "eval.patience", "eval.command", "optimizer.plateau_factor")
 WALKED = [
     name
     for name in FIELDS

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import shlex
 import shutil
+import sys
 
 import jax
 import numpy as np
@@ -145,7 +147,11 @@ def test_scores_are_log_probabilities(trained):
 
 def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
     run = tj.load(workdir)
-    metrics = run.evaluate(split="valid", beam_size=1)
+    program = 'import sys; n = len(list(sys.stdin)); print(\'{"lines": %d, "bleu": 999}\' % n)'
+    command = shlex.join([sys.executable, "-c", program])
+    metrics = run.evaluate(split="valid", command=command, beam_size=1)
+    assert metrics["lines"] == 12
+    assert metrics["bleu"] <= 100  # of its own name the run's own is kept
     assert metrics.keys() >= {
         *("bleu", "chrf", "signature", "loss", "perplexity", "accuracy"),
         *("step", "split", "num_examples"),
@@ -164,6 +170,12 @@ def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
     assert [one["output"] for one in kept] == run.predict(
         [example["source"] for example in examples], beam_size=1
     )
+
+
+def test_a_command_that_fails_costs_no_figure(workdir, caplog):
+    metrics = tj.load(workdir).evaluate(split="valid", command="no-such-program", beam_size=1)
+    assert "no scores by the command: 'no-such-program' cannot be run" in caplog.text
+    assert "bleu" in metrics
 
 
 def test_an_evaluation_whose_outputs_cannot_be_kept_has_its_figures(workdir, caplog):

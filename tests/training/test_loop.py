@@ -11,6 +11,7 @@ import pytest
 from transformer_jax.errors import Stopped, UserError
 from transformer_jax.training import loop as loop_module
 from transformer_jax.training.loop import Every, Loop
+from transformer_jax.training.patience import Patience
 from transformer_jax.training.profiling import Profiler
 
 
@@ -18,6 +19,7 @@ class State(NamedTuple):
     """The parameters are the number of updates done."""
 
     params: int
+    rate: None = None
 
     @property
     def model_params(self):
@@ -41,7 +43,7 @@ class Parts:
         self.events, self.records, self.saved = [], [], {}
         self.before_step = lambda step: None
 
-    def loop(self, log_every=100, evaluate_every=100, save_every=100):
+    def loop(self, log_every=100, evaluate_every=100, save_every=100, patience=None):
         return Loop(
             train_step=self.train_step,
             portable=lambda state: state,
@@ -53,6 +55,7 @@ class Parts:
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
             every=Every(log_every, evaluate_every, save_every),
+            patience=patience or Patience(),
         )
 
     def train_step(self, state, batch):
@@ -195,6 +198,15 @@ def test_a_learning_rate_is_that_of_the_update_just_done():
     parts.loop(log_every=1).run(State(0), start=0, num_steps=3)
     rates = [metrics["learning_rate"] for metrics in parts.metrics("train").values()]
     assert rates == [0.0, 0.1, 0.2]
+
+
+def test_it_ends_where_patience_does_with_that_step_saved():
+    parts, scores = Parts(), {2: 5.0, 4: 7.0, 6: 6.0, 8: 7.0}
+    parts.evaluate = lambda step, params: ({}, scores[step])
+    loop = parts.loop(evaluate_every=2, save_every=5, patience=Patience(2))
+    assert loop.run(State(0), start=0, num_steps=20) == State(8)
+    assert parts.saved == {2: 5.0, 4: 7.0, 5: None, 6: 6.0, 8: 7.0}
+    assert list(parts.metrics("valid")) == [2, 4, 6, 8]
 
 
 def test_speed_leaves_evaluations_and_saves_out(monkeypatch):

@@ -122,6 +122,10 @@ def _add_evaluate(verbs: Verbs) -> None:
     evaluate.add_argument(
         "--choices", metavar="FILE", help="score a language model by this file of multiple choice"
     )
+    evaluate.add_argument(
+        "--command",
+        help="a program that scores the outputs, too: JSON lines in, one object of numbers out",
+    )
     add_decode_options(evaluate)
     add_distributed(evaluate)
 

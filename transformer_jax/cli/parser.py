@@ -133,7 +133,7 @@ _EXCLUDED = {
     "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
     "seeds": {"dry_run", "distributed"},
     "attention": {"config"},
-    "choices": {"split", "source", "target", *DECODE_OPTIONS},
+    "choices": {"split", "source", "target", "command", *DECODE_OPTIONS},
 }
 """Flags and those that would do nothing beside them."""
 

@@ -79,6 +79,13 @@ def recorded_splits(path: Path, step: int) -> set[str]:
     return {str(record.get("split")) for record in records}
 
 
+def records_of(path: Path, split: str, last_step: int) -> Iterator[dict[str, Any]]:
+    """The records of a split up to a step, in their order."""
+    for line in read_lines(path):
+        if 0 < _step(line) <= last_step and (record := json.loads(line)).get("split") == split:
+            yield record
+
+
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file of records with their ends; none of a file that does not exist.
 

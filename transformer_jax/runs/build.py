@@ -144,8 +144,11 @@ def build_training(
         params, base = task.init(init_key), None
         if settings.lora.rank is not None:
             base, params = params, settings.lora.adapters(init_key, params)
-        averaged = ema_decay is not None
-        return TrainState.create(params, optimizer, step_key, averaged=averaged, base=base)
+        kept = {
+            "averaged": ema_decay is not None,
+            "lowered": settings.optimizer.plateau_patience is not None,
+        }
+        return TrainState.create(params, optimizer, step_key, base=base, **kept)
 
     return schedule, step, init_state
 

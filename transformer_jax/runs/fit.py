@@ -22,6 +22,7 @@ from transformer_jax.runs.workdir import PROFILE
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.packed import batch_shapes
 from transformer_jax.training.loop import Every, Loop
+from transformer_jax.training.patience import Patience
 from transformer_jax.training.profiling import Profiler, step_products, utilization
 from transformer_jax.training.state import TrainState
 
@@ -70,6 +71,9 @@ class Trainable(Protocol):
     def has_record(self, step: int, split: str) -> bool:
         """Whether an earlier start has written the metrics of a split at a step."""
 
+    def scores(self, step: int) -> list[float]:
+        """Of the evaluations that an earlier start has made, up to a step."""
+
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """Updates done -> the learning rate that is logged."""
 
@@ -93,7 +97,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
     every, num_steps, workdir = _every(settings), settings.train.num_steps, trainable.workdir
-    start, state, evaluate_start = 0, None, False
+    start, state, evaluate_start, patience = 0, None, False, _patience(settings)
     if checkpoints.latest_step() is not None:
         start, state, data_state = checkpoints.restore("latest", abstract.saved)
         state = state.replace(base=trainable.base(abstract.base))
@@ -101,6 +105,11 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
         logger.info("%s goes on from step %d", workdir, start)
         evaluate_start = every.evaluates(start, num_steps)
         evaluate_start = evaluate_start and not trainable.has_record(start, "valid")
+        patience = _patience(settings, trainable.scores(start))
+        if patience.exhausted:
+            told = "%s has ended at step %d, after %s; raise eval.patience for more"
+            logger.info(told, workdir, start, patience)
+            return state
         if start >= num_steps and not evaluate_start:
             told = "%s has finished its %d steps; raise train.num_steps%s for more"
             too = " and optimizer.decay_steps" if settings.optimizer.decay_steps else ""
@@ -125,6 +134,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints) -> TrainState:
             utilization=utilization(engine.num_replicas * model.flops, settings.model.dtype, step),
             profiler=Profiler(workdir / PROFILE, start + 1, settings.logging.profile_steps),
             every=every,
+            patience=patience,
         )
         state = engine.adopt(state)
         return engine.portable(loop.run(state, start, num_steps, evaluate_start=evaluate_start))
@@ -140,6 +150,13 @@ def _tell_attention(asked: str, choices: Sequence[Choice]) -> None:
             )
         if choice.reason or choice.kernel is not None:
             logger.info("attention: %s", choice)
+
+
+def _patience(settings: Settings, scores: Sequence[float] = ()) -> Patience:
+    optimizer = settings.optimizer
+    return Patience(
+        settings.eval.patience, optimizer.plateau_patience, optimizer.plateau_factor, scores
+    )
 
 
 def _every(settings: Settings) -> Every:

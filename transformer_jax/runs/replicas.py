@@ -120,6 +120,10 @@ class Replicas:
         paths = [self.workdir / name / METRICS for name in self.names]
         return all(split in recorded_splits(path, step) for path in paths)
 
+    def scores(self, step: int) -> list[float]:
+        """As `Trainable.scores`: nothing hangs on them here."""
+        return []
+
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """That of each."""
         return lambda updates: np.array(self._together.rates) * float(schedule(updates))

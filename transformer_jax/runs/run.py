@@ -35,6 +35,7 @@ from transformer_jax.tasks.abilities import (
 )
 from transformer_jax.tasks.interface import Params, Prediction, Task
 from transformer_jax.tokenization import Tokenizers
+from transformer_jax.training.evaluation import with_command
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,17 +209,16 @@ class Run:
         split: str = "test",
         source: str | None = None,
         target: str | None = None,
+        command: str | None = None,
         **decode: Any,
     ) -> dict[str, Any]:
-        """Scores a split, or the files `source` and `target`; outputs are kept in `predictions/`.
-
-        Raises:
-          UserError: the split or the files cannot be used.
-        """
+        """Scores a split, or the files `source` and `target`, by a command too (`scoring.command`);
+        keeps outputs in `predictions/`. UserError: split, files or command cannot be used."""
         name, evaluator = evaluator_of(
             self.settings, self.task, self._decode("evaluate", decode), split, source, target
         )
         metrics, outputs = evaluator(weights_as(evaluator.decode.weights, self.params))
+        metrics = with_command(command, metrics, evaluator.decoded, outputs)
         if not isinstance(self.model, PatchedModel):
             path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
             keep_outputs(path, evaluator, outputs)

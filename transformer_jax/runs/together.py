@@ -110,16 +110,17 @@ def _check_alike(members: Mapping[str, Settings]) -> None:
     """Raises UserError where replicas differ in more than seed and learning rate."""
     names = list(members)
     first = members[names[0]]
-    if first.task.name == "preference":
-        raise UserError(
-            "config.task.name 'preference': such runs do not train together; train one seed after "
-            "another, each in a workdir of its own"
-        )
-    if first.lora.rank is not None:
-        raise UserError(
-            "config.lora.rank: runs with adapters do not train together; train one seed after "
-            "another, each in a workdir of its own"
-        )
+    for asked, what in (
+        (first.task.name == "preference", "config.task.name 'preference'"),
+        (first.lora.rank is not None, "config.lora.rank"),
+        (first.eval.patience is not None, "config.eval.patience"),
+        (first.optimizer.plateau_patience is not None, "config.optimizer.plateau_patience"),
+    ):
+        if asked:
+            raise UserError(
+                f"{what}: such runs do not train together; train one seed after another, each in a "
+                "workdir of its own"
+            )
     for name in names[1:]:
         rate = members[name].optimizer.learning_rate
         optimizer = dataclasses.replace(first.optimizer, learning_rate=rate)

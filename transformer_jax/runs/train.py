@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.logs.records import recorded_splits
+from transformer_jax.logs.records import recorded_splits, records_of
 from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.nn.low_rank import merged
 from transformer_jax.parallel import hosts
@@ -47,7 +47,7 @@ from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.host_memory import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
-from transformer_jax.training.evaluation import write_predictions
+from transformer_jax.training.evaluation import with_command, write_predictions
 from transformer_jax.training.state import TrainState
 
 
@@ -143,6 +143,12 @@ class OneRun:
         path = self.workdir / METRICS
         return hosts.from_primary(lambda: split in recorded_splits(path, step))
 
+    def scores(self, step: int) -> list[float]:
+        """As `Trainable.scores`; the first process has read them for all."""
+        path, name = self.workdir / METRICS, self.task.best_by
+        found = hosts.from_primary(lambda: list(records_of(path, "valid", step)))
+        return [_score(metrics, name) for metrics in found]
+
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """The schedule's own."""
         return schedule
@@ -199,9 +205,16 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
 
     def evaluate(step: int, params: Any, workdir: Path) -> Scores:
         metrics, outputs = evaluator(params)
+        metrics = with_command(settings.eval.command, metrics, evaluator.decoded, outputs)
         path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
         hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
-        name = task.best_by.removeprefix("-")
-        return metrics, -metrics[name] if name != task.best_by else metrics[name]
+        return metrics, _score(metrics, task.best_by)
 
     return evaluate
+
+
+def _score(metrics: Mapping[str, Any], best_by: str) -> float:
+    """What the best checkpoint has most of: a metric, or -metric; NaN where a record has none."""
+    name = best_by.removeprefix("-")
+    value = metrics.get(name)
+    return math.nan if value is None else value if name == best_by else -value

@@ -69,7 +69,9 @@ _PARSING_DEFAULTS: dict[str, Any] = {
 
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
-_SMOOTHING, _SCORED, _LENGTH = "train.label_smoothing", "eval.num_examples", "data.max_length"
+_SMOOTHING, _LENGTH = "train.label_smoothing", "data.max_length"
+_SCORED = ("eval.num_examples", "eval.command")
+"""What is read where outputs are scored."""
 _LOGITS = (
     *("model.tie_embeddings", "model.logits_bias", "model.scale_logits", "model.final_logit_cap"),
     "train.loss_tiles",
@@ -86,7 +88,7 @@ def _decode(task: type[Any]) -> list[str]:
 
 _OF_PAIRS = (
     *("data.max_source_length", "data.max_target_length", "tokenizer.joint", "task.metric"),
-    *(*_LOGITS, _SMOOTHING, "train.r_drop", _SCORED, *_decode(Translation)),
+    *(*_LOGITS, _SMOOTHING, "train.r_drop", *_SCORED, *_decode(Translation)),
 )
 
 _OF_TEXTS = ("tokenizer.joint", "task.metric")
@@ -135,7 +137,7 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "choices"},
             metrics=("loss", "perplexity", "accuracy", "accuracy_by_length", *_TOKEN_METRICS[3:]),
-            reads=(_LENGTH, *_LOGITS, _SMOOTHING, _SCORED, *_decode(Choices)),
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_SCORED, *_decode(Choices)),
         ),
         "masked_lm": TaskKind(
             MaskedLanguageModeling.build,
@@ -157,7 +159,7 @@ TASKS: Registry[TaskKind] = Registry(
             {"label": lambda label: [label]},
             _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
             metrics=("loss", "accuracy", "f1", "matthews", "num_examples"),
-            reads=(_LENGTH, _SMOOTHING, _SCORED, *_decode(Classification)),
+            reads=(_LENGTH, _SMOOTHING, *_SCORED, *_decode(Classification)),
         ),
         "tagging": TaskKind(
             Tagging.build,
@@ -165,7 +167,7 @@ TASKS: Registry[TaskKind] = Registry(
             {"tags": str.split},
             _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
             metrics=("loss", "accuracy", "words", "num_examples"),
-            reads=(_LENGTH, _SMOOTHING, _SCORED, *_decode(Tagging)),
+            reads=(_LENGTH, _SMOOTHING, *_SCORED, *_decode(Tagging)),
         ),
     },
 )

@@ -21,7 +21,7 @@ from transformer_jax.inference.requests import Request, find_all
 from transformer_jax.inference.source_search import SourceSearch
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.source_to_target import SourceToTarget
-from transformer_jax.scoring import METRICS
+from transformer_jax.scoring import METRICS, best_by
 from transformer_jax.tasks.interface import (
     Batch,
     LossOptions,
@@ -44,7 +44,7 @@ class Translation:
       tokenizers: of the sides "source" and "target".
       max_source_length, max_target_length: slots of a packed row, special tokens included.
       loss_options: of the training loss.
-      best_by: the entry of `scoring.METRICS` that compares outputs with targets.
+      metric: the entry of `scoring.METRICS` that compares outputs with targets.
     """
 
     model: SourceToTarget
@@ -52,13 +52,18 @@ class Translation:
     max_source_length: int
     max_target_length: int
     loss_options: LossOptions
-    best_by: str = "bleu"
+    metric: str = "bleu"
     read: ClassVar[Sequence[str]] = PairLosses.read
     evaluates_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
         *("search", "max_extra_length", "batch_size"),
     )
     predicts_by: ClassVar[Sequence[str]] = (*evaluates_by, "num_outputs")
+
+    @property
+    def best_by(self) -> str:
+        """What the best checkpoint has most of."""
+        return best_by(self.metric)
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -85,7 +90,7 @@ class Translation:
             max_source_length=data.max_source_length,
             max_target_length=data.max_target_length,
             loss_options=parts.loss,
-            best_by=parts.metric or "bleu",
+            metric=parts.metric or "bleu",
         )
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
@@ -123,7 +128,7 @@ class Translation:
         n_best = self.predict(params, [example["source"] for example in examples], decode)
         outputs = [hypotheses[0] for hypotheses in n_best]
         references = [example["target"] for example in examples]
-        return METRICS[self.best_by]([output.text for output in outputs], references), outputs
+        return METRICS[self.metric]([output.text for output in outputs], references), outputs
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError where `evaluate` would refuse to search so."""

@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,15 +13,19 @@ import numpy as np
 
 from transformer_jax.data.batches.pipeline import EvalBatches, eval_batches
 from transformer_jax.data.examples import Corpus
+from transformer_jax.errors import UserError
 from transformer_jax.metrics import add_sums
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.mesh import mesh_of, place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import replacing
+from transformer_jax.scoring.command import scores_by_command
 from transformer_jax.tasks.abilities import ChecksSearch
 from transformer_jax.tasks.interface import Prediction, Task
 from transformer_jax.training.step import Sums
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +36,11 @@ class EvalConfig:
       every_steps: updates between two scorings of the validation split.
       num_examples: how many examples of the split are decoded each time, always the same ones; the
         loss is that of the whole split.
+      patience: evaluations without a better score, the one by which the best checkpoint is chosen,
+        after which training ends; None: it goes on to its last step. With it, each evaluated step
+        is saved.
+      command: a program with arguments that scores outputs, too, as a learned metric does
+        (`scoring.command`).
 
     Raises:
       ValueError: a value out of range.
@@ -38,6 +48,8 @@ class EvalConfig:
 
     every_steps: Steps = 1000
     num_examples: Annotated[int, Range(1, 10**9)] = 200
+    patience: Steps | None = None
+    command: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -114,6 +126,35 @@ class Evaluator:
         return jax.jit(sums, compiler_options=platform.compiler_options())
 
 
+def with_command(
+    command: str | None,
+    metrics: dict[str, Any],
+    examples: Corpus,
+    outputs: Sequence[Prediction],
+) -> dict[str, Any]:
+    """The metrics, behind those that a command of the user's finds in the outputs; of a job of many
+    processes the first runs it. Where it fails there is a warning, and nothing is lost."""
+    if command is None:
+        return metrics
+    if not outputs:
+        raise UserError("command: this run's task writes no outputs for it to score")
+
+    def ask() -> dict[str, float]:
+        try:
+            return scores_by_command(command, list(_records(examples, outputs)))
+        except ValueError as error:
+            logger.warning("no scores by the command: %s", error)
+            return {}
+
+    return hosts.from_primary(ask) | metrics
+
+
+def _records(examples: Corpus, outputs: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+    """Each example with its output and score."""
+    for example, output in zip(examples, outputs, strict=True):
+        yield {**example, "output": output.text, "score": output.score}
+
+
 def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction]) -> None:
     """Writes each example with its output and score, one JSON object a line; without outputs, no
     file."""
@@ -121,8 +162,7 @@ def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
-        for example, output in zip(examples, outputs, strict=True):
-            record = {**example, "output": output.text, "score": output.score}
+        for record in _records(examples, outputs):
             line = json.dumps(record, ensure_ascii=False) + "\n"
             # Half of a UTF-16 pair, which JSON can hold, is written as JSON does: \ud800.
             file.write(line.encode(errors="backslashreplace"))

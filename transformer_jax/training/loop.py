@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import logging
 import operator
 import time
 from collections import deque
@@ -19,9 +20,12 @@ from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime import platform
+from transformer_jax.training.patience import Patience
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Loop:
       utilization: seconds of a step -> metrics of how much of the hardware it used.
       profiler: traces some of the steps.
       every: how often to record, evaluate and save.
+      patience: with scores that no longer rise.
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
@@ -67,14 +72,15 @@ class Loop:
     utilization: Callable[[float], dict[str, float]]
     profiler: Profiler
     every: Every
+    patience: Patience
 
     def run(
         self, state: TrainState, start: int, num_steps: int, *, evaluate_start: bool = False
     ) -> TrainState:
         """Trains from update `start` to `num_steps`; the state is then saved.
 
-        A step that is both saved and evaluated is saved first: neither an error nor a kill during
-        the evaluation loses a step.
+        Where patience ends it ends earlier. A step that is both saved and evaluated is saved first:
+        neither an error nor a kill during the evaluation loses a step.
 
         Args:
           state: after update `start`, in the form that `train_step` carries.
@@ -92,7 +98,11 @@ class Loop:
         with hosts.catch_sigterm() as stop_at:
             if evaluate_start:
                 self._evaluate(start, state, meter, saved=True)
+            state = self._at_rate(state)
             for step in range(start + 1, num_steps + 1):
+                if self.patience.exhausted:
+                    logger.info("training ends before step %d: %s", step, self.patience)
+                    break
                 self.profiler.before(step)
                 state, sums = self.train_step(state, next(self.batches))
                 meter.push(step, sums)
@@ -101,22 +111,32 @@ class Loop:
                 last = stopped or step == num_steps
                 if last or step % self.every.log == 0:
                     self._record(step, meter)
-                if saved := last or step % self.every.save == 0:
+                evaluated = self.every.evaluates(step, num_steps)
+                may_end = evaluated and self.patience.ends_after is not None
+                if saved := last or may_end or step % self.every.save == 0:
                     self._save(step, state, meter)
                 if stopped:
                     break
-                if self.every.evaluates(step, num_steps):
+                if evaluated:
                     self._evaluate(step, state, meter, saved)
+                    state = self._at_rate(state)
             self.profiler.close()
             self.checkpoints.wait()
         if stopped:
             raise Stopped(f"stopped by SIGTERM at step {step}, saved; the same command goes on")
         return state
 
+    def _at_rate(self, state: TrainState) -> TrainState:
+        """With the learning rate that the scores ask for."""
+        if state.rate is None:
+            return state
+        rate = np.full(state.rate.shape, self.patience.rate, np.float32)
+        return state.replace(rate=jax.device_put(rate, state.rate.sharding))
+
     def _record(self, step: int, meter: "Meter") -> None:
         metrics = meter.read()
         metrics |= self.utilization(metrics["step_ms"] / 1e3)
-        metrics["learning_rate"] = self.learning_rate(step - 1)
+        metrics["learning_rate"] = self.learning_rate(step - 1) * self.patience.rate
         if np.any(self.batches.overlong):
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
         self.log.record(step, "train", metrics)
@@ -129,6 +149,7 @@ class Loop:
     def _evaluate(self, step: int, state: TrainState, meter: "Meter", saved: bool) -> None:
         with meter.paused():
             metrics, score = self.evaluate(step, self.portable(state.model_params))
+            self.patience.add(score)
             if saved:
                 self.checkpoints.score(step, score)
             # Last: that the record is there says that the evaluation ended.

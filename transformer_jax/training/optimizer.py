@@ -36,6 +36,9 @@ class OptimizerConfig:
         as many as warm-up leaves.
       cycle_steps: updates of the first cycle of "cosine_cycles"; None: those after warm-up.
       cycle_growth: length of each further cycle, relative to the one before.
+      plateau_patience: evaluations without a better score, after which the schedule's rates are
+        multiplied by `plateau_factor`, and after as many more again; None: they never are.
+      plateau_factor: see there.
       weight_decay: decoupled, on matrices and tables alone (Loshchilov and Hutter 2019); "adam" has
         none, set name to "adamw".
       clip_norm: largest global norm of the gradient; None: no clipping.
@@ -60,6 +63,8 @@ class OptimizerConfig:
     cooldown_steps: Steps | None = None
     cycle_steps: Steps | None = None
     cycle_growth: Annotated[float, Range(1, 1000)] = 1.0
+    plateau_patience: Steps | None = None
+    plateau_factor: Annotated[float, Range(0, 1, "()")] = 0.5
     weight_decay: Annotated[float, Range(0, 100)] = 0.0
     clip_norm: Annotated[float, Range(1e-12, 1e12)] | None = None
     ema_decay: Annotated[float, Range(0, 1, "()")] | None = None

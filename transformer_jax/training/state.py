@@ -20,6 +20,8 @@ class TrainState(struct.PyTreeNode):
       rng: raw key data; each step folds its number into it.
       live: the parameters that updates change, if `params` are their moving average; None if
         updates change `params` themselves.
+      rate: float32 scalar, factor of the learning rate, where validation scores may lower it; else
+        None.
       base: the parameters that do not change, where `params` are adapters beside them; None where
         `params` are all. No checkpoint holds them.
     """
@@ -29,6 +31,7 @@ class TrainState(struct.PyTreeNode):
     opt_state: optax.OptState
     rng: jax.Array
     live: Any = None
+    rate: jax.Array | None = None
     base: Any = None
 
     @classmethod
@@ -38,6 +41,7 @@ class TrainState(struct.PyTreeNode):
         optimizer: optax.GradientTransformation,
         rng: jax.Array,
         averaged: bool = False,
+        lowered: bool = False,
         base: Any = None,
     ) -> Self:
         """The state before the first step.
@@ -47,6 +51,7 @@ class TrainState(struct.PyTreeNode):
           optimizer: of optax.
           rng: a key.
           averaged: whether `params` are to become a moving average.
+          lowered: whether the learning rate may be lowered.
           base: what they are beside.
         """
         return cls(
@@ -55,6 +60,7 @@ class TrainState(struct.PyTreeNode):
             opt_state=optimizer.init(params),
             rng=jax.random.key_data(rng),
             live=params if averaged else None,
+            rate=jnp.ones((), jnp.float32) if lowered else None,
             base=base,
         )
 

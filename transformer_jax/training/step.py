@@ -70,8 +70,9 @@ def train_step(
     sums["grad_norm"] = optax.tree.norm(grads) / sums["weight"]
     grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, live)
-    if rate is not None:
-        updates = jax.tree.map(lambda update: rate * update, updates)
+    for factor in (rate, state.rate):
+        if factor is not None:
+            updates = optax.tree.scale(factor, updates)
     live = optax.apply_updates(live, updates)
     state = state.replace(step=state.step + 1, opt_state=opt_state)
     if ema_decay is None:

@@ -1,0 +1,58 @@
+"""A run whose validation score does not rise: its learning rate falls, and it ends."""
+
+import json
+import logging
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.errors import UserError
+from transformer_jax.runs.together import train_together
+
+CHANGES = {
+    "train.num_steps": 20,
+    "eval.every_steps": 2,
+    "logging.every_steps": 2,
+    "checkpoint.every_steps": 4,
+    "optimizer.schedule": "constant",
+    "optimizer.learning_rate": 1e-3,
+    "optimizer.warmup_steps": 1,
+    "optimizer.plateau_patience": 1,
+    "eval.patience": 3,
+}
+
+
+def records(workdir, split):
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [record for record in lines if record["split"] == split]
+
+
+def test_it_ends_and_a_resumed_run_is_the_same(tiny_config, tmp_path, caplog):
+    """BLEU is 0 from the first evaluation on."""
+    caplog.set_level(logging.INFO)
+    config = tiny_config(CHANGES)
+    run = tj.train(config, tmp_path / "whole")
+    assert run.step == 8
+    assert "training ends before step 9: 3 evaluations without a better score" in caplog.text
+    assert [one["bleu"] for one in records(tmp_path / "whole", "valid")] == [0.0] * 4
+    rates = [one["learning_rate"] for one in records(tmp_path / "whole", "train")]
+    assert rates == pytest.approx([1e-3, 1e-3, 5e-4, 2.5e-4])
+
+    tj.train(tiny_config(CHANGES | {"train.num_steps": 4}), tmp_path / "resumed")
+    again = tj.train(config, tmp_path / "resumed")
+    assert again.step == 8
+    jax.tree.map(np.testing.assert_array_equal, run.params, again.params)
+
+    caplog.clear()
+    assert tj.train(config, tmp_path / "whole").step == 8
+    told = "has ended at step 8, after 3 evaluations without a better score; raise eval.patience"
+    assert told in caplog.text
+
+
+def test_runs_that_train_together_have_no_patience(tiny_config, tmp_path):
+    for name in ("eval.patience", "optimizer.plateau_patience"):
+        config = tiny_config({name: 2})
+        with pytest.raises(UserError, match=f"config.{name}: such runs do not train together"):
+            train_together({"seed_0": config}, tmp_path / "run")
