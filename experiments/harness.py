@@ -28,6 +28,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.continuation_losses import Split, split_tokens
 from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.running_text import RunningText
 
 _AT_ONCE = 1024
 _MOST_TOKENS = 256  # of an answer, where a task does not say
@@ -51,7 +52,7 @@ class RunInHarness(LM):
         run = run.under({f"decode.{name}": value for name, value in _SEARCH.items()})
         task: Any = run.task
         self._task = LanguageModeling(
-            task.model, task.tokenizers, task.max_length, "apart", task.loss_options
+            task.model, task.tokenizers, task.max_length, RunningText("apart"), task.loss_options
         )
         self._run, self._begins = dataclasses.replace(run, task=self._task), begins
         self._tokenizer = task.tokenizers.text("text")

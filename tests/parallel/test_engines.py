@@ -35,7 +35,7 @@ def of_eight_devices():
         env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=900,
     )
     assert run.returncode == 0, run.stderr
     return run.stdout

@@ -165,6 +165,7 @@ MORE_THAN_HERE = {
     "model.attention": "how, not what: tests/nn/test_kernels.py",
     "data.name": "the bases differ in it",
     "data.num_workers": "how, not what: tests/data/batches",
+    "data.cache_dir": "how, not what: tests/data/batches/test_token_cache.py",
     "model.scan_layers": "how, not what: tests/runs/test_scan_layers.py",
     "train.init_from": "a run: tests/runs/test_train.py",
     "parallel.heartbeat_seconds": "of jobs of several processes: tests/parallel/test_hosts.py",

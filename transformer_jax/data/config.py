@@ -47,6 +47,9 @@ class DataConfig:
       text_field: the field that `tfds` reads of such a builder; None: "text".
       label_field, pair_field: the fields of `tfds` that hold labels and second texts; None: they
         are not read.
+      cache_dir: the folder that keeps running text as tokens, so that it is encoded once, whoever
+        reads it next; "auto" is the user's cache, none keeps nothing. Text that is encoded within a
+        second or two is not kept.
       num_workers: processes that encode and pack the training data of each process of the job; 0: a
         thread does. The batches are the same, and a run may go on with another number. A worker
         needs some seconds to start and 0.3 GB. At most 8 share the work, or as many as divide the
@@ -86,6 +89,7 @@ class DataConfig:
     text_field: str | None = None
     label_field: str | None = None
     pair_field: str | None = None
+    cache_dir: str | None = "auto"
     num_workers: NumWorkers = 0
     order_seed: Seed | None = None
     num_train_examples: Count | None = None

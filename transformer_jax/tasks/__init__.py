@@ -72,6 +72,7 @@ _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 _SMOOTHING, _LENGTH = "train.label_smoothing", "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")
 """What is read where outputs are scored."""
+_RUNNING_TEXT = (_LENGTH, "data.packing", "data.cache_dir")
 _LOGITS = (
     *("model.tie_embeddings", "model.logits_bias", "model.scale_logits", "model.final_logit_cap"),
     "train.loss_tiles",
@@ -116,7 +117,7 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
-            reads=(_LENGTH, "data.packing", *_LOGITS, _SMOOTHING, *_decode(LanguageModeling)),
+            reads=(*_RUNNING_TEXT, *_LOGITS, _SMOOTHING, *_decode(LanguageModeling)),
         ),
         "instruction": TaskKind(
             Instruction.build,
@@ -145,8 +146,7 @@ TASKS: Registry[TaskKind] = Registry(
             defaults=_BERT_DEFAULTS,
             metrics=_TOKEN_METRICS,
             reads=(
-                _LENGTH,
-                "data.packing",
+                *_RUNNING_TEXT,
                 *_LOGITS,
                 "task.mask_rate",
                 "task.whole_words",

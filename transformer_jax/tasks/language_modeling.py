@@ -31,7 +31,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.readings import text_reading
-from transformer_jax.tasks.running_text import text_windows
+from transformer_jax.tasks.running_text import RunningText
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -48,16 +48,14 @@ class LanguageModeling:
       model: maps tokens to logits of the next.
       tokenizers: of the side "text".
       max_length: slots of a row, which is the context: the tokens that the model sees at once.
-      packing: "together": rows are windows of all documents run together; training takes windows
-        that start anywhere, evaluation those that tile the text. "apart": no token sees another
-        document.
+      text: how documents become rows.
       loss_options: of the training loss.
     """
 
     model: DecoderOnly
     tokenizers: Tokenizers
     max_length: int
-    packing: str
+    text: RunningText
     loss_options: LossOptions
     read: ClassVar[Sequence[str]] = ContinuationLosses.read
     best_by: ClassVar[str] = "-loss"
@@ -84,7 +82,7 @@ class LanguageModeling:
             model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
             tokenizers=parts.tokenizers,
             max_length=length,
-            packing=parts.data.packing,
+            text=RunningText(parts.data.packing, parts.data.cache_dir),
             loss_options=parts.loss,
         )
 
@@ -99,14 +97,9 @@ class LanguageModeling:
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of tokens."""
-        tokenizer = self.tokenizers.text("text")
-        return text_windows(
-            examples,
-            tokenizer,
-            first=tokenizer.specials.first,
-            length=self.max_length,
-            packing=self.packing,
-            training=training,
+        first = self.tokenizers.specials("text").first
+        return self.text.windows(
+            examples, self.tokenizers, first=first, length=self.max_length, training=training
         )
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:

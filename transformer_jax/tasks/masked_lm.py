@@ -28,7 +28,7 @@ from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.packed import packed_loss, row_inputs
 from transformer_jax.tasks.readings import text_reading
-from transformer_jax.tasks.running_text import text_windows
+from transformer_jax.tasks.running_text import RunningText
 from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
 
@@ -45,7 +45,7 @@ class MaskedLanguageModeling:
       model: maps tokens and places to logits of the tokens that belong there.
       tokenizers: of the side "text", one with a mask.
       max_length: slots of a row.
-      packing: "together" or "apart", as for `LanguageModeling`.
+      text: how documents become rows.
       mask_rate: share of a window's tokens that are predicted. Of these 80% are hidden behind
         [MASK], 10% replaced by a random token, 10% left; drawn anew in each epoch.
       whole_words: all pieces of a word are predicted, or none.
@@ -55,7 +55,7 @@ class MaskedLanguageModeling:
     model: EncoderOnly
     tokenizers: Tokenizers
     max_length: int
-    packing: str
+    text: RunningText
     mask_rate: float
     whole_words: bool
     loss_tiles: int | None
@@ -95,7 +95,7 @@ class MaskedLanguageModeling:
             model=model,
             tokenizers=parts.tokenizers,
             max_length=length,
-            packing=parts.data.packing,
+            text=RunningText(parts.data.packing, parts.data.cache_dir),
             mask_rate=parts.task.mask_rate,
             whole_words=parts.task.whole_words,
             loss_tiles=parts.loss.loss_tiles,
@@ -129,13 +129,10 @@ class MaskedLanguageModeling:
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The documents as windows, or pieces, of the tokens that a row has room for."""
-        return text_windows(
-            examples,
-            self.tokenizers.text("text"),
-            first=self.specials.eos,
-            length=self.max_length - self.specials.encoder.size(),
-            packing=self.packing,
-            training=training,
+        length = self.max_length - self.specials.encoder.size()
+        first = self.specials.eos
+        return self.text.windows(
+            examples, self.tokenizers, first=first, length=length, training=training
         )
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:

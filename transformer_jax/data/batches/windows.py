@@ -134,23 +134,44 @@ def token_stream(documents: Iterable[Sequence[int]], first: int, end: int) -> To
         ) from error
 
 
+def separator(first: int, end: int) -> np.ndarray:
+    """What stands between two documents; arguments as of `token_stream`."""
+    return np.array([end] if first == end else [end, first], np.int32)
+
+
+def laid_out(tokens: np.ndarray, sizes: np.ndarray, separator_size: int) -> TokenStream:
+    """A stream of documents of these sizes.
+
+    Args:
+      tokens: int32, a first token, then each document with a separator behind it.
+      sizes: int64 [D], tokens of each document.
+      separator_size: tokens of a separator.
+
+    Raises:
+      UserError: no document has a token.
+      ValueError: there are not as many tokens as the sizes say.
+    """
+    if not np.any(sizes):
+        raise _no_text()
+    behind = np.cumsum(sizes + separator_size)
+    if len(tokens) != 1 + behind[-1]:
+        raise ValueError(f"{len(tokens)} tokens are not those of {len(sizes)} documents")
+    starts = behind - sizes - separator_size
+    ends = starts + sizes + 1
+    return TokenStream(tokens[: ends[-1] + 1], starts, ends)
+
+
 def _stored(documents: Iterable[Sequence[int]], first: int, end: int) -> TokenStream:
-    starts, ends, place, has_text = array("q"), array("q"), 0, False
-    between = np.array([end] if first == end else [end, first], np.int32)
+    sizes, between = array("q"), separator(first, end)
     with tempfile.TemporaryFile() as file:
         file.write(np.array([first], np.int32))
         for tokens in tqdm(documents, "tokens", unit="doc", delay=_BAR_AFTER_SECONDS, disable=None):
-            starts.append(place)
-            ends.append(place + len(tokens) + 1)
+            sizes.append(len(tokens))
             file.write(np.asarray(tokens, np.int32))
             file.write(between)
-            place += len(tokens) + len(between)
-            has_text |= len(tokens) > 0
-        if not has_text:
-            raise _no_text()
         file.flush()
-        tokens = np.asarray(np.memmap(file, np.int32, "r"))[: ends[-1] + 1]
-    return TokenStream(tokens, np.array(starts, np.int64), np.array(ends, np.int64))
+        stored = np.asarray(np.memmap(file, np.int32, "r"))
+    return laid_out(stored, np.array(sizes, np.int64), len(between))
 
 
 def _window(tokens: np.ndarray, start: int, stop: int) -> Features:

@@ -1,0 +1,83 @@
+"""Seconds from a command to its first step, where the text was encoded before, and where not.
+
+    python -m experiments.benchmarks.second_start --folder=/tmp/starts --megabytes=1,200
+
+Draws text of each size, in files of a megabyte, and trains one step of a small language model on it
+three times, each in a new workdir: the first learns the tokenizer and encodes, the second finds the
+tokens that the first has kept, the third keeps none. Prints a row for each size.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+CONFIG = {
+    "model.d_model": 64,
+    "model.d_ff": 128,
+    "model.num_layers": 2,
+    "model.max_length": 64,
+    "data.max_length": 64,
+    "train.num_steps": 1,
+    "train.tokens_per_batch": 512,
+    "logging.every_steps": 1,
+}
+MEGABYTE = 10**6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="for text, tokens and runs")
+    parser.add_argument("--megabytes", default="1,200", metavar="N,...")
+    parser.add_argument("--documents", default="file", help="as data.documents")
+    args = parser.parse_args()
+    print("| MB | first start, s | second, s | without a cache, s |")
+    print("| ---: | ---: | ---: | ---: |")
+    for size in map(int, args.megabytes.split(",")):
+        text = drawn(args.folder / f"{size}_mb", size)
+        changes = {"data.documents": args.documents, "data.cache_dir": args.folder / "tokens"}
+        changes |= {"data.train_text": text / "*.txt", "data.valid_text": text / "000.txt"}
+        runs = args.folder / f"runs_{size}_{args.documents}"
+        shutil.rmtree(runs, ignore_errors=True)
+        first = seconds(runs / "first", changes)
+        learned = runs / "first" / "tokenizer" / "text.json"
+        changes |= {"tokenizer.kind": "file", "tokenizer.path": learned}
+        second = seconds(runs / "second", changes)
+        without = seconds(runs / "without", changes | {"data.cache_dir": "none"})
+        print(f"| {size} | {first:.1f} | {second:.1f} | {without:.1f} |", flush=True)
+
+
+def drawn(folder: Path, megabytes: int) -> Path:
+    """A folder of files of a megabyte, lines of words drawn as often as their rank says."""
+    rng = np.random.default_rng(0)
+    letters = rng.integers(ord("a"), ord("z") + 1, (20_000, 12), np.uint8)
+    words = [bytes(row[: 2 + i % 9]).decode() for i, row in enumerate(letters)]
+    chances = 1 / np.arange(1, len(words) + 1)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder / f"{number:03}.txt" for number in range(megabytes)):
+        chosen = rng.choice(len(words), (12_000, 15), p=chances / chances.sum())
+        if not path.exists():
+            text = "".join(" ".join(words[i] for i in line) + "\n" for line in chosen)
+            path.write_text(text[:MEGABYTE])
+    return folder
+
+
+def seconds(workdir: Path, changes: dict[str, object]) -> float:
+    """From the command's start to the end of its first step."""
+    flags = [f"--config.{name}={value}" for name, value in (CONFIG | changes).items()]
+    command = [sys.executable, "-m", "transformer_jax", "train", f"--workdir={workdir}", *flags]
+    started = time.time()
+    config = ROOT / "configs" / "lm_from_text.py"
+    subprocess.run([*command, f"--config={config}"], check=True, cwd=ROOT, stderr=sys.stderr)
+    records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return float(next(record["time"] for record in records if record["split"] == "train")) - started
+
+
+if __name__ == "__main__":
+    main()

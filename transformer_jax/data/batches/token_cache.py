@@ -1,0 +1,229 @@
+"""Text as tokens on disk: encoded once, for all runs and processes that read it.
+
+    FOLDER/KEY/index.json    what is there, with digests; written last
+    FOLDER/KEY/tokens.bin    the stream, int32
+    FOLDER/KEY/sizes.npy     tokens of each document, int64
+    FOLDER/KEY/parts/        while it is made: stretches of documents, each encoded by one process
+
+The key is a digest of the text, of the tokenizer and of the code that encodes, so what is found is
+what would be made. Processes that want the same text at once share the work; what one has encoded
+before it was killed is not encoded again.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from transformer_jax.data.batches.token_keys import ENCODED, FORMAT, token_key
+from transformer_jax.data.batches.windows import TokenStream, laid_out, separator
+from transformer_jax.data.examples import Corpus
+from transformer_jax.errors import UserError
+from transformer_jax.runtime.files import (
+    SETTINGS_BYTES,
+    open_regular,
+    read_regular,
+    remove,
+    replacing,
+    write_whole,
+)
+from transformer_jax.tokenization import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_PART_BYTES = 2**22
+_MOST_PARTS = 1024
+_WORTH_KEEPING = 2**22
+"""Bytes of text; a shorter one is encoded in a second or two."""
+_BAR_AFTER_SECONDS = 2
+
+
+@dataclass(frozen=True)
+class TokenCache:
+    """Keeps the tokens of text.
+
+    Attributes:
+      folder: where; made if absent. All processes of a job may share it, or each machine have one.
+      identity: what the tokenizer has learned, as a digest.
+      chosen: whether the user named the folder; one that nobody did may go unused.
+    """
+
+    folder: Path
+    identity: str
+    chosen: bool
+
+    def stream(self, documents: Corpus, tokenizer: Tokenizer, first: int) -> TokenStream | None:
+        """Documents {"text": str} as `windows.token_stream` lays them out; None where their text is
+        too short to be worth keeping.
+
+        Raises:
+          UserError: the text is empty; there is no room in a folder that the user named, or it
+            cannot be written.
+        """
+        spread = np.linspace(0, len(documents) - 1, min(len(documents), 100)).astype(int)
+        sampled = sum(len(documents[i]["text"].encode(*ENCODED)) for i in spread.tolist())
+        size = sampled * len(documents) / max(1, len(spread))
+        if size < _WORTH_KEEPING:
+            return None
+        parts = int(min(size // _PART_BYTES, _MOST_PARTS, len(documents)))
+        key = token_key(self.identity, documents, tokenizer, first)
+        try:
+            return _Kept(self.folder / key, documents, tokenizer, first, parts).stream()
+        except OSError as error:
+            problem = f"cannot keep tokens in {self.folder}: {error.strerror or error}"
+        if self.chosen:
+            raise UserError(
+                f"{problem}; set data.cache_dir to a folder with room for 4 bytes a token, or to "
+                "none"
+            )
+        logger.warning("%s; they are made anew at each start", problem)
+        return None
+
+
+def token_cache(folder: str | None, identity: str | None) -> TokenCache | None:
+    """The cache that `data.cache_dir` names ("auto": the user's), for a tokenizer with this digest;
+    None where either is None."""
+    if folder is None or identity is None:
+        return None
+    if folder != "auto":
+        return TokenCache(Path(folder).expanduser(), identity, chosen=True)
+    with contextlib.suppress(RuntimeError):  # the user has no home
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return TokenCache(root / "transformer_jax" / "tokens", identity, chosen=False)
+    return None
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """One stream, in a folder of its own."""
+
+    folder: Path
+    documents: Corpus
+    tokenizer: Tokenizer
+    first: int
+    parts: int
+
+    def stream(self) -> TokenStream:
+        if (found := self._read()) is None:
+            self._parts.mkdir(mode=0o700, parents=True, exist_ok=True)
+            while not self._whole():
+                self._encode_missing()
+            found = self._read()
+            if found is None:
+                raise OSError(f"what was written to {self.folder} is not what is read")
+        logger.info("tokens of %d documents from %s", len(self.documents), self.folder)
+        return found
+
+    @property
+    def _parts(self) -> Path:
+        return self.folder / "parts"
+
+    @property
+    def _index(self) -> Path:
+        return self.folder / "index.json"
+
+    @property
+    def _between(self) -> np.ndarray:
+        return separator(self.first, self.tokenizer.specials.eos)
+
+    def _part(self, number: int) -> Path:
+        return self._parts / f"{number:05}.npz"
+
+    def _read(self) -> TokenStream | None:
+        """The stream, if it is there and whole; one that is damaged is removed."""
+        try:
+            index = json.loads(read_regular(self._index, SETTINGS_BYTES))
+        except FileNotFoundError:
+            return None
+        files = {name: self.folder / name for name in ("tokens.bin", "sizes.npy")}
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            if all(_digest(path) == index["sha256"][name] for name, path in files.items()):
+                tokens = np.asarray(np.memmap(files["tokens.bin"], np.int32, "r"))
+                return laid_out(tokens, np.load(files["sizes.npy"]), len(self._between))
+        logger.warning("%s is damaged, and made again", self.folder)
+        with _locked(self.folder.with_suffix(".lock"), wait=True):
+            self._index.unlink(missing_ok=True)
+        return None
+
+    def _encode_missing(self) -> None:
+        """Encodes what no process has yet, and none is at."""
+        missing = [i for i in range(self.parts) if not self._part(i).exists()]
+        own, bar = 0, tqdm(missing, "tokens", unit="part", delay=_BAR_AFTER_SECONDS, disable=None)
+        for number in bar:
+            with _locked(self._part(number).with_suffix(".lock")) as mine:
+                if mine and not self._part(number).exists() and not self._index.exists():
+                    self._encode(number)
+                    own += 1
+        if missing and not own:
+            time.sleep(0.2)  # others are at them
+
+    def _encode(self, number: int) -> None:
+        count = len(self.documents)
+        first, last = (count * i // self.parts for i in (number, number + 1))
+        texts = (self.documents[i]["text"] for i in range(first, last))
+        encoded = [np.asarray(self.tokenizer.encode(text), np.int32) for text in texts]
+        laid = [piece for tokens in encoded for piece in (tokens, self._between)]
+        with replacing(self._part(number)) as file:
+            np.savez(file, tokens=np.concatenate(laid), sizes=np.array([len(x) for x in encoded]))
+
+    def _whole(self) -> bool:
+        """Whether all is there, put together from the parts if these are."""
+        with _locked(self.folder.with_suffix(".lock"), wait=True):
+            if self._index.exists():
+                return True
+            if not all(self._part(i).exists() for i in range(self.parts)):
+                return False
+            return self._put_together()
+
+    def _put_together(self) -> bool:
+        sizes = []
+        with replacing(self.folder / "tokens.bin") as file:
+            file.write(np.array([self.first], np.int32))
+            for number in range(self.parts):
+                try:
+                    with np.load(self._part(number)) as part:
+                        file.write(part["tokens"])
+                        sizes.append(part["sizes"])
+                except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+                    logger.warning("%s is damaged (%s): encoded again", self._part(number), error)
+                    self._part(number).unlink(missing_ok=True)
+                    return False
+        with replacing(self.folder / "sizes.npy") as file:
+            np.save(file, np.concatenate(sizes))
+        names = ("tokens.bin", "sizes.npy")
+        digests = {name: _digest(self.folder / name) for name in names}
+        write_whole(self._index, json.dumps({"format": FORMAT, "sha256": digests}) + "\n")
+        remove(self._parts)
+        return True
+
+
+@contextlib.contextmanager
+def _locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Whether this process holds the lock of a path, which ends with it at the latest."""
+    try:
+        file = path.open("w")
+    except FileNotFoundError:  # the folder went, as the whole was put together
+        yield False
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _digest(path: Path) -> str:
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
