@@ -12,6 +12,7 @@ RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(0, 3, (2, 5, V)).astype(np.float32)
 LABELS = RNG.integers(0, V, (2, 5)).astype(np.int32)
 SMOOTHING = pytest.mark.parametrize("eps", [0.0, 0.1, 0.4])
+OPTIONS = pytest.mark.parametrize(("eps", "z"), [(0.0, 0.0), (0.1, 0.0), (0.4, 0.0), (0.1, 0.02)])
 
 
 def smoothed_targets(eps):
@@ -24,20 +25,32 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-@SMOOTHING
-def test_value(eps):
-    loss = cross_entropy(LOGITS, LABELS, eps)
+def log_normalizer():
+    return np.log(np.exp(LOGITS.astype(np.float64)).sum(axis=-1))
+
+
+@OPTIONS
+def test_value(eps, z):
     written_out = -(smoothed_targets(eps) * log_softmax(LOGITS)).sum(axis=-1)
+    written_out += z * log_normalizer() ** 2
+    loss = cross_entropy(LOGITS, LABELS, eps, z)
     np.testing.assert_allclose(loss, written_out, rtol=1e-5)
+
+
+@SMOOTHING
+def test_it_is_optax_s(eps):
+    loss = cross_entropy(LOGITS, LABELS, eps)
     smoothed = optax.smooth_labels(jax.nn.one_hot(LABELS, V), eps)
     np.testing.assert_allclose(loss, optax.softmax_cross_entropy(LOGITS, smoothed), rtol=1e-5)
 
 
-@SMOOTHING
-def test_gradient(eps):
+@OPTIONS
+def test_gradient(eps, z):
     weights = RNG.normal(size=LABELS.shape).astype(np.float32)
-    grad = jax.grad(lambda logits: (cross_entropy(logits, LABELS, eps) * weights).sum())(LOGITS)
-    expected = (np.exp(log_softmax(LOGITS)) - smoothed_targets(eps)) * weights[..., None]
+    grad = jax.grad(lambda logits: (cross_entropy(logits, LABELS, eps, z) * weights).sum())(LOGITS)
+    of_probability = 1 + 2 * z * log_normalizer()[..., None]
+    expected = of_probability * np.exp(log_softmax(LOGITS)) - smoothed_targets(eps)
+    expected *= weights[..., None]
     np.testing.assert_allclose(grad, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -54,18 +67,19 @@ def test_large_logits_do_not_overflow():
     np.testing.assert_allclose(grad, [[1, -1, 0]], atol=1e-6)
 
 
-@SMOOTHING
-def test_tangent(eps):
+@OPTIONS
+def test_tangent(eps, z):
     """Forward, and forward over backward, as researchers ask for Hessian-vector products."""
     change = RNG.normal(size=LOGITS.shape).astype(np.float32)
     targets = smoothed_targets(eps).astype(np.float32)
 
     def plain(logits):
-        return -(targets * jax.nn.log_softmax(logits)).sum(axis=-1)
+        cost = z * jax.nn.logsumexp(logits, axis=-1) ** 2
+        return cost - (targets * jax.nn.log_softmax(logits)).sum(axis=-1)
 
     found, expected = (
         (jax.jvp(f, (LOGITS,), (change,))[1], jax.jvp(of_sum(f), (LOGITS,), (change,))[1])
-        for f in (lambda logits: cross_entropy(logits, LABELS, eps), plain)
+        for f in (lambda logits: cross_entropy(logits, LABELS, eps, z), plain)
     )
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=1e-5)

@@ -24,10 +24,10 @@ X, TABLE, BIAS = (
 WITH_BIAS = Unprojected(X, TABLE, BIAS, jnp.dtype(jnp.float32), V)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def found_and_gradient(predicted, eps, tiles):
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def found_and_gradient(predicted, eps, tiles, z=0.0):
     def summed(predicted):
-        found = projected_losses(predicted, LABELS, eps, tiles)
+        found = projected_losses(predicted, LABELS, eps, z, tiles)
         return (found.losses * WEIGHTS).sum(), found
 
     gradient, found = jax.grad(summed, has_aux=True)(predicted)
@@ -41,13 +41,13 @@ def apart(found, expected):
 
 
 @pytest.mark.parametrize("cap", [None, 1.5])
-@pytest.mark.parametrize("eps", [0.0, 0.1])
+@pytest.mark.parametrize(("eps", "z"), [(0.0, 0.0), (0.1, 0.0), (0.1, 0.02)])
 @pytest.mark.parametrize("tiles", [2, 5, 8, 40])
-def test_value_and_gradient_are_those_of_all_logits(eps, tiles, cap):
+def test_value_and_gradient_are_those_of_all_logits(eps, z, tiles, cap):
     """Tiles that divide the vocabulary, that do not, and more than it has tokens."""
     predicted = WITH_BIAS.replace(cap=cap)
-    found, gradient = found_and_gradient(predicted, eps, tiles)
-    expected, expected_gradient = found_and_gradient(predicted, eps, 1)
+    found, gradient = found_and_gradient(predicted, eps, tiles, z)
+    expected, expected_gradient = found_and_gradient(predicted, eps, 1, z)
     assert apart(found[:2], expected[:2]) < 1e-6
     np.testing.assert_array_equal(found.correct, expected.correct)
     assert apart(gradient, expected_gradient) < 1e-6

@@ -1,4 +1,4 @@
-"""Cross-entropy with label smoothing (section 5.4)."""
+"""Cross-entropy with label smoothing (section 5.4), and with a term that keeps logits small."""
 
 import functools
 from typing import Any, NamedTuple
@@ -27,15 +27,19 @@ class TokenLosses(NamedTuple):
     correct: Bool[Array, "*B"]
 
 
-def token_losses(logits: Logits, labels: Labels, label_smoothing: float = 0.0) -> TokenLosses:
+def token_losses(
+    logits: Logits, labels: Labels, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> TokenLosses:
     """The losses of tokens; arguments as of `cross_entropy`."""
     fixed = jax.lax.stop_gradient(logits)
-    losses = cross_entropy(logits, labels, label_smoothing)
+    losses = cross_entropy(logits, labels, label_smoothing, z_loss)
     return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
 
 
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def cross_entropy(logits: Logits, labels: Labels, label_smoothing: float = 0.0) -> Losses:
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
+def cross_entropy(
+    logits: Logits, labels: Labels, label_smoothing: float = 0.0, z_loss: float = 0.0
+) -> Losses:
     """Cross-entropy of each token against its smoothed label, in nats.
 
     The label keeps probability 1 - eps, and eps is spread over the whole vocabulary, eps / V each,
@@ -45,21 +49,26 @@ def cross_entropy(logits: Logits, labels: Labels, label_smoothing: float = 0.0) 
       logits: one for each token of the vocabulary.
       labels: the right tokens.
       label_smoothing: eps, in [0, 1).
+      z_loss: weight of log^2 Z, where Z is the softmax's denominator (Chowdhery et al. 2022,
+        section 5): logits that grow, all alike, cost something.
     """
-    return _losses(logits, labels, label_smoothing)[0]
+    return _losses(logits, labels, label_smoothing, z_loss)[0]
 
 
 @cross_entropy.defjvp
 def _cross_entropy_tangent(
-    eps: float, primals: tuple[Logits, Labels], tangents: tuple[Logits, Any]
+    eps: float, z_loss: float, primals: tuple[Logits, Labels], tangents: tuple[Logits, Any]
 ) -> tuple[Losses, Losses]:
-    """d loss / d logits = softmax(logits) - smoothed target, in one pass over the vocabulary."""
+    """d loss / d logits = (1 + 2 z_loss log Z) softmax(logits) - smoothed target, in one pass over
+    the vocabulary."""
     logits, labels = primals
-    losses, log_normalizer = _losses(logits, labels, eps)
+    losses, log_normalizer = _losses(logits, labels, eps, z_loss)
     vocab_size = logits.shape[-1]
     is_label = jnp.arange(vocab_size) == labels[..., None]
     target = jnp.where(is_label, 1 - eps + eps / vocab_size, eps / vocab_size)
     probabilities = jnp.exp(logits - log_normalizer[..., None])
+    if z_loss:
+        probabilities *= 1 + 2 * z_loss * log_normalizer[..., None]
     return losses, ((probabilities - target) * tangents[0]).sum(-1)
 
 
@@ -73,14 +82,17 @@ def symmetric_divergence(one: Logits, other: Logits) -> Losses:
     return (apart * (one - other)).sum(axis=-1)
 
 
-def _losses(logits: Logits, labels: Labels, eps: float) -> tuple[Losses, Losses]:
+def _losses(logits: Logits, labels: Labels, eps: float, z_loss: float) -> tuple[Losses, Losses]:
     """The losses, and the logarithm of the softmax's denominator."""
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     expected = (1 - eps) * of_label
     if eps:
         expected += eps * logits.mean(axis=-1)
-    return log_normalizer - expected, log_normalizer
+    losses = log_normalizer - expected
+    if z_loss:
+        losses += z_loss * jnp.square(log_normalizer)
+    return losses, log_normalizer
 
 
 def _is_argmax(logits: Logits, labels: Labels) -> Bool[Array, "*B"]:

@@ -30,7 +30,11 @@ _LOWEST = float(jnp.finfo(jnp.float32).min)
 
 
 def projected_losses(
-    predicted: Unprojected, labels: Labels, label_smoothing: float = 0.0, tiles: int | None = None
+    predicted: Unprojected,
+    labels: Labels,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    tiles: int | None = None,
 ) -> TokenLosses:
     """As `token_losses`, of logits that are computed for one tile of the vocabulary after another,
     and once more in the backward pass. First derivatives alone exist, and backward alone.
@@ -38,7 +42,7 @@ def projected_losses(
     Args:
       predicted: what the logits are made of.
       labels: the right tokens.
-      label_smoothing: eps, in [0, 1).
+      label_smoothing, z_loss: as of `cross_entropy`.
       tiles: how many. With one, all logits exist, and derivatives as of `cross_entropy`. None: one
         on CPUs, where computing twice costs more than memory; elsewhere the power of two (which
         divides a padded vocabulary) that keeps a tile's logits within 1/64 of a device's memory,
@@ -46,9 +50,9 @@ def projected_losses(
     """
     count = tiles or _tiles_for(4 * labels.size * predicted.vocab_size)
     if count == 1 or isinstance(predicted.table, Int8Matrix):
-        return token_losses(predicted.logits(), labels, label_smoothing)
+        return token_losses(predicted.logits(), labels, label_smoothing, z_loss)
     flat = predicted.replace(x=predicted.x.reshape(-1, predicted.x.shape[-1]))
-    found = _tiled_losses(count, label_smoothing, flat, labels.reshape(-1))
+    found = _tiled_losses(count, label_smoothing, z_loss, flat, labels.reshape(-1))
     return TokenLosses(*(each.reshape(labels.shape) for each in found))
 
 
@@ -129,14 +133,16 @@ def _together(one: _Read, other: _Read) -> _Read:
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _tiled_losses(count: int, eps: float, predicted: Unprojected, labels: Labels) -> TokenLosses:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _tiled_losses(
+    count: int, eps: float, z_loss: float, predicted: Unprojected, labels: Labels
+) -> TokenLosses:
     """`token_losses` of features [N, D]."""
-    return _read_tiles(count, eps, predicted, labels)[0]
+    return _read_tiles(count, eps, z_loss, predicted, labels)[0]
 
 
 def _read_tiles(
-    count: int, eps: float, predicted: Unprojected, labels: Labels
+    count: int, eps: float, z_loss: float, predicted: Unprojected, labels: Labels
 ) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses]]:
     """The losses, and what the backward pass needs: arguments and log-normalizer."""
     size, x = predicted.vocab_size, predicted.x.astype(predicted.dtype)
@@ -158,13 +164,19 @@ def _read_tiles(
     done, _ = jax.lax.scan(read, fresh, _divided(count, predicted))
     log_normalizer = done.highest + jnp.log(done.total)
     losses = log_normalizer - (1 - eps) * done.of_label - eps * done.sum / size
+    if z_loss:
+        losses += z_loss * jnp.square(log_normalizer)
     correct = (done.argmax == labels) & ~jnp.isnan(done.highest)
     found = TokenLosses(losses, log_normalizer - done.of_label, correct)
     return found, (predicted, labels, log_normalizer)
 
 
 def _tiled_gradient(
-    count: int, eps: float, kept: tuple[Unprojected, Labels, Losses], cotangents: TokenLosses
+    count: int,
+    eps: float,
+    z_loss: float,
+    kept: tuple[Unprojected, Labels, Losses],
+    cotangents: TokenLosses,
 ) -> tuple[Unprojected, None]:
     """As the tangent of `cross_entropy`, times what the logits are made of."""
     predicted, labels, log_normalizer = kept
@@ -174,7 +186,10 @@ def _tiled_gradient(
         is_label = tile.tokens == labels[:, None]
         target = jnp.where(is_label, 1 - eps + eps / size, eps / size)
         logits = tile.logits(x, predicted.cap)
-        apart = jnp.exp(logits - log_normalizer[:, None]) - target
+        probabilities = jnp.exp(logits - log_normalizer[:, None])
+        if z_loss:
+            probabilities *= 1 + 2 * z_loss * log_normalizer[:, None]
+        apart = probabilities - target
         if predicted.cap is not None:
             apart *= 1 - jnp.square(logits / predicted.cap)  # the derivative of the cap
         of_logits = jnp.where(tile.tokens < size, apart, 0) * cotangents.losses[:, None]

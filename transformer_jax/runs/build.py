@@ -67,7 +67,7 @@ def build_task(
         model=settings.model,
         model_class=_entry(MODELS, settings.model.architecture),
         data=settings.data,
-        loss=LossOptions(train.label_smoothing, train.loss_tiles, train.r_drop),
+        loss=LossOptions(train.label_smoothing, train.loss_tiles, train.r_drop, train.z_loss),
         metric=settings.task.metric or kind.metric,
         vocab_sizes=vocab_sizes,
         tokenizers=tokenizers or Tokenizers({}),

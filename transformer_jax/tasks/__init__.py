@@ -69,7 +69,8 @@ _PARSING_DEFAULTS: dict[str, Any] = {
 
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
-_SMOOTHING, _LENGTH = "train.label_smoothing", "data.max_length"
+_SMOOTHING, _Z_LOSS = "train.label_smoothing", "train.z_loss"
+_LENGTH = "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")
 """What is read where outputs are scored."""
 _RUNNING_TEXT = (_LENGTH, "data.packing", "data.cache_dir")
@@ -89,7 +90,7 @@ def _decode(task: type[Any]) -> list[str]:
 
 _OF_PAIRS = (
     *("data.max_source_length", "data.max_target_length", "tokenizer.joint", "task.metric"),
-    *(*_LOGITS, _SMOOTHING, "train.r_drop", *_SCORED, *_decode(Translation)),
+    *(*_LOGITS, _SMOOTHING, _Z_LOSS, "train.r_drop", *_SCORED, *_decode(Translation)),
 )
 
 _OF_TEXTS = ("tokenizer.joint", "task.metric")
@@ -117,14 +118,14 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
-            reads=(*_RUNNING_TEXT, *_LOGITS, _SMOOTHING, *_decode(LanguageModeling)),
+            reads=(*_RUNNING_TEXT, *_LOGITS, _SMOOTHING, _Z_LOSS, *_decode(LanguageModeling)),
         ),
         "instruction": TaskKind(
             Instruction.build,
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "conversations"},
             metrics=_TOKEN_METRICS,
-            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, *_decode(Instruction)),
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, _Z_LOSS, *_TEMPLATE, *_decode(Instruction)),
         ),
         "preference": TaskKind(
             Preference.build,
@@ -138,7 +139,7 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "choices"},
             metrics=("loss", "perplexity", "accuracy", "accuracy_by_length", *_TOKEN_METRICS[3:]),
-            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_SCORED, *_decode(Choices)),
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, _Z_LOSS, *_SCORED, *_decode(Choices)),
         ),
         "masked_lm": TaskKind(
             MaskedLanguageModeling.build,
@@ -148,6 +149,7 @@ TASKS: Registry[TaskKind] = Registry(
             reads=(
                 *_RUNNING_TEXT,
                 *_LOGITS,
+                _Z_LOSS,
                 "task.mask_rate",
                 "task.whole_words",
                 *_decode(MaskedLanguageModeling),

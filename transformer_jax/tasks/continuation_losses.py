@@ -52,13 +52,15 @@ class ContinuationLosses:
 
     def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of each target that counts given all before it, label-smoothed."""
-        found = self._losses(params, batch, self.options.label_smoothing, rng)
+        found = self._losses(params, batch, self.options, rng)
         return packed_loss(batch, self.read, found, _counted(batch))
 
     def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
         """log P of each target that counts given all before it, float32 [B, T] in nats; elsewhere
         0."""
-        unsmoothed = self._losses(params, batch, rng=rng).losses  # `nll` has no gradient
+        unsmoothed = self._losses(
+            params, batch, self.options.plain, rng
+        ).losses  # `nll` has no gradient
         return jnp.where(_counted(batch), -unsmoothed, 0.0)
 
     def score(
@@ -104,17 +106,24 @@ class ContinuationLosses:
         """(parameters, packed batch) -> `row_scores` of the targets that count; compiled."""
 
         def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            return row_scores(self._losses(params, batch), _counted(batch))
+            return row_scores(self._losses(params, batch, self.options.plain), _counted(batch))
 
         return jax.jit(scores, compiler_options=platform.compiler_options())
 
     def _losses(
-        self, params: Params, batch: Batch, eps: float = 0.0, rng: jax.Array | None = None
+        self,
+        params: Params,
+        batch: Batch,
+        options: LossOptions,
+        rng: jax.Array | None = None,
     ) -> TokenLosses:
         """[B, T] of the targets."""
         inputs = row_inputs(batch, "input")
         predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
-        return projected_losses(predicted, batch["target"], eps, self.options.loss_tiles)
+        return projected_losses(
+            *(predicted, batch["target"], options.label_smoothing, options.z_loss),
+            tiles=options.loss_tiles,
+        )
 
 
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> Split:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
@@ -98,12 +98,19 @@ class LossOptions:
       label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
       loss_tiles: parts of the vocabulary that the loss reads one after another; None: as
         `tiled_losses` chooses.
+      z_loss: weight of the square of the logits' log-normalizer.
       r_drop: weight alpha of R-Drop, which draws dropout twice for each row; 0: it draws once.
     """
 
     label_smoothing: float
     loss_tiles: int | None
     r_drop: float
+    z_loss: float
+
+    @property
+    def plain(self) -> Self:
+        """Of the likelihood itself."""
+        return dataclasses.replace(self, label_smoothing=0.0, z_loss=0.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,6 +50,7 @@ class MaskedLanguageModeling:
         [MASK], 10% replaced by a random token, 10% left; drawn anew in each epoch.
       whole_words: all pieces of a word are predicted, or none.
       loss_tiles: parts of the vocabulary that the loss reads one after another.
+      z_loss: as of `losses.cross_entropy`.
     """
 
     model: EncoderOnly
@@ -59,6 +60,7 @@ class MaskedLanguageModeling:
     mask_rate: float
     whole_words: bool
     loss_tiles: int | None
+    z_loss: float
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
@@ -99,6 +101,7 @@ class MaskedLanguageModeling:
             mask_rate=parts.task.mask_rate,
             whole_words=parts.task.whole_words,
             loss_tiles=parts.loss.loss_tiles,
+            z_loss=parts.loss.z_loss,
         )
 
     def init(self, rng: jax.Array) -> Params:
@@ -170,7 +173,7 @@ class MaskedLanguageModeling:
         labels = jnp.take_along_axis(jnp.maximum(batch["labels"] - 1, 0), places, axis=1)
         inputs = (*row_inputs(batch, "text"), places)
         predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
-        found = projected_losses(predicted, labels, tiles=self.loss_tiles)
+        found = projected_losses(predicted, labels, 0.0, self.z_loss, self.loss_tiles)
         return packed_loss(batch, self.read, found, is_chosen > 0)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:

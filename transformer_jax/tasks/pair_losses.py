@@ -49,7 +49,7 @@ class PairLosses:
         if self.options.r_drop and rng is not None:
             found = self._consistent(params, batch, rng)
         else:
-            found = self._losses(params, batch, self.options.label_smoothing, rng)
+            found = self._losses(params, batch, self.options, rng)
         return packed_loss(batch, self.read, found, self._predicted(batch))
 
     @functools.cached_property
@@ -57,7 +57,9 @@ class PairLosses:
         """(parameters, packed batch) -> `row_scores` of the targets; compiled."""
 
         def scores(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-            return row_scores(self._losses(params, batch), self._predicted(batch))
+            return row_scores(
+                self._losses(params, batch, self.options.plain), self._predicted(batch)
+            )
 
         return jax.jit(scores, compiler_options=platform.compiler_options())
 
@@ -67,11 +69,18 @@ class PairLosses:
         return (batch["target_segment_ids"] > 0) & (batch["target_positions"] >= head)
 
     def _losses(
-        self, params: Params, batch: Batch, eps: float = 0.0, rng: jax.Array | None = None
+        self,
+        params: Params,
+        batch: Batch,
+        options: LossOptions,
+        rng: jax.Array | None = None,
     ) -> TokenLosses:
         """[B, T] of the target tokens."""
         predicted = apply(self.model, params, *self._inputs(batch), rng=rng, method="unprojected")
-        return projected_losses(predicted, self._outputs(batch), eps, self.options.loss_tiles)
+        return projected_losses(
+            *(predicted, self._outputs(batch), options.label_smoothing, options.z_loss),
+            tiles=options.loss_tiles,
+        )
 
     def _consistent(self, params: Params, batch: Batch, rng: jax.Array) -> TokenLosses:
         """[B, T] of the target tokens by R-Drop (Liang et al. 2021, equation 4, halved): the mean
@@ -80,7 +89,8 @@ class PairLosses:
         # Copies stand side by side, so that both are on the device of their row.
         twice = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
         logits = apply(self.model, params, *self._inputs(twice), rng=rng)
-        found = token_losses(logits, self._outputs(twice), self.options.label_smoothing)
+        eps, z_loss = self.options.label_smoothing, self.options.z_loss
+        found = token_losses(logits, self._outputs(twice), eps, z_loss)
         one, other = logits[::2], logits[1::2]
         apart = symmetric_divergence(one, other)
         losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * apart

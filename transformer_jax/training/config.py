@@ -19,6 +19,8 @@ class TrainConfig:
       rows_per_device: instead, rows that a device takes at once: there are as many micro-batches as
         that makes, on however many devices. None: `accumulation_steps` says how many.
       label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
+      z_loss: weight of log^2 Z in the loss, where Z is the denominator of the softmax over the
+        vocabulary, which keeps logits from drifting (Chowdhery et al. 2022; 1e-4 there).
       loss_tiles: parts of the vocabulary that the loss reads one after another, so that all logits
         of a batch never exist at once: the backward pass computes each tile's again. None: one on
         CPUs, elsewhere two or more, as many as keep a tile within 1/64 of a device's memory.
@@ -40,6 +42,7 @@ class TrainConfig:
     accumulation_steps: Annotated[int, Range(1, 10**6)] = 1
     rows_per_device: Annotated[int, Range(1, 10**6)] | None = None
     label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.1
+    z_loss: Annotated[float, Range(0, 1)] = 0.0
     loss_tiles: Annotated[int, Range(1, 4096)] | None = None
     r_drop: Annotated[float, Range(0, 1e3)] = 0.0
     remat: Annotated[str, OneOf(*REMAT)] = "none"
