@@ -29,7 +29,7 @@ class DataConfig:
       packing: how running text becomes rows: "together", windows across the ends of documents, or
         "apart", where no token attends to another document's.
       train_source, train_target, valid_source, valid_target, test_source, test_target: the files
-        of `parallel_text`, one sentence a line, plain or .gz; several, separated by commas or
+        of `parallel_text`, one sentence a line, plain, .gz or .zst; several, separated by commas or
         matched by "*", are so many corpora.
       train_text, valid_text, test_text: likewise of the sets whose examples stand whole in one
         file: `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv`, `tagged_words` and
@@ -44,7 +44,8 @@ class DataConfig:
       tfds_name: the builder of `tfds`, as "wmt14_translate", "lm1b" or "glue/sst2".
       source_language, target_language: of `tfds`, as "en" and "de"; None where the builder has no
         translations.
-      text_field: the field that `tfds` reads of such a builder; None: "text".
+      text_field: the field that `tfds` reads of such a builder, and the column of `text` in files
+        of JSON lines (.jsonl) and Parquet, of which each row is a document; None: "text".
       label_field, pair_field: the fields of `tfds` that hold labels and second texts; None: they
         are not read.
       cache_dir: the folder that keeps running text as tokens, so that it is encoded once, whoever

@@ -101,7 +101,9 @@ SOURCES: Registry[SourceSet] = Registry(
         "tatoeba_de_en": _public(tatoeba.open_split, source_language="de", target_language="en"),
         "tatoeba_en_de": _public(tatoeba.open_split, source_language="en", target_language="de"),
         **{name: _public(scan.open_split, name=name) for name in scan.SETS},
-        "text": SourceSet(documents.open_split, reads=(*_FILES, "data.documents")),
+        "text": SourceSet(
+            documents.open_split, reads=(*_FILES, "data.documents", "data.text_field")
+        ),
         "tiny_shakespeare": _public(text_sets.open_tiny_shakespeare),
         "wikitext2": _public(text_sets.open_wikitext2),
         "gutenberg": _public(text_sets.open_gutenberg),

@@ -1,10 +1,13 @@
 import gzip
+import json
 import os
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from transformer_jax.data.config import DOCUMENTS, DataConfig
-from transformer_jax.data.files.documents import WholeFiles, read_documents
+from transformer_jax.data.files.documents import OBJECTS, WholeFiles, read_documents
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -86,3 +89,38 @@ def test_the_field_that_is_not_set_is_named(tmp_path):
     config = DataConfig(name="text", train_text=write(tmp_path / "text", b"One.\n"))
     with pytest.raises(UserError, match="data.valid_text is not set: text needs the path of a"):
         open_split(config, "valid")
+
+
+ROWS = [{"body": "One.\nTwo.", "id": 1}, {"body": "Drei é.", "id": 2}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def as_objects(folder, ending):
+    path = folder / f"rows{ending}"
+    if ending == ".parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    elif ending == ".jsonl.zst":
+        path.write_bytes(pa.compress(LINES, "zstd", asbytes=True))
+    else:
+        write(path, LINES)
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", OBJECTS)
+def test_a_document_is_the_column_of_a_row(tmp_path, ending):
+    path = as_objects(tmp_path, ending)
+    config = DataConfig(name="text", train_text=path, text_field="body")
+    assert list(open_split(config, "train")) == [{"text": row["body"]} for row in ROWS]
+    told = (
+        r"rows.*, line 1: no text in the column 'text' \(columns: body, id\); set data.text_field"
+    )
+    with pytest.raises(UserError, match=told):
+        open_split(DataConfig(name="text", train_text=path), "train")
+    with pytest.raises(UserError, match="line 1: no text in the column 'id'"):
+        open_split(DataConfig(name="text", train_text=path, text_field="id"), "train")
+
+
+def test_plain_text_has_no_columns(tmp_path):
+    config = DataConfig(name="text", train_text=write(tmp_path / "a.txt", b"x"), text_field="body")
+    with pytest.raises(UserError, match="data.text_field is 'body', but .*a.txt is no file of col"):
+        open_split(config, "train")

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 
 from transformer_jax.data.files import text as text_files
@@ -65,6 +66,15 @@ def test_blocks_are_what_blank_lines_part(lines, places):
 def test_gzip_reads_as_plain(tmp_path):
     path = write(tmp_path / "text.gz", gzip.compress("Grüße\nWelt\n".encode()))
     assert list(TextLines(path)) == ["Grüße", "Welt"]
+
+
+def test_zstd_reads_as_plain(tmp_path):
+    stored = pa.compress("Grüße\nWelt\n".encode() * 1000, "zstd", asbytes=True)
+    assert list(TextLines(write(tmp_path / "text.zst", stored))) == ["Grüße", "Welt"] * 1000
+    for broken in (b"plain text\n", stored[:-9], stored[:9] + bytes(9) + stored[18:]):
+        path = write(tmp_path / "broken.zst", broken)
+        with pytest.raises(UserError, match=f"^{path} is not a whole zstd file"):
+            TextLines(path)
 
 
 @pytest.mark.parametrize("name, data", [("text", b""), ("text.gz", gzip.compress(b"", mtime=0))])

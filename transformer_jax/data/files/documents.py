@@ -1,15 +1,21 @@
-"""The user's own text: a document is a whole file, a line or a paragraph."""
+"""The user's own text: a document is a whole file, a line or a paragraph; or a column of a row, in
+files of objects."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
+from transformer_jax.data.files.objects import read_objects
 from transformer_jax.data.files.text import TextLines, blocks, open_files
 from transformer_jax.errors import UserError
+
+OBJECTS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
+"""Endings of files with a document a row."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class WholeFiles(RandomAccess[Example]):
     A file is read when its document is asked for; only then does it take memory.
 
     Attributes:
-      paths: UTF-8 text files, plain or gzip (by the ending .gz).
+      paths: UTF-8 text files, plain or compressed (by the ending, .gz or .zst).
 
     Raises:
       UserError: a file cannot be read, or has no text.
@@ -46,19 +52,29 @@ def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
     Raises:
       UserError: no file is named, or one cannot be used.
     """
-    return open_files(config, split, partial(read_documents, documents=config.documents))
+    read = partial(read_documents, documents=config.documents, column=config.text_field)
+    return open_files(config, split, read)
 
 
-def read_documents(path: str, documents: str) -> Corpus:
+def read_documents(path: str, documents: str, column: str | None = None) -> Corpus:
     """The documents {"text": str} of one file.
 
     Args:
-      path: UTF-8 text, plain or gzip (by the ending .gz).
+      path: UTF-8 text, plain or compressed (by the ending, .gz or .zst). Files of `OBJECTS` have a
+        document a row.
       documents: one of `config.DOCUMENTS`.
+      column: of a row that holds its text; None: "text".
 
     Raises:
-      UserError: the file cannot be read, or has no text.
+      UserError: the file cannot be read, has no text, or a row has none in the column.
     """
+    if path.endswith(OBJECTS):
+        return read_objects(path, "all", partial(_of_column, column or "text"))
+    if column is not None:
+        raise UserError(
+            f"data.text_field is {column!r}, but {path} is no file of columns, which ends in "
+            f"{', '.join(OBJECTS)}; leave it out"
+        )
     if documents == "file":
         return WholeFiles((path,))
     lines = TextLines(path)
@@ -71,6 +87,16 @@ def read_documents(path: str, documents: str) -> Corpus:
     return Parsed(
         range(len(places)), lambda i: _document(lines.text(*places[i]).removesuffix("\n"))
     )
+
+
+def _of_column(column: str, row: Any) -> Example:
+    text = row.get(column) if isinstance(row, Mapping) else None
+    if not isinstance(text, str):
+        there = ", ".join(map(str, row)) if isinstance(row, Mapping) else "none"
+        raise ValueError(
+            f"no text in the column {column!r} (columns: {there}); set data.text_field"
+        )
+    return {"text": text}
 
 
 def _document(text: str) -> Example:

@@ -20,7 +20,7 @@ def read_objects(path: str, split: str, example: Callable[[Any], Example]) -> Co
     """The examples of a file; "train" loses those that teach nothing, with a warning.
 
     Args:
-      path: JSON lines, plain or gzip (by the ending .gz), or Parquet (by the ending .parquet).
+      path: JSON lines, plain or compressed (by the ending, .gz or .zst), or Parquet (.parquet).
       split: what they are for.
       example: makes one of an object; ValueError where it is none, `NothingToLearn` where training
         may leave it out.
@@ -29,7 +29,7 @@ def read_objects(path: str, split: str, example: Callable[[Any], Example]) -> Co
       UserError: the file cannot be read, has no example, or a line is none (the first one is
         named).
     """
-    rows = ParquetRows.opened(path) if path.endswith(".parquet") else JsonLines(TextLines(path))
+    rows = opened(path)
     kept, reason = list[int](), ""
     for i in range(len(rows)):
         try:
@@ -47,6 +47,11 @@ def read_objects(path: str, split: str, example: Callable[[Any], Example]) -> Co
     if not kept:
         raise UserError(f"{path} has no line to learn from")
     return Selection(Parsed(rows, example), np.array(kept))
+
+
+def opened(path: str) -> RandomAccess[Any]:
+    """The objects of a file, by its ending; arguments and errors as of `read_objects`."""
+    return ParquetRows.opened(path) if path.endswith(".parquet") else JsonLines(TextLines(path))
 
 
 @dataclass(frozen=True, repr=False)

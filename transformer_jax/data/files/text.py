@@ -9,6 +9,7 @@ import codecs
 import errno
 import glob
 import gzip
+import io
 import mmap
 import os
 import shutil
@@ -29,7 +30,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class TextLines(RandomAccess[str]):
-    """The lines of a UTF-8 text file, plain or gzip (by the ending .gz), without their line ends.
+    """The lines of a UTF-8 text file, without their line ends; plain or compressed, by the ending,
+    .gz or .zst.
 
     The file is read through once, for the places where its lines end; only these stay in memory.
     A compressed file is unpacked into a nameless temporary one.
@@ -40,8 +42,8 @@ class TextLines(RandomAccess[str]):
         once, not for the data of a run, which is read again when the run goes on.
 
     Raises:
-      UserError: the file is missing, unreadable, empty, broken gzip, not UTF-8 (names the line), or
-        a device, or a pipe.
+      UserError: the file is missing, unreadable, empty, broken inside, not UTF-8 (names the line),
+        or a device, or a pipe.
     """
 
     def __init__(self, path: str, *, once: bool = False):
@@ -153,10 +155,14 @@ def _map_into_memory(path: str, once: bool) -> mmap.mmap:
         with open(path, "rb") as file:
             if path.endswith(".gz"):
                 return _copied(gzip.open(file), path)
+            if path.endswith(".zst"):
+                return _copied(_zstd(file), path)
             return _mapped(file, path) if stat.S_ISREG(kind) else _copied(file, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is not a whole gzip file ({error}): fetch it again") from error
     except OSError as error:
+        if path.endswith(".zst") and error.errno is None:  # of the library
+            raise UserError(f"{path} is not a whole zstd file ({error}): fetch it again") from error
         if error.errno in _NO_ROOM:
             raise UserError(
                 f"no room to unpack {path} in {tempfile.gettempdir()} ({error.strerror}): "
@@ -171,6 +177,12 @@ def _mapped(file: BinaryIO, path: str) -> mmap.mmap:
     if not os.fstat(file.fileno()).st_size:
         raise UserError(f"{path} is empty: it must hold one example a line")
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _zstd(file: BinaryIO) -> BinaryIO:
+    import pyarrow as pa
+
+    return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
 
 
 def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:

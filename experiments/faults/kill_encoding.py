@@ -1,0 +1,84 @@
+"""SIGKILLs while text is encoded for the cache of tokens: what comes out in the end?
+
+    python -m experiments.faults.kill_encoding --folder=/tmp/encoding --kills=20
+
+Draws 60 MB of text, encodes it in one go, then for the cache in processes that are killed after a
+random time each, until one ends. Prints how much each found done, and compares the tokens.
+"""
+
+import argparse
+import hashlib
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from experiments.benchmarks.second_start import drawn
+from transformer_jax.data.batches.token_cache import TokenCache
+from transformer_jax.data.batches.windows import TokenStream, token_stream
+from transformer_jax.data.files.documents import WholeFiles
+from transformer_jax.tokenization import TokenizerConfig, load_tokenizers, train_tokenizers
+
+MEGABYTES = 60
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="for text and tokens")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--encode", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.encode:
+        kept(args.folder)
+        return 0
+    shutil.rmtree(args.folder / "tokens", ignore_errors=True)
+    text, learned = documents(args.folder), args.folder / "tokenizer"
+    if not learned.exists():
+        config = TokenizerConfig("byte_bpe", vocab_size=4000)
+        train_tokenizers(config, {"text": [text[0]["text"]]}, learned, {})
+    tokenizer, rng, killed = load_tokenizers(learned).text("text"), random.Random(0), 0
+    specials = tokenizer.specials
+    encoded = (tokenizer.encode(example["text"]) for example in text)
+    expected = digest(token_stream(encoded, specials.first, specials.eos))
+    while killed < args.kills:
+        command = [sys.executable, "-m", "experiments.faults.kill_encoding", "--encode"]
+        process = subprocess.Popen([*command, f"--folder={args.folder}"])
+        time.sleep(rng.uniform(2.0, 8.0))
+        if process.poll() is not None:  # all is encoded: once more from the beginning
+            shutil.rmtree(args.folder / "tokens")
+            continue
+        process.kill()
+        process.wait()
+        killed += 1
+        parts = len(list(args.folder.glob("tokens/*/parts/*.npz")))
+        print(f"kill {killed}: {parts} parts are there", flush=True)
+    found = digest(kept(args.folder))
+    print(
+        f"{killed} kills; the digest is {'the same' if found == expected else 'ANOTHER'}: {found}"
+    )
+    return int(found != expected)
+
+
+def documents(folder: Path) -> WholeFiles:
+    """Drawn text, a file of a megabyte each."""
+    return WholeFiles(tuple(map(str, sorted(drawn(folder / "text", MEGABYTES).glob("*.txt")))))
+
+
+def kept(folder: Path) -> TokenStream:
+    """The tokens that the cache has, or has then."""
+    tokenizers = load_tokenizers(folder / "tokenizer")
+    tokenizer = tokenizers.text("text")
+    cache = TokenCache(folder / "tokens", tokenizers.sha256["text"], chosen=True)
+    found = cache.stream(documents(folder), tokenizer, tokenizer.specials.first)
+    assert found
+    return found
+
+
+def digest(stream: TokenStream) -> str:
+    return hashlib.sha256(stream.tokens.tobytes() + stream.ends.tobytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
