@@ -5,7 +5,7 @@ import pytest
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets import multi30k
-from transformer_jax.data.sources import SOURCES, open_split
+from transformer_jax.data.sources import SOURCES, open_parts, open_split
 from transformer_jax.errors import UserError
 
 
@@ -209,3 +209,21 @@ def test_training_may_take_the_first_examples_alone(parallel_text):
 def test_the_first_examples_of_weighted_corpora_are_refused():
     with pytest.raises(ValueError, match="exclude each other"):
         DataConfig(weights="2,1", num_train_examples=5)
+
+
+def test_the_parts_of_a_split_have_names(tmp_path):
+    """Of files theirs, or numbers where these are the same; of several sets the sets'."""
+    for folder, name in (("a", "news"), ("a", "chat"), ("b", "news")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{name}.valid.txt").write_text(f"{name} of {folder}\n")
+    for pattern, names in (("a/*", ["chat", "news"]), ("*/news*", ["0", "1"])):
+        config = DataConfig(name="text", valid_text=f"{tmp_path}/{pattern}")
+        assert list(open_parts(config, "valid")) == names
+    sets = DataConfig(
+        name="text,conversations", valid_text=str(tmp_path / "a" / "news.valid.txt"), dir="/x"
+    )
+    with pytest.raises(UserError, match="news.valid.txt, line 1"):  # text is no conversation
+        open_parts(sets, "valid")
+    (tmp_path / "turns.jsonl").write_text('{"instruction": "Add.", "output": "3", "text": "x"}\n')
+    sets = dataclasses.replace(sets, valid_text=str(tmp_path / "turns.jsonl"))
+    assert list(open_parts(sets, "valid")) == ["text", "conversations"]

@@ -188,7 +188,8 @@ ALONE = {
     "tagging": ("task.", "data.", "model."),
 }
 """What begins the fields that differ from those of another base, which walks the rest."""
-LOOPS = ("eval.every_steps", "eval.patience", "eval.command", "optimizer.plateau_factor")
+LOOPS = tuple(f"eval.{name}" for name in ("every_steps", "patience", "command", "each_corpus"))
+LOOPS += ("optimizer.plateau_factor",)
 WALKED = [
     name
     for name in FIELDS

@@ -172,6 +172,23 @@ def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
     )
 
 
+def test_each_corpus_has_figures_of_its_own(tiny, tiny_config, tmp_path):
+    """Two files of the validation split, of which one is the test split's."""
+    both = {
+        f"data.valid_{side}": f"{tiny[f'data.valid_{side}']},{tiny[f'data.test_{side}']}"
+        for side in ("source", "target")
+    }
+    changes = {"train.num_steps": 1, "eval.each_corpus": True}
+    run = tj.train(tiny_config(changes | both), tmp_path / "run")
+    (found,) = [record for record in records(tmp_path / "run") if record["split"] == "valid"]
+    alone = run.evaluate(split="test", beam_size=1)
+    for name in ("loss", "perplexity", "bleu"):
+        assert found[f"test/{name}"] == pytest.approx(alone[name], rel=1e-5)
+    assert found["valid/loss"] != found["test/loss"] != found["loss"]
+    with pytest.raises(tj.UserError, match="the split 'valid' of parallel_text is one corpus"):
+        tj.train(tiny_config(changes), tmp_path / "other")
+
+
 def test_a_command_that_fails_costs_no_figure(workdir, caplog):
     metrics = tj.load(workdir).evaluate(split="valid", command="no-such-program", beam_size=1)
     assert "no scores by the command: 'no-such-program' cannot be run" in caplog.text

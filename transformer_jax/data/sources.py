@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from transformer_jax.data.files.pairs import (
 )
 from transformer_jax.data.files.preferences import open_preferences
 from transformer_jax.data.files.tagged import read_tagged_words
-from transformer_jax.data.files.text import open_files
+from transformer_jax.data.files.text import expand_paths, open_files
 from transformer_jax.data.files.trees import open_bracketed
 from transformer_jax.data.sets import (
     alpaca,
@@ -155,6 +156,29 @@ def open_split(config: DataConfig, split: str) -> Corpus:
             f"data.weights are {len(weights)}, but {config.name} has {len(corpora)} corpora"
         )
     return _first(_joined(corpora, weights), config.num_train_examples)
+
+
+def open_parts(config: DataConfig, split: str) -> dict[str, Corpus]:
+    """The corpora that a split is made of, by name: of several sets the split of each; of one set
+    each file, by its name without an ending where these differ, else by its number.
+
+    Raises:
+      UserError: as `open_split`; or there is one corpus alone.
+    """
+    sets, configs = _find(config.name), _config_of_each(config)
+    if len(sets) > 1:
+        pairs = zip(configs, sets, strict=True)
+        return {own.name: _joined(each.open(own, split)) for own, each in pairs}
+    corpora = sets[0].open(configs[0], split)
+    if len(corpora) == 1:
+        raise UserError(
+            f"the split {split!r} of {config.name} is one corpus; name several sets or files"
+        )
+    files = getattr(config, f"{split}_text") or getattr(config, f"{split}_source") or ""
+    names = [Path(path).name.partition(".")[0] for path in expand_paths(files, "data")]
+    if len(set(names)) != len(corpora):
+        names = [str(i) for i in range(len(corpora))]
+    return dict(zip(names, corpora, strict=True))
 
 
 def _first(examples: Corpus, count: int | None) -> Corpus:

@@ -15,7 +15,8 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
-from transformer_jax.data.sources import open_split
+from transformer_jax.data.examples import Corpus
+from transformer_jax.data.sources import open_parts, open_split
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import recorded_splits, records_of
 from transformer_jax.logs.run_log import NoLog, RunLog
@@ -47,7 +48,7 @@ from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.host_memory import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
-from transformer_jax.training.evaluation import with_command, write_predictions
+from transformer_jax.training.evaluation import Evaluator, with_command, write_predictions
 from transformer_jax.training.state import TrainState
 
 
@@ -194,21 +195,33 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
       UserError: the validation split cannot be read, or not be evaluated, whatever the parameters.
     """
     greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
-    examples = provenance.agreed_data("valid", lambda: open_split(settings.data, "valid"))
-    evaluator = build.build_evaluator(
-        settings, task, examples, greedy, mesh, settings.eval.num_examples
-    )
-    try:
-        evaluator.check()
-    except UserError as error:
-        raise UserError(f"the validation split cannot be evaluated: {error}") from error
+    count = settings.eval.num_examples
+
+    def evaluator_of(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
+        examples = provenance.agreed_data(name, open_examples)
+        made = build.build_evaluator(settings, task, examples, greedy, mesh, count)
+        try:
+            made.check()
+        except UserError as error:
+            raise UserError(f"the validation split cannot be evaluated: {error}") from error
+        return made
+
+    evaluator = evaluator_of("valid", lambda: open_split(settings.data, "valid"))
+    corpora = open_parts(settings.data, "valid") if settings.eval.each_corpus else {}
+    parts = {
+        name: evaluator_of(f"valid/{name}", lambda corpus=corpus: corpus)  # type: ignore[misc]
+        for name, corpus in corpora.items()
+    }
 
     def evaluate(step: int, params: Any, workdir: Path) -> Scores:
         metrics, outputs = evaluator(params)
         metrics = with_command(settings.eval.command, metrics, evaluator.decoded, outputs)
         path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
         hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
-        return metrics, _score(metrics, task.best_by)
+        score = _score(metrics, task.best_by)
+        for name, part in parts.items():
+            metrics |= {f"{name}/{metric}": value for metric, value in part(params)[0].items()}
+        return metrics, score
 
     return evaluate
 

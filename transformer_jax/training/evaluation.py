@@ -36,6 +36,8 @@ class EvalConfig:
       every_steps: updates between two scorings of the validation split.
       num_examples: how many examples of the split are decoded each time, always the same ones; the
         loss is that of the whole split.
+      each_corpus: whether every set of `data.name`, or every file of the validation split, has
+        figures of its own besides, as "gutenberg/loss"; the best checkpoint is chosen without them.
       patience: evaluations without a better score, the one by which the best checkpoint is chosen,
         after which training ends; None: it goes on to its last step. With it, each evaluated step
         is saved.
@@ -48,6 +50,7 @@ class EvalConfig:
 
     every_steps: Steps = 1000
     num_examples: Annotated[int, Range(1, 10**9)] = 200
+    each_corpus: bool = False
     patience: Steps | None = None
     command: str | None = None
 
