@@ -61,7 +61,7 @@ def test_no_logit_but_an_answers_has_a_gradient(task, params, monkeypatch, batch
     assert batch["input_segment_ids"].max() == 2  # both share a row
 
     def with_respect_to(added):
-        def losses(predicted, target, eps, tiles):
+        def losses(predicted, target, eps, z_loss, tiles):
             return token_losses(predicted.logits() + added, target, eps)
 
         monkeypatch.setattr(continuation_losses, "projected_losses", losses)

@@ -75,7 +75,8 @@ def evaluate(args: argparse.Namespace) -> None:
     examples = _examples_to_score(args)
     run = _load(args)
     if args.choices is None:
-        metrics = run.evaluate(**examples, command=args.command, **_decode_options(args))
+        options = _given(args, ("command", *DECODE_OPTIONS))
+        metrics = run.evaluate(**examples, **options)
     else:
         from transformer_jax.runs.evaluating import evaluate_choices
 

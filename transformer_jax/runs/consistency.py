@@ -42,8 +42,8 @@ def _check_adapters(settings: Settings) -> None:
 def _check_schedule(settings: Settings) -> None:
     """A decay has room behind the warm-up; and the last steps would have a rate of 0."""
     optimizer, num_steps = settings.optimizer, settings.train.num_steps
-    end, cooldown = optimizer.decay_steps or num_steps, optimizer.cooldown_steps or 0
-    if cooldown > end - optimizer.warmup_steps:
+    end, cooldown = optimizer.decay_steps or num_steps, optimizer.cooldown_steps
+    if cooldown is not None and cooldown > end - optimizer.warmup_steps:
         raise UserError(
             f"config.optimizer.cooldown_steps is {cooldown}, but of {end} steps warmup_steps "
             f"{optimizer.warmup_steps} leave fewer: lower one of them"
