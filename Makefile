@@ -33,10 +33,11 @@ quickstart: setup  ## train, translate and score the embedded task
 test: lint  ## lint, check the format and run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
-lint: setup  ## ruff's checks, its format as a check, and mypy's types
+lint: setup  ## ruff's checks, its format as a check, mypy's types, and shellcheck of the launch files
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/shellcheck experiments/launch/*.sh
 
 format: setup  ## let ruff fix what it can
 	$(VENV)/bin/ruff check --fix .

@@ -167,7 +167,10 @@ MORE_THAN_HERE = {
     "data.num_workers": "how, not what: tests/data/batches",
     "data.cache_dir": "how, not what: tests/data/batches/test_token_cache.py",
     "model.scan_layers": "how, not what: tests/runs/test_scan_layers.py",
+    "train.on_spike": "what follows spikes: tests/runs/test_spikes.py",
+    "train.spike_factor": "likewise",
     "train.init_from": "a run: tests/runs/test_train.py",
+    "parallel.preemption_notice": "when it stops: tests/runtime/test_notices.py",
     "parallel.heartbeat_seconds": "of jobs of several processes: tests/parallel/test_hosts.py",
     "seed": "the first state and the order: tests/runs/test_build.py",
 }

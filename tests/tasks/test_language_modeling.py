@@ -99,10 +99,13 @@ def test_figures_of_bytes_and_words_need_a_tokenizer_that_keeps_the_text(build, 
     assert metrics["perplexity"] == pytest.approx(math.e)
 
 
-def test_weights_are_refused(task):
-    corpora = Corpora((DOCUMENTS, DOCUMENTS), (2.0, 1.0))
-    with pytest.raises(UserError, match="data.weights: running text is one stream"):
-        task.prepare(corpora, training=True)
+def test_corpora_with_weights_are_cut_one_by_one(task):
+    made = task.prepare(Corpora((DOCUMENTS, DOCUMENTS[:1]), (2.0, 1.0)), training=True)
+    assert made.weights == (2.0, 1.0)
+    for part, documents in zip(made.parts, (DOCUMENTS, DOCUMENTS[:1]), strict=True):
+        alone = task.prepare(documents, training=True)
+        assert len(part) == len(alone)
+        np.testing.assert_array_equal(part[0]["input"], alone[0]["input"])
 
 
 def test_another_architecture_is_refused(build):

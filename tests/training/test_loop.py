@@ -9,8 +9,10 @@ from typing import NamedTuple
 import pytest
 
 from transformer_jax.errors import Stopped, UserError
-from transformer_jax.training import loop as loop_module
+from transformer_jax.training import meter as meter_module
+from transformer_jax.training.clock import Clock
 from transformer_jax.training.loop import Every, Loop
+from transformer_jax.training.meter import SpikedError
 from transformer_jax.training.patience import Patience
 from transformer_jax.training.profiling import Profiler
 
@@ -43,7 +45,7 @@ class Parts:
         self.events, self.records, self.saved = [], [], {}
         self.before_step = lambda step: None
 
-    def loop(self, log_every=100, evaluate_every=100, save_every=100, patience=None):
+    def loop(self, log_every=100, evaluate_every=100, save_every=100, patience=None, **more):
         return Loop(
             train_step=self.train_step,
             portable=lambda state: state,
@@ -56,6 +58,7 @@ class Parts:
             profiler=Profiler("nowhere", 1, 0),
             every=Every(log_every, evaluate_every, save_every),
             patience=patience or Patience(),
+            **{"watch": NoWatch(), "clock": Clock()} | more,
         )
 
     def train_step(self, state, batch):
@@ -106,6 +109,13 @@ class Parts:
 
     def metrics(self, split):
         return {step: metrics for step, of, metrics in self.records if of == split}
+
+
+class NoWatch:
+    """Looks at nothing."""
+
+    def due(self, step):
+        return False
 
 
 class Pending:
@@ -211,7 +221,7 @@ def test_it_ends_where_patience_does_with_that_step_saved():
 
 def test_speed_leaves_evaluations_and_saves_out(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(meter_module.time, "perf_counter", lambda: clock[0])
 
     def takes(seconds, function):
         def slow(*args):
@@ -288,3 +298,57 @@ def test_a_loop_runs_in_any_thread():
     thread.start()
     thread.join()
     assert list(parts.saved) == [2]
+
+
+class TestSkippedSteps:
+    def parts(self, *skipped):
+        parts, train_step = Parts(), Parts.train_step
+
+        def step(state, batch):
+            state, sums = train_step(parts, state, batch)
+            skip = float(state.params in skipped)
+            return state, {n: x if not skip else 0.0 for n, x in sums.items()} | {"skipped": skip}
+
+        parts.train_step = step
+        return parts
+
+    def test_they_are_counted_and_weigh_nothing(self):
+        parts = self.parts(2, 5, 6)
+        parts.loop(log_every=3).run(State(0), 0, 6)
+        metrics = parts.metrics("train")
+        assert [metrics[step]["skipped"] for step in (3, 6)] == [1, 2]
+        assert [metrics[step]["loss"] for step in (3, 6)] == [2.0, 4.0]
+        assert [metrics[step]["grad_norm"] for step in (3, 6)] == [2.0, 2.0]
+
+    def test_too_many_in_a_row_end_the_training(self):
+        parts = self.parts(*range(3, 100))
+        with pytest.raises(UserError, match="50 updates up to step 52 were skipped one after"):
+            parts.loop().run(State(0), 0, 100)
+
+    def test_one_of_them_ends_it_where_training_rewinds_and_nothing_is_saved(self):
+        parts = self.parts(4)
+        with pytest.raises(SpikedError, match="spiked at step 4"):
+            parts.loop(save_every=4, rewinds=True).run(State(0), 0, 6)
+        assert not parts.saved
+
+
+def test_a_watched_step_is_looked_at_before_it_is_taken():
+    parts = Parts()
+
+    class Watch:
+        def due(self, step):
+            return step % 2 == 0
+
+        def __call__(self, state, rows):
+            assert rows == "batch"
+            return {"seen": state.params}
+
+    parts.loop(watch=Watch()).run(State(0), 0, 5)
+    assert parts.metrics("watch") == {2: {"seen": 1}, 4: {"seen": 3}}
+
+
+def test_the_clock_tells_what_is_no_step():
+    parts = Parts()
+    parts.loop(log_every=2, evaluate_every=2, save_every=2).run(State(0), 0, 4)
+    metrics = parts.metrics("train")[4]
+    assert {"share_data", "share_saving", "share_evaluating", "goodput"} <= metrics.keys()

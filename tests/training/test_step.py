@@ -140,3 +140,52 @@ def test_accumulated_gradients_of_the_model_equal_those_of_one_large_batch(
     )
     moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), state.params, params)
     assert min(jax.tree.leaves(moved)) > 1e-4
+
+
+class TestSpikes:
+    """Of 25 updates with gradients of a norm near 1, those after some others."""
+
+    def run(self, scales, factor=3.0, **options):
+        """[(state, sums)] of steps whose gradient has these norms."""
+
+        def loss(params, batch, rng):
+            grad = jnp.array([0.6, 0.8])
+            return batch * (params["w"] @ grad), jnp.float32(1), {"tokens": jnp.float32(1)}
+
+        optimizer = optax.adam(0.1)
+        step = jit_step(loss, optimizer, spike_factor=factor, **options)
+        state = TrainState.create(
+            {"w": jnp.ones(2)}, optimizer, jax.random.key(0), watched=True, averaged=bool(options)
+        )
+        found = []
+        for scale in scales:
+            state, sums = step(state, jnp.float32(scale))
+            found.append((state, jax.device_get(sums)))
+        return found
+
+    @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9}])
+    @pytest.mark.parametrize("spike", [3.1, np.nan, np.inf])
+    def test_one_changes_nothing_but_the_number(self, spike, options):
+        before, (after, sums) = self.run([1.0] * 25 + [spike], **options)[-2:]
+        assert after.step == before[0].step + 1 == 26
+        same = jax.tree.map(np.array_equal, before[0].replace(step=0), after.replace(step=0))
+        assert all(jax.tree.leaves(same))
+        assert sums.pop("skipped") == 1
+        assert not any(sums.values())
+
+    def test_what_is_below_the_limit_is_an_update(self):
+        (before, _), (after, sums) = self.run([1.0] * 25 + [2.9])[-2:]
+        assert sums["skipped"] == 0 and sums["grad_norm"] == pytest.approx(2.9)
+        assert not np.array_equal(before.params["w"], after.params["w"])
+
+    def test_the_first_twenty_are_skipped_where_they_are_not_finite(self):
+        found = self.run([1.0, 50.0, np.nan, 1.0] + [1.0] * 15 + [60.0, 60.0])
+        skipped = [sums["skipped"] for _, sums in found]
+        assert [i for i, skip in enumerate(skipped) if skip] == [2, 20]
+
+    def test_the_typical_norm_is_the_mean_of_the_last_hundred_or_so(self):
+        scales = np.random.default_rng(0).uniform(1, 2, 150)
+        mean = 0.0
+        for i, scale in enumerate(scales):
+            mean += (scale - mean) / min(i + 1, 100)
+        assert self.run(scales)[-1][0].typical_norm == pytest.approx(mean, rel=1e-5)

@@ -1,5 +1,6 @@
 """Saving: steps are written in the background and committed together with their manifest."""
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -102,8 +103,11 @@ class CheckpointWriter:
         """Waits and ends the background threads."""
         try:
             self.wait()
-        finally:
-            self._manager.close()
+        except Exception:
+            with contextlib.suppress(Exception):  # it would fail in the same way
+                self._manager.close()
+            raise
+        self._manager.close()
 
     def _open(self) -> ocp.CheckpointManager:
         options = ocp.CheckpointManagerOptions(
@@ -146,8 +150,8 @@ class CheckpointWriter:
         """The folder of the step that is being saved, until it is renamed."""
         return self._directory / f"{self._saving}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
 
-    def _failure(self, error: Exception) -> UserError:
-        return UserError(
+    def _failure(self, error: Exception) -> Exception:
+        return hosts.lost_process(error) or UserError(
             f"cannot save the checkpoint of step {self._saving} in {self._directory}: "
             f"{_cause(error)}; earlier checkpoints are intact"
         )

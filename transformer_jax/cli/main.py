@@ -94,11 +94,12 @@ def _run_one_of_many(args: argparse.Namespace) -> int:
     _keep_stdout_for_results()
     try:
         status = _run(args)
-    except hosts.LostProcess as error:
-        reason = str(error).splitlines()[0]
-        _fail(f"lost another process ({reason}); start the job again: its last checkpoint is there")
-        hosts.leave(RESUMABLE)
-    except Exception:
+    except Exception as error:
+        if lost := hosts.lost_process(error):
+            _fail(
+                f"lost another process ({lost}); start the job again: its last checkpoint is there"
+            )
+            hosts.leave(RESUMABLE)
         traceback.print_exc()
         hosts.leave(1)
     if status not in (0, RESUMABLE):  # these all processes have, and end together

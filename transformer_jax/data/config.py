@@ -42,12 +42,18 @@ class DataConfig:
       weights: how often training draws from each corpus relative to the others, as "2,1"; None:
         each example once an epoch.
       tfds_name: the builder of `tfds`, as "wmt14_translate", "lm1b" or "glue/sst2".
-      source_language, target_language: of `tfds`, as "en" and "de"; None where the builder has no
-        translations.
-      text_field: the field that `tfds` reads of such a builder, and the column of `text` in files
-        of JSON lines (.jsonl) and Parquet, of which each row is a document; None: "text".
-      label_field, pair_field: the fields of `tfds` that hold labels and second texts; None: they
-        are not read.
+      hf_name: the set of `hf_dataset`: a folder, or a name of the hub, as "wikimedia/wikipedia".
+      hf_config: the configuration of such a set, as "20231101.de"; None: it has one alone.
+      source_language, target_language: of `tfds` and `hf_dataset`, as "en" and "de"; None where the
+        set has no translations.
+      text_field: the field that these read of such a set, and the column of `text` in files of JSON
+        lines (.jsonl) and Parquet, of which each row is a document; None: "text".
+      label_field, pair_field: the fields of `tfds` and `hf_dataset` that hold labels and second
+        texts; None: they are not read.
+      block_megabytes: reads the training files of `text`, or of `hf_dataset` on the hub, in blocks
+        of about so many megabytes, and keeps nothing else of them: for text that is larger than the
+        disk, or lies elsewhere ("s3://bucket/part-*.jsonl", "hf://datasets/..."). Each epoch has
+        the blocks, and the windows of each, in a new order. None: all text becomes tokens first.
       cache_dir: the folder that keeps running text as tokens, so that it is encoded once, whoever
         reads it next; "auto" is the user's cache, none keeps nothing. Text that is encoded within a
         second or two is not kept.
@@ -85,11 +91,14 @@ class DataConfig:
     remove_function_tags: bool = True
     weights: str | None = None
     tfds_name: str | None = None
+    hf_name: str | None = None
+    hf_config: str | None = None
     source_language: str | None = None
     target_language: str | None = None
     text_field: str | None = None
     label_field: str | None = None
     pair_field: str | None = None
+    block_megabytes: Annotated[float, Range(1e-4, 1e5)] | None = None
     cache_dir: str | None = "auto"
     num_workers: NumWorkers = 0
     order_seed: Seed | None = None

@@ -14,6 +14,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Corpus, Selection
 from transformer_jax.data.files import documents
+from transformer_jax.data.files.blocks import TextBlocks, open_blocks
 from transformer_jax.data.files.choices import open_choices
 from transformer_jax.data.files.conversations import open_answers, open_conversations
 from transformer_jax.data.files.labeled import read_labeled_tsv
@@ -32,6 +33,7 @@ from transformer_jax.data.sets import (
     embedded,
     glue,
     gum,
+    hf_datasets,
     multi30k,
     scan,
     tatoeba,
@@ -60,6 +62,14 @@ class SourceSet:
     reads: Collection[str] | None = None
 
 
+def _open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
+    if config.block_megabytes is None or split != "train":
+        return documents.open_split(config, split)
+    if not config.train_text:
+        raise UserError("data.train_text is not set: text needs the path of a text file")
+    return [open_blocks(config, config.train_text.split(","))]
+
+
 def _open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
     has_languages = config.source_language or config.target_language
     for name in ("text_field", "label_field", "pair_field"):
@@ -79,14 +89,9 @@ _PAIR_FILES = tuple(
     f"data.{split}_{side}" for split in SourceSet.splits for side in ("source", "target")
 )
 _FILES = tuple(f"data.{split}_text" for split in SourceSet.splits)
-_TFDS = (
-    "tfds_name",
-    "source_language",
-    "target_language",
-    "text_field",
-    "label_field",
-    "pair_field",
-)
+_FIELDS = ("source_language", "target_language", "text_field", "label_field", "pair_field")
+_TFDS = ("tfds_name", *_FIELDS)
+_HF = ("hf_name", "hf_config", *_FIELDS)
 
 SOURCES: Registry[SourceSet] = Registry(
     "data.name",
@@ -103,7 +108,8 @@ SOURCES: Registry[SourceSet] = Registry(
         "tatoeba_en_de": _public(tatoeba.open_split, source_language="en", target_language="de"),
         **{name: _public(scan.open_split, name=name) for name in scan.SETS},
         "text": SourceSet(
-            documents.open_split, reads=(*_FILES, "data.documents", "data.text_field")
+            _open_text,
+            reads=(*_FILES, "data.documents", "data.text_field", "data.block_megabytes"),
         ),
         "tiny_shakespeare": _public(text_sets.open_tiny_shakespeare),
         "wikitext2": _public(text_sets.open_wikitext2),
@@ -124,6 +130,10 @@ SOURCES: Registry[SourceSet] = Registry(
         "preferences": SourceSet(open_preferences, reads=_FILES),
         "choices": SourceSet(open_choices, reads=_FILES),
         "alpaca": _public(alpaca.open_split),
+        "hf_dataset": SourceSet(
+            hf_datasets.open_split,
+            reads=("data.dir", "data.block_megabytes", *(f"data.{name}" for name in _HF)),
+        ),
         "tfds": SourceSet(_open_tfds, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),
     },
 )
@@ -148,6 +158,11 @@ def open_split(config: DataConfig, split: str) -> Corpus:
         return _joined(sets[0].open(configs[0], split))
     opened = [each.open(own, split) for each, own in zip(sets, configs, strict=True)]
     corpora = [corpus for of_one in opened for corpus in of_one]
+    if len(corpora) > 1 and any(isinstance(corpus, TextBlocks) for corpus in corpora):
+        raise UserError(
+            "data.block_megabytes: text in blocks is all that a run trains on; leave the other "
+            "sets out, or name their files in data.train_text"
+        )
     weights = config.corpus_weights()
     if weights and len(corpora) == 1:
         raise UserError(f"data.weights say nothing about the one corpus of {config.name}")
@@ -155,6 +170,8 @@ def open_split(config: DataConfig, split: str) -> Corpus:
         raise UserError(
             f"data.weights are {len(weights)}, but {config.name} has {len(corpora)} corpora"
         )
+    if config.num_train_examples and isinstance(corpora[0], TextBlocks):
+        raise UserError("data.num_train_examples: text in blocks is not counted; leave one out")
     return _first(_joined(corpora, weights), config.num_train_examples)
 
 

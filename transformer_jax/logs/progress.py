@@ -11,6 +11,8 @@ from tqdm import tqdm
 logger = logging.getLogger(__name__)
 
 SHOWN_ON_THE_BAR = ("loss", "tokens_per_s")
+NOT_SHOWN = ("watch",)
+"""Splits whose figures are too many for a line."""
 
 
 class Progress(Protocol):
@@ -45,6 +47,8 @@ class ProgressBar:
         self._bar.update(step - self._bar.n)
 
     def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        if split in NOT_SHOWN:
+            return
         if split == "train":
             shown = {name: metrics[name] for name in SHOWN_ON_THE_BAR if name in metrics}
             self._bar.set_postfix_str(format_metrics(shown))
@@ -68,6 +72,8 @@ class ProgressLines:
             self._began = (step, time.monotonic())
 
     def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        if split in NOT_SHOWN:
+            return
         place = f"step {step}/{self._num_steps} {split}"
         parts = (place, format_metrics(metrics), self._left(step))
         logger.info(" ".join(part for part in parts if part))
@@ -97,8 +103,9 @@ class NoProgress:
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:
-    """The numbers among `metrics`, four digits each: `loss 3.214 tokens_per_s 10453`."""
+    """The numbers among `metrics`, four digits each: `loss 3.214 tokens_per_s 10453`; no shares."""
     numbers = {name: x for name, x in metrics.items() if isinstance(x, int | float)}
+    numbers = {name: x for name, x in numbers.items() if not name.startswith("share_")}
     return " ".join(f"{name} {_four_digits(value)}" for name, value in numbers.items())
 
 

@@ -27,6 +27,8 @@ class LoggingConfig:
 
     Attributes:
       every_steps: updates between two records of training metrics.
+      watch_steps: updates between two records of norms by layer, entropies of attention and dead
+        units (`training.watching`), of which each takes as long as an update or two; None: none.
       profile_steps: how many steps to trace into `workdir/profile`, soon after each start.
       wandb: the Weights & Biases project that metrics also go to; None: none.
 
@@ -35,6 +37,7 @@ class LoggingConfig:
     """
 
     every_steps: Steps = 100
+    watch_steps: Steps | None = None
     profile_steps: Annotated[int, Range(0, 10_000)] = 0
     wandb: str | None = None
 

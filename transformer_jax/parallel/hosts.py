@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -24,14 +25,30 @@ from jax.experimental import multihost_utils
 from transformer_jax.errors import RESUMABLE, UserError
 from transformer_jax.parallel.agreement import Prepare, Statement, disagreement, reported
 
-LostProcess = jax.errors.JaxRuntimeError
-"""What a step or a message raises if a process that it waits for is lost."""
-
+_FAILED_EXCHANGE = re.compile("(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED): ")
+"""How XLA's error begins where an array is read whose exchange has failed."""
 _SECONDS_TO_TELL = 2
 _SIGTERM_CAME = "RECEIVED_PREEMPTION_NOTICE"  # where JAX's handler notes it, for all processes
 _SECONDS_TO_LOOK = 1.0
 
 logger = logging.getLogger(__name__)
+
+
+class LostProcessError(Exception):
+    """Another process of the job, which this one waited for, is lost."""
+
+
+def lost_process(error: BaseException | None) -> LostProcessError | None:
+    """What an error, or one that it came from, says of a lost process; None where it says nothing,
+    or there is one process alone."""
+    while error is not None and jax.process_count() > 1:
+        if isinstance(error, LostProcessError):
+            return error
+        of_xla = isinstance(error, ValueError) and _FAILED_EXCHANGE.match(str(error))
+        if of_xla or isinstance(error, jax.errors.JaxRuntimeError):
+            return LostProcessError(str(error).splitlines()[0])
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def is_primary() -> bool:
@@ -101,7 +118,7 @@ def tell(name: str, value: Any) -> None:
 
 def heard(name: str, seconds: float) -> Any:
     """What a process left under that name, or leaves there within so many seconds; else None."""
-    with contextlib.suppress(LostProcess):
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
         return json.loads(_service().blocking_key_value_get(name, max(int(1e3 * seconds), 1)))
     return None
 

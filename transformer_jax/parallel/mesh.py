@@ -38,6 +38,9 @@ class ParallelConfig:
       fsdp: devices that divide parameters, optimizer state and rows among them.
       tensor: devices that divide every layer among them.
       heartbeat_seconds: a process that is silent for so long counts as lost, and the job ends.
+      preemption_notice: what tells that this machine is about to be taken away: "gce" (Google's
+        clouds, TPUs too), "aws", or the path of a file, once it is there. Training then saves and
+        stops, as after a SIGTERM. None: only a SIGTERM does.
 
     Raises:
       ValueError: an unknown engine or a size out of range.
@@ -48,6 +51,7 @@ class ParallelConfig:
     fsdp: Devices = 1
     tensor: Devices = 1
     heartbeat_seconds: Annotated[int, Range(1, 604_800)] = 100
+    preemption_notice: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)

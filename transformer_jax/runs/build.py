@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import optax
 from jax.sharding import Mesh
 
 from transformer_jax.errors import UserError
@@ -28,7 +29,8 @@ from transformer_jax.tokenization import Tokenizers, expected_sizes
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.step import train_step
+from transformer_jax.training.step import next_update, train_step
+from transformer_jax.training.watching import Watch
 
 
 def task_kind(settings: Settings) -> TaskKind:
@@ -116,26 +118,14 @@ def build_training(
     """The schedule (updates done -> learning rate), the pure training step, and a function from a
     seed to the first state. UserError where devices lack the memory that `train.remat` asks for, or
     cannot share a batch."""
-    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
-    optimizer = make_optimizer(settings.optimizer, schedule)
-
-    remat = settings.train.remat
-    if remat == "offload":
-        require_memory_kind(engine.mesh.devices.flat[0], HOST, "config.train.remat 'offload'")
-
-    def loss(params: Any, batch: Batch, rng: jax.Array | None) -> Any:
-        again = rematerialized_layers(remat)
-        with each_stream(engine.constrain), again, divided_by(engine.per_device):
-            return task.loss(params, batch, rng)
-
-    ema_decay = settings.optimizer.ema_decay
+    schedule, optimizer = _optimizer(settings)
+    train, ema_decay = settings.train, settings.optimizer.ema_decay
     step = functools.partial(
         train_step,
-        loss_fn=loss,
-        optimizer=optimizer,
-        accumulation_steps=micro_batches(settings, task, engine.row_shards),
         axis_name=engine.axis_name,
         ema_decay=ema_decay,
+        spike_factor=train.spike_factor if train.looks_for_spikes else None,
+        **_of_update(settings, task, engine, optimizer),
     )
 
     @jax.jit  # traced once, whoever asks for its shapes
@@ -147,10 +137,40 @@ def build_training(
         kept = {
             "averaged": ema_decay is not None,
             "lowered": settings.optimizer.plateau_patience is not None,
+            "watched": train.looks_for_spikes,
         }
         return TrainState.create(params, optimizer, step_key, base=base, **kept)
 
     return schedule, step, init_state
+
+
+def build_watch(settings: Settings, task: Task, engine: Engine) -> Watch:
+    """What looks at the training now and then, where the config asks for it."""
+    _, optimizer = _optimizer(settings)
+    update = functools.partial(next_update, **_of_update(settings, task, engine, optimizer))
+    return Watch(settings.logging.watch_steps, update, task.loss, engine.mesh)
+
+
+def _optimizer(settings: Settings) -> tuple[optax.Schedule, optax.GradientTransformation]:
+    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+    return schedule, make_optimizer(settings.optimizer, schedule)
+
+
+def _of_update(
+    settings: Settings, task: Task, engine: Engine, optimizer: optax.GradientTransformation
+) -> dict[str, Any]:
+    """What the functions of `training.step` make an update with; errors as `build_training`."""
+    remat = settings.train.remat
+    if remat == "offload":
+        require_memory_kind(engine.mesh.devices.flat[0], HOST, "config.train.remat 'offload'")
+
+    def loss(params: Any, batch: Batch, rng: jax.Array | None) -> Any:
+        again = rematerialized_layers(remat)
+        with each_stream(engine.constrain), again, divided_by(engine.per_device):
+            return task.loss(params, batch, rng)
+
+    parts = micro_batches(settings, task, engine.row_shards)
+    return {"loss_fn": loss, "optimizer": optimizer, "accumulation_steps": parts}
 
 
 def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:

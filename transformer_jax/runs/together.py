@@ -41,6 +41,7 @@ from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.files import remove
 from transformer_jax.runtime.host_memory import keep_freed_memory
 from transformer_jax.tokenization import copy_tokenizers, load_tokenizers
+from transformer_jax.training.clock import Clock
 
 
 def seeded(config: ConfigDict, count: int) -> dict[str, ConfigDict]:
@@ -69,6 +70,7 @@ def train_together(
         workdir holds other runs, or no replica's loss is finite any longer.
       Stopped: a SIGTERM came; the joint checkpoint is kept, and the same call goes on.
     """
+    clock = Clock()
     keep_freed_memory()
     use_compilation_cache()
     workdir = workdir_path(workdir)
@@ -97,7 +99,7 @@ def train_together(
         checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         replicas = Replicas(list(members.values()), list(members), workdir, task, examples)
-        state = fit(replicas, checkpoints)
+        state = fit(replicas, checkpoints, clock)
         replicas.divide(state, checkpoints)
     runs = {}
     for i, (name, config) in enumerate(configs.items()):
@@ -115,6 +117,8 @@ def _check_alike(members: Mapping[str, Settings]) -> None:
         (first.lora.rank is not None, "config.lora.rank"),
         (first.eval.patience is not None, "config.eval.patience"),
         (first.optimizer.plateau_patience is not None, "config.optimizer.plateau_patience"),
+        (first.train.on_spike == "rewind", "config.train.on_spike 'rewind'"),
+        (first.logging.watch_steps is not None, "config.logging.watch_steps"),
     ):
         if asked:
             raise UserError(

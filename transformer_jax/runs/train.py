@@ -31,12 +31,13 @@ from transformer_jax.runs.config import (
     Settings,
     check_trainable,
 )
-from transformer_jax.runs.fit import InitState, Scores, fit
+from transformer_jax.runs.fit import fit
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.prepare import prepare
 from transformer_jax.runs.reference import with_reference
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.sole_writer import sole_writer
+from transformer_jax.runs.trainable import InitState, Scores
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     METRICS,
@@ -48,6 +49,7 @@ from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.host_memory import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
+from transformer_jax.training.clock import Clock
 from transformer_jax.training.evaluation import Evaluator, with_command, write_predictions
 from transformer_jax.training.state import TrainState
 
@@ -67,6 +69,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
         the loss is no longer finite.
       Stopped: a SIGTERM came; the state is saved, and the same call goes on.
     """
+    clock = Clock()
     keep_freed_memory()
     use_compilation_cache()
     workdir = workdir_path(workdir)
@@ -86,7 +89,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
         checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         task = with_reference(task, settings, workdir)
-        state = fit(OneRun(settings, workdir, task, examples), checkpoints)
+        state = fit(OneRun(settings, workdir, task, examples), checkpoints, clock)
     return Run(config, workdir, task, merged(state.model_params), int(state.step))
 
 

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from transformer_jax.data.files.blocks import TextBlocks
 from transformer_jax.errors import UserError
 from transformer_jax.runs.build import task_kind
 from transformer_jax.runs.config import Settings
@@ -18,6 +19,9 @@ from transformer_jax.tokenization import (
     train_tokenizers,
 )
 
+_SAMPLED_BYTES = 2**28
+"""Of text in blocks, from which a tokenizer learns."""
+
 
 def build_tokenizers(
     settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
@@ -28,6 +32,8 @@ def build_tokenizers(
         return load_tokenizers(directory)
     kind = task_kind(settings)
     _check_examples(settings, kind, examples[0])
+    if isinstance(examples, TextBlocks):
+        examples = examples.sample(_SAMPLED_BYTES)
     listed: dict[str, Iterable[str] | Symbols] = {
         side: itertools.chain.from_iterable(split(example[side]) for example in examples)
         for side, split in kind.labels.items()

@@ -73,7 +73,7 @@ _SMOOTHING, _Z_LOSS = "train.label_smoothing", "train.z_loss"
 _LENGTH = "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")
 """What is read where outputs are scored."""
-_RUNNING_TEXT = (_LENGTH, "data.packing", "data.cache_dir")
+_RUNNING_TEXT = (_LENGTH, "data.packing", "data.cache_dir", "data.block_megabytes")
 _LOGITS = (
     *("model.tie_embeddings", "model.logits_bias", "model.scale_logits", "model.final_logit_cap"),
     "train.loss_tiles",

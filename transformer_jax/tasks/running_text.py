@@ -1,13 +1,25 @@
 """What the tasks on running text share: documents as one stream, cut into windows."""
 
+import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from transformer_jax.data.batches.streamed import StreamedText
 from transformer_jax.data.batches.token_cache import token_cache
-from transformer_jax.data.batches.windows import Pieces, Windows, token_stream
-from transformer_jax.data.examples import Corpora, Corpus
-from transformer_jax.errors import UserError
-from transformer_jax.tokenization import Tokenizers
+from transformer_jax.data.batches.windows import (
+    Pieces,
+    Windows,
+    laid_out,
+    separator,
+    token_stream,
+)
+from transformer_jax.data.examples import Corpora, Corpus, Features
+from transformer_jax.data.files.blocks import TextBlocks
+from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 MOST_STARTS = 1 << 24
 """The most places at which training windows start; in longer texts they are further apart."""
@@ -29,8 +41,10 @@ class RunningText:
 
     def windows(
         self, examples: Corpus, tokenizers: Tokenizers, *, first: int, length: int, training: bool
-    ) -> Pieces | Windows:
-        """The documents {"text": str} as windows of tokens, each document ended by `eos`.
+    ) -> Sequence[Any]:
+        """The documents {"text": str} as windows of tokens, each document ended by `eos`. Corpora
+        with weights are cut one by one; text in blocks becomes `StreamedText`, each of whose blocks
+        is cut by itself and tiled by its windows.
 
         Args:
           examples: the documents.
@@ -40,12 +54,16 @@ class RunningText:
           training: whether windows run together start anywhere; otherwise they tile the text.
 
         Raises:
-          UserError: the corpora have weights, which one stream cannot follow, or hold no text; or
-            there is no room for their tokens.
+          UserError: there is no text, or no room for its tokens.
         """
-        if isinstance(examples, Corpora) and examples.weights:
-            raise UserError("data.weights: running text is one stream; leave the weights out")
         tokenizer = tokenizers.text("text")
+        if training and isinstance(examples, TextBlocks):
+            return StreamedText(examples, _Cut(tokenizer, first, length, self.packing))
+        if isinstance(examples, Corpora) and examples.weights:
+            cut = functools.partial(
+                self.windows, tokenizers=tokenizers, first=first, length=length, training=training
+            )
+            return Corpora(tuple(map(cut, examples.parts)), examples.weights)
         cache = token_cache(self.cache_dir, tokenizers.sha256.get("text"))
         stream = cache.stream(examples, tokenizer, first) if cache else None
         if stream is None:
@@ -55,3 +73,28 @@ class RunningText:
             return Pieces(stream, length)
         stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else length
         return Windows(stream.tokens, length, stride)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Documents as windows that tile them; those without a token as one that ends at once."""
+
+    tokenizer: Tokenizer
+    first: int
+    length: int
+    packing: str
+
+    def __call__(self, documents: Sequence[str]) -> Sequence[Features]:
+        end = self.tokenizer.specials.eos
+        between, stream = separator(self.first, end), [np.array([self.first], np.int32)]
+        sizes = []
+        for tokens in map(self.tokenizer.encode, documents):
+            sizes.append(len(tokens))
+            stream += [np.asarray(tokens, np.int32), between]
+        if not any(sizes):
+            nothing = {"input": self.first, "target": end}
+            return [{name: np.array([token], np.int32) for name, token in nothing.items()}]
+        laid = laid_out(np.concatenate(stream), np.array(sizes, np.int64), len(between))
+        if self.packing == "apart":
+            return Pieces(laid, self.length)
+        return Windows(laid.tokens, self.length, self.length)

@@ -30,11 +30,17 @@ class TrainConfig:
       remat: what the backward pass computes once more, for less memory (`nn.remat`): "none",
         "full" (all but each layer's input), "dots" (all but the results of products with
         parameters) or "offload" ("dots", with those results in the host's memory).
+      on_spike: what follows when the norm of a gradient is more than `spike_factor` times its mean
+        over the last hundred updates or so, or is not finite: "apply" the update all the same (one
+        that is not finite ends the training), "skip" it, or "rewind" to the last checkpoint, or to
+        the start, and go on from there with the data that comes next (Chowdhery et al. 2022, 5.1).
+        The first 20 updates are skipped only where they are not finite.
+      spike_factor: see there.
       init_from: workdir of a run whose parameters and tokenizers to start from; None: start anew.
 
     Raises:
-      ValueError: a value out of range, micro-batches are asked for in both ways, or R-Drop together
-        with a loss that reads the vocabulary in tiles.
+      ValueError: a value out of range, micro-batches are asked for in both ways, a factor without
+        spikes being looked for, or R-Drop together with a loss that reads the vocabulary in tiles.
     """
 
     num_steps: Steps = 100_000
@@ -46,6 +52,8 @@ class TrainConfig:
     loss_tiles: Annotated[int, Range(1, 4096)] | None = None
     r_drop: Annotated[float, Range(0, 1e3)] = 0.0
     remat: Annotated[str, OneOf(*REMAT)] = "none"
+    on_spike: Annotated[str, OneOf("apply", "skip", "rewind")] = "apply"
+    spike_factor: Annotated[float, Range(1, 1e6)] = 5.0
     init_from: str | None = None
 
     def __post_init__(self) -> None:
@@ -55,12 +63,21 @@ class TrainConfig:
                 f"rows_per_device is {self.rows_per_device}, but accumulation_steps "
                 f"{self.accumulation_steps} says already how a batch is divided; leave one out"
             )
-
+        if self.spike_factor != 5.0 and not self.looks_for_spikes:
+            raise ValueError(
+                f"spike_factor is {self.spike_factor}, but on_spike is 'apply'; set it to skip or "
+                "rewind"
+            )
         if self.r_drop and (self.loss_tiles or 1) > 1:
             raise ValueError(
                 f"r_drop is {self.r_drop}, which compares whole distributions, but loss_tiles is "
                 f"{self.loss_tiles}; leave one out"
             )
+
+    @property
+    def looks_for_spikes(self) -> bool:
+        """Whether one is looked for."""
+        return self.on_spike != "apply"
 
     def micro_batches(self, longest: int, shards: int) -> int:
         """Micro-batches of a batch; arguments and errors as for `rows`."""

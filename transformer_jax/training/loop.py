@@ -1,13 +1,10 @@
 """The training loop."""
 
-import contextlib
 import dataclasses
 import functools
 import logging
 import operator
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,15 +12,16 @@ import numpy as np
 
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
-from transformer_jax.errors import DivergedError, Stopped
+from transformer_jax.errors import Stopped
 from transformer_jax.logs.run_log import Log
-from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.parallel import hosts
-from transformer_jax.runtime import platform
+from transformer_jax.training.clock import Clock
+from transformer_jax.training.meter import Meter
 from transformer_jax.training.patience import Patience
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
+from transformer_jax.training.watching import WATCH, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +58,9 @@ class Loop:
       profiler: traces some of the steps.
       every: how often to record, evaluate and save.
       patience: with scores that no longer rise.
+      watch: looks at the training now and then.
+      clock: knows what the time goes into.
+      rewinds: whether a skipped step ends the training, to go on from an earlier one.
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
@@ -73,6 +74,9 @@ class Loop:
     profiler: Profiler
     every: Every
     patience: Patience
+    watch: Watch
+    clock: Clock
+    rewinds: bool = False
 
     def run(
         self, state: TrainState, start: int, num_steps: int, *, evaluate_start: bool = False
@@ -91,9 +95,10 @@ class Loop:
         Raises:
           Stopped: after a SIGTERM, as soon as the state of the step that it came in is saved.
           DivergedError: the loss is no longer finite; of replicas, no loss is. Nothing of that step
-            is saved.
+            is saved. Or too many steps were skipped.
+          SpikedError: a step was skipped, and `rewinds`.
         """
-        meter = Meter()
+        meter = Meter(self.clock, self.rewinds)
         stopped = False
         with hosts.catch_sigterm() as stop_at:
             if evaluate_start:
@@ -104,7 +109,11 @@ class Loop:
                     logger.info("training ends before step %d: %s", step, self.patience)
                     break
                 self.profiler.before(step)
-                state, sums = self.train_step(state, next(self.batches))
+                with self.clock.on("data"):
+                    rows = next(self.batches)
+                if self.watch.due(step):
+                    self._watch(step, state, rows, meter)
+                state, sums = self.train_step(state, rows)
                 meter.push(step, sums)
                 self.log.advance(step)
                 stopped = stop_at(step)
@@ -133,77 +142,29 @@ class Loop:
         rate = np.full(state.rate.shape, self.patience.rate, np.float32)
         return state.replace(rate=jax.device_put(rate, state.rate.sharding))
 
-    def _record(self, step: int, meter: "Meter") -> None:
+    def _record(self, step: int, meter: Meter) -> None:
         metrics = meter.read()
         metrics |= self.utilization(metrics["step_ms"] / 1e3)
+        metrics |= self.clock.shares()
         metrics["learning_rate"] = self.learning_rate(step - 1) * self.patience.rate
         if np.any(self.batches.overlong):
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
         self.log.record(step, "train", metrics)
 
-    def _save(self, step: int, state: TrainState, meter: "Meter") -> None:
-        with meter.paused():
+    def _watch(self, step: int, state: TrainState, rows: Any, meter: Meter) -> None:
+        with meter.paused("watching"):
+            self.log.record(step, WATCH, self.watch(self.portable(state), rows))
+
+    def _save(self, step: int, state: TrainState, meter: Meter) -> None:
+        with meter.paused("saving"):
             streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
             self.checkpoints.save(step, self.portable(state).saved, streams)
 
-    def _evaluate(self, step: int, state: TrainState, meter: "Meter", saved: bool) -> None:
-        with meter.paused():
+    def _evaluate(self, step: int, state: TrainState, meter: Meter, saved: bool) -> None:
+        with meter.paused("evaluating"):
             metrics, score = self.evaluate(step, self.portable(state.model_params))
             self.patience.add(score)
             if saved:
                 self.checkpoints.score(step, score)
             # Last: that the record is there says that the evaluation ended.
             self.log.record(step, "valid", metrics)
-
-
-class Meter:
-    """Adds up the sums of steps, read late: no accelerator waits, and a CPU holds two steps."""
-
-    def __init__(self) -> None:
-        self._pending: deque[tuple[int, Any]] = deque()
-        self._clear()
-
-    def _clear(self) -> None:
-        self._sums: dict[str, Any] = {}
-        self._steps = 0
-        self._since = time.perf_counter()
-
-    def push(self, step: int, sums: Any) -> None:
-        """Takes the sums of a step just dispatched, and reads those of one or two steps before.
-
-        Raises:
-          DivergedError: those are not finite; of replicas, none are.
-        """
-        self._pending.append((step, sums))
-        self._settle(late=1 if platform.is_cpu() else 2)
-
-    def read(self) -> dict[str, Any]:
-        """The metrics of the steps since the last reading."""
-        self._settle()
-        seconds = time.perf_counter() - self._since
-        metrics = metrics_of(self._sums) | {
-            "grad_norm": self._sums["grad_norm"] / self._steps,
-            "tokens_per_s": self._sums["filled"] / seconds,
-            "step_ms": 1e3 * seconds / self._steps,
-        }
-        self._clear()
-        return metrics
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Stops the clock, once the last step is known to be finite."""
-        self._settle()
-        start = time.perf_counter()
-        yield
-        self._since += time.perf_counter() - start
-
-    def _settle(self, late: int = 0) -> None:
-        while len(self._pending) > late:
-            step, sums = self._pending.popleft()
-            self._sums = add_sums(self._sums, jax.device_get(sums))
-            self._steps += 1
-            if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
-                raise DivergedError(
-                    f"the loss or its gradient is not finite at step {step}; nothing of it was "
-                    "saved: in a new workdir, lower optimizer.learning_rate or set clip_norm"
-                )

@@ -22,6 +22,8 @@ class TrainState(struct.PyTreeNode):
         updates change `params` themselves.
       rate: float32 scalar, factor of the learning rate, where validation scores may lower it; else
         None.
+      typical_norm: float32 scalar, mean norm of the gradients lately, where a spike of it is looked
+        for; else None.
       base: the parameters that do not change, where `params` are adapters beside them; None where
         `params` are all. No checkpoint holds them.
     """
@@ -32,6 +34,7 @@ class TrainState(struct.PyTreeNode):
     rng: jax.Array
     live: Any = None
     rate: jax.Array | None = None
+    typical_norm: jax.Array | None = None
     base: Any = None
 
     @classmethod
@@ -42,6 +45,7 @@ class TrainState(struct.PyTreeNode):
         rng: jax.Array,
         averaged: bool = False,
         lowered: bool = False,
+        watched: bool = False,
         base: Any = None,
     ) -> Self:
         """The state before the first step.
@@ -52,6 +56,7 @@ class TrainState(struct.PyTreeNode):
           rng: a key.
           averaged: whether `params` are to become a moving average.
           lowered: whether the learning rate may be lowered.
+          watched: whether spikes of the gradient are looked for.
           base: what they are beside.
         """
         return cls(
@@ -61,8 +66,14 @@ class TrainState(struct.PyTreeNode):
             rng=jax.random.key_data(rng),
             live=params if averaged else None,
             rate=jnp.ones((), jnp.float32) if lowered else None,
+            typical_norm=jnp.zeros((), jnp.float32) if watched else None,
             base=base,
         )
+
+    @property
+    def trained(self) -> Any:
+        """The parameters that updates change."""
+        return self.params if self.live is None else self.live
 
     @property
     def model_params(self) -> Any:

@@ -7,6 +7,7 @@ attention keeps it apart from its neighbours and pairs its source with its targe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -113,6 +114,19 @@ class PackedGroup:
     overlong: int
 
 
+class Examples(Protocol):
+    """Examples at places, which need not follow each other without gaps."""
+
+    def __len__(self) -> int:
+        """Above all places."""
+
+    def __getitem__(self, place: int, /) -> Features:
+        """The example at a place."""
+
+    def after(self, place: int) -> int:
+        """The place of the example behind that one."""
+
+
 @dataclass(frozen=True)
 class Packer:
     """Packs examples into groups of rows.
@@ -132,7 +146,7 @@ class Packer:
         """Of a group's arrays, at most, each on a place that is a multiple of 64."""
         return sum(3 * (4 * self.rows * length + 64) for length in self.lengths.values())
 
-    def pack(self, examples: Sequence[Features], start: int) -> PackedGroup:
+    def pack(self, examples: Examples, start: int) -> PackedGroup:
         """Packs the examples from place `start` on until one finds no room, or they end.
 
         Raises:
@@ -149,7 +163,7 @@ class Packer:
                 # Examples may be an endless sequence: stop where none of them will ever fit.
                 if overlong == len(self.epoch) and not packed:
                     self._require_one_that_fits(packed)
-            place += 1
+            place = examples.after(place)
         return PackedGroup(packed.arrays(), place, overlong)
 
     def _require_one_that_fits(self, packed: PackedRows) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from transformer_jax.data.batches.packing import Batch, Packer
 from transformer_jax.data.batches.prepared import Prepared, Preprocess
 from transformer_jax.data.batches.shuffle import EpochOrder
+from transformer_jax.data.batches.streamed import StreamedFeatures, StreamedText
 from transformer_jax.data.batches.streams import Streams
 from transformer_jax.data.examples import Corpora, RandomAccess
 from transformer_jax.errors import UserError
@@ -175,10 +176,11 @@ def train_batches[Item](
 ) -> TrainBatches:
     """Endless packed batches of `source`, every example once an epoch, each epoch in a new order.
 
-    Of `examples.Corpora` with weights, each corpus has epochs of its own.
+    Of `examples.Corpora` with weights, each corpus has epochs of its own. Of text in blocks
+    (`streamed.StreamedText`) the windows of a few blocks at a time are mixed.
 
     Args:
-      source: random access to the examples.
+      source: random access to the examples, or text in blocks.
       preprocess: its `rng` is seeded by `seed` and the example's place in the endless sequence: it
         draws anew in each epoch, and the same after a resume.
       lengths: slots of a row for each feature. An example with a longer feature is left out
@@ -201,6 +203,10 @@ def train_batches[Item](
         raise UserError("no training examples: the source is empty")
     if rows % shard[1]:
         raise ValueError(f"{rows} rows cannot be shared equally by {shard[1]} processes")
+    if isinstance(source, StreamedText):
+        packer = Packer((), lengths, rows)  # no window is too long
+        streamed = StreamedFeatures(source, preprocess, seed)
+        return TrainBatches(Streams(streamed, packer, shard, num_workers))
     epoch = Prepared(source, range(len(source)), preprocess, seed)
     endless = Prepared(source, _order(source, seed), preprocess, seed)
     return TrainBatches(Streams(endless, Packer(epoch, lengths, rows), shard, num_workers))

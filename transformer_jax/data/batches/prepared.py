@@ -40,16 +40,20 @@ class Prepared[Item](RandomAccess[Features]):
     def __len__(self) -> int:
         return len(range(self.first, len(self.order), self.step))
 
+    def after(self, index: int) -> int:
+        """The place that follows one in this sequence."""
+        return index + 1
+
     def item(self, index: int) -> Features:
         place = self.first + index * self.step
         return self.preprocess(self.source[self.order[place]], self._rng.at(place))
 
     @cached_property
-    def _rng(self) -> "_PlacedRng":
-        return _PlacedRng(self.seed)
+    def _rng(self) -> "PlacedRng":
+        return PlacedRng(self.seed)
 
 
-class _PlacedRng:
+class PlacedRng:
     """A generator that is set to a place: what it draws depends on seed and place alone.
 
     It draws what Grain's `random_map` would at the place, in a quarter of the time.

@@ -3,8 +3,7 @@
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
-from transformer_jax.data.batches.packing import PackedGroup, Packer
-from transformer_jax.data.batches.prepared import Prepared
+from transformer_jax.data.batches.packing import Examples, PackedGroup, Packer
 
 Round = Mapping[str, PackedGroup]
 """The next group of each stream, by the stream's number."""
@@ -19,7 +18,7 @@ class Stream:
       packer: of a group.
     """
 
-    examples: Prepared
+    examples: Examples
     packer: Packer
 
 

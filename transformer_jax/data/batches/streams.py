@@ -11,6 +11,7 @@ import numpy as np
 from transformer_jax.data.batches.packing import Batch, Packer
 from transformer_jax.data.batches.prepared import Prepared
 from transformer_jax.data.batches.rounds import Round, Stream, rounds
+from transformer_jax.data.batches.streamed import StreamedFeatures
 from transformer_jax.data.batches.workers import Workers
 from transformer_jax.errors import UserError
 
@@ -39,7 +40,11 @@ class Streams:
     """
 
     def __init__(
-        self, examples: Prepared, packer: Packer, shard: tuple[int, int], num_workers: int
+        self,
+        examples: Prepared | StreamedFeatures,
+        packer: Packer,
+        shard: tuple[int, int],
+        num_workers: int,
     ):
         count = math.gcd(packer.rows, _STREAMS)
         of_stream, (index, processes) = packer.rows // count, shard

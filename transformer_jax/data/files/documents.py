@@ -69,7 +69,7 @@ def read_documents(path: str, documents: str, column: str | None = None) -> Corp
       UserError: the file cannot be read, has no text, or a row has none in the column.
     """
     if path.endswith(OBJECTS):
-        return read_objects(path, "all", partial(_of_column, column or "text"))
+        return read_objects(path, "all", partial(of_column, column or "text"))
     if column is not None:
         raise UserError(
             f"data.text_field is {column!r}, but {path} is no file of columns, which ends in "
@@ -89,7 +89,8 @@ def read_documents(path: str, documents: str, column: str | None = None) -> Corp
     )
 
 
-def _of_column(column: str, row: Any) -> Example:
+def of_column(column: str, row: Any) -> Example:
+    """The document {"text": str} of an object; ValueError where it has no text in the column."""
     text = row.get(column) if isinstance(row, Mapping) else None
     if not isinstance(text, str):
         there = ", ".join(map(str, row)) if isinstance(row, Mapping) else "none"

@@ -147,6 +147,13 @@ def expand_paths(paths: str, field: str) -> list[str]:
     return found
 
 
+def zstd_unpacked(file: BinaryIO) -> BinaryIO:
+    """What a file holds that is compressed with zstd."""
+    import pyarrow as pa
+
+    return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
+
+
 def _map_into_memory(path: str, once: bool) -> mmap.mmap:
     try:
         kind = os.stat(path).st_mode
@@ -156,7 +163,7 @@ def _map_into_memory(path: str, once: bool) -> mmap.mmap:
             if path.endswith(".gz"):
                 return _copied(gzip.open(file), path)
             if path.endswith(".zst"):
-                return _copied(_zstd(file), path)
+                return _copied(zstd_unpacked(file), path)
             return _mapped(file, path) if stat.S_ISREG(kind) else _copied(file, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is not a whole gzip file ({error}): fetch it again") from error
@@ -177,12 +184,6 @@ def _mapped(file: BinaryIO, path: str) -> mmap.mmap:
     if not os.fstat(file.fileno()).st_size:
         raise UserError(f"{path} is empty: it must hold one example a line")
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _zstd(file: BinaryIO) -> BinaryIO:
-    import pyarrow as pa
-
-    return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
 
 
 def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:

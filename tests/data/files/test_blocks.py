@@ -1,0 +1,126 @@
+"""Text in blocks: every document in one of them, wherever it lies."""
+
+import gzip
+import json
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.files.blocks import open_blocks
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+
+LINES = [f"line {i} " + "ü" * (i * 7 % 30) for i in range(60)]
+
+
+def blocks_of(*paths, megabytes=1e-4, **fields):
+    config = DataConfig(block_megabytes=megabytes, documents="line", **fields)
+    return open_blocks(config, [str(path) for path in paths])
+
+
+def documents_of(blocks):
+    return [text for i in range(len(blocks)) for text in blocks.documents(i)]
+
+
+@pytest.mark.parametrize("megabytes", [1e-4, 2.3e-4, 1e-3, 1])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+def test_each_line_is_in_one_block(tmp_path, megabytes, end, last):
+    text = end.join(LINES) + (end if last else "")
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    blocks = blocks_of(tmp_path / "text.txt", megabytes=megabytes)
+    assert documents_of(blocks) == LINES
+    assert len(blocks) == -(-len(text.encode()) // int(megabytes * 2**20))
+    assert blocks[0]["text"].startswith("line 0 \nline 1")
+
+
+def test_blank_lines_are_none_and_a_file_may_be_a_document(tmp_path):
+    (tmp_path / "text.txt").write_text("\ufeffa\n\n  \nb\n", encoding="utf-8")
+    assert documents_of(blocks_of(tmp_path / "text.txt", megabytes=1)) == ["a", "b"]
+    config = DataConfig(block_megabytes=1e-4, documents="file")
+    assert open_blocks(config, [str(tmp_path / "text.txt")]).documents(0) == ["a\n\n  \nb"]
+
+
+def test_compressed_files_and_files_of_objects(tmp_path):
+    rows = [json.dumps({"text": line, "id": i}) + "\n" for i, line in enumerate(LINES)]
+    (tmp_path / "a.jsonl").write_text("".join(rows[:20]))
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("".join(rows[20:40]).encode()))
+    with pa.CompressedOutputStream(str(tmp_path / "c.jsonl.zst"), "zstd") as file:
+        file.write("".join(rows[40:]).encode())
+    table = pa.table({"id": range(60), "text": LINES})
+    pq.write_table(table, tmp_path / "d.parquet", row_group_size=7)
+    blocks = blocks_of(tmp_path / "*.jsonl*")
+    assert documents_of(blocks) == LINES
+    assert len([block for block in blocks.blocks if block.path.endswith(".jsonl")]) > 5
+    in_groups = blocks_of(tmp_path / "d.parquet")
+    assert documents_of(in_groups) == LINES
+    assert len(in_groups) > 3
+
+
+def test_files_elsewhere_are_read_where_they_lie():
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/shards/0.txt", "\n".join(LINES[:30]).encode())
+    system.pipe_file("/shards/1.txt", "\n".join(LINES[30:]).encode())
+    blocks = blocks_of("memory://shards/*.txt")
+    assert documents_of(blocks) == LINES
+
+
+def test_a_sample_is_spread_evenly(tmp_path):
+    (tmp_path / "text.txt").write_text("".join(f"{i:09}\n" for i in range(10_000)))
+    blocks = blocks_of(tmp_path / "text.txt", megabytes=1000 / 2**20)
+    sampled = documents_of(blocks.sample(10_000))
+    assert len(blocks) == 100 and len(sampled) == 1000
+    assert sampled[0] == f"{0:09}" and sampled[-1] == f"{9999:09}"
+    assert documents_of(blocks.sample(10**9)) == documents_of(blocks)
+
+
+class TestRefusals:
+    def message(self, function, *args):
+        with pytest.raises(UserError) as caught:
+            function(*args)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    def test_a_file_that_changes_under_a_run(self, tmp_path):
+        path = tmp_path / "text.txt"
+        path.write_text("a\nb\n")
+        blocks = blocks_of(path)
+        path.write_text("a\nb\nc\n")
+        told = self.message(blocks.documents, 0)
+        assert "has changed: it had 4 bytes when this run started" in told
+
+    def test_files_that_are_no_text(self, tmp_path):
+        (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\n")
+        assert "not UTF-8" in self.message(blocks_of(tmp_path / "bad.txt").documents, 0)
+        (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
+        told = self.message(blocks_of(tmp_path / "bad.jsonl").documents, 0)
+        assert "a line behind byte 0: no text in the column 'text' (columns: body)" in told
+        (tmp_path / "bad.parquet").write_text("none")
+        assert "cannot read" in self.message(blocks_of, tmp_path / "bad.parquet")
+        (tmp_path / "bad.gz").write_text("none")
+        assert "cannot read" in self.message(blocks_of(tmp_path / "bad.gz").documents, 0)
+        pq.write_table(pa.table({"body": ["a"]}), tmp_path / "body.parquet")
+        told = self.message(blocks_of(tmp_path / "body.parquet").documents, 0)
+        assert "no text in the column 'text' (columns: body); set data.text_field" in told
+
+    def test_files_that_are_not_there(self, tmp_path):
+        assert "no file matches" in self.message(blocks_of, tmp_path / "*.txt")
+        assert "cannot read" in self.message(blocks_of, tmp_path / "none.txt")
+        (tmp_path / "empty.txt").touch()
+        assert "is empty" in self.message(blocks_of, tmp_path / "empty.txt")
+        assert "cannot read nowhere://" in self.message(blocks_of, "nowhere://bucket/a.txt")
+
+    def test_what_does_not_go_with_blocks(self, tmp_path):
+        (tmp_path / "text.txt").write_text("a\n")
+        given = {"name": "text", "train_text": str(tmp_path / "text.txt"), "block_megabytes": 1.0}
+        for changes, told in (
+            ({"documents": "paragraph"}, "may lie in two blocks"),
+            ({"name": "text,text"}, "is all that a run trains on"),
+            ({"num_train_examples": 3}, "text in blocks is not counted"),
+            ({"train_text": None}, "data.train_text is not set"),
+        ):
+            config = DataConfig(**{**given, **changes})
+            assert told in self.message(open_split, config, "train")

@@ -1,0 +1,101 @@
+"""A run whose data spikes: it goes back to its last checkpoint, and on with other data."""
+
+import json
+import logging
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.data.batches.pipeline import TrainBatches
+from transformer_jax.errors import UserError
+from transformer_jax.runs.together import train_together
+
+CHANGES = {
+    "train.num_steps": 32,
+    "train.on_spike": "rewind",
+    "train.spike_factor": 2.0,
+    "eval.every_steps": 32,
+    "logging.every_steps": 1,
+    "checkpoint.every_steps": 6,
+}
+SPIKED = 27
+
+
+@pytest.fixture
+def spike_at(monkeypatch):
+    """`spike_at(n, ...)`: of these batches one token counts, whose gradient is no mean of many."""
+
+    def spike(*numbers):
+        rows_of, batches = TrainBatches.__next__, [0]
+
+        def counted(self):
+            rows = dict(rows_of(self))
+            batches[0] += 1
+            if batches[0] in numbers:
+                segments = np.zeros_like(rows["target_segment_ids"])
+                segments[0, :1] = 1
+                rows["target_segment_ids"] = segments
+            return rows
+
+        monkeypatch.setattr(TrainBatches, "__next__", counted)
+        return batches
+
+    return spike
+
+
+def steps_of(workdir, split="train"):
+    lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
+    return [one["step"] for one in lines if one["split"] == split]
+
+
+def test_it_goes_on_from_its_last_checkpoint_with_the_data_behind(
+    tiny_config, tmp_path, spike_at, caplog
+):
+    batches = spike_at(SPIKED)
+    run = tj.train(tiny_config(CHANGES), tmp_path / "run")
+    assert f"the gradient spiked at step {SPIKED}; it goes back to step 24" in caplog.text
+    assert run.step == 32
+    assert steps_of(run.workdir) == list(range(1, 33))
+    assert batches[0] == SPIKED + 8  # steps 25 to 32 have batches of their own
+
+
+def test_before_the_first_checkpoint_it_starts_anew(tiny_config, tmp_path, spike_at, caplog):
+    spike_at(25)
+    changes = {"checkpoint.every_steps": 32, "train.num_steps": 26}
+    run = tj.train(tiny_config(CHANGES | changes), tmp_path / "run")
+    assert "it goes back to step 0" in caplog.text
+    assert steps_of(run.workdir) == list(range(1, 27))
+
+
+def test_it_ends_where_all_data_spikes(tiny_config, tmp_path, spike_at):
+    spike_at(*range(SPIKED, 200))
+    with pytest.raises(UserError, match="the 11th time behind step 24, and every time with other"):
+        tj.train(tiny_config(CHANGES), tmp_path / "run")
+
+
+def test_skipped_steps_leave_the_run_as_it_was(tiny_config, tmp_path, spike_at):
+    spike_at(SPIKED)
+    changes = {"train.on_spike": "skip", "train.num_steps": SPIKED, "checkpoint.every_steps": 1}
+    tj.train(tiny_config(CHANGES | changes | {"checkpoint.keep_params": 3}), tmp_path / "run")
+    before, after = (
+        tj.load(tmp_path / "run", checkpoint=step).params for step in (SPIKED - 1, SPIKED)
+    )
+    jax.tree.map(np.testing.assert_array_equal, before, after)
+
+
+def test_a_factor_without_spikes_being_looked_for_is_refused(tiny_config, tmp_path):
+    with pytest.raises(UserError, match="spike_factor is 2.0, but on_spike is 'apply'"):
+        tj.train(tiny_config({"train.spike_factor": 2.0}), tmp_path / "run")
+
+
+def test_runs_that_train_together_do_not_rewind(tiny_config, tmp_path):
+    config = tiny_config({"train.on_spike": "rewind"})
+    with pytest.raises(UserError, match=r"config.train.on_spike 'rewind': such runs do not train"):
+        train_together({"seed_0": config}, tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog):
+    caplog.set_level(logging.INFO)
