@@ -9,6 +9,7 @@
 # the hosts that answer, fewer if need be, and continues from the last checkpoint: up to 10 times.
 # For that any of these numbers of devices must divide the batch. SIGTERM saves and stops (75).
 set -uo pipefail
+if [ $# -lt 2 ]; then echo "usage: $0 \"HOST ...\" COMMAND [FLAG ...]" >&2; exit 2; fi
 read -ra hosts <<< "$1"
 shift
 printf -v words '%q ' "$@"

@@ -28,7 +28,7 @@ class LoggingConfig:
     Attributes:
       every_steps: updates between two records of training metrics.
       watch_steps: updates between two records of norms by layer, entropies of attention and dead
-        units (`training.watching`), of which each takes as long as an update or two; None: none.
+        units (`training.watching`), each of which takes about as long as an update; None: none.
       profile_steps: how many steps to trace into `workdir/profile`, soon after each start.
       wandb: the Weights & Biases project that metrics also go to; None: none.
 

@@ -166,6 +166,8 @@ def _reading(path: str) -> Iterator[None]:
         raise
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 ({error.reason}); convert it to UTF-8") from error
+    except FileNotFoundError as error:
+        raise UserError(f"cannot read {path}: there is no such file or bucket") from error
     except ImportError as error:
         protocol = path.partition("://")[0]
         told = f"cannot read {path}: {protocol}:// needs a package of its own ({error})"
