@@ -85,6 +85,24 @@ def test_skipped_steps_leave_the_run_as_it_was(tiny_config, tmp_path, spike_at):
     jax.tree.map(np.testing.assert_array_equal, before, after)
 
 
+def test_a_run_may_begin_and_cease_to_look_for_spikes_when_it_goes_on(tiny_config, tmp_path):
+    def trained(num_steps, **changes):
+        changes = {f"train.{name}": value for name, value in changes.items()}
+        short = {"train.num_steps": num_steps, "eval.every_steps": 100, "logging.every_steps": 1}
+        return tj.train(tiny_config(short | changes), tmp_path / "run")
+
+    trained(22)
+    trained(24, on_spike="skip", spike_factor=50.0)
+    assert trained(25).step == 25
+    plain = tj.train(
+        tiny_config({"train.num_steps": 25, "eval.every_steps": 100}), tmp_path / "plain"
+    )
+    jax.tree.map(np.testing.assert_array_equal, plain.params, trained(25).params)
+    lines = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    told = {one["step"]: one.get("skipped") for one in lines if one["split"] == "train"}
+    assert [told[step] for step in (22, 23, 24, 25)] == [None, 0, 0, None]
+
+
 def test_a_factor_without_spikes_being_looked_for_is_refused(tiny_config, tmp_path):
     with pytest.raises(UserError, match="spike_factor is 2.0, but on_spike is 'apply'"):
         tj.train(tiny_config({"train.spike_factor": 2.0}), tmp_path / "run")

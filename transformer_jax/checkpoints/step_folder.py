@@ -15,12 +15,13 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
@@ -94,14 +95,30 @@ def most_bytes(abstract: Any) -> int:
     return 16 * own + METADATA_BYTES
 
 
-def read_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
+def read_arrays(
+    folder: Path, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
+) -> Leaves:
     """Reads the arrays of an item onto the shardings of `abstract`, else the first local device.
+
+    Args:
+      folder: of a step.
+      item: one of `ITEMS`.
+      abstract: their shapes.
+      fresh: arrays that may not be saved, and their value then; or be saved and not asked for.
 
     Raises:
       UserError: unreadable, or the saved names, shapes or dtypes are not those of `abstract`.
     """
-    _require_fit(folder / item, saved_arrays(folder, item), abstract)
-    return read_some_arrays(folder, item, abstract)
+    fresh, saved = fresh or {}, saved_arrays(folder, item)
+    new = {name: leaf for name, leaf in abstract.items() if name in fresh and name not in saved}
+    wanted = {name: leaf for name, leaf in abstract.items() if name not in new}
+    there = {name: leaf for name, leaf in saved.items() if name in wanted or name not in fresh}
+    _require_fit(folder / item, there, wanted)
+    made = {
+        name: jax.device_put(np.full(leaf.shape, fresh[name], leaf.dtype), _target(leaf).sharding)
+        for name, leaf in new.items()
+    }
+    return read_some_arrays(folder, item, wanted) | made
 
 
 def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:

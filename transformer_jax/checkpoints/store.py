@@ -8,7 +8,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -149,7 +149,9 @@ class Checkpoints:
         """The newest finished step, damaged or not; None if there is none."""
         return max(step_folders(self.directory), default=None)
 
-    def restore(self, which: Which, abstract_state: Any) -> tuple[int, Any, Any]:
+    def restore(
+        self, which: Which, abstract_state: Any, fresh: Mapping[str, float] | None = None
+    ) -> tuple[int, Any, Any]:
         """Reads a whole checkpoint, bit for bit as it was saved.
 
         Args:
@@ -157,6 +159,7 @@ class Checkpoints:
           abstract_state: the state's tree of `jax.ShapeDtypeStruct` (or of arrays). The arrays
             come back with its shardings, whatever devices they were saved from; without a
             sharding, on the first local device.
+          fresh: as of `step_folder.read_arrays`, of what is not among the parameters.
 
         Returns:
           (step, state, data_state)
@@ -167,7 +170,7 @@ class Checkpoints:
         folder = agreed_checkpoint(self.directory, which, most=most_bytes(abstract_state))
         params, training = split_state(abstract_state)
         params = read_arrays(folder, PARAMS, params)
-        training = read_arrays(folder, TRAINING, training)
+        training = read_arrays(folder, TRAINING, training, fresh)
         return int(folder.name), join_state(abstract_state, params, training), read_data(folder)
 
     def data_state(self, which: Which) -> Any:

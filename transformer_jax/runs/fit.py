@@ -25,7 +25,7 @@ from transformer_jax.training.loop import Every, Loop
 from transformer_jax.training.meter import SpikedError
 from transformer_jax.training.patience import Patience
 from transformer_jax.training.profiling import Profiler, step_products, utilization
-from transformer_jax.training.state import TrainState
+from transformer_jax.training.state import FRESH, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class _Places:
     def last_saved(self) -> tuple[_Begin, Any]:
         """The last checkpoint, and its place in the data."""
         settings = self.trainable.settings
-        step, state, data_state = self.checkpoints.restore("latest", self.abstract.saved)
+        step, state, data_state = self.checkpoints.restore("latest", self.abstract.saved, FRESH)
         state = state.replace(base=self.trainable.base(self.abstract.base))
         evaluate = _every(settings).evaluates(step, settings.train.num_steps)
         evaluate = evaluate and not self.trainable.has_record(step, "valid")

@@ -9,6 +9,9 @@ from flax import struct
 
 from transformer_jax.nn.low_rank import adapted
 
+FRESH = {"rate": 1.0, "typical_norm": 0.0}
+"""What a run may begin to keep when it goes on, and its value then."""
+
 
 class TrainState(struct.PyTreeNode):
     """What a checkpoint must hold, besides the place in the data, to go on exactly.
@@ -22,8 +25,8 @@ class TrainState(struct.PyTreeNode):
         updates change `params` themselves.
       rate: float32 scalar, factor of the learning rate, where validation scores may lower it; else
         None.
-      typical_norm: float32 scalar, mean norm of the gradients lately, where a spike of it is looked
-        for; else None.
+      typical_norm: float32 scalar, mean norm of the gradients lately, 0 before the first, where a
+        spike of it is looked for; else None.
       base: the parameters that do not change, where `params` are adapters beside them; None where
         `params` are all. No checkpoint holds them.
     """

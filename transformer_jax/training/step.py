@@ -138,9 +138,10 @@ def _unless_spiked(
     norm, typical = sums["grad_norm"], before.typical_norm
     assert typical is not None
     largest = jnp.finfo(norm.dtype).max
-    limit = jnp.where(before.step < _UPDATES_BEFORE_SPIKES, largest, factor * typical)
+    early = (before.step < _UPDATES_BEFORE_SPIKES) | (typical == 0)
+    limit = jnp.where(early, largest, factor * typical)
     spiked = ~((norm <= limit) & jnp.isfinite(sums["loss"]))  # a comparison with NaN is false
-    weight = 1 / jnp.minimum(after.step, _UPDATES_OF_TYPICAL_NORM)
+    weight = jnp.where(typical == 0, 1, 1 / jnp.minimum(after.step, _UPDATES_OF_TYPICAL_NORM))
     after = after.replace(typical_norm=typical + weight * (norm - typical))
     kept = before.replace(step=after.step)
 
