@@ -28,8 +28,10 @@ from transformer_jax.tasks import TASKS
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
 """What a run keeps for life, but for `FREE` and growing `train.num_steps`, `decay_steps`."""
-FREE = ("data.dir", "data.cache_dir", "data.num_workers", "model.attention", "model.scan_layers")
-FREE += ("train.on_spike", "train.spike_factor")
+FREE = (
+    *("data.dir", "data.cache_dir", "data.num_workers", "model.attention", "model.scan_layers"),
+    *("train.on_spike", "train.spike_factor"),
+)
 
 
 def load_config(
