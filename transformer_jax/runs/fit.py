@@ -62,7 +62,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: Clock) -> TrainSt
     if places.some_saved:
         begin, data_state = places.last_saved()
         if _is_over(trainable, begin):
-            return begin.state
+            return begin.take()
         batches.set_state(data_state)
     validate = trainable.validation()  # before any step: it refuses what it could not evaluate
     with noted_choices() as attention:
@@ -93,21 +93,27 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: Clock) -> TrainSt
         return _with_rewinds(run_from, begin, places.back, clock)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Begin:
     """Where training begins, or goes on.
 
     Attributes:
       step: updates done.
-      state: portable.
+      state: portable; None once it was taken.
       patience: with the scores so far.
       evaluate: whether to begin with an evaluation, which an earlier start did not end.
     """
 
     step: int
-    state: TrainState
+    state: TrainState | None
     patience: Patience
     evaluate: bool = False
+
+    def take(self) -> TrainState:
+        """The state, which is not held here any longer: an engine may keep a copy in its place."""
+        state, self.state = self.state, None
+        assert state is not None
+        return state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +172,7 @@ def _run_from(trainable: Trainable, loop_with: Callable[..., Loop], begin: _Begi
     with trainable.log(begin.step) as log:
         profiler = Profiler(trainable.workdir / PROFILE, begin.step + 1, traced)
         loop = loop_with(log=log, profiler=profiler, patience=begin.patience)
-        state = engine.adopt(begin.state)
+        state = engine.adopt(begin.take())
         return engine.portable(loop.run(state, begin.step, last, evaluate_start=begin.evaluate))
 
 

@@ -75,6 +75,11 @@ def test_a_sample_is_spread_evenly(tmp_path):
     assert len(blocks) == 100 and len(sampled) == 1000
     assert sampled[0] == f"{0:09}" and sampled[-1] == f"{9999:09}"
     assert documents_of(blocks.sample(10**9)) == documents_of(blocks)
+    rows = pa.table({"text": [f"{i:09}" for i in range(10_000)]})
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=100)
+    in_groups = blocks_of(tmp_path / "rows.parquet")
+    held = sum(block.held for block in in_groups.blocks)
+    assert len(documents_of(in_groups.sample(held // 10))) == 1000
 
 
 class TestRefusals:

@@ -36,12 +36,14 @@ class Block:
       path: of the file.
       size: bytes of the file.
       start, stop: of its bytes, those of the lines that begin there; of Parquet, of its row groups.
+      held: bytes of the block, as they lie in the file; of Parquet, once they are unpacked.
     """
 
     path: str
     size: int
     start: int
     stop: int
+    held: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,8 +90,8 @@ class TextBlocks(RandomAccess[Example]):
 
     def sample(self, num_bytes: int) -> "TextBlocks":
         """Some of the blocks, evenly spread, that hold about so much."""
-        held = np.cumsum([block.stop - block.start for block in self.blocks])
-        share = min(1.0, num_bytes / held[-1])
+        held = sum(block.held for block in self.blocks)
+        share = min(1.0, num_bytes / held)
         count = max(1, round(share * len(self.blocks)))
         spread = np.linspace(0, len(self.blocks) - 1, count).astype(int)
         return dataclasses.replace(self, blocks=tuple(self.blocks[i] for i in spread))
@@ -144,7 +146,8 @@ def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
     if not path.endswith(".parquet"):
         step = int(min(size, total))
         for start in range(0, total, step):
-            yield Block(path, total, start, min(start + step, total))
+            stop = min(start + step, total)
+            yield Block(path, total, start, stop, stop - start)
         return
     import pyarrow.parquet as pq
 
@@ -153,7 +156,7 @@ def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
     for group in range(metadata.num_row_groups):
         held += metadata.row_group(group).total_byte_size
         if held >= size or group == metadata.num_row_groups - 1:
-            yield Block(path, total, first, group + 1)
+            yield Block(path, total, first, group + 1, held)
             first, held = group + 1, 0
 
 
