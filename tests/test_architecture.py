@@ -11,7 +11,7 @@ PACKAGE = "transformer_jax"
 FLOORS = [
     {"errors", "ranges", "registry"},
     {"runtime", "trees"},
-    {"nn", "losses", "metrics", "scoring", "tokenization", "decoding"},
+    {"nn", "losses", "metrics", "scoring", "tokenization", "decoding", "buckets"},
     {"tiled_losses", "conversations"},
     {"models", "data", "parallel"},
     {"inference"},
@@ -38,6 +38,7 @@ HOMES = {
     "sacrebleu": {"scoring"},
     "sklearn": {"scoring"},
     "grain": {"data"},
+    "fsspec": {"buckets", "data"},
     "tensorflow_datasets": {"data"},
     "pyarrow": {"data"},
     "wandb": {"logs"},

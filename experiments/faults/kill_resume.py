@@ -47,7 +47,8 @@ QUICK = {
 }
 """Programs that compile quickly, and that the cache can hold."""
 RESUMABLE = 75
-CLOCKED = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s")
+CLOCKED = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s", "goodput", "share_")
+"""How the names of metrics begin that depend on the clock."""
 
 
 def main() -> int:
@@ -212,7 +213,7 @@ def metrics(workdir: Path) -> list[dict]:
     """The records of a run, without the metrics that depend on the clock."""
     lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = map(json.loads, lines)
-    return [{k: v for k, v in record.items() if k not in CLOCKED} for record in records]
+    return [{k: v for k, v in one.items() if not k.startswith(CLOCKED)} for one in records]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The verbs `import` and `export`: their flags, and what they do."""
 
 import argparse
-from pathlib import Path
 
 from transformer_jax.cli.one_line_parser import Verbs
 from transformer_jax.cli.shared_flags import add_run
@@ -50,8 +49,10 @@ def import_published(args: argparse.Namespace) -> None:
 
 def export(args: argparse.Namespace) -> None:
     """Writes a run for other programs."""
+    from transformer_jax.buckets.copies import outgoing
     from transformer_jax.interop.exporting import export_run
     from transformer_jax.runs.load import load
 
     run = load(args.workdir, args.checkpoint, args.average, args.modules)
-    export_run(run, Path(args.to), args.format, args.quantization)
+    with outgoing(args.to) as directory:
+        export_run(run, directory, args.format, args.quantization)

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.buckets.addresses import is_address
 from transformer_jax.cli import streams
 from transformer_jax.cli.lines import LineCount, read_batches, unescape
 from transformer_jax.cli.one_line_parser import Verbs
@@ -37,6 +38,8 @@ def inspect(args: argparse.Namespace) -> None:
     """Writes a page for each line of stdin, and one that lists them; prints their paths."""
     from transformer_jax.analysis.pages.index_page import index_page
 
+    if is_address(args.to):
+        raise UserError(f"--to: {args.to} is no folder of this machine, where pages are written")
     folder = Path(args.to)
     _require_empty(folder)
     stdin, run = streams.read_stdin(), load_run(args)

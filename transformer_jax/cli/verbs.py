@@ -142,6 +142,7 @@ def plot(args: argparse.Namespace) -> None:
     """Draws runs, the attention of one, or a config; prints the picture's path."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.modules import load_modules
+    from transformer_jax.runs.workdir import METRICS, with_files
     from transformer_jax.tools.pictures import plot_config, plot_runs
 
     if args.attention is not None:
@@ -151,10 +152,10 @@ def plot(args: argparse.Namespace) -> None:
         plot_config(load_config(args.config, args.overrides, args.modules), output)
     else:
         output = Path(args.output or "curves.png")
-        workdirs = [Path(one) for one in args.workdir.split(",")]
+        workdirs = args.workdir.split(",")
         for workdir in workdirs:
             load_modules(args.modules, workdir)
-        plot_runs(workdirs, output)
+        plot_runs([with_files(workdir, (METRICS,)) for workdir in workdirs], output)
     streams.write(f"{output}\n")
 
 
@@ -175,8 +176,9 @@ def benchmark(args: argparse.Namespace) -> None:
 def _load(args: argparse.Namespace) -> Any:
     if args.distributed:
         from transformer_jax.runs.config import load_json
+        from transformer_jax.runs.workdir import CONFIG, with_files
 
-        _in_job(args, lambda: load_json(Path(args.workdir) / "config.json"))
+        _in_job(args, lambda: load_json(with_files(args.workdir, (CONFIG,)) / CONFIG))
     return load_run(args)
 
 

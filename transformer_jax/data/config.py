@@ -20,9 +20,9 @@ class DataConfig:
     Attributes:
       name: the data set, an entry of `data.sources.SOURCES`, or several, separated by commas: all
         are trained on, the first one is scored.
-      dir: the folder of a named public set's files; None: below $TRANSFORMER_JAX_DATA or the user
-        cache, downloaded there when absent. With several sets one folder for all of them, or as
-        many as there are sets, in their order, separated by commas.
+      dir: the folder of a named public set's files, or its address; None: below
+        $TRANSFORMER_JAX_DATA or the user cache, downloaded there when absent. With several sets one
+        folder for all of them, or as many as there are sets, in their order, separated by commas.
       max_source_length, max_target_length: tokens of the longest sequences, the end-of-sequence
         token included; also the row lengths of packed batches.
       max_length: likewise where there is one side; the context of a language model.
@@ -54,9 +54,9 @@ class DataConfig:
         of about so many megabytes, and keeps nothing else of them: for text that is larger than the
         disk, or lies elsewhere ("s3://bucket/part-*.jsonl", "hf://datasets/..."). Each epoch has
         the blocks, and the windows of each, in a new order. None: all text becomes tokens first.
-      cache_dir: the folder that keeps running text as tokens, so that it is encoded once, whoever
-        reads it next; "auto" is the user's cache, none keeps nothing. Text that is encoded within a
-        second or two is not kept.
+      cache_dir: the folder, or address, that keeps running text as tokens, so that it is encoded
+        once, whoever reads it next; "auto" is the user's cache, none keeps nothing. Text that is
+        encoded within a second or two is not kept.
       num_workers: processes that encode and pack the training data of each process of the job; 0: a
         thread does. The batches are the same, and a run may go on with another number. A worker
         needs some seconds to start and 0.3 GB. At most 8 share the work, or as many as divide the

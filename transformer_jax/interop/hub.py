@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from transformer_jax.buckets import copies
+from transformer_jax.buckets.addresses import is_address
 from transformer_jax.errors import UserError
 
 HUB = "hf:"
@@ -11,14 +13,16 @@ _WANTED = ["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]
 
 
 def fetched(source: str) -> Path:
-    """The directory that holds a model; what the hub has of it is downloaded into its cache.
+    """The directory that holds a model; what the hub, or a bucket, has of it is brought here.
 
     Args:
-      source: a directory, or hf:OWNER/NAME or hf:OWNER/NAME@REVISION.
+      source: a directory or its address, or hf:OWNER/NAME or hf:OWNER/NAME@REVISION.
 
     Raises:
       UserError: there is no such directory, or the hub does not give it.
     """
+    if is_address(source):
+        return copies.fetched(source)
     if not source.startswith(HUB):
         if not Path(source).is_dir():
             raise UserError(f"--from: {source} is no directory (of the hub: hf:OWNER/NAME)")

@@ -25,7 +25,7 @@ from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import config_of, read_settings, save_json
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.sole_writer import sole_writer
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER, workdir_path
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER, writable
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import (
@@ -53,7 +53,11 @@ def import_model(source: str, workdir: str | Path) -> None:
       UserError: the model is none of `families`, it is damaged or incomplete, one of its options
         has no counterpart here (it is named), or the workdir holds something.
     """
-    workdir = workdir_path(workdir)
+    with writable(workdir) as folder:
+        _import(source, folder)
+
+
+def _import(source: str, workdir: Path) -> None:
     if workdir.exists() and any(os.scandir(workdir)):
         raise UserError(f"{workdir} is not empty; choose a new or an empty folder as --workdir")
     directory = fetched(source)

@@ -10,6 +10,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from transformer_jax.buckets.addresses import is_address
+from transformer_jax.buckets.copies import fetched
 from transformer_jax.errors import UserError
 
 _EXAMPLES = {"config": "configs/", "sweep": "experiments/sweeps/"}
@@ -31,7 +33,7 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     the current directory is: like a script's, its folder stands first on the import path.
 
     Args:
-      path: of the file.
+      path: of the file, or its address: it is brought here with the others of its folder.
       kind: what the file holds, for messages: "config" or "sweep".
       function: its name, without arguments.
       result: the type that it must return.
@@ -39,19 +41,27 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     Raises:
       UserError: no such file, it fails or calls exit(), or it has no such function of such a type.
     """
-    if not Path(path).is_file():
-        raise UserError(f"there is no {kind} file {path}; see {_EXAMPLES[kind]} for what there is")
-    with failing_as(f"{kind} file {path} fails"), _siblings_importable(Path(path)):
+    given, path = path, _here(path)
+    if not path.is_file():
+        raise UserError(f"there is no {kind} file {given}; see {_EXAMPLES[kind]} for what there is")
+    with failing_as(f"{kind} file {given} fails"), _siblings_importable(path):
         names = runpy.run_path(str(path))
         found = names[function]() if function in names else None
     if function not in names:
-        raise UserError(f"{kind} file {path} defines no {function}()")
+        raise UserError(f"{kind} file {given} defines no {function}()")
     if not isinstance(found, result):
         returned, wanted = type(found).__name__, result.__name__
         raise UserError(
-            f"{kind} file {path} fails: {function}() returns {returned}, not a {wanted}"
+            f"{kind} file {given} fails: {function}() returns {returned}, not a {wanted}"
         )
     return found
+
+
+def _here(path: str | Path) -> Path:
+    if not is_address(path):
+        return Path(path)
+    folder, _, name = str(path).rpartition("/")
+    return fetched(folder, lambda one: "/" not in one and one.endswith(".py")) / name
 
 
 @contextlib.contextmanager

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer_jax.buckets.addresses import BucketError
+from transformer_jax.buckets.copies import send
 from transformer_jax.data.files.choices import read_choices
 from transformer_jax.data.files.pairs import read_aligned
 from transformer_jax.data.sources import open_split
@@ -74,7 +76,8 @@ def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]
     def keep() -> None:
         try:
             write_predictions(path, evaluator.decoded, outputs)
-        except OSError as error:
+            send(path)
+        except (OSError, BucketError) as error:
             logger.warning("the outputs are not kept: %s", error)
 
     hosts.from_primary(keep)

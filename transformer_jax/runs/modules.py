@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from transformer_jax.buckets.addresses import is_address
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reregistered
@@ -50,8 +51,7 @@ class UserModule:
     sha256: str
 
 
-_loaded: dict[str, UserModule] = {}
-"""What this process has loaded, by its name in `sys.modules`."""
+_loaded: dict[str, UserModule] = {}  # by this process, by its name in `sys.modules`
 
 
 def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[UserModule]:
@@ -62,7 +62,7 @@ def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[Us
 
     Args:
       modules: one or several; none of their files may lie in the workdir.
-      workdir: of the run that they are for.
+      workdir: of the run that they are for. (Who brings one from an address asks again.)
 
     Returns:
       The modules given, and those that the run in the workdir names.
@@ -71,9 +71,9 @@ def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[Us
       UserError: there is no such module, it fails or calls exit(), a name that it registers is
         taken, or the run in the workdir needs a module that is not loaded.
     """
-    given = [modules] if isinstance(modules, str | Path) else modules
-    workdir = Path(workdir) if workdir else None
-    named = [_load(one, workdir) for one in given]
+    modules = [modules] if isinstance(modules, str | Path) else modules
+    workdir = Path(workdir) if workdir and not is_address(workdir) else None
+    named = [_load(one, workdir) for one in modules]
     for folder in (workdir, workdir / TOGETHER) if workdir else ():
         named += _needed(folder)
     return list(dict.fromkeys(named))

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from transformer_jax.runs.workdir import CONFIG
+from transformer_jax.runs.workdir import CONFIG, with_files
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular
 
 _OF_TRAINING = "dropout_rate"
@@ -28,7 +27,9 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
     if not init_from:
         return {}
     try:
-        content = json.loads(read_regular(Path(init_from) / CONFIG, SETTINGS_BYTES))
+        content = json.loads(
+            read_regular(with_files(init_from, (CONFIG,)) / CONFIG, SETTINGS_BYTES)
+        )
         model = content["model"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}

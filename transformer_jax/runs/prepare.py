@@ -19,7 +19,14 @@ from transformer_jax.runs.config import (
 )
 from transformer_jax.runs.modules import UserModule, record_modules
 from transformer_jax.runs.vocabularies import build_tokenizers
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, METRICS, REFERENCE, TOKENIZER
+from transformer_jax.runs.workdir import (
+    CHECKPOINTS,
+    CONFIG,
+    METRICS,
+    REFERENCE,
+    TOKENIZER,
+    workdir_path,
+)
 from transformer_jax.runtime.files import remove
 from transformer_jax.tokenization import load_tokenizers
 
@@ -62,7 +69,7 @@ def prepare(
         remove(workdir / REFERENCE)
         checkpoints.directory.mkdir(exist_ok=True)
         if settings.train.init_from:
-            _check_tokenizers_of_origin(Path(settings.train.init_from), settings)
+            _check_tokenizers_of_origin(workdir_path(settings.train.init_from), settings)
     build_tokenizers(settings, tokenizer, examples)
     save_json(config, kept)
     record_modules(workdir, config, modules)

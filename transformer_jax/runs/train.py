@@ -44,6 +44,7 @@ from transformer_jax.runs.workdir import (
     PREDICTIONS,
     TOKENIZER,
     workdir_path,
+    writable,
 )
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.host_memory import keep_freed_memory
@@ -72,8 +73,11 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     clock = Clock()
     keep_freed_memory()
     use_compilation_cache()
-    workdir = workdir_path(workdir)
+    with writable(workdir) as folder:
+        return _train(config, folder, modules, clock)
 
+
+def _train(config: ConfigDict, workdir: Path, modules: Modules, clock: Clock) -> Run:
     def opened() -> tuple[Any, Statement]:
         named, settings = load_modules(modules, workdir), check_trainable(config)
         examples = open_split(settings.data, "train")
@@ -97,7 +101,7 @@ def _origin(settings: Settings) -> dict[str, str]:
     """The checkpoint to start from, in which the processes of a job must agree."""
     if not settings.train.init_from:
         return {}
-    folders = step_folders(Path(settings.train.init_from) / CHECKPOINTS)
+    folders = step_folders(workdir_path(settings.train.init_from) / CHECKPOINTS)
     return {"the run of train.init_from": provenance.of_checkpoints(folders)}
 
 

@@ -11,6 +11,9 @@
     .transformer_jax                the mark that this program made the workdir, with the process
                                     that trains here (`runs.sole_writer`)
 
+The workdir may be an address ("s3://...", "gs://..."), which then holds the same files; a copy of
+them on this machine is read or written (`buckets.copies`).
+
 All of these are regular files and folders: a workdir may come from anywhere, and who loads it or
 trains in it reads and writes nothing through a link. The workdir itself may be a link.
 
@@ -22,13 +25,21 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
     table.*, result.json, seconds   what was measured
 """
 
+import contextlib
 import dataclasses
 import os
+import re
 import stat
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from transformer_jax.buckets.addresses import is_address
+from transformer_jax.buckets.copies import fetched, working_copy
+from transformer_jax.buckets.layout import Layout
+from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import everything_below
 
 MARK = ".transformer_jax"
@@ -80,17 +91,30 @@ SWEEP = Kind(
 )
 
 
+_STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
+_BUCKET = Layout(
+    unit=re.compile(_STEP),
+    seal=manifest.MANIFEST,
+    passing=re.compile(r"(^|/)wandb/|\.partial$|\.orbax-checkpoint-tmp"),
+    damage=manifest.damage,
+)
+"""How a workdir lies at an address."""
+_FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE})/")
+
+
 def workdir_path(workdir: str | Path) -> Path:
-    """A workdir as a path, once it is known that a run here reads and writes nothing outside.
+    """A workdir as a path, once it is known that a run here reads and writes nothing outside; of
+    one at an address, a copy of what is needed to use its run.
 
     Raises:
-      UserError: it has an empty name, is the address of a bucket or has a path under which no array
-        can be stored, or what a run reads and writes is no regular file or folder (it is named).
+      UserError: it has an empty name, there is nothing at its address, it has a path under which no
+        array can be stored, or what a run reads and writes is no regular file or folder (it is
+        named).
     """
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
-    if "://" in str(workdir):
-        raise UserError(f"workdir {workdir} is no directory; mount the bucket as a file system")
+    if is_address(workdir):
+        workdir = fetched(str(workdir), lambda name: not _FOR_TRAINING.search(name), _BUCKET)
     _require_storable(Path(workdir).absolute())
     for name in (MARK, *RUN.written):
         _require_regular(Path(workdir, name))
@@ -99,6 +123,43 @@ def workdir_path(workdir: str | Path) -> Path:
                 _require_regular(Path(entry.path))
     _require_regular(Path(workdir, WANDB))  # in which its own library sets links
     return Path(workdir)
+
+
+@contextlib.contextmanager
+def writable(workdir: str | Path) -> Iterator[Path]:
+    """As `workdir_path`, to write to while the block runs: of a workdir at an address, a copy with
+    all that is there; what changes in it is brought to the address.
+
+    In a job of many processes the first one brings it, and all use its copy.
+
+    Raises:
+      UserError: as `workdir_path`, or as `copies.working_copy`.
+    """
+    with contextlib.ExitStack() as held:
+        if is_address(workdir):
+            copy = working_copy(str(workdir), _BUCKET)
+            workdir = Path(hosts.from_primary(lambda: str(held.enter_context(copy))))
+            for config in workdir.rglob(CONFIG):
+                _begin_anew_without_checkpoint(config.parent)
+        yield workdir_path(workdir)
+
+
+def _begin_anew_without_checkpoint(copy: Path) -> None:
+    """Sets the records aside of a run whose machine was lost before any checkpoint had come to the
+    bucket. (On a disk, records without checkpoints mean that these have been lost.)"""
+    checkpoints, records = copy / CHECKPOINTS, copy / METRICS
+    checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders
+    if records.exists() and not step_folders(checkpoints):
+        records.replace(records.with_name(f"{METRICS}.old"))
+
+
+def with_files(workdir: str | Path, names: Collection[str]) -> Path:
+    """A workdir of which these files alone are read; of one at an address, a copy of them.
+
+    Raises:
+      UserError: there is nothing at the address, or it cannot be read.
+    """
+    return fetched(str(workdir), names.__contains__) if is_address(workdir) else Path(workdir)
 
 
 def _require_storable(path: Path) -> None:

@@ -1,10 +1,10 @@
 """Compiled programs kept for the next start."""
 
-import os
 import warnings
-from pathlib import Path
 
 import jax
+
+from transformer_jax.runtime.cache_folder import cache_folder
 
 
 def use_compilation_cache() -> None:
@@ -17,11 +17,12 @@ def use_compilation_cache() -> None:
     warnings.filterwarnings("ignore", "Error writing persistent compilation cache.*bad_alloc")
     if jax.config.jax_compilation_cache_dir:
         return
+    directory = cache_folder("xla")
+    if directory is None:
+        return
     try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        directory = root / "transformer_jax" / "xla"
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # the latter where the user has no home
+    except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -27,7 +27,7 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.together import seeded, train_together
 from transformer_jax.runs.train import train
-from transformer_jax.runs.workdir import RESULT, SECONDS, SWEEP, workdir_path, workdir_within
+from transformer_jax.runs.workdir import RESULT, SECONDS, SWEEP, workdir_within, writable
 from transformer_jax.runtime.files import write_whole
 from transformer_jax.scoring import METRICS
 from transformer_jax.sweeps.files import Sweep, folder_name
@@ -63,19 +63,18 @@ def run_sweep(
       UserError: a config, its data or a module cannot be used, or the workdir holds another sweep.
       Stopped: a SIGTERM came while a row was trained; the same call goes on.
     """
-    workdir = workdir_path(workdir)
     load_modules(modules, workdir)
     rows: list[Row] = []
     configs = sweep.configs(overrides or {}, chosen)
     for name, config in configs.items():
         _check_metrics(sweep, name, read_settings(config))
-    with sole_writer(workdir, SWEEP):
+    with writable(workdir) as place, sole_writer(place, SWEEP):
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
-            folder = workdir_within(workdir, folder_name(name))
+            folder = workdir_within(place, folder_name(name))
             with sole_writer(folder, SWEEP):
                 rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds, modules))
-            write_tables(rows, workdir)
+            write_tables(rows, place)
     return rows
 
 
@@ -88,12 +87,11 @@ def run_seeds(
     Raises:
       DivergedError: no seed's loss is finite any longer, which in a sweep is a result.
     """
-    workdir = workdir_path(workdir)
-    name = workdir.absolute().name
-    sweep = Sweep(config="", rows={name: {}}, seeds=count)
-    with sole_writer(workdir, SWEEP):
-        rows = [_row(sweep, name, config, workdir, count, modules)]
-        write_tables(rows, workdir)
+    with writable(workdir) as place, sole_writer(place, SWEEP):
+        name = place.absolute().name
+        sweep = Sweep(config="", rows={name: {}}, seeds=count)
+        rows = [_row(sweep, name, config, place, count, modules)]
+        write_tables(rows, place)
     if not rows[0].parameters:  # there is no model to count them of
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
     return rows

@@ -15,7 +15,6 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import time
 import zipfile
 from collections.abc import Iterator
@@ -25,10 +24,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from transformer_jax.buckets.addresses import is_address
+from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.data.batches.token_keys import ENCODED, FORMAT, token_key
 from transformer_jax.data.batches.windows import TokenStream, laid_out, separator
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
+from transformer_jax.runtime.cache_folder import cache_folder
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
     open_regular,
@@ -41,6 +43,7 @@ from transformer_jax.tokenization import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+_STREAM = ("tokens.bin", "sizes.npy", "index.json")
 _PART_BYTES = 2**22
 _MOST_PARTS = 1024
 _WORTH_KEEPING = 2**22
@@ -56,11 +59,13 @@ class TokenCache:
       folder: where; made if absent. All processes of a job may share it, or each machine have one.
       identity: what the tokenizer has learned, as a digest.
       chosen: whether the user named the folder; one that nobody did may go unused.
+      shared: where they are kept, too, for other machines.
     """
 
     folder: Path
     identity: str
     chosen: bool
+    shared: Bucket | None = None
 
     def stream(self, documents: Corpus, tokenizer: Tokenizer, first: int) -> TokenStream | None:
         """Documents {"text": str} as `windows.token_stream` lays them out; None where their text is
@@ -68,7 +73,7 @@ class TokenCache:
 
         Raises:
           UserError: the text is empty; there is no room in a folder that the user named, or it
-            cannot be written.
+            cannot be written; or the bucket cannot be used.
         """
         spread = np.linspace(0, len(documents) - 1, min(len(documents), 100)).astype(int)
         sampled = sum(len(documents[i]["text"].encode(*ENCODED)) for i in spread.tolist())
@@ -78,7 +83,8 @@ class TokenCache:
         parts = int(min(size // _PART_BYTES, _MOST_PARTS, len(documents)))
         key = token_key(self.identity, documents, tokenizer, first)
         try:
-            return _Kept(self.folder / key, documents, tokenizer, first, parts).stream()
+            kept = _Kept(self.folder / key, documents, tokenizer, first, parts)
+            return kept.read() or self._brought(kept) or self._made(kept)
         except OSError as error:
             problem = f"cannot keep tokens in {self.folder}: {error.strerror or error}"
         if self.chosen:
@@ -89,18 +95,33 @@ class TokenCache:
         logger.warning("%s; they are made anew at each start", problem)
         return None
 
+    def _brought(self, kept: "_Kept") -> TokenStream | None:
+        """The stream as another machine has left it in the bucket; None where it is not there."""
+        names = [f"{kept.folder.name}/{name}" for name in _STREAM]
+        if self.shared is None or names[-1] not in self.shared.entries(kept.folder.name):
+            return None
+        for name in names:
+            self.shared.download(name, self.folder / name)
+        return kept.read()
+
+    def _made(self, kept: "_Kept") -> TokenStream:
+        found = kept.made()
+        if self.shared is not None:
+            for name in _STREAM:
+                self.shared.upload(kept.folder / name, f"{kept.folder.name}/{name}")
+        return found
+
 
 def token_cache(folder: str | None, identity: str | None) -> TokenCache | None:
     """The cache that `data.cache_dir` names ("auto": the user's), for a tokenizer with this digest;
     None where either is None."""
     if folder is None or identity is None:
         return None
-    if folder != "auto":
+    if folder != "auto" and not is_address(folder):
         return TokenCache(Path(folder).expanduser(), identity, chosen=True)
-    with contextlib.suppress(RuntimeError):  # the user has no home
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return TokenCache(root / "transformer_jax" / "tokens", identity, chosen=False)
-    return None
+    own = cache_folder("tokens")
+    shared = None if folder == "auto" else Bucket(folder)
+    return TokenCache(own, identity, shared is not None, shared) if own else None
 
 
 @dataclass(frozen=True)
@@ -113,15 +134,14 @@ class _Kept:
     first: int
     parts: int
 
-    def stream(self) -> TokenStream:
-        if (found := self._read()) is None:
-            self._parts.mkdir(mode=0o700, parents=True, exist_ok=True)
-            while not self._whole():
-                self._encode_missing()
-            found = self._read()
-            if found is None:
-                raise OSError(f"what was written to {self.folder} is not what is read")
-        logger.info("tokens of %d documents from %s", len(self.documents), self.folder)
+    def made(self) -> TokenStream:
+        """The stream, encoded by this process and those that want it, too."""
+        self._parts.mkdir(mode=0o700, parents=True, exist_ok=True)
+        while not self._whole():
+            self._encode_missing()
+        found = self.read()
+        if found is None:
+            raise OSError(f"what was written to {self.folder} is not what is read")
         return found
 
     @property
@@ -130,7 +150,7 @@ class _Kept:
 
     @property
     def _index(self) -> Path:
-        return self.folder / "index.json"
+        return self.folder / _STREAM[-1]
 
     @property
     def _between(self) -> np.ndarray:
@@ -139,15 +159,16 @@ class _Kept:
     def _part(self, number: int) -> Path:
         return self._parts / f"{number:05}.npz"
 
-    def _read(self) -> TokenStream | None:
+    def read(self) -> TokenStream | None:
         """The stream, if it is there and whole; one that is damaged is removed."""
         try:
             index = json.loads(read_regular(self._index, SETTINGS_BYTES))
         except FileNotFoundError:
             return None
-        files = {name: self.folder / name for name in ("tokens.bin", "sizes.npy")}
+        files = {name: self.folder / name for name in _STREAM[:-1]}
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             if all(_digest(path) == index["sha256"][name] for name, path in files.items()):
+                logger.info("tokens of %d documents from %s", len(self.documents), self.folder)
                 tokens = np.asarray(np.memmap(files["tokens.bin"], np.int32, "r"))
                 return laid_out(tokens, np.load(files["sizes.npy"]), len(self._between))
         logger.warning("%s is damaged, and made again", self.folder)
@@ -200,8 +221,7 @@ class _Kept:
                     return False
         with replacing(self.folder / "sizes.npy") as file:
             np.save(file, np.concatenate(sizes))
-        names = ("tokens.bin", "sizes.npy")
-        digests = {name: _digest(self.folder / name) for name in names}
+        digests = {name: _digest(self.folder / name) for name in _STREAM[:-1]}
         write_whole(self._index, json.dumps({"format": FORMAT, "sha256": digests}) + "\n")
         remove(self._parts)
         return True

@@ -16,6 +16,7 @@ from typing import Any
 import fsspec
 import numpy as np
 
+from transformer_jax.buckets.addresses import telling
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Example, RandomAccess
 from transformer_jax.data.files.documents import OBJECTS, of_column
@@ -162,22 +163,12 @@ def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Makes one line of what goes wrong with a file: fsspec's errors are of many libraries."""
-    try:
-        yield
-    except UserError:
-        raise
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 ({error.reason}); convert it to UTF-8") from error
-    except FileNotFoundError as error:
-        raise UserError(f"cannot read {path}: there is no such file or bucket") from error
-    except ImportError as error:
-        protocol = path.partition("://")[0]
-        told = f"cannot read {path}: {protocol}:// needs a package of its own ({error})"
-        raise UserError(f"{told}; pip install it") from error
-    except Exception as error:
-        reason = (str(error) or repr(error)).splitlines()[0]
-        raise UserError(f"cannot read {path}: {reason}") from error
+    """Makes one line of what goes wrong with a file."""
+    with telling("cannot read", path):
+        try:
+            yield
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8 ({error.reason}); convert it to UTF-8") from error
 
 
 def _size(file: Any) -> int:

@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from transformer_jax.buckets.addresses import is_address
+from transformer_jax.buckets.copies import fetched_file, fetched_matches
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
@@ -136,15 +138,22 @@ def expand_paths(paths: str, field: str) -> list[str]:
     """The files that a field of the config names: separated by commas, "~" and "*" expanded.
 
     Raises:
-      UserError: a pattern matches no file.
+      UserError: a pattern matches no file, or what lies at an address cannot be read.
     """
     found = []
     for pattern in map(os.path.expanduser, filter(None, paths.split(","))):
-        matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
-        if not matches:
+        if not (matches := _matches(pattern)):
             raise UserError(f"{field}: no file matches {pattern}")
         found += matches
     return found
+
+
+def _matches(pattern: str) -> list[str]:
+    """The files that a pattern names; those at an address are brought here."""
+    if is_address(pattern):
+        matches = fetched_matches(pattern) if "*" in pattern else [fetched_file(pattern)]
+        return list(map(str, matches))
+    return sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
 
 
 def zstd_unpacked(file: BinaryIO) -> BinaryIO:

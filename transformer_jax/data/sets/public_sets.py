@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer_jax.buckets.addresses import is_address
+from transformer_jax.buckets.copies import fetched
 from transformer_jax.data.sets.download import RemoteFile, download
 from transformer_jax.errors import UserError
+from transformer_jax.runtime.cache_folder import cache_folder
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,17 @@ class PublicSet:
         return None
 
     def home(self, folder: str | None = None) -> Path:
-        """Where the set's files lie: `folder`, or the set's own below the data root."""
+        """Where the set's files lie: `folder`, or a copy of it where it is an address, or the set's
+        own below the data root."""
+        if folder and is_address(folder):
+            return fetched(folder)
         return Path(os.path.expanduser(folder)) if folder else _data_root() / self.name
 
 
 def _data_root() -> Path:
     if root := os.environ.get("TRANSFORMER_JAX_DATA"):
         return Path(os.path.expanduser(root))
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(cache)) / "transformer_jax" / "data"
+    own = cache_folder("data")
+    if own is None:
+        raise UserError("there is no home to keep data in: set TRANSFORMER_JAX_DATA to a folder")
+    return own

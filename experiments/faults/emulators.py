@@ -1,0 +1,229 @@
+"""An S3 server (moto) and a Cloud Storage emulator on loopback, behind a proxy where requests fail.
+
+    with emulator("gs") as cloud:
+        cloud.faults.refused = 0.2
+        subprocess.run([..., f"--workdir={cloud.address}/run"], env=os.environ | cloud.environ)
+
+Run by itself, it serves one until it is ended, and prints what to set:
+
+    python experiments/faults/emulators.py s3
+"""
+
+import contextlib
+import http.client
+import json
+import logging
+import random
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, quote, urlsplit
+
+BUCKET = "runs"
+_PER_REQUEST = ("connection", "transfer-encoding", "content-length", "date", "server")
+
+
+@dataclass
+class Faults:
+    """What happens to requests; may be changed at any time.
+
+    Attributes:
+      refused: share of them that are answered by 503.
+      lost: share of them of which the request, or the answer, does not arrive.
+      delayed: (share of them, seconds).
+      forbidden: whether writes are answered by 403.
+      draw: source of random numbers.
+    """
+
+    refused: float = 0.0
+    lost: float = 0.0
+    delayed: tuple[float, float] = (0.0, 0.0)
+    forbidden: bool = False
+    draw: random.Random = field(default_factory=lambda: random.Random(0))
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A server that runs.
+
+    Attributes:
+      address: of a bucket, as in --workdir.
+      environ: variables by which clients find it.
+      faults: what goes wrong between them.
+    """
+
+    address: str
+    environ: dict[str, str]
+    faults: Faults
+
+
+@contextlib.contextmanager
+def emulator(kind: str) -> Iterator[Emulator]:
+    """An empty bucket of "s3" or "gs", while the block runs."""
+    with contextlib.ExitStack() as held:
+        start = {"s3": _moto, "gs": _cloud_storage}[kind]
+        upstream = start(held)
+        faults = Faults()
+        port = held.enter_context(_serving(upstream, faults))
+        yield Emulator(f"{kind}://{BUCKET}", _environ(kind, f"http://127.0.0.1:{port}"), faults)
+
+
+def _environ(kind: str, url: str) -> dict[str, str]:
+    if kind == "gs":
+        return {
+            "STORAGE_EMULATOR_HOST": url,
+            "FSSPEC_GCS_TOKEN": "anon",
+            "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+        }
+    credentials = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    return credentials | {"AWS_ENDPOINT_URL": url, "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+def _moto(held: contextlib.ExitStack) -> int:
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    held.callback(server.stop)
+    port = int(server.get_host_and_port()[1])
+    _asked(port, "POST", "/moto-api/reset")
+    _asked(port, "PUT", f"/{BUCKET}", {"Host": "s3.us-east-1.amazonaws.com"})
+    return port
+
+
+def _cloud_storage(held: contextlib.ExitStack) -> int:
+    from gcp_storage_emulator.server import create_server
+
+    logging.getLogger("gcp_storage_emulator").setLevel(logging.ERROR)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket=BUCKET)
+    server.start()
+    held.callback(server.stop)
+    return port
+
+
+def _asked(port: int, method: str, path: str, headers: dict[str, str] | None = None) -> int:
+    """The status of an answer without a body that matters."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    with contextlib.closing(connection):
+        connection.request(method, path, headers=headers or {})
+        return connection.getresponse().status
+
+
+@contextlib.contextmanager
+def _serving(upstream: int, faults: Faults) -> Iterator[int]:
+    """The port of a proxy."""
+
+    class Handler(_Proxy):
+        pass
+
+    Handler.upstream, Handler.faults, Handler.creating = upstream, faults, threading.Lock()
+    with _Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that is killed hangs up."""
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    """Hands requests on, or does not."""
+
+    protocol_version = "HTTP/1.1"
+    upstream: int
+    faults: Faults
+    creating: threading.Lock
+
+    def _handle(self) -> None:
+        body, faults = self._body(), self.faults
+        chance = faults.draw.random()
+        if faults.draw.random() < faults.delayed[0]:
+            time.sleep(faults.delayed[1])
+        if faults.forbidden and self.command != "GET" and self.command != "HEAD":
+            return self._answer(403, [], b"")
+        if chance < faults.refused:
+            return self._answer(503, [], b"")
+        if chance < faults.refused + faults.lost / 2:
+            return self._hang_up()
+        # The emulator knows no preconditions; no other write may come between.
+        held = self.creating if self.command in ("POST", "PUT") else contextlib.nullcontext()
+        with held:
+            answer = (412, [], b"{}") if self._exists(body) else self._forwarded(body)
+        if chance < faults.refused + faults.lost:
+            return self._hang_up()
+        self._answer(*answer)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_PATCH = _handle
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        chunks = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            chunks.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(chunks)
+
+    def _exists(self, body: bytes) -> bool:
+        """Whether a write of Cloud Storage asks for a new object, and there is one."""
+        url = urlsplit(self.path)
+        query = parse_qs(url.query)
+        if query.get("ifGenerationMatch") != ["0"]:
+            return False
+        found = query.get("name") or re.findall(
+            r'"name": *("(?:[^"\\]|\\.)*")', body.decode("latin1")
+        )
+        name = found[0] if "name" in query else json.loads(found[0])
+        place = url.path.removeprefix("/upload").rstrip("/")
+        return _asked(self.upstream, "GET", f"{place}/{quote(name, safe='')}") == 200
+
+    def _forwarded(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.upstream)
+        with contextlib.closing(connection):
+            headers = {n: v for n, v in self.headers.items() if n.lower() not in _PER_REQUEST}
+            headers["Content-Length"] = str(len(body))
+            connection.request(self.command, self.path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.getheaders(), answer.read()
+
+    def _answer(self, status: int, headers: list[tuple[str, str]], content: bytes) -> None:
+        self.send_response(status)
+        told = {name.lower(): value for name, value in headers}
+        for name, value in headers:
+            if name.lower() not in _PER_REQUEST:
+                self.send_header(name, value)
+        # Of a HEAD, the length of what a GET would bring.
+        length = told.get("content-length") if self.command == "HEAD" else None
+        self.send_header("Content-Length", length or str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _hang_up(self) -> None:
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is told of a request."""
+
+
+if __name__ == "__main__":
+    with emulator(sys.argv[1]) as running:
+        for name, value in running.environ.items():
+            print(f"export {name}={value}")
+        print(f"# {running.address}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()

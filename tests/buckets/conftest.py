@@ -1,0 +1,60 @@
+"""Buckets in memory, on an S3 server and on a Cloud Storage emulator."""
+
+import contextlib
+import itertools
+import os
+
+import fsspec
+import pytest
+
+from experiments.faults.emulators import Faults, emulator
+from transformer_jax.buckets import bucket
+from transformer_jax.buckets.bucket import Bucket
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Copies in a folder of the test's own, and little patience."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 1.0)
+
+
+@pytest.fixture
+def address():
+    """An address with nothing there yet."""
+    return f"memory://bucket-{next(_numbers)}/runs/one"
+
+
+@pytest.fixture
+def at(address):
+    """The bucket at `address`."""
+    return Bucket(address)
+
+
+@pytest.fixture(scope="session")
+def emulators():
+    """`emulators(kind)`: the emulator of "s3" or "gs"; it runs until the tests have ended."""
+    running, before = {}, dict(os.environ)
+    with contextlib.ExitStack() as held:
+
+        def of(kind):
+            if kind not in running:
+                running[kind] = held.enter_context(emulator(kind))
+                os.environ.update(running[kind].environ)
+                fsspec.config.set_conf_env(fsspec.config.conf)  # which it reads when it starts
+            return running[kind]
+
+        yield of
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(params=["s3", "gs"])
+def cloud(request, emulators, monkeypatch):
+    """An emulator in which nothing goes wrong yet."""
+    running = emulators(request.param)
+    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 60.0)
+    yield running
+    vars(running.faults).update(vars(Faults()))

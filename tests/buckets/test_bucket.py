@@ -1,0 +1,110 @@
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from transformer_jax.buckets import bucket
+from transformer_jax.buckets.addresses import BucketError, Missing
+from transformer_jax.buckets.bucket import Bucket, at_once
+
+
+@pytest.fixture
+def there(cloud, request):
+    """A folder of the test's own."""
+    return Bucket(f"{cloud.address}/{request.node.name.replace('[', '_').strip(']')}")
+
+
+def test_files_are_written_listed_read_and_deleted(there, tmp_path):
+    assert there.entries() == {}
+    there.write("a.txt", b"one")
+    there.write("deep/er/b", b"")
+    large = os.urandom(6 << 20)  # in several requests
+    (tmp_path / "large").write_bytes(large)
+    there.upload(tmp_path / "large", "deep/large")
+    assert {name: one.size for name, one in there.entries().items()} == {
+        **{"a.txt": 3, "deep/er/b": 0, "deep/large": 6 << 20}
+    }
+    assert there.entries("deep").keys() == {"deep/er/b", "deep/large"}
+    assert there.entries("a.txt").keys() == {"a.txt"}
+    assert there.read("a.txt") == b"one" and there.read("deep/er/b") == b""
+    there.download("deep/large", tmp_path / "new" / "folder" / "large")
+    assert (tmp_path / "new" / "folder" / "large").read_bytes() == large
+    before = there.entries("a.txt")["a.txt"].version
+    there.write("a.txt", b"two")
+    assert there.entries("a.txt")["a.txt"].version != before
+    for _ in range(2):
+        there.delete("a.txt")
+    assert there.entries().keys() == {"deep/er/b", "deep/large"}
+    with pytest.raises(Missing, match=r"/a\.txt: there is no such file or bucket"):
+        there.read("a.txt")
+
+
+def test_of_many_who_create_a_file_at_once_one_has(there):
+    def create(number):
+        return number if there.create("one", f"by {number}".encode()) else None
+
+    with ThreadPoolExecutor(6) as pool:
+        created = [one for one in pool.map(create, range(6)) if one is not None]
+    assert len(created) == 1 and there.read("one") == f"by {created[0]}".encode()
+
+
+def test_who_created_a_file_and_had_no_answer_knows_its_own(cloud, there):
+    class Draw:
+        """The first request arrives, and its answer does not."""
+
+        drawn = 0
+
+        def random(self):
+            self.drawn += 1
+            return 0.9 if self.drawn < 3 else 1.0
+
+    cloud.faults.draw, cloud.faults.lost = Draw(), 1.0
+    assert there.create("one", b"mine")
+    assert cloud.faults.draw.drawn > 2
+    assert not there.create("one", b"other")
+
+
+def test_what_is_refused_lost_or_late_is_asked_for_again(cloud, there):
+    cloud.faults.refused, cloud.faults.lost, cloud.faults.delayed = 0.2, 0.2, (0.3, 0.1)
+    contents = {f"{number}": os.urandom(number) for number in range(6)}
+    for name, content in contents.items():
+        there.write(name, content)
+    assert {name: there.read(name) for name in there.entries()} == contents
+
+
+def test_what_will_not_change_is_told_at_once(cloud, there):
+    cloud.faults.forbidden = True
+    since = time.monotonic()
+    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: .*(403|orbidden)"):
+        there.write("a", b"")
+    cloud.faults.forbidden = False
+    with pytest.raises(Missing, match=r"cannot write .*/none/run/a: there is no such file or buck"):
+        Bucket(f"{cloud.address[:5]}none/run").write("a", b"")
+    assert time.monotonic() - since < 10
+
+
+@pytest.mark.parametrize("cloud", ["s3"], indirect=True)  # a client that gives up soon
+def test_what_stays_away_is_told_in_the_end(cloud, there, monkeypatch):
+    monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.0)
+    cloud.faults.refused = 1.0
+    with pytest.raises(BucketError, match=f"cannot write {there.address}/a: "):
+        there.write("a", b"")
+
+
+def test_an_unknown_protocol_is_one_line():
+    with pytest.raises(BucketError, match="cannot reach nowhere://a: .*nowhere"):
+        Bucket("nowhere://a")
+
+
+def test_all_are_done_before_the_first_error_is_raised():
+    done = []
+
+    def do(number):
+        done.append(number)
+        if number == 1:
+            raise ValueError("one")
+
+    with pytest.raises(ValueError, match="one"):
+        at_once(do, range(20))
+    assert sorted(done) == list(range(20))

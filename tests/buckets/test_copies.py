@@ -1,0 +1,147 @@
+import os
+import re
+
+import pytest
+
+from transformer_jax.buckets import copies, lease
+from transformer_jax.buckets.addresses import Missing
+from transformer_jax.buckets.bucket import Bucket
+from transformer_jax.buckets.copies import (
+    fetched,
+    fetched_file,
+    fetched_matches,
+    send,
+    working_copy,
+)
+from transformer_jax.buckets.layout import Layout
+from transformer_jax.errors import UserError
+
+LAYOUT = Layout(re.compile(r"steps/[0-9]+(?=/)"), "seal", re.compile(r"\.partial$"), lambda _: None)
+
+
+@pytest.fixture
+def brought(monkeypatch):
+    """The names of the files that were downloaded."""
+    names, download = [], Bucket.download
+
+    def noted(self, name, target):
+        names.append(name)
+        download(self, name, target)
+
+    monkeypatch.setattr(Bucket, "download", noted)
+    return names
+
+
+def names_in(folder):
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_only_what_has_changed_is_fetched_again(address, at, brought):
+    for name in ("a", "b/c", "b/d", ".lease/1", "steps/1/x", "steps/2/x", "steps/2/seal"):
+        at.write(name, name.encode())
+    folder = fetched(address, lambda name: name != "b/d", LAYOUT)
+    assert folder.name == "one"
+    assert names_in(folder) == {"a", "b/c", "steps/2/x", "steps/2/seal"} == set(brought)
+    assert (folder / "b/c").read_bytes() == b"b/c"
+    brought.clear()
+    at.write("a", b"new")
+    at.delete("b/c")
+    assert fetched(address, layout=LAYOUT) == folder
+    assert set(brought) == {"a", "b/d"}
+    assert names_in(folder) == {"a", "b/d", "steps/2/x", "steps/2/seal"}
+    assert (folder / "a").read_bytes() == b"new"
+
+
+def test_a_file_is_fetched_with_nothing_beside_it(address, at, brought):
+    at.write("data/a.txt", b"a")
+    at.write("data/b.txt", b"b")
+    at.write("data/c.md", b"c")
+    assert fetched_file(f"{address}/data/b.txt").read_bytes() == b"b"
+    assert brought == ["b.txt"]
+    assert [p.name for p in fetched_matches(f"{address}/data/*.txt")] == ["a.txt", "b.txt"]
+    assert fetched_matches(f"{address}/data/*.gz") == []
+    for use in (fetched, fetched_file):
+        with pytest.raises(Missing, match=f"there is nothing at {address}/none"):
+            use(f"{address}/none")
+
+
+def test_outputs_go_back_to_where_a_copy_is_from(address, at, tmp_path):
+    at.write("config", b"")
+    folder = fetched(address)
+    (folder / "predictions").mkdir()
+    (folder / "predictions" / "test").write_bytes(b"good")
+    send(folder / "predictions" / "test")
+    assert at.read("predictions/test") == b"good"
+    (tmp_path / "elsewhere").write_bytes(b"")
+    send(tmp_path / "elsewhere")
+    assert at.entries().keys() == {"config", "predictions/test"}
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """`machine(name)`: from now on, all is on another machine."""
+
+    def at_machine(name):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+    return at_machine
+
+
+def test_the_copy_that_was_written_last_is_gone_on_from(address, at, machine):
+    machine("a")
+    with working_copy(address, LAYOUT) as first:
+        (first / "x").write_bytes(b"1")
+    (first / "x").write_bytes(b"2")  # as of a killed process, which had no time to bring it
+    with working_copy(address, LAYOUT) as again:
+        assert again == first and (again / "x").read_bytes() == b"2"
+    assert at.read("x") == b"2"
+    machine("b")
+    with working_copy(address, LAYOUT) as other:
+        assert other != first and (other / "x").read_bytes() == b"2"
+        (other / "x").write_bytes(b"3")
+    machine("a")
+    (first / "x").write_bytes(b"stale")
+    (first / "y").write_bytes(b"stale")
+    with working_copy(address, LAYOUT) as again:
+        assert again == first and names_in(again) == {"x"} and (again / "x").read_bytes() == b"3"
+    assert at.read("x") == b"3"
+
+
+def test_a_copy_that_was_being_cleared_counts_as_none(address, at, machine, monkeypatch):
+    machine("b")
+    with working_copy(address, LAYOUT) as other:
+        (other / "x").write_bytes(b"right")
+    machine("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(copies, "Lease", None)  # killed after it was cleared
+        with pytest.raises(TypeError), working_copy(address, LAYOUT):
+            pass
+    with working_copy(address, LAYOUT) as own:
+        assert (own / "x").read_bytes() == b"right"
+
+
+def test_one_process_of_a_machine_writes_at_a_time(address):
+    told = f"{address}: another process on this machine is training there"
+    with (
+        working_copy(address, LAYOUT),
+        pytest.raises(UserError, match=told),
+        working_copy(address, LAYOUT),
+    ):
+        pass
+
+
+def test_one_machine_writes_at_a_time(address, machine, monkeypatch):
+    monkeypatch.setattr(lease, "RENEWED_SECONDS", 0.05)
+    machine("a")
+    with working_copy(address, LAYOUT):
+        machine("b")
+        told = f"{address}: process {os.getpid()} on .* is training there; wait for it"
+        with pytest.raises(UserError, match=told), working_copy(address, LAYOUT):
+            pass
+        machine("a")
+
+
+def test_without_a_home_there_is_no_copy(address, monkeypatch):
+    monkeypatch.setattr(copies, "cache_folder", lambda name: None)
+    with pytest.raises(UserError, match=f"{address} needs a copy here.*set XDG_CACHE_HOME"):
+        fetched(address)

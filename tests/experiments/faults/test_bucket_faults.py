@@ -1,0 +1,30 @@
+"""The campaign of faults in buckets, short."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_a_run_in_a_bucket_loses_nothing(kind, tiny_language_model, tmp_path):
+    changes = {"train.num_steps": 600, "checkpoint.every_steps": 50, "eval.every_steps": 600}
+    changes |= {"optimizer.decay_steps": 600, "eval.num_examples": None, "checkpoint.keep": 3}
+    fields = tiny_language_model | changes
+    words = [f"--config.{name}={value}" for name, value in fields.items() if value is not None]
+    run = subprocess.run(
+        [
+            *(sys.executable, "-m", "experiments.faults.bucket_faults", f"--bucket={kind}"),
+            *("--config=configs/quickstart.py", "--kills=1", "--flips=1", "--seed=1"),
+            *(f"--workdir={tmp_path / 'campaign'}", *words),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
+    assert run.returncode == 0, run.stderr[-2000:] + run.stdout
+    report = json.loads(run.stdout)
+    assert report["kills"] == 2 and report["flips"] == 1 and not report["lost"]
+    assert report["identical"]

@@ -1,0 +1,132 @@
+"""What is given by an address: a workdir, a sweep's folder, data, tokens, a config."""
+
+import itertools
+from pathlib import Path
+
+import fsspec
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from experiments.faults.kill_resume import differences, metrics
+from transformer_jax.buckets.bucket import Bucket
+from transformer_jax.checkpoints.step_folder import step_folders
+from transformer_jax.cli.main import main
+from transformer_jax.data.batches import token_cache
+
+LINES = ["The dog sees a cat.", "The old teacher reads the new books."]
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """`machine(name)`: from now on, all runs on another machine."""
+
+    def at_machine(name):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+
+    at_machine("cache")
+    return at_machine
+
+
+@pytest.fixture
+def address(machine):
+    return f"memory://of-runs-{next(_numbers)}/run"
+
+
+def put(folder, address):
+    fsspec.filesystem("memory").put(f"{folder}/", address, recursive=True)
+
+
+def get(address, folder):
+    fsspec.filesystem("memory").get(f"{address}/", str(folder), recursive=True)
+
+
+def test_a_run_moves_between_disk_and_bucket(tiny_config, address, tmp_path, machine):
+    """Ten steps on disk, ten in a bucket, the last ten on another disk: nothing differs."""
+    every = {"checkpoint.every_steps": 10, "eval.every_steps": 10}
+    tj.train(tiny_config(every), tmp_path / "whole")
+    tj.train(tiny_config(every | {"train.num_steps": 10}), tmp_path / "disk")
+    put(tmp_path / "disk", address)
+    tj.train(tiny_config(every | {"train.num_steps": 20}), address)
+    get(address, tmp_path / "moved")
+    assert 20 in step_folders(tmp_path / "moved" / "checkpoints")
+    trained = tj.train(tiny_config(every), tmp_path / "moved")
+    assert not differences(tmp_path / "whole", tmp_path / "moved")
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "moved")
+
+    put(tmp_path / "moved", address)
+    machine("another")
+    loaded = tj.load(address, average=2)
+    assert loaded.predict(LINES) == tj.load(tmp_path / "moved", average=2).predict(LINES)
+    # What is of use for training alone stays where it is.
+    assert loaded.workdir.name == "run" and not list(loaded.workdir.rglob("training"))
+    examples = loaded.evaluate("valid")["num_examples"]
+    kept = Bucket(address).read("predictions/valid-30.jsonl")
+    assert len(kept.splitlines()) == examples
+
+    changes = {"train.init_from": address, "train.num_steps": 1, "optimizer.learning_rate": 1e-6}
+    started = tj.train(tiny_config(changes), f"{address}_tuned")
+    near = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3)  # noqa: E731
+    jax.tree.map(near, started.params, trained.params)
+
+
+def test_a_sweep_in_a_bucket_is_gone_on_with_elsewhere(tiny_language_model, address, machine):
+    base = tiny_language_model | {"train.num_steps": 2, "eval.every_steps": 2}
+    config = Path(__file__).parents[2] / "configs" / "quickstart.py"
+    sweep = tj.Sweep(str(config), {"one": {}, "two": {"seed": 3}}, base, seeds=1)
+    rows = tj.sweep(sweep, address)
+    there = Bucket(address).entries()
+    assert {"table.md", "table.png", "one/result.json", "two/result.json"} <= there.keys()
+    machine("another")
+    again = tj.sweep(sweep, address)
+    assert [row.metrics for row in again] == [row.metrics for row in rows]
+    result = "one/result.json"  # which a row that is trained again writes anew
+    assert Bucket(address).entries(result)[result] == there[result]
+
+
+def test_text_tokens_and_config_come_from_a_bucket(
+    tiny_language_model, address, machine, monkeypatch, capsys
+):
+    monkeypatch.setattr(token_cache, "_WORTH_KEEPING", 1)
+    monkeypatch.setattr(token_cache, "_PART_BYTES", 64)
+    at = Bucket(f"{address}/in")
+    for split in ("train", "valid"):
+        at.write(f"{split}.txt", Path(tiny_language_model[f"data.{split}_text"]).read_bytes())
+    fields = tiny_language_model | {
+        "data.train_text": f"{address}/in/tr*.txt",
+        "data.valid_text": f"{address}/in/valid.txt",
+        "data.cache_dir": f"{address}/tokens",
+        "data.documents": "line",
+        "data.packing": "together",
+        "train.num_steps": 1,
+    }
+    at.write("fields.py", f"FIELDS = {fields!r}\n".encode())
+    at.write("small.py", b"import transformer_jax as tj\nfrom fields import FIELDS\n")
+    quickstart = Path(__file__).parents[2] / "configs" / "quickstart.py"
+    got = f"def get_config():\n    return tj.config({str(quickstart)!r}, FIELDS)\n"
+    at.write("small.py", at.read("small.py") + got.encode())
+    words = ["train", f"--config={address}/in/small.py"]
+    assert main([*words, f"--workdir={address}/a"]) == 0
+    tokens = Bucket(f"{address}/tokens").entries()
+    assert {name.rpartition("/")[2] for name in tokens} == {"index.json", "sizes.npy", "tokens.bin"}
+    machine("another")
+    with monkeypatch.context() as patched:
+        patched.setattr(token_cache._Kept, "_encode", None)  # nothing is encoded again
+        assert main([*words, f"--workdir={address}/b"]) == 0
+    assert main(["train", f"--config={address}/in/none.py", f"--workdir={address}/c"]) == 2
+    assert f"there is no config file {address}/in/none.py" in capsys.readouterr().err
+
+
+def test_mistakes_are_one_line(address, message_of, tiny_config, capsys):
+    assert message_of(tj.load, address) == f"there is nothing at {address}"
+    assert "Path drops one" in message_of(tj.load, Path("s3://bucket/run"))
+    for verb in (["predict"], ["evaluate"], ["plot"]):
+        assert main([*verb, f"--workdir={address}"]) == 2
+        assert capsys.readouterr().err == f"error: there is nothing at {address}\n"
+    nowhere = message_of(tj.train, tiny_config(), "nowhere://bucket/run")
+    assert nowhere.startswith("cannot reach nowhere://bucket/run: ")
+    Bucket(address).write("config.json", b"of another program")
+    Bucket(address).write("metrics.jsonl", b"")
+    assert "no mark that a run here made it" in message_of(tj.train, tiny_config(), address)
