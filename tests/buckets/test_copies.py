@@ -16,7 +16,13 @@ from transformer_jax.buckets.copies import (
 from transformer_jax.buckets.layout import Layout
 from transformer_jax.errors import UserError
 
-LAYOUT = Layout(re.compile(r"steps/[0-9]+(?=/)"), "seal", re.compile(r"\.partial$"), lambda _: None)
+LAYOUT = Layout(
+    unit=re.compile(r"steps/[0-9]+(?=/)"),
+    seal="seal",
+    listed=lambda folder: [],
+    passing=re.compile(r"\.partial$"),
+    damage=lambda folder: None,
+)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def damage(folder):
 LAYOUT = Layout(
     unit=re.compile(r"steps/[0-9]+(?=/)"),
     seal="seal",
+    listed=lambda folder: json.loads((folder / "seal").read_bytes()),
     passing=re.compile(r"\.partial$|\.tmp"),
     damage=damage,
 )
@@ -160,6 +161,8 @@ def test_at_any_moment_the_bucket_is_fit_to_go_on_from(address, folder, monkeypa
                     seal(folder, step)
                 case 3:
                     for old in kept[:-1]:
+                        (folder / "steps" / str(old) / draw.choice(["a", "b/c", "b/d"])).unlink()
+                        brought._push()  # while it is deleted, file by file
                         shutil.rmtree(folder / "steps" / str(old))
                     del kept[:-1]
                     scored = [step for step in scored if step in kept]

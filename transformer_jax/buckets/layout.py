@@ -1,7 +1,7 @@
 """What of a folder is whole or not there, and what is passing."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,14 @@ class Layout:
       unit: matches the beginning of a name up to the folder that is whole or not there, such as
         that of a checkpoint; names that it does not match stand for themselves.
       seal: the file of such a folder that is written last and deleted first.
+      listed: the files that a seal tells of, by their names in its folder.
       passing: matches names that are on their way to another, and stay where they are.
       damage: what is wrong with such a folder on disk; None where it is as it was written.
     """
 
     unit: re.Pattern[str]
     seal: str
+    listed: Callable[[Path], Collection[str]]
     passing: re.Pattern[str]
     damage: Callable[[Path], str | None]
 

@@ -127,6 +127,7 @@ class Mirror:
         plain = {name for name in changed if layout.unit_of(name) is None}
         touched = {layout.unit_of(name) for name in (changed | gone) - plain}
         units = [unit for unit in touched if unit and layout.seal_of(unit) in found]
+        gone = {name for name in gone if layout.unit_of(name) not in units}
         if not whole and not units:  # the records of a new checkpoint come with it
             now = time.monotonic()
             plain = {n for n in plain if now > self._pushed.get(n, -GROWN_SECONDS) + GROWN_SECONDS}
@@ -139,7 +140,7 @@ class Mirror:
             for unit in units:
                 if unit == units[0] or (self._folder / unit).exists():
                     self._bring_unit(unit, found, files)
-        self._forget(gone & self._known.keys())
+        self._forget(gone)
 
     @contextlib.contextmanager
     def _pinned(self, units: list[str], found: dict[str, _Stamp]) -> Iterator[dict[str, Path]]:
@@ -161,6 +162,8 @@ class Mirror:
     def _bring_unit(self, unit: str, found: dict[str, _Stamp], files: dict[str, Path]) -> None:
         layout, seal = self._layout, self._layout.seal_of(unit)
         members = {name for name in found if layout.unit_of(name) == unit} - {seal}
+        if not {f"{unit}/{name}" for name in self._listed(files[seal].parent)} <= members:
+            return None  # it is being deleted, or something in it written anew
         changed = {name for name in members if self._known.get(name) != found[name]}
         known = {name for name in self._known if layout.unit_of(name) == unit} - {seal}
         if known - (members - changed):  # some will be others than the seal tells, or be none
@@ -176,6 +179,12 @@ class Mirror:
                 return None  # deleted meanwhile
             at_once(functools.partial(self._send, found, files), lost)
         raise BucketError(f"{self._bucket.address}/{lost[0]} is written, but not there")
+
+    def _listed(self, unit: Path) -> Collection[str]:
+        try:
+            return self._layout.listed(unit)
+        except (OSError, ValueError):  # gone meanwhile, or damaged
+            return [""]
 
     def _forget(self, gone: Collection[str]) -> None:
         """Deletes what is gone here, of units the seals first, as long as another unit is there."""

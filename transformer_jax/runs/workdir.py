@@ -95,6 +95,7 @@ _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
 _BUCKET = Layout(
     unit=re.compile(_STEP),
     seal=manifest.MANIFEST,
+    listed=manifest.read_entries,
     passing=re.compile(r"(^|/)wandb/|\.partial$|\.orbax-checkpoint-tmp"),
     damage=manifest.damage,
 )
