@@ -277,3 +277,17 @@ def test_one_process_needs_nobody():
         hosts.from_primary(fails)
     tree = hosts.to_host({"x": jax.numpy.arange(3), "y": 2.0})
     assert isinstance(tree["x"], np.ndarray) and tree["x"].tolist() == [0, 1, 2]
+
+
+def test_a_job_has_its_workdir_in_a_bucket(tiny_language_model, tmp_path, monkeypatch):
+    """All processes use the copy of the first one, which brings it there."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    changes = {"train.num_steps": 4, "checkpoint.every_steps": 2, "eval.every_steps": 4}
+    overrides = {n: v for n, v in (tiny_language_model | changes).items() if v is not None}
+    with job(*training(f"file://{tmp_path}/bucket/run", overrides)) as processes:
+        for process in processes:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors
+    there = tmp_path / "bucket" / "run"
+    assert manifest.damage(there / "checkpoints" / "4") is None
+    assert tj.load(there).step == 4 and set(records(there)) == {4}
