@@ -283,6 +283,7 @@ def test_a_job_has_its_workdir_in_a_bucket(tiny_language_model, tmp_path, monkey
     """All processes use the copy of the first one, which brings it there."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     changes = {"train.num_steps": 4, "checkpoint.every_steps": 2, "eval.every_steps": 4}
+    changes |= {"train.tokens_per_batch": 384}
     overrides = {n: v for n, v in (tiny_language_model | changes).items() if v is not None}
     with job(*training(f"file://{tmp_path}/bucket/run", overrides)) as processes:
         for process in processes:

@@ -52,6 +52,7 @@ class Bucket:
             self._system, root = fsspec.core.url_to_fs(
                 self.address, use_listings_cache=False, skip_instance_cache=True
             )
+        self._system.auto_mkdir = True  # of file:// alone, where folders must be made
         self._root = root.rstrip("/")
 
     def entries(self, folder: str = "") -> dict[str, Entry]:
