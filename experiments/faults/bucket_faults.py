@@ -158,7 +158,7 @@ class Campaign:
             "kills": len(self.told),
             "during_push": sum(one["during_push"] for one in self.told),
             "copies_gone": sum(one["copy"] == "gone" for one in self.told),
-            "flips": sum(one["kind"] == "flip" for one in self.told),
+            "flips": sum(one.get("flipped", "").startswith("bit") for one in self.told),
             "lost": [one for one in self.told if one["goes_on_from"] != one["expected"]],
             "identical": not different,
             "different": different,
