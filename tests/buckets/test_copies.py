@@ -10,6 +10,7 @@ from transformer_jax.buckets.copies import (
     fetched,
     fetched_file,
     fetched_matches,
+    outgoing,
     send,
     working_copy,
 )
@@ -69,6 +70,32 @@ def test_a_file_is_fetched_with_nothing_beside_it(address, at, brought):
     for use in (fetched, fetched_file):
         with pytest.raises(Missing, match=f"there is nothing at {address}/none"):
             use(f"{address}/none")
+
+
+def test_names_that_lead_out_of_a_copy_are_left_out(monkeypatch, at, address):
+    at.write("a", b"")
+    find = type(at._system).find
+
+    def hostile(system, *args, **kwargs):
+        found = find(system, *args, **kwargs)
+        return found | {
+            f"{at._root}/../../out": {"size": 1},
+            f"{at._root}/b/../../out": {"size": 1},
+        }
+
+    monkeypatch.setattr(type(at._system), "find", hostile)
+    assert at.entries().keys() == {"a"} and names_in(fetched(address)) == {"a"}
+
+
+def test_what_is_exported_to_an_address_is_brought_there(address, at, tmp_path):
+    with outgoing(str(tmp_path / "here")) as folder:
+        assert folder == tmp_path / "here"
+    with outgoing(address) as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "model").write_bytes(b"weights")
+    assert at.read("deep/model") == b"weights"
+    with pytest.raises(UserError, match=f"{address} is not empty"), outgoing(address):
+        pass
 
 
 def test_outputs_go_back_to_where_a_copy_is_from(address, at, tmp_path):

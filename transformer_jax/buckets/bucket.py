@@ -57,6 +57,7 @@ class Bucket:
 
     def entries(self, folder: str = "") -> dict[str, Entry]:
         """The files in a folder and its subfolders, by their names; none where it does not exist.
+        Names that lead out of the folder (..) are left out: a bucket may be filled by strangers.
 
         Args:
           folder: its name; "": all.
@@ -72,7 +73,7 @@ class Bucket:
             return {
                 name: Entry(int(one.get("size") or 0), _version(one))
                 for name, one in names.items()
-                if not name.endswith("/") and name != self._root
+                if not name.endswith("/") and name != self._root and ".." not in name.split("/")
             }
 
         return self._patiently("cannot list", folder, found)
