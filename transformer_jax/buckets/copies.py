@@ -8,14 +8,11 @@ was fetched; `id`, a name that no other copy has; `pins/`, of the mirror.
 """
 
 import contextlib
-import datetime
 import fcntl
 import hashlib
 import json
 import logging
-import os
 import re
-import socket
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -28,6 +25,7 @@ from transformer_jax.buckets.layout import Layout
 from transformer_jax.buckets.lease import FOLDER, Lease, last_copy
 from transformer_jax.buckets.mirror import Mirror
 from transformer_jax.errors import UserError
+from transformer_jax.runtime import this_process
 from transformer_jax.runtime.cache_folder import cache_folder
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
@@ -127,9 +125,16 @@ def working_copy(address: str, layout: Layout) -> Iterator[Path]:
         folder = _files(home)
         folder.mkdir(parents=True, exist_ok=True)
         logger.info("%s: written to %s, and brought from there", address, folder)
-        lease = Lease(bucket, _id(home), last, _told())
+        lease = Lease(bucket, _id(home), last, this_process.described())
         with lease, Mirror(bucket, folder, home / _PINS, layout, lease):
             yield folder
+
+
+def name_of_copy(folder: Path) -> str:
+    """What no other copy is called but the one whose files lie in `folder`; "" without any."""
+    with contextlib.suppress(OSError):
+        return read_regular(folder.parent.parent / _ID, SETTINGS_BYTES).decode()
+    return ""
 
 
 def send(path: Path) -> None:
@@ -209,11 +214,6 @@ def _id(home: Path) -> str:
     if not (home / _ID).exists():
         write_whole(home / _ID, uuid.uuid4().hex)
     return read_regular(home / _ID, SETTINGS_BYTES).decode()
-
-
-def _told() -> str:
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return f"process {os.getpid()} on {socket.gethostname()}, since {now}"
 
 
 def _clear(home: Path) -> None:

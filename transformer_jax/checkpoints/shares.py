@@ -20,12 +20,14 @@ _SECONDS_TO_HASH = 60  # a share, once process 0 has hashed its own
 def damage(
     folder: Path, subfolders: Collection[str] | None = None, most: int | None = None
 ) -> str | None:
-    """As `manifest.damage`, in all processes together: what one of them finds, all return.
+    """As `manifest.damage`, in all processes together: what one of them finds, all return. Where
+    they see one folder each reads its share of it, and all of a copy of its own.
 
     Raises:
       UserError: as there, in one; or they see different files. In all.
     """
-    reader = (jax.process_index(), jax.process_count())
+    shared = len({*hosts.gather(_identity(folder / manifest.MANIFEST))}) == 1
+    reader = (jax.process_index(), hosts.count()) if shared else (0, 1)
     own, _ = hosts.in_agreement(
         lambda: (
             manifest.damage(folder, subfolders, most, reader),
@@ -33,6 +35,14 @@ def damage(
         )
     )
     return next(filter(None, hosts.gather(own)), None)
+
+
+def _identity(path: Path) -> str:
+    """Alike in two processes that see the same file, not where each has a copy."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return f"{status.st_ino} {status.st_mtime_ns}"
+    return ""  # who reads it says what is wrong
 
 
 def write(folder: Path, name: str, count: int) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.processes import taking_part
 from transformer_jax.errors import UserError
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.runtime.files import METADATA_BYTES, read_regular, remove, write_whole
@@ -80,7 +81,8 @@ def join_state(state: Any, params: Leaves, training: Leaves) -> Any:
 
 def saved_arrays(folder: Path, item: str) -> Leaves:
     """Shapes and dtypes of the saved arrays of an item; raises UserError if unreadable."""
-    with _reading(folder / item), ocp.StandardCheckpointer() as reader:
+    reader = ocp.StandardCheckpointer(multiprocessing_options=taking_part())
+    with _reading(folder / item), reader:
         saved = dict(reader.metadata(folder / item).item_metadata.items())
         for name, array in saved.items():
             # A whole chunk is unpacked in memory, however little of it is read.
@@ -98,7 +100,8 @@ def most_bytes(abstract: Any) -> int:
 def read_arrays(
     folder: Path, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
 ) -> Leaves:
-    """Reads the arrays of an item onto the shardings of `abstract`, else the first local device.
+    """Reads the arrays of an item onto the shardings of `abstract`, else the first local device;
+    where that has a NumPy array, as one.
 
     Args:
       folder: of a step.
@@ -114,10 +117,7 @@ def read_arrays(
     wanted = {name: leaf for name, leaf in abstract.items() if name not in new}
     there = {name: leaf for name, leaf in saved.items() if name in wanted or name not in fresh}
     _require_fit(folder / item, there, wanted)
-    made = {
-        name: jax.device_put(np.full(leaf.shape, fresh[name], leaf.dtype), _target(leaf).sharding)
-        for name, leaf in new.items()
-    }
+    made = {name: _filled(_target(leaf), fresh[name]) for name, leaf in new.items()}
     return read_some_arrays(folder, item, wanted) | made
 
 
@@ -129,7 +129,9 @@ def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
         restore_args=ocp.checkpoint_utils.construct_restore_args(targets),
         partial_restore=True,
     )
-    with _reading(folder / item), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=taking_part())
+    reader = ocp.Checkpointer(handler, multiprocessing_options=taking_part())
+    with _reading(folder / item), reader:
         return reader.restore(folder / item, arguments)
 
 
@@ -229,7 +231,14 @@ def _describe(leaf: Any) -> str:
     return f"{jnp.dtype(leaf.dtype)}{list(leaf.shape)}"
 
 
-def _target(leaf: Any) -> jax.ShapeDtypeStruct:
+def _filled(target: jax.ShapeDtypeStruct | np.ndarray, value: float) -> jax.Array | np.ndarray:
+    whole = np.full(target.shape, value, target.dtype)
+    return whole if isinstance(target, np.ndarray) else jax.device_put(whole, target.sharding)
+
+
+def _target(leaf: Any) -> jax.ShapeDtypeStruct | np.ndarray:
+    if isinstance(leaf, np.ndarray):
+        return leaf
     # Without an explicit sharding Orbax asks for the devices that the array was saved from.
     sharding = getattr(leaf, "sharding", None)
     if sharding is None:

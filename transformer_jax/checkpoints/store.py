@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import selection, shares
@@ -75,8 +76,8 @@ class Checkpoints:
 
         Args:
           step: updates done.
-          state: a tree of jax arrays with the parameters at its `params`. Random keys go in as
-            their data (`jax.random.key_data`).
+          state: a tree of arrays with the parameters at its `params`. Random keys go in as their
+            data (`jax.random.key_data`). NumPy arrays must stay as they are.
           data_state: where the data iterator stands; anything that JSON can hold.
 
         Raises:
@@ -238,7 +239,9 @@ def _mean(folders: list[Path], abstract: Leaves) -> Leaves:
     return {name: (total[name] / len(folders)).astype(abstract[name].dtype) for name in abstract}
 
 
-def _detached(leaf: jax.Array) -> jax.Array:
+def _detached(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    if isinstance(leaf, np.ndarray):
+        return leaf  # of the caller, who does not change it
     # Orbax writes a CPU array from its own memory, in the background: a step that donates the array
     # would have to wait. From other devices Orbax copies to the host before it returns.
     on_cpu = all(device.platform == "cpu" for device in leaf.devices())

@@ -20,6 +20,7 @@ from orbax.checkpoint.checkpoint_managers import (
 )
 
 from transformer_jax.checkpoints import manifest, shares
+from transformer_jax.checkpoints.processes import taking_part
 from transformer_jax.checkpoints.step_folder import (
     DATA,
     PARAMS,
@@ -42,7 +43,7 @@ class CheckpointWriter:
     """Writes the steps of one directory and deletes those that are not kept.
 
     All processes of a job share the directory, call each method in the same order, and each write
-    the parts of the arrays that they hold.
+    the parts of the arrays that they hold; or one of them does all of it (`hosts.alone`).
 
     The writer owns the directory: on opening it deletes unfinished steps of killed processes and,
     with a warning, damaged steps, so that neither counts among those kept.
@@ -59,10 +60,12 @@ class CheckpointWriter:
     def __init__(self, directory: Path, kept: Kept, most: int):
         self._directory = directory
         self._kept = kept
+        self._processes = hosts.count()
         self._saving: int | None = None
         self._save_name = ""
         self._helper: threading.Thread | None = None
         try:
+            hosts.from_primary(lambda: directory.mkdir(parents=True, exist_ok=True))
             _delete_damaged(directory, most)
             self._manager = self._open()
         except Exception as error:
@@ -110,13 +113,13 @@ class CheckpointWriter:
         self._manager.close()
 
     def _open(self) -> ocp.CheckpointManager:
+        # Two writers save at once; each needs barriers of its own.
+        processes = taking_part(self._directory.name)
         options = ocp.CheckpointManagerOptions(
             preservation_policy=_Preserves(self._kept),
+            create=False,
             cleanup_tmp_directories=True,
-            # Two writers save at once; each needs barriers of its own.
-            multiprocessing_options=ocp.options.MultiprocessingOptions(
-                barrier_sync_key_prefix=self._directory.name
-            ),
+            multiprocessing_options=processes,
             async_options=ocp.AsyncOptions(
                 post_finalization_callback=self._write_manifest,
                 # Orbax numbers these operations globally: two writers would mix theirs up.
@@ -125,23 +128,25 @@ class CheckpointWriter:
         )
         # Compression would take twice the processor time of all else in a save, and spare 8% of the
         # size.
-        arrays = ocp.PyTreeCheckpointHandler(use_compression=False)
-        handlers = {PARAMS: arrays, TRAINING: arrays}
-        handlers |= {item: ocp.JsonCheckpointHandler() for item in (DATA, PROVENANCE)}
+        arrays = ocp.PyTreeCheckpointHandler(
+            use_compression=False, multiprocessing_options=processes
+        )
+        json = ocp.JsonCheckpointHandler(multiprocessing_options=processes)
+        handlers = {PARAMS: arrays, TRAINING: arrays, DATA: json, PROVENANCE: json}
         return ocp.CheckpointManager(self._directory, options=options, item_handlers=handlers)
 
     def _write_manifest(self) -> None:
         # Orbax calls this in a background thread of process 0, after all processes have written
         # their items and before it renames the folder: every finished step has its manifest.
-        if jax.process_count() == 1:
+        if self._processes == 1:
             manifest.write(self._partial)
         else:
-            shares.write(self._partial, self._save_name, jax.process_count())
+            shares.write(self._partial, self._save_name, self._processes)
 
     def _help(self) -> None:
         """Sees to it that this process, if it is not the first, hashes its share of the step."""
         if not hosts.is_primary():
-            task = (self._partial, self._save_name, jax.process_index(), jax.process_count())
+            task = (self._partial, self._save_name, jax.process_index(), self._processes)
             self._helper = threading.Thread(target=shares.help_to_write, args=task, daemon=True)
             self._helper.start()
 

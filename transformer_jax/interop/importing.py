@@ -25,7 +25,8 @@ from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import config_of, read_settings, save_json
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.sole_writer import sole_writer
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER, writable
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER
+from transformer_jax.runs.writable import writable
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import (
@@ -53,8 +54,8 @@ def import_model(source: str, workdir: str | Path) -> None:
       UserError: the model is none of `families`, it is damaged or incomplete, one of its options
         has no counterpart here (it is named), or the workdir holds something.
     """
-    with writable(workdir) as folder:
-        _import(source, folder)
+    with writable(workdir) as place:
+        _import(source, place.folder)
 
 
 def _import(source: str, workdir: Path) -> None:

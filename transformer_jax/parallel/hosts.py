@@ -1,11 +1,12 @@
 """Many processes, one job: how they exchange messages, agree, and stop together.
 
 With a single process these functions exchange nothing. Messages between processes are JSON; arrays
-travel within the compiled steps alone.
+travel within the compiled steps, and through process 0 where it alone keeps them (`passing`).
 """
 
 import atexit
 import contextlib
+import contextvars
 import json
 import logging
 import os
@@ -30,6 +31,7 @@ _FAILED_EXCHANGE = re.compile("(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED): ")
 _SECONDS_TO_TELL = 2
 _SIGTERM_CAME = "RECEIVED_PREEMPTION_NOTICE"  # where JAX's handler notes it, for all processes
 _SECONDS_TO_LOOK = 1.0
+_alone = contextvars.ContextVar("alone", default=False)
 
 logger = logging.getLogger(__name__)
 
@@ -56,18 +58,34 @@ def is_primary() -> bool:
     return jax.process_index() == 0
 
 
+def count() -> int:
+    """How many processes act together: those of the job; or 1, while one acts `alone`."""
+    return 1 if _alone.get() else jax.process_count()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """While the block runs, this thread exchanges nothing with other processes."""
+    before = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(before)
+
+
 def from_primary(make: Callable[[], Any]) -> Any:
-    """Runs `make` in process 0 alone and returns its value, which JSON must hold, in all.
+    """Runs `make` in process 0 `alone` and returns its value, which JSON must hold, in all.
 
     Raises:
       UserError: `make` raised it; in all processes.
     """
-    if jax.process_count() == 1:
+    if count() == 1:
         return make()
     answer = {}
     if is_primary():
         try:
-            answer = {"value": make()}
+            with alone():
+                answer = {"value": make()}
         except UserError as error:
             answer = {"error": str(error)}
     answer = _broadcast(answer)
@@ -82,7 +100,7 @@ def in_agreement[Own](prepare: Prepare[Own]) -> tuple[Own, Statement]:
     Raises:
       UserError: two statements differ, or `prepare` raised it in one; in all processes.
     """
-    if jax.process_count() == 1:
+    if count() == 1:
         return prepare()
     own, report = reported(prepare)
     if problem := disagreement(dict(enumerate(gather(report)))):
@@ -100,7 +118,7 @@ def refusal(problem: str) -> UserError:
 
 def gather(value: Any) -> list[Any]:
     """The values of all processes, in their order; JSON must hold them."""
-    if jax.process_count() == 1:
+    if count() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     sizes = multihost_utils.process_allgather(np.int32(len(text)))
@@ -137,7 +155,7 @@ def to_host(tree: Any) -> Any:
     """A tree of arrays as NumPy arrays, whole in every process, wherever their parts are."""
 
     def whole(x: Any) -> np.ndarray:
-        local = not isinstance(x, jax.Array) or x.is_fully_addressable
+        local = not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
         return np.asarray(x if local else multihost_utils.process_allgather(x, tiled=True))
 
     return jax.tree.map(whole, tree)
@@ -220,7 +238,10 @@ def leave(status: int) -> NoReturn:
 def _broadcast(value: Any) -> Any:
     text = np.frombuffer(json.dumps(value).encode(), np.uint8)
     size = int(multihost_utils.broadcast_one_to_all(np.int32(len(text))))
-    padded = np.zeros(size, np.uint8)
-    if is_primary():
-        padded[:] = text
-    return json.loads(np.asarray(multihost_utils.broadcast_one_to_all(padded)).tobytes())
+    return json.loads(bytes_of_primary(text if is_primary() else None, size).tobytes())
+
+
+def bytes_of_primary(own: np.ndarray | None, size: int) -> np.ndarray:
+    """So many bytes, uint8 [size], of process 0, in all; the others give None."""
+    sent = np.zeros(size, np.uint8) if own is None else own
+    return np.asarray(multihost_utils.broadcast_one_to_all(sent))

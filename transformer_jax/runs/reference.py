@@ -77,7 +77,7 @@ class KeptReference:
         if all(hosts.gather(kept is not None)):
             assert kept
             return kept.log_probs
-        base = self._base()
+        base = hosts.from_primary(self._base)
         found = self._computed(texts)
         hosts.from_primary(lambda: _keep(path, _Kept(found, base)))
         return found

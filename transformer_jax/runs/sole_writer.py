@@ -1,11 +1,9 @@
 """A workdir is written by one process, or one job, at a time."""
 
 import contextlib
-import datetime
 import fcntl
 import logging
 import os
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.agreement import Statement
 from transformer_jax.runs.workdir import RUN, Kind, require_own
+from transformer_jax.runtime import this_process
 from transformer_jax.runtime.files import SETTINGS_BYTES, open_to_append, read_regular
 
 _SECONDS_TO_SEE = 10  # a file that another machine has written
@@ -77,8 +76,7 @@ def _lock(workdir: Path, kind: Kind, held: contextlib.ExitStack) -> str:
     except OSError as error:  # a file system without locks
         logger.warning("%s cannot be locked (%s); do not start two runs there", workdir, error)
         return ""
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
-    told = f"process {os.getpid()} on {socket.gethostname()}, since {now}\n"
+    told = f"{this_process.described()}\n"
     file.truncate(0)
     file.write(told)
     file.flush()

@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.examples import Corpus
@@ -36,16 +35,16 @@ from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.prepare import prepare
 from transformer_jax.runs.reference import with_reference
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.trainable import InitState, Scores
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     METRICS,
+    MODULES,
     PREDICTIONS,
     TOKENIZER,
     workdir_path,
-    writable,
 )
+from transformer_jax.runs.writable import Place, writable
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.host_memory import keep_freed_memory
 from transformer_jax.tasks.interface import Task
@@ -58,7 +57,7 @@ from transformer_jax.training.state import TrainState
 def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run:
     """Trains a config in a workdir, or goes on from its last checkpoint.
 
-    In a job of many processes each calls this, with a workdir that they share.
+    In a job of many processes each calls this, with a workdir that they share, or at an address.
 
     Args:
       config: of the run.
@@ -73,11 +72,14 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     clock = Clock()
     keep_freed_memory()
     use_compilation_cache()
-    with writable(workdir) as folder:
-        return _train(config, folder, modules, clock)
+    with writable(workdir) as place:
+        return _train(config, place, modules, clock)
 
 
-def _train(config: ConfigDict, workdir: Path, modules: Modules, clock: Clock) -> Run:
+def _train(config: ConfigDict, place: Place, modules: Modules, clock: Clock) -> Run:
+    workdir = place.folder
+    place.bring(MODULES)
+
     def opened() -> tuple[Any, Statement]:
         named, settings = load_modules(modules, workdir), check_trainable(config)
         examples = open_split(settings.data, "train")
@@ -85,10 +87,11 @@ def _train(config: ConfigDict, workdir: Path, modules: Modules, clock: Clock) ->
         return (named, settings, examples, rests_on), rests_on | _origin(settings)
 
     (named, settings, examples, rests_on), _ = hosts.in_agreement(opened)
-    checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
+    checkpoints = place.checkpoints(settings.checkpoint)
     checkpoints.provenance |= rests_on | of_base(settings)
-    with sole_writer(workdir), checkpoints:
+    with place.locked(), checkpoints:
         hosts.from_primary(lambda: prepare(config, workdir, checkpoints, examples, named))
+        place.bring(TOKENIZER)
         tokenizers = load_tokenizers(workdir / TOKENIZER)
         checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)

@@ -25,21 +25,19 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
     table.*, result.json, seconds   what was measured
 """
 
-import contextlib
 import dataclasses
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from transformer_jax.buckets.addresses import is_address
-from transformer_jax.buckets.copies import fetched, working_copy
+from transformer_jax.buckets.copies import fetched
 from transformer_jax.buckets.layout import Layout
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
-from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import everything_below
 
 MARK = ".transformer_jax"
@@ -92,7 +90,7 @@ SWEEP = Kind(
 
 
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
-_BUCKET = Layout(
+BUCKET = Layout(
     unit=re.compile(_STEP),
     seal=manifest.MANIFEST,
     listed=manifest.read_entries,
@@ -115,7 +113,7 @@ def workdir_path(workdir: str | Path) -> Path:
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
     if is_address(workdir):
-        workdir = fetched(str(workdir), lambda name: not _FOR_TRAINING.search(name), _BUCKET)
+        workdir = fetched(str(workdir), lambda name: not _FOR_TRAINING.search(name), BUCKET)
     _require_storable(Path(workdir).absolute())
     for name in (MARK, *RUN.written):
         _require_regular(Path(workdir, name))
@@ -124,34 +122,6 @@ def workdir_path(workdir: str | Path) -> Path:
                 _require_regular(Path(entry.path))
     _require_regular(Path(workdir, WANDB))  # in which its own library sets links
     return Path(workdir)
-
-
-@contextlib.contextmanager
-def writable(workdir: str | Path) -> Iterator[Path]:
-    """As `workdir_path`, to write to while the block runs: of a workdir at an address, a copy with
-    all that is there; what changes in it is brought to the address.
-
-    In a job of many processes the first one brings it, and all use its copy.
-
-    Raises:
-      UserError: as `workdir_path`, or as `copies.working_copy`.
-    """
-    with contextlib.ExitStack() as held:
-        if is_address(workdir):
-            copy = working_copy(str(workdir), _BUCKET)
-            workdir = Path(hosts.from_primary(lambda: str(held.enter_context(copy))))
-            for config in workdir.rglob(CONFIG):
-                _begin_anew_without_checkpoint(config.parent)
-        yield workdir_path(workdir)
-
-
-def _begin_anew_without_checkpoint(copy: Path) -> None:
-    """Sets the records aside of a run whose machine was lost before any checkpoint had come to the
-    bucket. (On a disk, records without checkpoints mean that these have been lost.)"""
-    checkpoints, records = copy / CHECKPOINTS, copy / METRICS
-    checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders
-    if records.exists() and not step_folders(checkpoints):
-        records.replace(records.with_name(f"{METRICS}.old"))
 
 
 def with_files(workdir: str | Path, names: Collection[str]) -> Path:

@@ -27,7 +27,8 @@ from transformer_jax.runs.run import Run
 from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.together import seeded, train_together
 from transformer_jax.runs.train import train
-from transformer_jax.runs.workdir import RESULT, SECONDS, SWEEP, workdir_within, writable
+from transformer_jax.runs.workdir import RESULT, SECONDS, SWEEP, workdir_within
+from transformer_jax.runs.writable import writable
 from transformer_jax.runtime.files import write_whole
 from transformer_jax.scoring import METRICS
 from transformer_jax.sweeps.files import Sweep, folder_name
@@ -68,13 +69,13 @@ def run_sweep(
     configs = sweep.configs(overrides or {}, chosen)
     for name, config in configs.items():
         _check_metrics(sweep, name, read_settings(config))
-    with writable(workdir) as place, sole_writer(place, SWEEP):
+    with writable(workdir) as place, sole_writer(place.folder, SWEEP):
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
-            folder = workdir_within(place, folder_name(name))
+            folder = workdir_within(place.folder, folder_name(name))
             with sole_writer(folder, SWEEP):
                 rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds, modules))
-            write_tables(rows, place)
+            write_tables(rows, place.folder)
     return rows
 
 
@@ -87,11 +88,11 @@ def run_seeds(
     Raises:
       DivergedError: no seed's loss is finite any longer, which in a sweep is a result.
     """
-    with writable(workdir) as place, sole_writer(place, SWEEP):
-        name = place.absolute().name
+    with writable(workdir) as place, sole_writer(place.folder, SWEEP):
+        name = place.folder.absolute().name
         sweep = Sweep(config="", rows={name: {}}, seeds=count)
-        rows = [_row(sweep, name, config, place, count, modules)]
-        write_tables(rows, place)
+        rows = [_row(sweep, name, config, place.folder, count, modules)]
+        write_tables(rows, place.folder)
     if not rows[0].parameters:  # there is no model to count them of
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
     return rows
