@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -265,6 +266,30 @@ def test_sigterm_ends_processes_that_wait_in_vain():
         processes[1].send_signal(signal.SIGTERM)
         errors = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [75, 75], errors
+
+
+@pytest.mark.parametrize("steps_end", [True, False])
+def test_steps_that_end_as_a_sigterm_is_seen_are_not_cut_short(monkeypatch, steps_end):
+    """What follows them, such as files that are brought to a bucket, goes on."""
+    looked, left = threading.Event(), threading.Event()
+
+    class Service:
+        def key_value_try_get(self, name):
+            if steps_end:
+                hosts._stopping.set()
+            looked.set()
+            return "came"
+
+    def leave(status):
+        left.set()
+        hosts._stopping.set()  # ends the thread
+
+    monkeypatch.setattr(hosts, "_stopping", threading.Event())
+    monkeypatch.setattr(hosts, "_service", Service)
+    monkeypatch.setattr(hosts, "_SECONDS_TO_LOOK", 0.01)
+    monkeypatch.setattr(hosts, "leave", leave)
+    hosts.end_after_sigterm(seconds=0)
+    assert looked.wait(10) and left.wait(10 * (not steps_end) + 0.2) == (not steps_end)
 
 
 def test_one_process_needs_nobody():

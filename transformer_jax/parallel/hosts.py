@@ -210,7 +210,8 @@ def end_after_sigterm(seconds: float) -> None:
 
     def watch() -> None:
         while not done.wait(_SECONDS_TO_LOOK):
-            if came() and not (_between_steps.is_set() and _stopping.wait(seconds)):
+            in_vain = came() and not (_between_steps.is_set() and _stopping.wait(seconds))
+            if in_vain and not _stopping.is_set():  # asked last: the steps may just have ended
                 logger.warning("ended by SIGTERM; the same command goes on from what is saved")
                 if is_primary():  # the others still ask its service; without it JAX aborts them
                     time.sleep(3 * _SECONDS_TO_LOOK)

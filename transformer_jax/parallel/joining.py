@@ -15,6 +15,7 @@ from transformer_jax.parallel.meeting import WAIT_SECONDS, meet
 from transformer_jax.runtime.platform import require_device
 
 _SAY_SO = "give --coordinator=HOST:PORT, --num_processes and --process_id"
+_SECONDS_TO_END = 3600  # for others, while the first process brings its last files to a bucket
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ def connect(
         process_id,
         device_ids,
         heartbeat_timeout_seconds=heartbeat_seconds,
+        shutdown_timeout_seconds=_SECONDS_TO_END,
     )
     hosts.end_after_sigterm(heartbeat_seconds)
     require_device()
