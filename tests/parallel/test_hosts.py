@@ -329,7 +329,7 @@ def shared_copy(in_bucket, tmp_path_factory):
     """The place in the bucket of a run whose processes all use the copy of the first one."""
     folder = tmp_path_factory.mktemp("shared_copy")
     with job(*in_bucket(folder / "run", 4), caches=[folder / "cache"] * 2) as processes:
-        finish(processes)
+        assert "the first one keeps the run" not in finish(processes)[0]
     return folder / "run"
 
 
@@ -363,7 +363,7 @@ def test_machines_that_share_no_disk_have_their_workdir_in_a_bucket(
         finish(processes)
     with job(*in_bucket(there, 4), caches=caches[::-1]) as processes:
         errors = finish(processes)
-    assert "goes on from step 2" in errors[0]
+    assert "the first one keeps the run" in errors[0] and "goes on from step 2" in errors[0]
     assert manifest.damage(there / "checkpoints" / "4") is None
     assert saved(there, 4) == saved(shared_copy, 4)
     for split in ("train", "valid"):

@@ -130,10 +130,10 @@ def working_copy(address: str, layout: Layout) -> Iterator[Path]:
             yield folder
 
 
-def name_of_copy(folder: Path) -> str:
-    """What no other copy is called but the one whose files lie in `folder`; "" without any."""
-    with contextlib.suppress(OSError):
-        return read_regular(folder.parent.parent / _ID, SETTINGS_BYTES).decode()
+def name_of_copy(address: str) -> str:
+    """What no other copy is called but the one to write that this process sees; "" without any."""
+    with contextlib.suppress(OSError, UserError):
+        return read_regular(_place("workdirs", address) / _ID, SETTINGS_BYTES).decode()
     return ""
 
 
@@ -169,15 +169,20 @@ def outgoing(folder: str) -> Iterator[Path]:
 
 def _home(kind: str, address: str) -> Path:
     """The folder of a copy, made if absent."""
+    home = _place(kind, address)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_whole(home / _ADDRESS, address.rstrip("/"))
+    return home
+
+
+def _place(kind: str, address: str) -> Path:
+    """Where the folder of a copy is."""
     root = cache_folder(kind)
     if root is None:
         raise UserError(f"{address} needs a copy here, and there is no home: set XDG_CACHE_HOME")
     address = address.rstrip("/")
     digest = hashlib.sha256(address.encode()).hexdigest()[:8]
-    home = root / f"{re.sub('[^A-Za-z0-9.-]+', '_', address)[-80:]}-{digest}"
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(home / _ADDRESS, address)
-    return home
+    return root / f"{re.sub('[^A-Za-z0-9.-]+', '_', address)[-80:]}-{digest}"
 
 
 @contextlib.contextmanager

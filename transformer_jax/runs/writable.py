@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import logging
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.parallel import hosts
 from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.workdir import BUCKET, CHECKPOINTS, CONFIG, METRICS, workdir_path
+
+logger = logging.getLogger(__name__)
 
 
 class Place(NamedTuple):
@@ -76,11 +79,15 @@ def writable(workdir: str | Path) -> Iterator[Place]:
             folder = held.enter_context(working_copy(str(workdir), BUCKET))
             for config in folder.rglob(CONFIG):
                 _begin_anew_without_checkpoint(config.parent)
-            return str(workdir_path(folder)), name_of_copy(folder)
+            return str(workdir_path(folder)), name_of_copy(str(workdir))
 
         path, name = hosts.from_primary(opened)
         folder = Path(path)
-        shared = all(hosts.gather(name_of_copy(folder) == name))
+        shared = all(hosts.gather(name_of_copy(str(workdir)) == name and folder.is_dir()))
+        if not shared:
+            logger.info(
+                "%s: the machines share no copy of it; the first one keeps the run", workdir
+            )
         if not (shared or hosts.is_primary()):
             folder = Path(held.enter_context(tempfile.TemporaryDirectory()), folder.name)
             folder.mkdir()
