@@ -6,6 +6,7 @@ different rows and each a part of the parameters and of the optimizer's state (R
 vocabulary (Shoeybi et al. 2019).
 """
 
+import collections
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -99,11 +100,10 @@ def mesh_for_use(config: ParallelConfig) -> Mesh:
         return make_mesh(ParallelConfig())
 
 
-def slice_of(device: jax.Device) -> tuple[int, int]:
+def slice_of(device: jax.Device) -> int:
     """Names the devices that fast links join: a slice of TPUs, the GPUs of a host. Others reach
     them over the network."""
-    host = device.process_index if getattr(device, "platform", "") == "gpu" else 0
-    return getattr(device, "slice_index", 0), host
+    return device.process_index if _is_gpu(device) else getattr(device, "slice_index", 0)
 
 
 def _over_slices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> np.ndarray:
@@ -113,10 +113,8 @@ def _over_slices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> 
     Raises:
       ValueError: the slices have unequal sizes, or `tensor` would spread over them.
     """
-    slices: dict[tuple[int, int], list[jax.Device]] = {}
-    for device in devices:
-        slices.setdefault(slice_of(device), []).append(device)
-    sizes = {len(members) for members in slices.values()}
+    slices = collections.Counter(map(slice_of, devices))
+    sizes = set(slices.values())
     data, fsdp, tensor = shape
     if len(sizes) > 1 or min(sizes) % tensor:
         raise ValueError(
@@ -126,11 +124,13 @@ def _over_slices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> 
     outer_data = math.gcd(data, len(slices))
     outer = (outer_data, len(slices) // outer_data, 1)
     inner = tuple(size // parts for size, parts in zip(shape, outer, strict=True))
-    grid = np.empty(outer, object)
-    for place, name in zip(np.ndindex(outer), sorted(slices), strict=True):
-        laid = mesh_utils.create_device_mesh(inner, slices[name], allow_split_physical_axes=True)
-        grid[place] = laid
-    return np.block(grid.tolist())
+    return mesh_utils.create_hybrid_device_mesh(
+        inner,
+        outer,
+        devices,
+        process_is_granule=_is_gpu(devices[0]),
+        allow_split_physical_axes=True,
+    )
 
 
 def row_shards(mesh: Mesh) -> int:
@@ -183,6 +183,10 @@ def mesh_of(params: Any) -> Mesh | None:
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
         return None
     return sharding.mesh
+
+
+def _is_gpu(device: jax.Device) -> bool:
+    return getattr(device, "platform", "") == "gpu"
 
 
 def _divisors(count: int) -> str:

@@ -80,8 +80,7 @@ def _between_slices(visit: Visit, mesh: Mesh, accelerator: Accelerator) -> Excha
     one = visit.instruction
     what = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
     kind = what[1].lower().replace("_", "-") if what else "send"
-    number = {name: i for i, name in enumerate({slice_of(one): 0 for one in mesh.devices.flat})}
-    slices = np.vectorize(lambda device: number[slice_of(device)])(mesh.devices)
+    slices = np.vectorize(slice_of)(mesh.devices)
     axes = [
         name
         for axis, name in enumerate(mesh.axis_names)
