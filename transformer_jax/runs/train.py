@@ -39,7 +39,6 @@ from transformer_jax.runs.trainable import InitState, Scores
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     METRICS,
-    MODULES,
     PREDICTIONS,
     TOKENIZER,
     workdir_path,
@@ -78,7 +77,6 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
 
 def _train(config: ConfigDict, place: Place, modules: Modules, clock: Clock) -> Run:
     workdir = place.folder
-    place.bring(MODULES)
 
     def opened() -> tuple[Any, Statement]:
         named, settings = load_modules(modules, workdir), check_trainable(config)
