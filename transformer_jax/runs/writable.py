@@ -49,7 +49,7 @@ class Place(NamedTuple):
             yield
 
     def bring(self, name: str) -> None:
-        """Sees to it that all processes have a file, or all files of a folder, as process 0 has."""
+        """Gives all processes the files that process 0 has in a folder of the workdir."""
         if self.shared:
             return
         there = hosts.from_primary(lambda: _contents(self.folder, name))
@@ -104,10 +104,9 @@ def _begin_anew_without_checkpoint(copy: Path) -> None:
 
 
 def _contents(folder: Path, name: str) -> dict[str, str]:
-    """The files below a path, in base64, by their paths in the folder."""
-    found = [folder / name, *(folder / name).rglob("*")]
+    """The files in `folder/name`, in base64, by their paths in `folder`."""
     return {
         path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode()
-        for path in found
+        for path in (folder / name).rglob("*")
         if path.is_file()
     }
