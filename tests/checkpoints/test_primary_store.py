@@ -1,4 +1,4 @@
-"""What passes through the first process is what is saved by all; `tests/parallel/test_hosts.py` has
+"""What passes through the first process is what is saved by all; `tests/parallel/test_bucket_jobs.py` has
 jobs of two."""
 
 import pytest

@@ -1,4 +1,4 @@
-"""In one process; `test_hosts.py` has jobs whose state passes through their first process."""
+"""In one process; `test_bucket_jobs.py` has jobs whose state passes through their first process."""
 
 import jax
 import jax.numpy as jnp

@@ -1,0 +1,114 @@
+"""Jobs of two processes on this machine whose workdir is in a bucket, with caches of their own."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.parallel.test_hosts import environment, job, records, training
+from transformer_jax.checkpoints import manifest, step_folder
+
+
+@pytest.fixture(scope="module")
+def in_bucket(tiny_language_model):
+    """The words that train in a bucket, with the state divided among all devices."""
+    changes = {"checkpoint.every_steps": 2, "eval.every_steps": 2, "logging.every_steps": 1}
+    changes |= {"train.tokens_per_batch": 384, "parallel.fsdp": 4, "checkpoint.keep_params": 1}
+    overrides = {n: v for n, v in (tiny_language_model | changes).items() if v is not None}
+
+    def words(there, steps, **more):
+        return training(f"file://{there}", overrides | {"train.num_steps": steps} | more)
+
+    return words
+
+
+def finish(processes):
+    answers = [process.communicate(timeout=300) for process in processes]
+    assert {process.returncode for process in processes} == {0}, answers
+    return [errors for _, errors in answers]
+
+
+@pytest.fixture(scope="module")
+def shared_copy(in_bucket, tmp_path_factory):
+    """The place in the bucket of a run whose processes all use the copy of the first one."""
+    folder = tmp_path_factory.mktemp("shared_copy")
+    with job(*in_bucket(folder / "run", 4), caches=[folder / "cache"] * 2) as processes:
+        assert "the first one keeps the run" not in finish(processes)[0]
+    return folder / "run"
+
+
+def saved(workdir, step):
+    """All arrays of a checkpoint, by item and name."""
+    folder = workdir / "checkpoints" / str(step)
+    found = {}
+    for item in ("params", "training"):
+        shapes = step_folder.saved_arrays(folder, item)
+        wanted = {name: np.empty(leaf.shape, leaf.dtype) for name, leaf in shapes.items()}
+        arrays = step_folder.read_arrays(folder, item, wanted)
+        found |= {(item, name): array.tobytes() for name, array in arrays.items()}
+    return found
+
+
+def losses(workdir, split):
+    return {step: record["loss"] for step, record in records(workdir, split).items()}
+
+
+def test_a_job_has_its_workdir_in_a_bucket(shared_copy):
+    assert manifest.damage(shared_copy / "checkpoints" / "4") is None
+    assert tj.load(shared_copy).step == 4 and set(records(shared_copy)) == {1, 2, 3, 4}
+
+
+def test_machines_that_share_no_disk_have_their_workdir_in_a_bucket(
+    shared_copy, in_bucket, tmp_path, monkeypatch
+):
+    """Stopped, and gone on with where another machine is the first one, and then in one process."""
+    there, caches = tmp_path / "bucket" / "run", [tmp_path / "a", tmp_path / "b"]
+    with job(*in_bucket(there, 2), caches=caches) as processes:
+        finish(processes)
+    with job(*in_bucket(there, 4), caches=caches[::-1]) as processes:
+        errors = finish(processes)
+    assert "the first one keeps the run" in errors[0] and "goes on from step 2" in errors[0]
+    assert manifest.damage(there / "checkpoints" / "4") is None
+    assert saved(there, 4) == saved(shared_copy, 4)
+    for split in ("train", "valid"):
+        assert losses(there, split) == losses(shared_copy, split)
+    assert sorted(p.relative_to(there) for p in there.rglob("*.json*")) == sorted(
+        p.relative_to(shared_copy) for p in shared_copy.rglob("*.json*")
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
+    words = [sys.executable, "-m", "transformer_jax", *in_bucket(there, 5)]
+    done = subprocess.run(words, env=environment(4), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "goes on from step 4" in done.stderr, done.stderr
+    assert tj.load(there).step == 5
+
+
+def test_processes_that_share_no_copy_evaluate_it_whole(shared_copy, tmp_path):
+    """Each compares all of its own copy: a flipped bit in one is found, whichever file it is in."""
+    caches = [tmp_path / "a", tmp_path / "b"]
+    words = ("evaluate", f"--workdir=file://{shared_copy}", "--split=valid")
+    with job(*words, caches=caches) as processes:
+        finish(processes)
+    arrays = max(caches[1].rglob("checkpoints/4/params/**/d/*"), key=lambda p: p.stat().st_size)
+    contents = bytearray(arrays.read_bytes())
+    contents[99] ^= 4
+    arrays.write_bytes(contents)
+    with job(*words, "--checkpoint=4", caches=caches) as processes:
+        answers = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], answers
+    assert all("checkpoint" in errors and "damaged" in errors for _, errors in answers)
+
+
+def test_a_workdir_on_disks_that_are_not_shared_is_refused(in_bucket, tmp_path):
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    script = "import os, runpy, sys; os.chdir(os.environ['XDG_CACHE_HOME']); "
+    script += "runpy.run_module('transformer_jax', run_name='__main__')"
+    words = [word for word in in_bucket("nowhere", 2) if "--workdir" not in word]
+    program = ("-c", script)
+    with job(*words, "--workdir=run", program=program, caches=folders) as processes:
+        answers = [process.communicate(timeout=300) for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], answers
+    assert all("all processes of a job must share the --workdir" in told for _, told in answers)
