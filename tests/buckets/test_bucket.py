@@ -40,7 +40,9 @@ def test_files_are_written_listed_read_and_deleted(there, tmp_path):
         there.read("a.txt")
 
 
-@pytest.mark.parametrize("content", [b"a\r", b"\r", b"a\r\n", b"a\n", b"a\n--==0==\nb", b"--==0==--"])
+@pytest.mark.parametrize(
+    "content", [b"a\r", b"\r", b"a\r\n", b"a\n", b"a\n--==0==\nb", b"--==0==--"]
+)
 def test_any_content_comes_back_as_it_was(there, tmp_path, content):
     """gcsfs by itself loses a carriage return at the end, as one in 256 checksums has it."""
     (tmp_path / "file").write_bytes(content)

@@ -1,5 +1,5 @@
-"""What passes through the first process is what is saved by all; `tests/parallel/test_bucket_jobs.py` has
-jobs of two."""
+"""What passes through the first process is what is saved by all; jobs of two are in
+`tests/parallel/test_bucket_jobs.py`."""
 
 import pytest
 
