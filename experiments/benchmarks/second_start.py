@@ -4,7 +4,8 @@
 
 Draws text of each size, in files of a megabyte, and trains one step of a small language model on it
 three times, each in a new workdir, with a tokenizer learned before: the first encodes, the second
-finds the tokens that the first has kept, the third keeps none. Prints a row for each size.
+finds the tokens that the first has kept, the third keeps none. Prints a row for each size. With
+--pairs a small encoder-decoder reads each line as source and target.
 """
 
 import argparse
@@ -21,13 +22,12 @@ ROOT = Path(__file__).parents[2]
 CONFIG = {
     "model.d_model": 64,
     "model.d_ff": 128,
-    "model.num_layers": 2,
-    "model.max_length": 64,
-    "data.max_length": 64,
     "train.num_steps": 1,
     "train.tokens_per_batch": 512,
     "logging.every_steps": 1,
 }
+LANGUAGE_MODEL = {"model.num_layers": 2, "model.max_length": 64, "data.max_length": 64}
+TRANSLATION = {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2}
 MEGABYTE = 10**6
 
 
@@ -36,30 +36,43 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True, help="for text, tokens and runs")
     parser.add_argument("--megabytes", default="1,200", metavar="N,...")
     parser.add_argument("--documents", default="file", help="as data.documents")
+    parser.add_argument("--pairs", action="store_true", help="lines as pairs, not running text")
     args = parser.parse_args()
+    config = "parallel_text" if args.pairs else "lm_from_text"
+    vocabulary = "joint.model" if args.pairs else "text.json"
+    files = files_of_pairs if args.pairs else files_of_text
+    fixed = CONFIG | (TRANSLATION if args.pairs else LANGUAGE_MODEL)
+    if not args.pairs:
+        fixed["data.documents"] = args.documents
     shutil.rmtree(args.folder / "tokens", ignore_errors=True)
     small = drawn(args.folder / "1_mb", 1)
     learned = args.folder / "learned"
     shutil.rmtree(learned, ignore_errors=True)
-    seconds(learned, files(small))
+    seconds(config, learned, fixed | files(small))
     print("| MB | first start, s | second, s | without a cache, s |")
     print("| ---: | ---: | ---: | ---: |")
     for size in map(int, args.megabytes.split(",")):
-        changes = files(drawn(args.folder / f"{size}_mb", size))
-        changes |= {"data.documents": args.documents, "data.cache_dir": args.folder / "tokens"}
-        tokenizer = learned / "tokenizer" / "text.json"
-        changes |= {"tokenizer.kind": "file", "tokenizer.path": tokenizer}
-        runs = args.folder / f"runs_{size}_{args.documents}"
+        changes = fixed | files(drawn(args.folder / f"{size}_mb", size))
+        changes |= {"data.cache_dir": args.folder / "tokens", "tokenizer.kind": "file"}
+        changes["tokenizer.path"] = learned / "tokenizer" / vocabulary
+        runs = args.folder / f"runs_{size}"
         shutil.rmtree(runs, ignore_errors=True)
-        first = seconds(runs / "first", changes)
-        second = seconds(runs / "second", changes)
-        without = seconds(runs / "without", changes | {"data.cache_dir": "none"})
+        first = seconds(config, runs / "first", changes)
+        second = seconds(config, runs / "second", changes)
+        without = seconds(config, runs / "without", changes | {"data.cache_dir": "none"})
         print(f"| {size} | {first:.1f} | {second:.1f} | {without:.1f} |", flush=True)
 
 
-def files(text: Path) -> dict[str, object]:
+def files_of_text(text: Path) -> dict[str, object]:
     """The fields that name the files of a folder."""
     return {"data.train_text": text / "*.txt", "data.valid_text": text / "000.txt"}
+
+
+def files_of_pairs(text: Path) -> dict[str, object]:
+    """Likewise of both sides."""
+    splits = {"train": "*.txt", "valid": "000.txt"}
+    sides = ("source", "target")
+    return {f"data.{name}_{side}": text / splits[name] for name in splits for side in sides}
 
 
 def drawn(folder: Path, megabytes: int) -> Path:
@@ -77,13 +90,13 @@ def drawn(folder: Path, megabytes: int) -> Path:
     return folder
 
 
-def seconds(workdir: Path, changes: dict[str, object]) -> float:
+def seconds(config: str, workdir: Path, changes: dict[str, object]) -> float:
     """From the command's start to the end of its first step."""
-    flags = [f"--config.{name}={value}" for name, value in (CONFIG | changes).items()]
+    flags = [f"--config.{name}={value}" for name, value in changes.items()]
     command = [sys.executable, "-m", "transformer_jax", "train", f"--workdir={workdir}", *flags]
     started = time.time()
-    config = ROOT / "configs" / "lm_from_text.py"
-    subprocess.run([*command, f"--config={config}"], check=True, cwd=ROOT, stderr=sys.stderr)
+    path = ROOT / "configs" / f"{config}.py"
+    subprocess.run([*command, f"--config={path}"], check=True, cwd=ROOT, stderr=sys.stderr)
     records = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return float(next(record["time"] for record in records if record["split"] == "train")) - started
 

@@ -60,6 +60,17 @@ def task_with():
 
 
 @pytest.fixture(scope="session")
+def features_of():
+    """`features_of(task, examples)`: those of each."""
+
+    def make(task, examples):
+        items = task.prepare(examples, training=False)
+        return [task.preprocess(item, None) for item in items]
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def batches_of():
     """`batches_of(task, examples, rows=1)`: the batches that evaluation makes of them."""
 

@@ -161,18 +161,18 @@ def test_padding_may_be_the_token_that_ends_a_text(tokenizers_at, task_with, nam
 
 
 def test_a_forced_head_is_in_the_target_and_in_the_prompt_but_is_not_predicted(
-    tokenizers_at, task_with
+    tokenizers_at, task_with, features_of, batches_of
 ):
     """BART's: </s> <s> text </s>."""
     changes, examples, lines, decode = CASES["translation"]
     tokenizers = tokenizers_at(("source", "target"), SPECIAL, start=EOS, head=(BOS,))
     task = task_with(tokenizers, "translation", changes)
-    features = task.preprocess(PAIRS[0], None)
+    features, *_ = features_of(task, PAIRS)
     for side in ("source", "target"):
         text = tokenizers.text(side).encode(PAIRS[0][side])
         assert features[side].tolist() == [BOS, *text, EOS]
     params = drawn(task, seed=3)  # whose outputs end
-    (batch,) = eval_batches(examples, task.preprocess, lengths=task.lengths, rows=4)
+    (batch,) = batches_of(task, examples, rows=4)
     _, weight, _ = task.loss(params, batch, None)
     assert weight == sum(len(pair["target"].split()) + 1 for pair in PAIRS)
     plain = dataclasses.replace(decode, num_outputs=3, alpha=0.0)

@@ -57,11 +57,14 @@ def loss(task):
     return jax.jit(lambda params, batch, rng=None: task.loss(params, batch, rng))
 
 
-def pack(task, examples, rows=3):
-    packed = PackedRows(task.lengths, rows)
-    for example in examples:
-        assert packed.add(task.preprocess(example, None))
-    return packed.arrays()
+@pytest.fixture(scope="module")
+def pack(features_of):
+    def packed_rows(task, examples, rows=3):
+        packed = PackedRows(task.lengths, rows)
+        assert all(map(packed.add, features_of(task, examples)))
+        return packed.arrays()
+
+    return packed_rows
 
 
 def assert_close(left, right):
@@ -71,16 +74,16 @@ def assert_close(left, right):
 # --- Features and loss ---
 
 
-def test_both_sides_become_tokens_that_end_in_eos(task):
+def test_both_sides_become_tokens_that_end_in_eos(task, features_of):
     example = {"source": "the old man", "target": "der alte Mann"}
-    features = task.preprocess(example, None)
+    features, nothing = features_of(task, [example, {"source": "", "target": ""}])
     for side in ("source", "target"):
         assert features[side].dtype == np.int32
         *tokens, last = features[side].tolist()
         assert last == EOS
         assert task.tokenizers[side].decode(tokens) == example[side]
         assert EOS not in tokens
-    assert task.preprocess({"source": "", "target": ""}, None)["source"].tolist() == [EOS]
+        assert nothing[side].tolist() == [EOS]
 
 
 def test_the_decoder_starts_each_sentence_with_bos():
@@ -92,10 +95,12 @@ def test_the_decoder_starts_each_sentence_with_bos():
     ]
 
 
-def test_a_packed_batch_has_the_loss_of_its_sentences_alone(task, params, loss, examples):
+def test_a_packed_batch_has_the_loss_of_its_sentences_alone(
+    task, params, loss, examples, pack, features_of
+):
     packed = pack(task, examples[:5])
     assert packed["source_segment_ids"].max() > 1
-    padded = padded_batch([task.preprocess(example, None) for example in examples[:5]])
+    padded = padded_batch(features_of(task, examples[:5]))
     total, weight, sums = loss(params, packed)
     expected_total, expected_weight, expected_sums = loss(params, padded)
     assert weight == expected_weight
@@ -104,7 +109,7 @@ def test_a_packed_batch_has_the_loss_of_its_sentences_alone(task, params, loss, 
         assert_close(sums[name], expected_sums[name])
 
 
-def test_what_stands_in_padding_changes_nothing(task, params, loss, examples):
+def test_what_stands_in_padding_changes_nothing(task, params, loss, examples, pack):
     batch = pack(task, examples[:4])
     rng = np.random.default_rng(0)
     noisy = dict(batch)
@@ -135,7 +140,7 @@ def log_softmax_of(task, params):
     return log_softmax
 
 
-def test_a_key_drops_out_and_no_key_does_not(task, params, loss, examples):
+def test_a_key_drops_out_and_no_key_does_not(task, params, loss, examples, pack):
     batch = pack(task, examples[:5])
     keys = (jax.random.key(0), jax.random.key(0), jax.random.key(1))
     one, again, other = (loss(params, batch, key)[0] for key in keys)
@@ -143,8 +148,8 @@ def test_a_key_drops_out_and_no_key_does_not(task, params, loss, examples):
     assert loss(params, batch)[0] not in (one, other)
 
 
-def test_the_loss_by_hand(task, params, loss, examples, log_softmax_of):
-    example = task.preprocess(examples[0], None)
+def test_the_loss_by_hand(task, params, loss, examples, log_softmax_of, features_of):
+    (example,) = features_of(task, examples[:1])
     log_probs = log_softmax_of(example)
     target = example["target"]
     of_labels = log_probs[np.arange(len(target)), target]
@@ -161,11 +166,12 @@ def test_the_loss_by_hand(task, params, loss, examples, log_softmax_of):
 # --- Scores of given translations ---
 
 
-def test_a_score_is_the_log_probability_of_the_target(task, params, examples, log_softmax_of):
+def test_a_score_is_the_log_probability_of_the_target(
+    task, params, examples, log_softmax_of, features_of
+):
     pairs = examples[:2]
     expected = []
-    for example in pairs:
-        features = task.preprocess(example, None)
+    for features in features_of(task, pairs):
         log_probs = log_softmax_of(features)
         expected.append(log_probs[np.arange(len(log_probs)), features["target"]].sum())
     sides = ([example[side] for example in pairs] for side in ("source", "target"))
@@ -174,9 +180,9 @@ def test_a_score_is_the_log_probability_of_the_target(task, params, examples, lo
     assert task.score(params, [], [], batch_size=3) == []
 
 
-def test_a_target_of_likeliest_tokens_is_greedy(task, params, examples):
+def test_a_target_of_likeliest_tokens_is_greedy(task, params, examples, features_of):
     """Told of tokens, as the text of an output may be written in other pieces."""
-    source = task.preprocess(examples[0], None)["source"]
+    source = features_of(task, examples[:1])[0]["source"]
     decode = dataclasses.replace(DECODE, beam_size=1, num_outputs=1)
     tokens, _ = task.search(params, [Request(source.tolist())], decode)
     written = [token for token in tokens[0, 0].tolist() if token != PAD]

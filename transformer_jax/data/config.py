@@ -54,9 +54,9 @@ class DataConfig:
         of about so many megabytes, and keeps nothing else of them: for text that is larger than the
         disk, or lies elsewhere ("s3://bucket/part-*.jsonl", "hf://datasets/..."). Each epoch has
         the blocks, and the windows of each, in a new order. None: all text becomes tokens first.
-      cache_dir: the folder, or address, that keeps running text as tokens, so that it is encoded
-        once, whoever reads it next; "auto" is the user's cache, none keeps nothing. Text that is
-        encoded within a second or two is not kept.
+      cache_dir: the folder, or address, that keeps running text and pairs as tokens, so that they
+        are encoded once, whoever reads them next; "auto" is the user's cache, none keeps nothing.
+        Text that is encoded within a second or two is not kept.
       num_workers: processes that encode and pack the training data of each process of the job; 0: a
         thread does. The batches are the same, and a run may go on with another number. A worker
         needs some seconds to start and 0.3 GB. At most 8 share the work, or as many as divide the

@@ -65,16 +65,16 @@ class LinePairs(RandomAccess[Example]):
 
 
 @dataclass(frozen=True, repr=False)
-class Parsed[Item](RandomAccess[Example]):
-    """Each item of a sequence, parsed into an example when it is asked for."""
+class Parsed[Item, Made](RandomAccess[Made]):
+    """What each item of a sequence is parsed into, an example say, when it is asked for."""
 
     items: Sequence[Item]
-    parse: Callable[[Item], Example]
+    parse: Callable[[Item], Made]
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def item(self, index: int) -> Example:
+    def item(self, index: int) -> Made:
         return self.parse(self.items[index])
 
 
@@ -98,7 +98,7 @@ class Selection(RandomAccess[Example]):
 
 
 @dataclass(frozen=True, repr=False)
-class Corpora(RandomAccess[Example]):
+class Corpora[Item](RandomAccess[Item]):
     """Several corpora, one behind the other.
 
     Attributes:
@@ -107,7 +107,7 @@ class Corpora(RandomAccess[Example]):
         as it has examples, each example once an epoch.
     """
 
-    parts: tuple[Corpus, ...]
+    parts: tuple[Sequence[Item], ...]
     weights: tuple[float, ...] | None = None
 
     @cached_property
@@ -118,6 +118,10 @@ class Corpora(RandomAccess[Example]):
     def __len__(self) -> int:
         return self.starts[-1]
 
-    def item(self, index: int) -> Example:
+    def item(self, index: int) -> Item:
         part = bisect.bisect_right(self.starts, index) - 1
         return self.parts[part][index - self.starts[part]]
+
+    def each[Made](self, make: Callable[[Sequence[Item]], Sequence[Made]]) -> "Corpora[Made]":
+        """What is made of each corpus, with its weight."""
+        return Corpora(tuple(map(make, self.parts)), self.weights)

@@ -89,11 +89,12 @@ def _decode(task: type[Any]) -> list[str]:
 
 
 _OF_PAIRS = (
-    *("data.max_source_length", "data.max_target_length", "tokenizer.joint", "task.metric"),
+    *("data.max_source_length", "data.max_target_length", "data.cache_dir"),
+    *("tokenizer.joint", "task.metric"),
     *(*_LOGITS, _SMOOTHING, _Z_LOSS, "train.r_drop", *_SCORED, *_decode(Translation)),
 )
 
-_OF_TEXTS = ("tokenizer.joint", "task.metric")
+_OF_TEXTS = ("tokenizer.joint", "task.metric", "data.cache_dir")
 """Of these, what is read where both sides are text."""
 
 TASKS: Registry[TaskKind] = Registry(

@@ -63,7 +63,7 @@ class RunningText:
             cut = functools.partial(
                 self.windows, tokenizers=tokenizers, first=first, length=length, training=training
             )
-            return Corpora(tuple(map(cut, examples.parts)), examples.weights)
+            return examples.each(cut)
         cache = token_cache(self.cache_dir, tokenizers.sha256.get("text"))
         stream = cache.stream(examples, tokenizer, first) if cache else None
         if stream is None:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.analysis.reading import Reading
-from transformer_jax.data.examples import Corpus, Example, Features
+from transformer_jax.data.batches.pairs_as_tokens import pairs_as_tokens
+from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, up_to_end
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.pairs import PairScore, require_reach, row_bytes, score_pairs
@@ -45,6 +46,7 @@ class Translation:
       max_source_length, max_target_length: slots of a packed row, special tokens included.
       loss_options: of the training loss.
       metric: the entry of `scoring.METRICS` that compares outputs with targets.
+      cache_dir: where the tokens of large sets are kept, as `data.cache_dir`.
     """
 
     model: SourceToTarget
@@ -53,6 +55,7 @@ class Translation:
     max_target_length: int
     loss_options: LossOptions
     metric: str = "bleu"
+    cache_dir: str | None = None
     read: ClassVar[Sequence[str]] = PairLosses.read
     evaluates_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
@@ -91,15 +94,20 @@ class Translation:
             max_target_length=data.max_target_length,
             loss_options=parts.loss,
             metric=parts.metric or "bleu",
+            cache_dir=data.cache_dir,
         )
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """The pairs as they are."""
-        return examples
+        """The pairs as tokens; those of a large set are encoded once (`data.cache_dir`)."""
+        return pairs_as_tokens(examples, self.tokenizers, self.cache_dir)
 
-    def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
-        """Both sides as tokens, special ones around them."""
-        return {side: np.array(ids, np.int32) for side, ids in self._tokens(example).items()}
+    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
+        """The special tokens around both sides."""
+        frames = {side: self.tokenizers.specials(side).translation for side in self.lengths}
+        return {
+            side: np.array(frame.around(example[side].tolist()), np.int32)
+            for side, frame in frames.items()
+        }
 
     def _tokens(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
         return {side: _framed(self.tokenizers.text(side), pair[side]) for side in self.lengths}

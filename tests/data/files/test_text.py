@@ -59,8 +59,22 @@ def test_the_text_is_the_lines_with_their_ends(tmp_path, start, data):
         (["", " "], []),
     ],
 )
-def test_blocks_are_what_blank_lines_part(lines, places):
-    assert blocks(lines).tolist() == places
+def test_blocks_are_what_blank_lines_part(tmp_path, lines, places):
+    path = write(tmp_path / "text", "".join(f"{line}\n" for line in lines).encode())
+    assert blocks(TextLines(path)).tolist() == places
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "a", "\u3000"])
+def test_blank_lines_are_those_that_strip_to_nothing(tmp_path, end):
+    spaces = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isspace() and chr(i) != "\n"]
+    seen = ["a", "\x01", "\x7f", "ü", "語", "\u200b", "\ufeff", "\u3001", "\U0001f600"]
+    lines = [*seen, "", *spaces, "".join(spaces), *("".join(spaces) + one for one in seen), ""]
+    for start in ("", "\ufeff"):
+        content = start + "\n".join(lines) + end
+        found = TextLines(write(tmp_path / "text", content.encode()))
+        assert found.blank().tolist() == [not line.strip() for line in found]
+        assert 25 < sum(found.blank()) < len(found)
+    assert TextLines(write(tmp_path / "text", b"\xef\xbb\xbf")).blank().tolist() == [True]
 
 
 def test_gzip_reads_as_plain(tmp_path):

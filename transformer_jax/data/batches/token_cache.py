@@ -26,7 +26,8 @@ from tqdm import tqdm
 
 from transformer_jax.buckets.addresses import is_address
 from transformer_jax.buckets.bucket import Bucket
-from transformer_jax.data.batches.token_keys import ENCODED, FORMAT, token_key
+from transformer_jax.data.batches.text_digest import ENCODED
+from transformer_jax.data.batches.token_keys import FORMAT, token_key
 from transformer_jax.data.batches.windows import TokenStream, laid_out, separator
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError

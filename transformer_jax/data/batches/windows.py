@@ -34,6 +34,10 @@ class TokenStream:
     starts: np.ndarray
     ends: np.ndarray
 
+    def document(self, index: int) -> np.ndarray:
+        """The tokens of one document, int32 [n], without those around it."""
+        return self.tokens[self.starts[index] + 1 : self.ends[index]]
+
 
 @dataclass(frozen=True)
 class Windows(RandomAccess[Features]):

@@ -84,9 +84,7 @@ def read_documents(path: str, documents: str, column: str | None = None) -> Corp
     if documents == "line":
         not_blank = np.concatenate([np.arange(*place) for place in places])
         return Selection(Parsed(lines, _document), not_blank)
-    return Parsed(
-        range(len(places)), lambda i: _document(lines.text(*places[i]).removesuffix("\n"))
-    )
+    return Parsed(range(len(places)), partial(_paragraph, lines, places))
 
 
 def of_column(column: str, row: Any) -> Example:
@@ -102,6 +100,10 @@ def of_column(column: str, row: Any) -> Example:
 
 def _document(text: str) -> Example:
     return {"text": text}
+
+
+def _paragraph(lines: TextLines, places: np.ndarray, index: int) -> Example:
+    return _document(lines.text(*places[index]).removesuffix("\n"))
 
 
 def _no_text(path: str) -> UserError:

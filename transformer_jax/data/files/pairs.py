@@ -103,7 +103,7 @@ def drop_blank(pairs: Corpus, where: str) -> Corpus:
     Raises:
       UserError: no pair is left.
     """
-    kept = np.fromiter((i for i, pair in enumerate(pairs) if _has_text(pair)), np.int64)
+    kept = np.flatnonzero(_have_text(pairs))
     if not len(kept):
         raise UserError(f"no line has text on both sides in {where}")
     if len(kept) == len(pairs):
@@ -132,5 +132,10 @@ def _read_object(line: str) -> Example:
     return {side: given[side] for side in _SIDES}
 
 
-def _has_text(pair: Example) -> bool:
-    return bool(pair["source"].strip() and pair["target"].strip())
+def _have_text(pairs: Corpus) -> np.ndarray:
+    """Which pairs have text on both sides, bool [N]."""
+    match pairs:
+        case LinePairs(TextLines() as sources, TextLines() as targets):
+            return ~(sources.blank() | targets.blank())
+    both = (bool(pair["source"].strip() and pair["target"].strip()) for pair in pairs)
+    return np.fromiter(both, bool, len(pairs))

@@ -28,6 +28,11 @@ from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
 
 _CHUNK_BYTES = 1 << 24
+_BEGINS_TEXT = np.array(
+    [i > ord(" ") and chr(i).isprintable() for i in range(0x80)]
+    + [i > 0xC2 and i not in (0xE1, 0xE2, 0xE3) for i in range(0x80, 0x100)]
+)
+"""First bytes of characters that are no white space; of others (U+3000 is e3 80 80) some are."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -76,6 +81,20 @@ class TextLines(RandomAccess[str]):
         text = bytes(self._bytes[first : self._ends[stop - 1] + 1]).decode()
         return text.replace("\r\n", "\n").removesuffix("\r")
 
+    @property
+    def content(self) -> mmap.mmap | memoryview:
+        """All of the file, unpacked, as bytes."""
+        return self._bytes
+
+    def blank(self) -> np.ndarray:
+        """Which lines are empty or white space alone, bool [N]."""
+        content = np.frombuffer(self._bytes, np.uint8)
+        starts = np.append(self._first, self._ends[:-1] + 1)
+        blank = ~_BEGINS_TEXT[content[np.minimum(starts, len(content) - 1)]]
+        for i in np.flatnonzero(blank).tolist():  # few begin with a space
+            blank[i] = not self.item(i).strip()
+        return blank
+
     def __repr__(self) -> str:
         return f"TextLines({self.path!r})"
 
@@ -103,11 +122,10 @@ class TextLines(RandomAccess[str]):
             start = stop
 
 
-def blocks(lines: Sequence[str]) -> np.ndarray:
+def blocks(lines: TextLines) -> np.ndarray:
     """The runs of lines that are not blank, int64 [N, 2]: the place of each run's first line, and
     the place behind its last."""
-    blank = np.fromiter((not line.strip() for line in lines), bool, len(lines))
-    changes = np.diff(blank, prepend=True, append=True)
+    changes = np.diff(lines.blank(), prepend=True, append=True)
     return np.flatnonzero(changes).reshape(-1, 2)
 
 
