@@ -192,6 +192,7 @@ ALONE = {
 }
 """What begins the fields that differ from those of another base, which walks the rest."""
 LOOPS = tuple(f"eval.{name}" for name in ("every_steps", "patience", "command", "each_corpus"))
+LOOPS += ("eval.best_corpus",)
 LOOPS += ("optimizer.plateau_factor",)
 WALKED = [
     name

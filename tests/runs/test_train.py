@@ -182,6 +182,22 @@ def test_each_corpus_has_figures_of_its_own(tiny, tiny_config, tmp_path):
     assert found["valid/loss"] != found["test/loss"] != found["loss"]
     with pytest.raises(tj.UserError, match="the split 'valid' of parallel_text is one corpus"):
         tj.train(tiny_config(changes), tmp_path / "other")
+    with pytest.raises(tj.UserError, match="eval.best_corpus is 'x', which is none of valid, test"):
+        tj.train(tiny_config(changes | both | {"eval.best_corpus": "x"}), tmp_path / "other")
+    with pytest.raises(tj.UserError, match="best_corpus chooses among the corpora of each_corpus"):
+        tiny_config({"eval.best_corpus": "test"})
+
+
+def test_the_best_checkpoint_is_that_of_the_corpus_that_is_named(tiny_language_model, tmp_path):
+    text = tiny_language_model["data.train_text"]
+    names = {"data.valid_text": f"{tiny_language_model['data.valid_text']},{text}"}
+    changes = {"train.num_steps": 1, "eval.each_corpus": True, "eval.best_corpus": "train"}
+    config = tj.config("configs/quickstart.py", tiny_language_model | names | changes)
+    tj.train(config, tmp_path / "run")
+    (found,) = [record for record in records(tmp_path / "run") if record["split"] == "valid"]
+    score = read_score(step_folders(tmp_path / "run" / "checkpoints")[1])
+    assert score == pytest.approx(-found["train/loss"], rel=1e-6)
+    assert found["train/loss"] != found["loss"]
 
 
 def test_a_command_that_fails_costs_no_figure(workdir, caplog):

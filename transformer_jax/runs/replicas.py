@@ -20,8 +20,9 @@ from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.interface import Engine
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.runs.config import Settings
-from transformer_jax.runs.train import batches_of, started, validation
+from transformer_jax.runs.train import batches_of, started
 from transformer_jax.runs.trainable import InitState, Scores
+from transformer_jax.runs.validation import validation
 from transformer_jax.runs.workdir import CHECKPOINTS, METRICS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.training.state import TrainState

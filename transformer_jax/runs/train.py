@@ -2,21 +2,18 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
-from transformer_jax.data.examples import Corpus
-from transformer_jax.data.sources import open_parts, open_split
-from transformer_jax.errors import UserError
+from transformer_jax.data.sources import open_split
 from transformer_jax.logs.records import recorded_splits, records_of
 from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.nn.low_rank import merged
@@ -36,10 +33,10 @@ from transformer_jax.runs.prepare import prepare
 from transformer_jax.runs.reference import with_reference
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.trainable import InitState, Scores
+from transformer_jax.runs.validation import chosen_by, score_of, validation
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     METRICS,
-    PREDICTIONS,
     TOKENIZER,
     workdir_path,
 )
@@ -49,7 +46,6 @@ from transformer_jax.runtime.host_memory import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
 from transformer_jax.training.clock import Clock
-from transformer_jax.training.evaluation import Evaluator, with_command, write_predictions
 from transformer_jax.training.state import TrainState
 
 
@@ -154,9 +150,9 @@ class OneRun:
 
     def scores(self, step: int) -> list[float]:
         """As `Trainable.scores`; the first process has read them for all."""
-        path, name = self.workdir / METRICS, self.task.best_by
+        path, name = self.workdir / METRICS, chosen_by(self.settings, self.task)
         found = hosts.from_primary(lambda: list(records_of(path, "valid", step)))
-        return [_score(metrics, name) for metrics in found]
+        return [score_of(metrics, name) for metrics in found]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
         """The schedule's own."""
@@ -194,48 +190,3 @@ def started(state: TrainState, settings: Settings) -> TrainState:
     if not settings.train.init_from:
         return state
     return state.started_from(warm_start(state.params, workdir_path(settings.train.init_from)))
-
-
-def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any, Path], Scores]:
-    """(step, params, workdir) -> scores; the outputs are kept in the workdir.
-
-    Raises:
-      UserError: the validation split cannot be read, or not be evaluated, whatever the parameters.
-    """
-    greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
-    count = settings.eval.num_examples
-
-    def evaluator_of(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
-        examples = provenance.agreed_data(name, open_examples)
-        made = build.build_evaluator(settings, task, examples, greedy, mesh, count)
-        try:
-            made.check()
-        except UserError as error:
-            raise UserError(f"the validation split cannot be evaluated: {error}") from error
-        return made
-
-    evaluator = evaluator_of("valid", lambda: open_split(settings.data, "valid"))
-    corpora = open_parts(settings.data, "valid") if settings.eval.each_corpus else {}
-    parts = {
-        name: evaluator_of(f"valid/{name}", lambda corpus=corpus: corpus)  # type: ignore[misc]
-        for name, corpus in corpora.items()
-    }
-
-    def evaluate(step: int, params: Any, workdir: Path) -> Scores:
-        metrics, outputs = evaluator(params)
-        metrics = with_command(settings.eval.command, metrics, evaluator.decoded, outputs)
-        path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
-        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
-        score = _score(metrics, task.best_by)
-        for name, part in parts.items():
-            metrics |= {f"{name}/{metric}": value for metric, value in part(params)[0].items()}
-        return metrics, score
-
-    return evaluate
-
-
-def _score(metrics: Mapping[str, Any], best_by: str) -> float:
-    """What the best checkpoint has most of: a metric, or -metric; NaN where a record has none."""
-    name = best_by.removeprefix("-")
-    value = metrics.get(name)
-    return math.nan if value is None else value if name == best_by else -value

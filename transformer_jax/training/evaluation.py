@@ -37,7 +37,9 @@ class EvalConfig:
       num_examples: how many examples of the split are decoded each time, always the same ones; the
         loss is that of the whole split.
       each_corpus: whether every set of `data.name`, or every file of the validation split, has
-        figures of its own besides, as "gutenberg/loss"; the best checkpoint is chosen without them.
+        figures of its own besides, as "gutenberg/loss".
+      best_corpus: the one of these that chooses the best checkpoint, as "gutenberg"; None: all of
+        the split.
       patience: evaluations without a better score, the one by which the best checkpoint is chosen,
         after which training ends; None: it goes on to its last step. With it, each evaluated step
         is saved.
@@ -51,11 +53,16 @@ class EvalConfig:
     every_steps: Steps = 1000
     num_examples: Annotated[int, Range(1, 10**9)] = 200
     each_corpus: bool = False
+    best_corpus: str | None = None
     patience: Steps | None = None
     command: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.best_corpus is not None and not self.each_corpus:
+            raise ValueError(
+                "best_corpus chooses among the corpora of each_corpus: set that to true"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
