@@ -57,10 +57,10 @@ class DataConfig:
       cache_dir: the folder, or address, that keeps running text and pairs as tokens, so that they
         are encoded once, whoever reads them next; "auto" is the user's cache, none keeps nothing.
         Text that is encoded within a second or two is not kept.
-      num_workers: processes that encode and pack the training data of each process of the job; 0: a
-        thread does. The batches are the same, and a run may go on with another number. A worker
-        needs some seconds to start and 0.3 GB. At most 8 share the work, or as many as divide the
-        rows of a batch and 8; replicas share them.
+      num_workers: processes that encode and pack the training data of each process of the job, and
+        encode what is kept; 0: a thread does. The batches are the same, and a run may go on with
+        another number. A worker needs some seconds to start and 0.3 GB. At most 8 share the
+        packing, or as many as divide the rows of a batch and 8; replicas share them.
       order_seed: decides the order of training examples, and what is drawn of them (masks, say);
         None: the run's `seed`.
       num_train_examples: train on the first so many examples of the split; None: on all.

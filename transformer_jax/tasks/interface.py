@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import jax
 import numpy as np
 
+from transformer_jax.data.batches.token_caching import TokenCaching
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import DecodeConfig
@@ -136,6 +137,11 @@ class TaskParts:
     metric: str | None
     vocab_sizes: Mapping[str, int]
     tokenizers: Tokenizers
+
+    @property
+    def caching(self) -> TokenCaching:
+        """Whether text is kept as tokens."""
+        return TokenCaching(self.data.cache_dir, self.data.num_workers)
 
     def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
         """The model, of one of the wanted classes; it is told what separates the texts of a pair.

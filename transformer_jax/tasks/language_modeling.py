@@ -82,7 +82,7 @@ class LanguageModeling:
             model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
             tokenizers=parts.tokenizers,
             max_length=length,
-            text=RunningText(parts.data.packing, parts.data.cache_dir),
+            text=RunningText(parts.data.packing, parts.caching),
             loss_options=parts.loss,
         )
 

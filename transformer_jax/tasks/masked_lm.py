@@ -97,7 +97,7 @@ class MaskedLanguageModeling:
             model=model,
             tokenizers=parts.tokenizers,
             max_length=length,
-            text=RunningText(parts.data.packing, parts.data.cache_dir),
+            text=RunningText(parts.data.packing, parts.caching),
             mask_rate=parts.task.mask_rate,
             whole_words=parts.task.whole_words,
             loss_tiles=parts.loss.loss_tiles,

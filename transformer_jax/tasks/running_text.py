@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.batches.streamed import StreamedText
-from transformer_jax.data.batches.token_cache import token_cache
+from transformer_jax.data.batches.token_caching import TokenCaching
 from transformer_jax.data.batches.windows import (
     Pieces,
     Windows,
@@ -33,11 +33,11 @@ class RunningText:
       packing: "together": rows are windows of all documents run together; training takes windows
         that start anywhere, evaluation those that tile the text. "apart": no token sees another
         document.
-      cache_dir: where their tokens are kept, as `data.cache_dir`.
+      caching: whether their tokens are kept.
     """
 
     packing: str
-    cache_dir: str | None = None
+    caching: TokenCaching = TokenCaching()
 
     def windows(
         self, examples: Corpus, tokenizers: Tokenizers, *, first: int, length: int, training: bool
@@ -64,7 +64,7 @@ class RunningText:
                 self.windows, tokenizers=tokenizers, first=first, length=length, training=training
             )
             return examples.each(cut)
-        cache = token_cache(self.cache_dir, tokenizers.sha256.get("text"))
+        cache = self.caching.cache(tokenizers.sha256.get("text"))
         stream = cache.stream(examples, tokenizer, first) if cache else None
         if stream is None:
             documents = (tokenizer.encode(example["text"]) for example in examples)

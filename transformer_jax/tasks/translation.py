@@ -14,6 +14,7 @@ import numpy as np
 
 from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.batches.pairs_as_tokens import pairs_as_tokens
+from transformer_jax.data.batches.token_caching import TokenCaching
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, up_to_end
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
@@ -46,7 +47,7 @@ class Translation:
       max_source_length, max_target_length: slots of a packed row, special tokens included.
       loss_options: of the training loss.
       metric: the entry of `scoring.METRICS` that compares outputs with targets.
-      cache_dir: where the tokens of large sets are kept, as `data.cache_dir`.
+      caching: whether the tokens of large sets are kept.
     """
 
     model: SourceToTarget
@@ -55,7 +56,7 @@ class Translation:
     max_target_length: int
     loss_options: LossOptions
     metric: str = "bleu"
-    cache_dir: str | None = None
+    caching: TokenCaching = TokenCaching()
     read: ClassVar[Sequence[str]] = PairLosses.read
     evaluates_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
@@ -94,12 +95,12 @@ class Translation:
             max_target_length=data.max_target_length,
             loss_options=parts.loss,
             metric=parts.metric or "bleu",
-            cache_dir=data.cache_dir,
+            caching=parts.caching,
         )
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The pairs as tokens; those of a large set are encoded once (`data.cache_dir`)."""
-        return pairs_as_tokens(examples, self.tokenizers, self.cache_dir)
+        return pairs_as_tokens(examples, self.tokenizers, self.caching)
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """The special tokens around both sides."""

@@ -7,6 +7,7 @@ from tests.data.batches.test_token_cache import Bytes
 from transformer_jax.data.batches import token_cache
 from transformer_jax.data.batches.pairs_as_tokens import pairs_as_tokens
 from transformer_jax.data.batches.pipeline import train_batches
+from transformer_jax.data.batches.token_caching import TokenCaching
 from transformer_jax.data.examples import Corpora, LinePairs
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import Tokenizers
@@ -43,14 +44,14 @@ def assert_same(found, expected):
 
 
 def test_kept_pairs_are_the_encoded_ones(tokenizers, tmp_path):
-    plain = pairs_as_tokens(PAIRS, tokenizers, None)
+    plain = pairs_as_tokens(PAIRS, tokenizers, TokenCaching())
     assert encoded(tokenizers) == [0, 0]
     assert plain[1]["target"].tolist() == [10 + byte for byte in "Ü".encode()]
     before = encoded(tokenizers)
-    kept = pairs_as_tokens(PAIRS, tokenizers, str(tmp_path))
+    kept = pairs_as_tokens(PAIRS, tokenizers, TokenCaching(str(tmp_path)))
     assert encoded(tokenizers) == [count + len(PAIRS) for count in before]
     once = encoded(tokenizers)
-    again = pairs_as_tokens(PAIRS, tokenizers, str(tmp_path))
+    again = pairs_as_tokens(PAIRS, tokenizers, TokenCaching(str(tmp_path)))
     kept[3], again[-1]
     assert encoded(tokenizers) == once
     assert_same(kept, plain)
@@ -60,21 +61,21 @@ def test_kept_pairs_are_the_encoded_ones(tokenizers, tmp_path):
 def test_few_pairs_are_not_kept(tokenizers, tmp_path):
     few = LinePairs(PAIRS.sources, [""] * len(PAIRS))
     for pairs in (LinePairs(["a"], ["b"]), few, []):
-        found = pairs_as_tokens(pairs, tokenizers, str(tmp_path))
-        assert_same(found, pairs_as_tokens(pairs, tokenizers, None))
+        found = pairs_as_tokens(pairs, tokenizers, TokenCaching(str(tmp_path)))
+        assert_same(found, pairs_as_tokens(pairs, tokenizers, TokenCaching()))
 
 
 def test_corpora_with_weights_keep_them(tokenizers, tmp_path):
     corpora = Corpora((PAIRS, LinePairs(["a"], ["b"])), (2.0, 1.0))
-    found = pairs_as_tokens(corpora, tokenizers, str(tmp_path))
+    found = pairs_as_tokens(corpora, tokenizers, TokenCaching(str(tmp_path)))
     assert isinstance(found, Corpora) and found.weights == (2.0, 1.0)
-    assert_same(found, pairs_as_tokens(corpora, tokenizers, None))
+    assert_same(found, pairs_as_tokens(corpora, tokenizers, TokenCaching()))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_of_kept_pairs_are_those_of_encoded_ones(tokenizers, tmp_path, num_workers):
-    def batches(cache_dir):
-        pairs = pairs_as_tokens(LinePairs(*2 * [PAIRS.targets[1:]]), tokenizers, cache_dir)
+    def batches(caching):
+        pairs = pairs_as_tokens(LinePairs(*2 * [PAIRS.targets[1:]]), tokenizers, caching)
         lengths = {"source": 150, "target": 150}
         made = train_batches(
             pairs, _as_it_is, lengths=lengths, rows=8, seed=0, num_workers=num_workers
@@ -83,7 +84,9 @@ def test_batches_of_kept_pairs_are_those_of_encoded_ones(tokenizers, tmp_path, n
         made.close()
         return taken
 
-    for kept, plain in zip(batches(str(tmp_path)), batches(None), strict=True):
+    for kept, plain in zip(
+        batches(TokenCaching(str(tmp_path))), batches(TokenCaching()), strict=True
+    ):
         for name in plain:
             np.testing.assert_array_equal(kept[name], plain[name])
 
@@ -95,4 +98,4 @@ def _as_it_is(features, rng):
 def test_a_folder_that_cannot_be_written_is_told(tokenizers, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot keep tokens in .*; set data.cache_dir"):
-        pairs_as_tokens(PAIRS, tokenizers, str(tmp_path / "file"))
+        pairs_as_tokens(PAIRS, tokenizers, TokenCaching(str(tmp_path / "file")))

@@ -1,8 +1,11 @@
 """Tokens that are kept: the same as those encoded in one go, whoever encodes them, and once."""
 
+import contextlib
+import dataclasses
 import json
 import logging
 import multiprocessing
+import os
 import time
 
 import numpy as np
@@ -121,6 +124,44 @@ def test_a_killed_writer_goes_on_and_several_share_the_work(cache):
     tokenizer = Bytes()
     assert_same(cache.stream(examples(), tokenizer, OWN.eos))
     assert tokenizer.encoded == 0
+
+
+class Waiting(Bytes):
+    """Encodes nothing in this process before another one has made a part."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.own = folder, os.getpid()
+
+    def encode(self, text):
+        until = time.monotonic() + 60
+        while os.getpid() == self.own and not list(self.folder.glob("*/parts/*.npz")):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return super().encode(text)
+
+
+def test_helpers_encode_parts_of_a_long_text(cache, monkeypatch):
+    monkeypatch.setattr(token_cache, "_PARTS_OF_A_HELPER", 1)
+    tokenizer = Waiting(cache.folder)
+    helped = dataclasses.replace(cache, num_workers=2)
+    assert_same(helped.stream(examples(), tokenizer, OWN.eos))
+    assert 0 < tokenizer.encoded < len(TEXTS)
+    assert multiprocessing.active_children() == []
+
+
+def test_short_text_has_few_helpers(cache, monkeypatch):
+    asked = []
+
+    def helped(work, count):
+        asked.append(count)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(token_cache, "helped", helped)
+    for num_workers, texts in ((0, TEXTS), (2, TEXTS[1:]), (99, TEXTS[2:]), (99, TEXTS[:10])):
+        few = dataclasses.replace(cache, num_workers=num_workers)
+        few.stream(examples(texts), Bytes(), OWN.eos)
+    assert asked[:2] == [0, 2] and 2 < asked[2] < 99 and asked[3] == 0
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "sizes.npy", "index.json"])

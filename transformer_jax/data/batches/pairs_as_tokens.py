@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from transformer_jax.data.batches.token_cache import TokenCache, token_cache
+from transformer_jax.data.batches.token_cache import TokenCache
+from transformer_jax.data.batches.token_caching import TokenCaching
 from transformer_jax.data.batches.windows import TokenStream
 from transformer_jax.data.examples import Corpora, Corpus, Example, Features, Parsed, RandomAccess
 from transformer_jax.tokenization import Tokenizers
@@ -15,7 +16,7 @@ _SIDES = ("source", "target")
 
 
 def pairs_as_tokens(
-    examples: Corpus, tokenizers: Tokenizers, cache_dir: str | None
+    examples: Corpus, tokenizers: Tokenizers, caching: TokenCaching
 ) -> Sequence[Features]:
     """The tokens of both sides of each pair, {"source": int32 [n], "target": int32 [m]}, without
     special tokens. Those of a large set are encoded now, and kept; those of a small one, or where
@@ -24,16 +25,16 @@ def pairs_as_tokens(
     Args:
       examples: {"source": str, "target": str}.
       tokenizers: of these two sides.
-      cache_dir: where tokens are kept, as `data.cache_dir`.
+      caching: whether tokens are kept.
 
     Raises:
       UserError: there is no room for the tokens in a folder that the user named.
     """
     if isinstance(examples, Corpora) and examples.weights:
-        return examples.each(lambda part: pairs_as_tokens(part, tokenizers, cache_dir))
+        return examples.each(lambda part: pairs_as_tokens(part, tokenizers, caching))
     streams = {}
     for side in _SIDES:
-        cache = token_cache(cache_dir, tokenizers.sha256.get(side))
+        cache = caching.cache(tokenizers.sha256.get(side))
         stream = _kept(examples, side, tokenizers, cache) if cache else None
         if stream is None:
             return Parsed(examples, functools.partial(_encoded, tokenizers))

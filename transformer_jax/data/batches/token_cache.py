@@ -24,14 +24,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.buckets.addresses import is_address
 from transformer_jax.buckets.bucket import Bucket
+from transformer_jax.data.batches.helpers import helped
 from transformer_jax.data.batches.text_digest import ENCODED
 from transformer_jax.data.batches.token_keys import FORMAT, token_key
 from transformer_jax.data.batches.windows import TokenStream, laid_out, separator
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.cache_folder import cache_folder
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
     open_regular,
@@ -49,6 +48,8 @@ _PART_BYTES = 2**22
 _MOST_PARTS = 1024
 _WORTH_KEEPING = 2**22
 """Bytes of text; a shorter one is encoded in a second or two."""
+_PARTS_OF_A_HELPER = 8
+"""Fewer are encoded by the time that another process has started."""
 _BAR_AFTER_SECONDS = 2
 
 
@@ -61,12 +62,14 @@ class TokenCache:
       identity: what the tokenizer has learned, as a digest.
       chosen: whether the user named the folder; one that nobody did may go unused.
       shared: where they are kept, too, for other machines.
+      num_workers: processes that encode beside this one, of long text.
     """
 
     folder: Path
     identity: str
     chosen: bool
     shared: Bucket | None = None
+    num_workers: int = 0
 
     def stream(self, documents: Corpus, tokenizer: Tokenizer, first: int) -> TokenStream | None:
         """Documents {"text": str} as `windows.token_stream` lays them out; None where their text is
@@ -106,23 +109,12 @@ class TokenCache:
         return kept.read()
 
     def _made(self, kept: "_Kept") -> TokenStream:
-        found = kept.made()
+        helpers = min(self.num_workers, kept.parts // _PARTS_OF_A_HELPER)
+        found = kept.made(helpers)
         if self.shared is not None:
             for name in _STREAM:
                 self.shared.upload(kept.folder / name, f"{kept.folder.name}/{name}")
         return found
-
-
-def token_cache(folder: str | None, identity: str | None) -> TokenCache | None:
-    """The cache that `data.cache_dir` names ("auto": the user's), for a tokenizer with this digest;
-    None where either is None."""
-    if folder is None or identity is None:
-        return None
-    if folder != "auto" and not is_address(folder):
-        return TokenCache(Path(folder).expanduser(), identity, chosen=True)
-    own = cache_folder("tokens")
-    shared = None if folder == "auto" else Bucket(folder)
-    return TokenCache(own, identity, shared is not None, shared) if own else None
 
 
 @dataclass(frozen=True)
@@ -135,11 +127,12 @@ class _Kept:
     first: int
     parts: int
 
-    def made(self) -> TokenStream:
-        """The stream, encoded by this process and those that want it, too."""
+    def made(self, helpers: int) -> TokenStream:
+        """The stream, encoded by this process, its helpers, and those that want it, too."""
         self._parts.mkdir(mode=0o700, parents=True, exist_ok=True)
-        while not self._whole():
-            self._encode_missing()
+        with helped(self.encode_missing, helpers):
+            while not self._whole():
+                self.encode_missing()
         found = self.read()
         if found is None:
             raise OSError(f"what was written to {self.folder} is not what is read")
@@ -177,7 +170,7 @@ class _Kept:
             self._index.unlink(missing_ok=True)
         return None
 
-    def _encode_missing(self) -> None:
+    def encode_missing(self) -> None:
         """Encodes what no process has yet, and none is at."""
         missing = [i for i in range(self.parts) if not self._part(i).exists()]
         own, bar = 0, tqdm(missing, "tokens", unit="part", delay=_BAR_AFTER_SECONDS, disable=None)

@@ -152,6 +152,10 @@ def _sendable(error: Exception) -> Exception:
 
 
 def _begin(lifeline: Lifeline, index: int, count: int) -> None:
+    begin(lifeline)
+
+
+def begin(lifeline: Lifeline) -> None:
     """Runs first in a worker. Signals that a whole group gets do not end it, its parent does; and
     it leaves accelerators alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
