@@ -28,10 +28,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="for text and tokens")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--workers", type=int, default=0, help="as data.num_workers")
     parser.add_argument("--encode", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.encode:
-        kept(args.folder)
+        kept(args.folder, args.workers)
         return 0
     shutil.rmtree(args.folder / "tokens", ignore_errors=True)
     text, learned = documents(args.folder), args.folder / "tokenizer"
@@ -44,7 +45,8 @@ def main() -> int:
     expected = digest(token_stream(encoded, specials.first, specials.eos))
     while killed < args.kills:
         command = [sys.executable, "-m", "experiments.faults.kill_encoding", "--encode"]
-        process = subprocess.Popen([*command, f"--folder={args.folder}"])
+        command += [f"--folder={args.folder}", f"--workers={args.workers}"]
+        process = subprocess.Popen(command)
         time.sleep(rng.uniform(2.0, 8.0))
         if process.poll() is not None:  # all is encoded: once more from the beginning
             shutil.rmtree(args.folder / "tokens")
@@ -66,11 +68,12 @@ def documents(folder: Path) -> WholeFiles:
     return WholeFiles(tuple(map(str, sorted(drawn(folder / "text", MEGABYTES).glob("*.txt")))))
 
 
-def kept(folder: Path) -> TokenStream:
+def kept(folder: Path, workers: int = 0) -> TokenStream:
     """The tokens that the cache has, or has then."""
     tokenizers = load_tokenizers(folder / "tokenizer")
     tokenizer = tokenizers.text("text")
-    cache = TokenCache(folder / "tokens", tokenizers.sha256["text"], chosen=True)
+    identity = tokenizers.sha256["text"]
+    cache = TokenCache(folder / "tokens", identity, chosen=True, num_workers=workers)
     found = cache.stream(documents(folder), tokenizer, tokenizer.specials.first)
     assert found
     return found

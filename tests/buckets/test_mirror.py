@@ -97,6 +97,34 @@ def until(condition, seconds=10):
         time.sleep(0.01)
 
 
+def test_what_was_damaged_before_it_came_to_the_bucket_does_not_come_there(at, folder):
+    """Else it might be all that is there when the machine is lost."""
+    save(folder, 1)
+    save(folder, 2)
+    (folder / "steps/2/b/c").write_bytes(b"flipped")
+    brought = mirrored(at, folder)
+    with brought._lease, brought:
+        until(lambda: "steps/1/seal" in at.entries())
+        write(folder, RECORDS, b"1")
+        until(lambda: RECORDS in at.entries())
+        assert not at.entries("steps/2")
+        shutil.rmtree(folder / "steps/2")
+        save(folder, 2)
+        until(lambda: "steps/2/seal" in at.entries())
+        (folder / "steps/1/a").write_bytes(b"flipped")  # after it had come
+    assert at.read("steps/2/b/c") == (folder / "steps/2/b/c").read_bytes()
+
+
+def test_a_damaged_unit_that_stays_does_not_keep_a_run_from_its_end(at, folder):
+    save(folder, 1)
+    (folder / "steps/1/a").write_bytes(b"flipped")
+    write(folder, "config", b"one")
+    brought = mirrored(at, folder)
+    with brought._lease, brought:
+        pass
+    assert content_of(at) == {"config": b"one"}
+
+
 def test_what_is_written_comes_to_the_bucket_at_once_and_at_the_end(at, folder):
     brought = mirrored(at, folder)
     with brought._lease, brought:

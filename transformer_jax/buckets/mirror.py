@@ -58,6 +58,7 @@ class Mirror:
         self._layout, self._lease = layout, lease
         self._known: dict[str, _Stamp] = {}  # files that are in the bucket as they were here then
         self._pushed: dict[str, float] = {}  # when
+        self._damaged: dict[str, _Stamp] = {}  # units that stay here until their seal is another
         self._ends = threading.Event()
         self._lost: Lost | None = None
         self._told = -float(_TOLD_SECONDS)
@@ -88,10 +89,16 @@ class Mirror:
             for name, entry in self._bucket.entries().items()
             if not name.startswith(f"{FOLDER}/")
         }
-        settled = self._layout.settled(there)
-        for unit in {unit for name in settled if (unit := self._layout.unit_of(name))}:
-            if self._layout.damage(self._folder / unit) is not None:
+        settled, here = self._layout.settled(there), self._files()
+        for unit in {
+            unit for name in (settled | here.keys()) if (unit := self._layout.unit_of(name))
+        }:
+            if self._layout.damage(self._folder / unit) is None:
+                continue
+            if self._layout.seal_of(unit) in settled:
                 remove(self._folder / unit)
+            else:
+                self._damaged[unit] = here[self._layout.seal_of(unit)]
         here = self._files()
         lacking = settled - here.keys()
         bring(self._bucket, self._folder, lacking, self._layout.is_seal)
@@ -226,7 +233,7 @@ class Mirror:
         raise BucketError(f"{self._bucket.address}/{lost[0]} is written, but not there")
 
     def _files(self) -> dict[str, _Stamp]:
-        """The regular files of the folder that are settled."""
+        """The regular files of the folder that are settled, and in no damaged unit."""
         found = {}
         for entry in everything_below(self._folder):
             try:
@@ -236,4 +243,8 @@ class Mirror:
                     found[name] = _Stamp(status.st_size, status.st_mtime_ns)
             except FileNotFoundError:
                 continue  # gone meanwhile
-        return {name: found[name] for name in self._layout.settled(found)}
+        damaged = {
+            u for u, seal in self._damaged.items() if found.get(self._layout.seal_of(u)) == seal
+        }
+        settled = self._layout.settled(found)
+        return {name: found[name] for name in settled if self._layout.unit_of(name) not in damaged}
