@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import types
 from pathlib import Path
 
@@ -34,6 +35,8 @@ from transformer_jax.data.sources import open_split  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
 from transformer_jax.runtime import platform  # noqa: E402
 
+# A shell's command in the background ignores interrupts, and so do the processes that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tracing makes objects by the million, few of them in cycles.
 gc.set_threshold(100_000, 20, 20)
 

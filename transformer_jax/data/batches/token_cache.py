@@ -25,7 +25,7 @@ import numpy as np
 from tqdm import tqdm
 
 from transformer_jax.buckets.bucket import Bucket
-from transformer_jax.data.batches.helpers import helped
+from transformer_jax.data.batches.other_processes import helped
 from transformer_jax.data.batches.text_digest import ENCODED
 from transformer_jax.data.batches.token_keys import FORMAT, token_key
 from transformer_jax.data.batches.windows import TokenStream, laid_out, separator
