@@ -118,9 +118,15 @@ class Tab:
             time.sleep(0.01)
 
     def evaluate(self, expression):
-        """The value of JavaScript, of a promise what it is kept with."""
+        """The value of JavaScript, of a promise what it is kept with; where a link leads to another
+        page just then, the value there."""
         options = {"returnByValue": True, "awaitPromise": True}
-        answer = self.call("Runtime.evaluate", expression=expression, **options)
+        try:
+            answer = self.call("Runtime.evaluate", expression=expression, **options)
+        except RuntimeError as error:
+            if "navigated" not in str(error):
+                raise
+            return self.evaluate(expression)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
