@@ -87,7 +87,7 @@ class Bucket:
         """Writes a file, or writes it anew; never a part of it."""
         path, options = self._path(name), {}
         if "gs" in self._system.protocol and content and _is_ambiguous(content):
-            options["chunksize"] = len(content)  # not less than that: in a request of its own
+            options["chunksize"] = len(content)  # so gcsfs sends it in a request of its own
         self._patiently(
             "cannot write", name, lambda: self._system.pipe_file(path, content, **options)
         )
@@ -194,8 +194,9 @@ def at_once[Item](do: Callable[[Item], object], items: Iterable[Item]) -> None:
 
 
 def _is_ambiguous(content: bytes) -> bool:
-    """Whether gcsfs, which sends a small file between two lines of "--==0==", would send it so that
-    it ends elsewhere: where such a line is in it, or where a "\\r" joins the "\\n" that follows."""
+    """Whether a server would cut this content short. gcsfs sends a small file in a multipart body,
+    between lines of "--==0==": the file must not hold such a line, nor end in a "\\r", which the
+    server would take for a part of the line end behind it."""
     return content.endswith(b"\r") or b"--==0==" in content
 
 

@@ -58,7 +58,7 @@ class Mirror:
         self._layout, self._lease = layout, lease
         self._known: dict[str, _Stamp] = {}  # files that are in the bucket as they were here then
         self._pushed: dict[str, float] = {}  # when
-        self._damaged: dict[str, _Stamp] = {}  # units that stay here until their seal is another
+        self._damaged: dict[str, _Stamp] = {}  # units not to be brought, by their seals
         self._ends = threading.Event()
         self._lost: Lost | None = None
         self._told = -float(_TOLD_SECONDS)
@@ -90,9 +90,8 @@ class Mirror:
             if not name.startswith(f"{FOLDER}/")
         }
         settled, here = self._layout.settled(there), self._files()
-        for unit in {
-            unit for name in (settled | here.keys()) if (unit := self._layout.unit_of(name))
-        }:
+        units = {self._layout.unit_of(name) for name in settled | here.keys()}
+        for unit in filter(None, units):
             if self._layout.damage(self._folder / unit) is None:
                 continue
             if self._layout.seal_of(unit) in settled:

@@ -64,8 +64,9 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
 def chosen_by(settings: Settings, task: Task) -> str:
     """What the best checkpoint has most of: a metric of the validation records, or -metric."""
     corpus, metric = settings.eval.best_corpus, task.best_by.removeprefix("-")
-    sign = "-" if task.best_by.startswith("-") else ""
-    return f"{sign}{corpus}/{metric}" if corpus is not None else task.best_by
+    if corpus is None:
+        return task.best_by
+    return task.best_by.replace(metric, f"{corpus}/{metric}")
 
 
 def score_of(metrics: Mapping[str, Any], best_by: str) -> float:

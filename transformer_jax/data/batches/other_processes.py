@@ -11,8 +11,8 @@ from transformer_jax.runtime.shared_file import SharedFile, Stored
 
 @contextlib.contextmanager
 def helped(work: Callable[[], object], count: int) -> Iterator[None]:
-    """Calls `work` in so many other processes, too, while the block runs; they end with it. One
-    that dies has its part left to the others.
+    """Calls `work` in `count` other processes while the block runs. They end with the block; a
+    process that dies is not replaced.
 
     Args:
       work: stored once for all of them, with its arrays.
