@@ -1,0 +1,106 @@
+"""Workdirs of an earlier version are loaded, used and continued with the same results.
+
+`old_workdirs/make.py` trained them and recorded the results.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent / "old_workdirs"
+RUNS = ("translation", "language_model", "adapters", "classification")
+TOLERANCE = 1e-5
+"""Relative, on another processor or with other versions of the libraries."""
+TIMES = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s", "goodput")
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return json.loads((HERE / "recorded.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def found(made_once, tmp_path_factory):
+    """The present version's results."""
+
+    def use():
+        folder = tmp_path_factory.mktemp("old")
+        program = [sys.executable, HERE / "use.py", f"--folder={folder}"]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return json.loads(made_once("old_workdirs.json", use))
+
+
+@pytest.fixture(params=RUNS)
+def pair(request, found, recorded):
+    """(results, recorded results) of a run."""
+    return found["runs"][request.param], recorded["runs"][request.param]
+
+
+@pytest.fixture
+def same(found, recorded):
+    """`same(results, recorded results)` asserts equality, to the bit on the same machine."""
+    is_exact = found["machine"] == recorded["machine"]
+
+    def is_same(name, now, before):
+        key = name.rpartition("/")[2]
+        if key == "sha256" and not is_exact:
+            return True
+        if key in TIMES or key.startswith("share_"):
+            return True
+        if isinstance(before, float) and not is_exact:
+            return math.isclose(now, before, rel_tol=TOLERANCE, abs_tol=TOLERANCE / 10)
+        return now == before
+
+    def compare(now, before):
+        now, before = flattened(now), flattened(before)
+        assert now.keys() == before.keys()
+        changed = {name for name in before if not is_same(name, now[name], before[name])}
+        assert {name: (now[name], before[name]) for name in sorted(changed)} == {}
+
+    return compare
+
+
+def flattened(tree, path=""):
+    """{"key/place/key": leaf} of nested dicts and lists."""
+    if not isinstance(tree, dict | list):
+        return {path: tree}
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    parts = (flattened(part, f"{path}/{key}") for key, part in items)
+    return {name: leaf for part in parts for name, leaf in part.items()}
+
+
+def test_every_run_is_kept(recorded):
+    assert tuple(recorded["runs"]) == RUNS
+
+
+def test_the_config_has_the_same_values(pair):
+    now, before = (flattened(results["config"]) for results in pair)
+    assert {name: now[name] for name in before} == before  # a later version may have more fields
+
+
+def test_the_parameters_are_the_same(pair, same):
+    now, before = pair
+    assert now["step"] == before["step"]
+    same(now["params"], before["params"])
+
+
+def test_predictions_and_scores_are_the_same(pair, same):
+    now, before = pair
+    same(now["predictions"], before["predictions"])
+
+
+def test_the_evaluation_is_the_same(pair, same):
+    now, before = pair
+    same(now["evaluation"], before["evaluation"])
+
+
+def test_the_continued_run_has_the_same_data_records_and_parameters(pair, same):
+    now, before = pair
+    same(now["continued"], before["continued"])
