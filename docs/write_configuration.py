@@ -1,8 +1,9 @@
-"""Writes docs/configuration.md, the reference of all fields, from the dataclasses of the config.
+"""Writes docs/configuration.md, the reference of all config fields.
 
     python docs/write_configuration.py
 
-Names, types and defaults are the code's; the meanings are the `Attributes:` of the docstrings.
+Names, types and defaults come from the dataclasses, meanings from the `Attributes:` of their
+docstrings.
 """
 
 import dataclasses
@@ -24,8 +25,8 @@ PAGE = Path(__file__).with_name("configuration.md")
 INTRODUCTION = """\
 # Configuration
 
-A run is described by one config: sections of fields, each field with a default. A config file is
-Python with a `get_config()` that names the fields in which the run differs from the defaults:
+A run is described by one config: sections of fields, each with a default. A config file is Python
+with a `get_config()` that sets the fields in which the run differs from the defaults:
 
 ```python
 from ml_collections import ConfigDict
@@ -38,11 +39,11 @@ def get_config() -> ConfigDict:
     return config
 ```
 
-The files in `configs/` are all of this kind. One that varies another imports it
-(`from wmt14_en_de_base import get_config as base`): like a script, a config file finds the files of
-its own folder, whatever the current directory is.
+The files in `configs/` are examples. A variant imports the config that it changes
+(`from wmt14_en_de_base import get_config as base`); files in the same folder can be imported from
+any current directory.
 
-**Overrides.** Any field can be set for one run, from the shell or in a notebook:
+**Overrides.** Set any field for one run, from the shell or in a notebook:
 
     python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/small \\
         --config.model.d_model=64 --config.optimizer.clip_norm=none
@@ -51,28 +52,29 @@ its own folder, whatever the current directory is.
 config = tj.config("configs/quickstart.py", {"model.d_model": 64, "optimizer.clip_norm": None})
 ```
 
-A name that does not exist is refused, with the nearest one that does; so is a value of another
-type, a number out of its range, and a value that does nothing because
-what the config chooses elsewhere does not read it (`model.num_layers` of an encoder-decoder). From
-the shell, `none`, `true` and `false` are written so, and numbers as `3e-4` or `10_000`.
+In the shell, write `none`, `true`, `false`, and numbers like `3e-4` or `10_000`.
 
-**Defaults** depend on the task and on the architecture. Each of these stands above the one before:
-the defaults in the tables, those of the task (which may choose the architecture), those of the
-architecture, the config file, the overrides. `--dry_run` shows the model that comes of it, and
-`config.json` in the workdir holds every field of a run that was started.
+These are errors: an unknown field (the message suggests the nearest one), a wrong type, a number
+out of range, and a field that has no effect with the other choices (`model.num_layers` of an
+encoder-decoder).
 
-This page is written by `docs/write_configuration.py` from the dataclasses in the code.
+**Defaults** depend on the task and the architecture. Later entries override earlier ones: the
+defaults in the tables, the task's (which may set the architecture), the architecture's, the model
+of the run in `train.init_from`, the config file, the overrides. `--dry_run` shows the resulting
+model. The workdir's `config.json` holds every field of a run.
+
+`docs/write_configuration.py` generates this page from the dataclasses in the code.
 """
 
 RESUMING = """\
-**Going on with a run.** `train` on a workdir that holds a run goes on from its last checkpoint. A
-run keeps {fixed}; another value there is refused, except that {movable} may change and
-`train.num_steps`, and with it `optimizer.decay_steps`, may grow. {free} may change at any time.
+**Resuming.** `train` on a workdir that holds a run continues from its last checkpoint. A change in
+{fixed} is an error, except that {movable} may change, and `train.num_steps` and
+`optimizer.decay_steps` may grow. {free} may change at any time.
 """
 
 
 def page() -> str:
-    """The text of docs/configuration.md."""
+    """Returns the text of docs/configuration.md."""
     free = [name for name in SECTIONS if name not in FIXED]
     resuming = RESUMING.format(fixed=_listed(FIXED), movable=_listed(FREE), free=_listed(free))
     parts = [INTRODUCTION, textwrap.fill(resuming, 100) + "\n", _overview()]
@@ -80,7 +82,7 @@ def page() -> str:
 
 
 def attributes(cls: type) -> dict[tuple[str, ...], str]:
-    """{names: meaning} of the Attributes in a class's docstring; an entry may have several names.
+    """Reads {names: meaning} from the Attributes of a docstring; an entry may have several names.
 
     Raises:
       ValueError: the docstring has no Attributes.
@@ -95,7 +97,7 @@ def attributes(cls: type) -> dict[tuple[str, ...], str]:
 
 
 def documented(section: str) -> dict[tuple[str, ...], str]:
-    """{("section.field", ...): meaning} of the docstrings of a section, and of what it extends."""
+    """Returns {("section.field", ...): meaning} of a section, base classes included."""
     return {
         tuple(f"{section}.{name}" for name in names): text
         for cls in reversed(SECTIONS[section].__mro__)
@@ -109,7 +111,7 @@ def _overview() -> str:
         (f"[`{name}`](#{name})" if name in SECTIONS else f"`{name}`", _sentence(meaning))
         for (name,), meaning in attributes(Settings).items()
     ]
-    return "\n".join(["## Sections", "", *_table(("Section", "What it decides"), rows), ""])
+    return "\n".join(["## Sections", "", *_table(("Section", "Content"), rows), ""])
 
 
 def _section(section: str) -> str:
@@ -125,7 +127,7 @@ def _section(section: str) -> str:
 
 
 def _row(fields: Sequence[str], meaning: str) -> tuple[str, ...]:
-    """Fields of one meaning, which have one type and default too."""
+    """Returns the row of fields that share meaning, type and default."""
     names = "<br>".join(f"`{field.partition('.')[2]}`" for field in fields)
     first = FIELDS[fields[0]]
     type_ = first.type.__name__ + (" or none" if first.optional else "")
@@ -135,7 +137,7 @@ def _row(fields: Sequence[str], meaning: str) -> tuple[str, ...]:
 
 
 def _default(field: str) -> str:
-    """The default, and those of the tasks and architectures that have another one."""
+    """Returns the default, and the tasks and architectures with another one."""
     changed: dict[str, list[str]] = {}
     for owner, kind in [*TASKS.items(), *MODELS.items()]:
         if field in kind.defaults:
@@ -149,14 +151,14 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _code(value: Any) -> str:
-    """A value as it is written in an override."""
+    """Formats a value as in an override."""
     if type(value) is int and value >= 10_000:
         return f"`{value:_}`"
     return f"`{value}`" if isinstance(value, str) else f"`{str(value).lower()}`"
 
 
 def _sentence(meaning: str) -> str:
-    """A meaning of a docstring as the text of a cell."""
+    """Formats the meaning of a field as a table cell."""
     text = meaning[0].upper() + meaning[1:]
     return text.replace("|", r"\|").replace("*", r"\*")
 

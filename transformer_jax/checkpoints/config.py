@@ -11,12 +11,12 @@ class CheckpointConfig:
     """When to save, and how much to keep.
 
     Attributes:
-      every_steps: updates between two checkpoints.
-      keep: how many full checkpoints, the latest ones; the best one is kept besides.
-      keep_params: how many snapshots of the parameters alone, the latest ones, for `--average`.
-      asynchronous: write while training goes on; a kill then loses the steps of one interval and
-        those taken while the last save was written. False: each save is on disk before the next
-        step, so that a kill loses one interval at most.
+      every_steps: steps between checkpoints.
+      keep: number of latest full checkpoints to keep; the best one is kept in addition.
+      keep_params: number of latest parameter-only snapshots to keep, for `--average`.
+      asynchronous: write checkpoints while training continues; a kill can then lose the steps of
+        one interval plus those taken during the last write. False: wait for each write, so that a
+        kill loses one interval at most.
 
     Raises:
       ValueError: a value out of range.

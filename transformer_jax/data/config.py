@@ -15,57 +15,56 @@ NumWorkers = Annotated[int, Range(0, 512)]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which set to read, and the longest sequences to make of it.
+    """Data sets to read, and maximal sequence lengths.
 
     Attributes:
-      name: the data set, an entry of `data.sources.SOURCES`, or several, separated by commas: all
-        are trained on, the first one is scored.
-      dir: the folder of a named public set's files, or its address; None: below
-        $TRANSFORMER_JAX_DATA or the user cache, downloaded there when absent. With several sets one
-        folder for all of them, or as many as there are sets, in their order, separated by commas.
-      max_source_length, max_target_length: tokens of the longest sequences, the end-of-sequence
+      name: data set, an entry of `data.sources.SOURCES`. Several, separated by commas, are all used
+        for training; the first is used for evaluation.
+      dir: folder or bucket address of a public set's files; None: a folder below
+        $TRANSFORMER_JAX_DATA or the user cache, downloaded if absent. For several sets: one folder
+        for all, or one per set, separated by commas.
+      max_source_length, max_target_length: maximal sequence lengths in tokens, end-of-sequence
         token included; also the row lengths of packed batches.
-      max_length: likewise where there is one side; the context of a language model.
-      packing: how running text becomes rows: "together", windows across the ends of documents, or
-        "apart", where no token attends to another document's.
-      train_source, train_target, valid_source, valid_target, test_source, test_target: the files
-        of `parallel_text`, one sentence a line, plain, .gz or .zst; several, separated by commas or
-        matched by "*", are so many corpora.
-      train_text, valid_text, test_text: likewise of the sets whose examples stand whole in one
-        file: `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv`, `tagged_words` and
-        `bracketed_trees`.
-      documents: what a document of `text` is: a whole "file", each "line" that is not blank, or a
-        "paragraph", lines between blank ones.
-      remove_traces: whether `bracketed_trees` loses leaves of tag -NONE-, and what is empty then.
-      remove_function_tags: whether labels of `bracketed_trees` lose what follows their category, as
-        NP-SBJ=1 becomes NP.
-      weights: how often training draws from each corpus relative to the others, as "2,1"; None:
-        each example once an epoch.
-      tfds_name: the builder of `tfds`, as "wmt14_translate", "lm1b" or "glue/sst2".
-      hf_name: the set of `hf_dataset`: a folder, or a name of the hub, as "wikimedia/wikipedia".
-      hf_config: the configuration of such a set, as "20231101.de"; None: it has one alone.
-      source_language, target_language: of `tfds` and `hf_dataset`, as "en" and "de"; None where the
-        set has no translations.
-      text_field: the field that these read of such a set, and the column of `text` in files of JSON
-        lines (.jsonl) and Parquet, of which each row is a document; None: "text".
-      label_field, pair_field: the fields of `tfds` and `hf_dataset` that hold labels and second
-        texts; None: they are not read.
-      block_megabytes: reads the training files of `text`, or of `hf_dataset` on the hub, in blocks
-        of about so many megabytes, and keeps nothing else of them: for text that is larger than the
-        disk, or lies elsewhere ("s3://bucket/part-*.jsonl", "hf://datasets/..."). Each epoch has
-        the blocks, and the windows of each, in a new order. None: all text becomes tokens first.
-      cache_dir: the folder, or address, that keeps running text and pairs as tokens, so that they
-        are encoded once, whoever reads them next; "auto" is the user's cache, none keeps nothing.
-        Text that is encoded within a second or two is not kept.
-      num_workers: processes that encode and pack the training data of each process of the job, and
-        encode what is kept; 0: a thread does. The batches are the same, and a run may go on with
-        another number. A worker needs some seconds to start and 0.3 GB. At most 8 share the
-        packing, or as many as divide the rows of a batch and 8; replicas share them.
-      order_seed: decides the order of training examples, and what is drawn of them (masks, say);
-        None: the run's `seed`.
-      num_train_examples: train on the first so many examples of the split; None: on all.
-      synthetic_size: train on the first so many pairs of `synthetic_en_de`; 20,000 are shipped.
-      synthetic_seed: what `synthetic_en_de` was drawn with; 0 is shipped.
+      max_length: the same for tasks with one side; the context length of a language model.
+      packing: how running text fills rows: "together" (windows cross document boundaries) or
+        "apart" (no token attends to another document).
+      train_source, train_target, valid_source, valid_target, test_source, test_target: files of
+        `parallel_text`, one sentence per line, plain, .gz or .zst. Several files, separated by
+        commas or matched by "*", are separate corpora.
+      train_text, valid_text, test_text: files of the sets that keep whole examples in one file:
+        `seq2seq_tsv`, `json_lines`, `text`, `labeled_tsv`, `tagged_words` and `bracketed_trees`.
+      documents: unit of a document in `text`: a "file", a non-blank "line", or a "paragraph" (lines
+        up to a blank one).
+      remove_traces: remove leaves tagged -NONE- and constituents left empty (`bracketed_trees`).
+      remove_function_tags: strip function tags from labels, NP-SBJ=1 to NP (`bracketed_trees`).
+      weights: relative frequencies with which training draws from the corpora, for example "2,1";
+        None: each example once per epoch.
+      tfds_name: builder of `tfds`, for example "wmt14_translate", "lm1b" or "glue/sst2".
+      hf_name: set of `hf_dataset`: a folder, or a name on the hub, for example
+        "wikimedia/wikipedia".
+      hf_config: configuration of that set, for example "20231101.de"; None: its only one.
+      source_language, target_language: languages of a translation set of `tfds` or `hf_dataset`,
+        for example "en" and "de"; None: not a translation set.
+      text_field: field that holds the text in `tfds` and `hf_dataset`, or the column in JSON-lines
+        (.jsonl) and Parquet files of `text`, whose rows are documents; None: "text".
+      label_field, pair_field: fields of `tfds` and `hf_dataset` that hold labels and second texts;
+        None: not read.
+      block_megabytes: stream the training files of `text`, or of `hf_dataset` on the hub, in blocks
+        of about this size, without storing them: for text larger than the disk, or remote
+        ("s3://bucket/part-*.jsonl", "hf://datasets/..."). Every epoch shuffles the blocks, and the
+        windows within each. None: tokenize all text first.
+      cache_dir: folder or bucket address of the token cache for running text and pairs, so that
+        text is tokenized only once; "auto": the user cache; none: no cache. Text that takes only a
+        second or two to tokenize is not cached.
+      num_workers: worker processes that tokenize and pack training data, per process of the job; 0:
+        a thread. The batches are the same for every value, and it may change when a run is resumed.
+        A worker takes some seconds to start and 0.3 GB. At most gcd(rows of a batch, 8) of them
+        pack; replicas share them.
+      order_seed: seed of the order of training examples and of what is drawn per example (such as
+        masks); None: the run's `seed`.
+      num_train_examples: train on the first N examples of the split; None: on all.
+      synthetic_size: train on the first N pairs of `synthetic_en_de`; 20,000 are shipped.
+      synthetic_seed: seed that `synthetic_en_de` was generated with; 0 is shipped.
 
     Raises:
       ValueError: a value out of range.

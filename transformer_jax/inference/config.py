@@ -15,29 +15,31 @@ Count = Annotated[int, Range(1, 10_000)]
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """How outputs are found; the defaults are the paper's (section 6.1).
+    """How outputs are searched for; the defaults are the paper's (section 6.1).
 
     Attributes:
-      search: an entry of `SEARCHES`; None: "sample" where a temperature is set, else "beam".
-      beam_size: hypotheses kept for a sentence; 1 is greedy search.
-      num_outputs: outputs to return for each input: the best hypotheses, at most beam_size (the
-        search goes on until these are certain), or so many samples.
-      alpha: exponent of the length penalty, at least 0; 0 compares plain log-probabilities.
-      length_penalty: what has this exponent: "gnmt" (5 + length) / 6 (Wu et al. 2016), as in the
-        paper, or "power" the length itself, as in transformers, where outputs that the limit cut
-        compete with those that ended.
-      temperature: outputs are sampled from softmax(logits / temperature); None: they are searched
-        for.
-      top_k: sample among the k likeliest tokens; None: among all.
-      top_p: sample among the likeliest tokens that together have this probability; None: among all.
-      seed: random seed of the samples.
-      repetition_penalty: above 1, tokens that occurred already become less likely in samples.
-      stop: a sample ends before the first of these texts, which "|" separates; None: at its end.
-      max_extra_length: tokens by which an output may be longer than its source; where an output
-        continues its input, all its tokens.
+      search: search algorithm, an entry of `SEARCHES`; None: "sample" if a temperature is set, else
+        "beam".
+      beam_size: hypotheses kept per sentence; 1 is greedy search.
+      num_outputs: outputs per input: the best hypotheses (at most beam_size; the search continues
+        until they are certain), or this many samples.
+      alpha: exponent of the length penalty; 0: compare log-probabilities without a penalty.
+      length_penalty: base of the penalty: "gnmt", (5 + length) / 6 (Wu et al. 2016), as in the
+        paper, or "power", the length itself, as in transformers. With "power", outputs cut at the
+        length limit compete with finished ones.
+      temperature: sample from softmax(logits / temperature); None: search instead of sampling.
+      top_k: sample from the k most likely tokens; None: from all.
+      top_p: sample from the smallest set of most likely tokens with this total probability; None:
+        from all.
+      seed: random seed of sampling.
+      repetition_penalty: values above 1 make tokens that already occurred less likely when
+        sampling.
+      stop: texts separated by "|"; a sample ends before the first of them. None: at the end token.
+      max_extra_length: maximal output length minus source length, in tokens; for language models,
+        the maximal number of generated tokens.
       batch_size: examples decoded together.
-      weights: how the weights of a trained run are held in use: "float32", as they were trained, or
-        "int8", quantized (`nn.int8.Int8Matrix`). Training and its scoring have them as they are.
+      weights: weights of a trained run at inference: "float32", or "int8" (quantized,
+        `nn.int8.Int8Matrix`). Training and its evaluations always use float32.
 
     Raises:
       ValueError: a value out of range, or no search has the name.

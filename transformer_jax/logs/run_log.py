@@ -23,14 +23,14 @@ from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_wh
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """What is written about a run.
+    """What is logged.
 
     Attributes:
-      every_steps: updates between two records of training metrics.
-      watch_steps: updates between two records of norms by layer, entropies of attention and dead
-        units (`training.watching`), each of which takes about as long as an update; None: none.
-      profile_steps: how many steps to trace into `workdir/profile`, soon after each start.
-      wandb: the Weights & Biases project that metrics also go to; None: none.
+      every_steps: steps between records of training metrics.
+      watch_steps: steps between records of norms by layer, attention entropies and dead units
+        (`training.watching`), each of which takes about as long as a training step; None: none.
+      profile_steps: number of steps to trace into `workdir/profile`, soon after each start.
+      wandb: Weights & Biases project that also receives the metrics; None: none.
 
     Raises:
       ValueError: a value out of range.

@@ -13,21 +13,21 @@ RADIUS = 10
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(TransformerConfig):
-    """The sizes and choices of a model, whatever its architecture.
+    """Sizes and choices of a model, for every architecture.
 
     Attributes:
-      cell: of recurrent layers, an entry of `nn.recurrent.CELLS`.
-      encoder_direction: in which the recurrent encoder reads the source: "both" (Schuster and
-        Paliwal 1997; half of d_model is for either), "forward", or "backward", from its end: as if
-        it were given the source reversed (Sutskever et al. 2014).
-      attention_score: what the recurrent decoder weighs the source by: "additive" (Bahdanau et al.
-        2015), "dot", "general" or "concat" (Luong et al. 2015), or "none": it sees no more of it
-        than the encoder's last states (Sutskever et al. 2014).
-      attention_span: which source tokens it sees: "global", or "local_p", those near a centre that
-        it predicts (Luong et al. 2015, section 3.2).
-      attention_radius: D of "local_p", which sees D tokens on either side of the centre.
-      input_feeding: the vector that attention made of a token enters the first layer with the next
-        one (Luong et al. 2015, section 3.3); "additive" attention feeds the context in any case.
+      cell: recurrent cell, an entry of `nn.recurrent.CELLS`.
+      encoder_direction: direction in which the recurrent encoder reads the source: "both" (Schuster
+        and Paliwal 1997; each direction has half of d_model), "forward", or "backward", i.e. the
+        reversed source (Sutskever et al. 2014).
+      attention_score: attention score of the recurrent decoder: "additive" (Bahdanau et al. 2015),
+        "dot", "general" or "concat" (Luong et al. 2015), or "none": no attention, only the
+        encoder's final states (Sutskever et al. 2014).
+      attention_span: source tokens that the recurrent decoder attends to: "global" (all) or
+        "local_p", those near a predicted center (Luong et al. 2015, section 3.2).
+      attention_radius: D of "local_p": tokens on either side of the center.
+      input_feeding: feed the attentional vector of each token to the first decoder layer with the
+        next token (Luong et al. 2015, section 3.3). "additive" attention always feeds the context.
 
     Raises:
       ValueError: as `TransformerConfig`; what does not go together in a recurrent model is refused

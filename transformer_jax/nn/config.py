@@ -28,7 +28,7 @@ NORMAL_STD = 0.02
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """Hyperparameters of "Attention Is All You Need", table 3, and of what grew out of it.
+    """Hyperparameters of "Attention Is All You Need" (table 3) and of later Transformers.
 
     Attributes:
       architecture: the model, an entry of `models.MODELS`.
@@ -38,76 +38,88 @@ class TransformerConfig:
       key_size: size d_k of a head's queries and keys; None: d_model / num_heads.
       value_size: size d_v of a head's values; None: d_model / num_heads.
       num_encoder_layers, num_decoder_layers: layers N of the encoder and of the decoder.
-      num_layers: layers of a model that is one stack, decoder-only or encoder-only.
-      scan_layers: training compiles one layer of each stack and loops over its parameters, so that
-        a deep model compiles as fast as a shallow one; a run may go on with the other value.
-      num_key_value_heads: heads G of keys and values, which groups of heads share: 1 in multi-query
-        (Shazeer 2019), more in grouped-query attention (Ainslie et al. 2023); None: num_heads.
-      attention_window: a token attends only to tokens less than r positions away (section 4): in a
-        decoder the last r, itself included, in an encoder r - 1 on either side. Rows of n tokens
+      num_layers: layers of a decoder-only or encoder-only model.
+      scan_layers: compile one layer of each stack and loop over its parameters in training, so that
+        deep models compile as fast as shallow ones. May change when a run is resumed.
+      num_key_value_heads: heads G of keys and values, shared by groups of query heads: 1 is
+        multi-query (Shazeer 2019), more is grouped-query attention (Ainslie et al. 2023); None:
+        num_heads.
+      attention_window: width r of local attention (section 4): in a decoder each token attends to
+        the last r tokens, itself included; in an encoder to r - 1 tokens on either side. n tokens
         cost O(r n). None: no window.
-      full_attention_every: n; every n-th layer has no window (2 in Gemma 2). None: all have it.
-      attention_scale: what products of queries and keys are multiplied by; None: 1 / sqrt(d_k).
-      logit_cap: attention logits x become c tanh(x / c) (Gemma 2, 2024); None: they stay.
-      qk_norm: RMSNorm of each query and key, with a learned scale that the heads share (Henry et
-        al. 2020, Dehghani et al. 2023).
+      full_attention_every: every n-th layer has no window (n = 2 in Gemma 2); None: every layer has
+        one.
+      attention_scale: factor on the products of queries and keys; None: 1 / sqrt(d_k).
+      logit_cap: soft cap c of attention logits x: c tanh(x / c) (Gemma 2, 2024); None: no cap.
+      qk_norm: apply RMSNorm to each query and key, with a learned scale shared by the heads (Henry
+        et al. 2020, Dehghani et al. 2023).
       dropout_rate: P_drop on sublayer outputs and on embeddings plus positions (section 5.4).
-      embedding_dropout_rate: on embeddings plus positions; None: dropout_rate.
+      embedding_dropout_rate: dropout on embeddings plus positions; None: dropout_rate.
       attention_dropout_rate: dropout on attention weights (not in the paper's text).
-      feed_forward_dropout_rate: dropout on the inner feed-forward activations (nor is this).
-      dropout_bits: "threefry": the same whatever the devices and however they divide the work;
-        "hardware": an accelerator's own generator, faster there; "auto": hardware, but on CPUs.
-      attention_bias: biases in the attention projections: "none" (as the paper writes them),
-        "qkv" (queries, keys and values, as in Qwen2), "output" (W^O alone) or "all".
+      feed_forward_dropout_rate: dropout on the inner feed-forward activations (not in the paper's
+        text).
+      dropout_bits: random bits of dropout: "threefry" (independent of the devices and of how they
+        divide the work), "hardware" (the accelerator's own generator, faster), or "auto": hardware
+        on accelerators, threefry on CPUs.
+      attention_bias: biases in the attention projections: "none" (as in the paper), "qkv" (queries,
+        keys and values, as in Qwen2), "output" (W^O only) or "all".
       feed_forward_bias: biases in the feed-forward layers (section 3.3).
-      positions: how order enters the model (section 3.5), an entry of `nn.positions.POSITIONS`.
-      max_length: learned positions, which no sequence may exceed.
-      position_offset: rows of their table before that of position 0, 2 in BART and RoBERTa.
-      max_distance: positions "relative", "t5" and "deberta" (or "deberta_hf") treat all distances
-        beyond this one alike; None: 16, 128 and 512, as in their papers.
-      num_buckets: of the distances of positions "t5", both directions together.
-      rope_theta: of rotary positions; pair i of K elements turns by theta^(-2i / K) a position.
-      rope_fraction: the share of each head's elements that turn, the first ones.
-      rope_layout: a pair is "pairs" (x_2i, x_2i+1) or "halves" (x_i, x_i+K/2), as in Llama.
-      rope_scaling: slower turns for longer texts: "none", "linear" (all of them, Chen et al. 2023)
-        or "llama3" (those of long wavelengths, Llama 3, 2024).
-      rope_factor: by which "linear" and "llama3" divide the angles.
-      rope_low_factor: "llama3" divides in full where a text has fewer periods than this,
-      rope_high_factor: not at all where it has more than this, and in between by degrees.
-      rope_original_length: the tokens of such a text, as long as before the scaling.
-      norm: "layer" (LayerNorm), "rms" (RMSNorm) or "rms_plus_one" (its scale is 1 + a parameter, as
-        in Gemma), everywhere in the model but in qk_norm.
-      norm_epsilon: added to the variance or mean square, in qk_norm too.
-      norm_placement: "post" LayerNorm(x + Sublayer(x)) as in the paper, "pre" x +
-        Sublayer(LayerNorm(x)), or "sandwich" x + LayerNorm(Sublayer(LayerNorm(x))).
-      activation: "relu" (section 3.3), "gelu" (by its tanh approximation), "gelu_exact", "silu",
-        "swish" (the same), or "squared_relu" (So et al. 2021).
-      gated_feed_forward: the feed-forward layers multiply activations by a second projection: with
-        "gelu" GEGLU, with "silu" SwiGLU (Shazeer 2020). That makes three matrices of two: take 2/3
-        of d_ff for as many parameters.
-      tie_embeddings: "all" shares source, target and pre-softmax matrices (section 3.4), "target"
-        the last two, "inputs" the first two, "none" none. A model of one stack has the last two.
-      vocab_multiple: token embeddings are padded with rows of zeros, which nothing reads, up to a
-        multiple that the hardware likes (128) and that devices divide (`tensor`).
+      positions: position encoding (section 3.5), an entry of `nn.positions.POSITIONS`.
+      max_length: number of learned positions; no sequence may be longer.
+      position_offset: row of the table of learned positions that position 0 uses: 2 in BART and
+        RoBERTa.
+      max_distance: largest distance that positions "relative", "t5", "deberta" and "deberta_hf"
+        tell apart; None: 16 (relative), 128 (t5) or 512 (deberta), as in their papers.
+      num_buckets: buckets of distances in positions "t5", both directions together.
+      rope_theta: base of rotary positions: pair i of K elements rotates by theta^(-2i / K) per
+        position.
+      rope_fraction: share of each head's elements that is rotated, the first ones.
+      rope_layout: elements that form a pair: "pairs" (x_2i, x_2i+1) or "halves" (x_i, x_i+K/2), as
+        in Llama.
+      rope_scaling: slower rotation for longer contexts: "none", "linear" (every pair, Chen et al.
+        2023) or "llama3" (pairs of long wavelengths, Llama 3, 2024).
+      rope_factor: factor by which "linear" and "llama3" divide the angles.
+      rope_low_factor: in "llama3", wavelengths longer than rope_original_length / rope_low_factor
+        are scaled by the whole factor.
+      rope_high_factor: in "llama3", wavelengths shorter than rope_original_length /
+        rope_high_factor are not scaled; between the two limits the scaling is interpolated.
+      rope_original_length: context length before the scaling, in tokens.
+      norm: "layer" (LayerNorm), "rms" (RMSNorm) or "rms_plus_one" (RMSNorm whose scale is 1 + the
+        parameter, as in Gemma); qk_norm is always RMSNorm.
+      norm_epsilon: constant added to the variance or mean square, in qk_norm too.
+      norm_placement: "post": LayerNorm(x + Sublayer(x)), as in the paper; "pre": x +
+        Sublayer(LayerNorm(x)); "sandwich": x + LayerNorm(Sublayer(LayerNorm(x))).
+      activation: "relu" (section 3.3), "gelu" (the tanh approximation), "gelu_exact", "silu",
+        "swish" (the same as silu) or "squared_relu" (So et al. 2021).
+      gated_feed_forward: multiply the activations by a second projection: GEGLU with "gelu", SwiGLU
+        with "silu" (Shazeer 2020). This makes three matrices instead of two; set d_ff to 2/3 for
+        the same number of parameters.
+      tie_embeddings: matrices that are shared: "all" (source, target and pre-softmax, section 3.4),
+        "target" (target and pre-softmax), "inputs" (source and target) or "none". A decoder-only or
+        encoder-only model has no source matrix.
+      vocab_multiple: pad the embedding matrix with unused zero rows to a multiple of this, for the
+        hardware (128) or so that `parallel.tensor` divides it.
       scale_embeddings: multiply token embeddings by sqrt(d_model) (section 3.4).
-      scale_logits: divide the last features by sqrt(d_model), as T5 with tied embeddings does.
-      logits_bias: a bias of the pre-softmax projection, as in Marian.
-      final_logit_cap: logits x of tokens become c tanh(x / c) (Gemma 2, 2024); None: they stay.
-      embedding_norm: a norm over embeddings plus positions, as in BERT and BART.
-      num_token_types: embeddings for the parts of a pair of texts, 2 in BERT; 0: none.
-      initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (all N(0, 0.02^2),
-        Devlin et al. 2019) or "gpt2" (likewise, and the projections that end on the residual stream
-        smaller by sqrt(n) in a stack of n sublayers, Radford et al. 2019).
-      attention: what computes self-attention and attention to the encoder in training, an entry of
-        `nn.kernels.ATTENTION`: "plain" (the paper's function), "cudnn" or "splash" (fused kernels,
-        of GPUs and of TPUs), or "auto": the fastest that is exact for what the model asks.
-      dtype: dtype of matrix products: "auto" (bfloat16 where the hardware has it), "float32" or
+      scale_logits: divide the final hidden states by sqrt(d_model), as T5 does with tied
+        embeddings.
+      logits_bias: add a bias to the pre-softmax projection, as in Marian.
+      final_logit_cap: soft cap c of the output logits x: c tanh(x / c) (Gemma 2, 2024); None: no
+        cap.
+      embedding_norm: apply a norm to embeddings plus positions, as in BERT and BART.
+      num_token_types: embeddings of the segments in a pair of texts: 2 in BERT; 0: none.
+      initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (everything N(0,
+        0.02^2), Devlin et al. 2019) or "gpt2" (as "bert", but in a stack of n sublayers the output
+        projections are divided by sqrt(n), Radford et al. 2019).
+      attention: implementation of self- and cross-attention in training, an entry of
+        `nn.kernels.ATTENTION`: "plain" (the paper's equation), "cudnn" or "splash" (fused kernels
+        for GPUs and TPUs), or "auto": the fastest that computes what the model needs exactly.
+      dtype: dtype of matrix products: "auto" (bfloat16 if the hardware has it), "float32" or
         "bfloat16".
-      activation_dtype: dtype of what goes from layer to layer: "auto" (bfloat16 where products are
-        bfloat16, except on CPUs), "float32" or "bfloat16". Norms, softmax, logits and losses are
-        computed in float32, parameters and optimizer are float32.
-      source_vocab_size, target_vocab_size, vocab_size: tokens that the tokenizers know.
-      separator_id: the token that ends the first text of a pair; -1: there is none.
+      activation_dtype: dtype of the activations between layers: "auto" (bfloat16 if products are
+        bfloat16, but float32 on CPUs), "float32" or "bfloat16". Norms, softmax, logits and losses
+        are computed in float32; parameters and optimizer state are float32.
+      source_vocab_size, target_vocab_size, vocab_size: vocabulary sizes of the tokenizers.
+      separator_id: token that ends the first text of a pair; -1: none.
 
     Raises:
       ValueError: a value out of range, an unknown choice, or values that do not go together.

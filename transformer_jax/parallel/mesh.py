@@ -31,17 +31,17 @@ class ParallelConfig:
     """How a run is divided among devices.
 
     Attributes:
-      engine: "pmap" (data parallelism over this machine's devices), "jit" (over the mesh, on any
-        number of machines), or "auto": pmap where several devices of one process share nothing but
-        rows, else jit.
-      data: devices that hold whole copies and divide the rows of a batch among them; None: as many
-        as `fsdp` and `tensor` leave.
-      fsdp: devices that divide parameters, optimizer state and rows among them.
-      tensor: devices that divide every layer among them.
-      heartbeat_seconds: a process that is silent for so long counts as lost, and the job ends.
-      preemption_notice: what tells that this machine is about to be taken away: "gce" (Google's
-        clouds, TPUs too), "aws", or the path of a file, once it is there. Training then saves and
-        stops, as after a SIGTERM. None: only a SIGTERM does.
+      engine: "pmap" (data parallelism over the devices of one machine), "jit" (over the mesh, on
+        any number of machines), or "auto": pmap for plain data parallelism over several devices of
+        one process, else jit.
+      data: devices that hold full copies of the model and divide the rows of a batch; None: all
+        that `fsdp` and `tensor` leave.
+      fsdp: devices that divide parameters, optimizer state and rows.
+      tensor: devices that divide every layer.
+      heartbeat_seconds: a process that is silent for this long counts as lost, and the job ends.
+      preemption_notice: source of preemption notices: "gce" (Google Cloud, TPUs too), "aws", or the
+        path of a file that will appear. Training then saves and stops, as after SIGTERM. None: only
+        SIGTERM.
 
     Raises:
       ValueError: an unknown engine or a size out of range.

@@ -29,23 +29,23 @@ from transformer_jax.training.optimizer import OptimizerConfig
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """A whole config, each section as the dataclass beside its owner.
+    """A whole config, one dataclass per section.
 
     Attributes:
-      task: what is learned.
+      task: the task.
       model: architecture and sizes.
       tokenizer: how text becomes tokens.
-      data: what is read, and how long sequences may be.
+      data: data sets, and maximal sequence lengths.
       optimizer: the optimizer and its learning rate.
-      lora: adapters that are trained beside parameters that stay as they are.
-      train: how long to train, on how much at once.
-      eval: how often the validation split is scored.
-      decode: how outputs are found, in scoring and afterwards.
+      lora: low-rank adapters beside frozen parameters.
+      train: length of training and size of its batches.
+      eval: evaluation during training.
+      decode: how outputs are searched for, in evaluation and prediction.
       parallel: how devices share the work.
-      checkpoint: what is saved, and how often.
-      logging: what is written about the run.
-      seed: decides the initial parameters, dropout, and the order of the data unless
-        `data.order_seed` does.
+      checkpoint: when to save, and how much to keep.
+      logging: what is logged.
+      seed: seed of the initial parameters and of dropout, and of the data order unless
+        `data.order_seed` is set.
     """
 
     task: TaskConfig

@@ -14,20 +14,20 @@ class TaskConfig:
 
     Attributes:
       name: the task, an entry of `tasks.TASKS`.
-      mask_rate: share of the tokens that masked language modelling hides.
-      whole_words: whether masked language modelling hides all tokens of a word together.
-      tree_words: tokens for words in the vocabulary of trees: the most frequent words, and classes
-        of all others. The decoder then reads each word, and writes its tag, before the brackets in
-        front of it, which it learns from few trees; 0: it writes a tag where a word stands, as in
-        Vinyals et al. 2015.
-      template: how conversations are written, an entry of `conversations.TEMPLATES`; None: as the
-        next three say.
-      system_turn, user_turn, assistant_turn: the text of such a turn, with "{content}" where what
-        is said stands, as "Q: {content}\\n"; "{eos}" is the token that ends a text.
-      beta: of preferences, how much the model pays for going away from the one that training starts
-        from (Rafailov et al. 2023): the less, the farther it goes.
-      metric: what compares outputs with targets, an entry of `scoring.METRICS`, which then chooses
-        the best checkpoint; None: the task's own. Refused by tasks that compare no texts.
+      mask_rate: share of tokens that masked language modeling hides.
+      whole_words: mask all tokens of a word together (masked language modeling).
+      tree_words: size of the word vocabulary that a parser's decoder reads: the most frequent
+        words; all others are replaced by their word class. The decoder is then fed each next word
+        before it predicts the brackets in front of it, which helps with few trees. 0: no words; it
+        predicts a tag per word, as in Vinyals et al. 2015.
+      template: format of conversations, an entry of `conversations.TEMPLATES`; None: the format
+        given by the three *_turn fields.
+      system_turn, user_turn, assistant_turn: text of such a turn, with "{content}" in place of the
+        message, for example "Q: {content}\\n"; "{eos}" is the end-of-text token.
+      beta: beta of DPO: strength of the penalty for departing from the reference model (Rafailov et
+        al. 2023). Smaller values let the model move farther.
+      metric: metric that compares outputs with targets and selects the best checkpoint, an entry of
+        `scoring.METRICS`; None: the task's own. Only for tasks with text outputs.
 
     Raises:
       ValueError: a value out of range, no metric or template has the name, or the texts of turns

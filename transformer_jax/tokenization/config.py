@@ -52,27 +52,27 @@ class TokenizerConfig:
     """How vocabularies are learned. The paper uses joint byte-pair encoding (section 5.1).
 
     Attributes:
-      kind: an entry of `TOKENIZERS`. By sentencepiece: "bpe", "unigram" (Kudo 2018), "char", and
-        "word", what stands between spaces. "word_classes": likewise, but rare and unknown words are
-        told apart by capitals, digits, hyphen and ending (Petrov et al. 2006). By Hugging Face's
-        tokenizers: "byte_bpe", GPT-2's byte-level BPE (Radford et al. 2019), to which no text is
-        unknown and which loses nothing, and "wordpiece", BERT's (Devlin et al. 2018). "file":
-        nothing is learned; the vocabularies are those in `path`.
-      vocab_size: tokens of each vocabulary, special ones included. Exact for "bpe" and "unigram",
-        for the others an upper bound, the most frequent tokens being kept: ask the tokenizer itself
-        for the size that a model needs.
-      joint: one vocabulary for all sides, or one for each.
-      character_coverage: share of the text's characters that get a token; the rarest beyond it
-        become unknown. For sentencepiece's kinds.
-      byte_fallback: characters without a token become their UTF-8 bytes, 256 tokens of the
-        vocabulary, so that none is unknown and the model can copy it. For "bpe" and "unigram".
-      normalization: what becomes of text on its way in: "nmt_nfkc" (NFKC; runs of white space
-        become one space) or "identity" (nothing: line breaks and all spaces are text). For "bpe",
-        "unigram" and "char".
-      lowercase: whether text loses case and accents, as for BERT's uncased models. For "wordpiece".
-      path: of kind "file": Hugging Face's tokenizer.json, a sentencepiece .model, or a folder with
-        either, with Marian's source.spm, target.spm and vocab.json, GPT-2's vocab.json and
-        merges.txt, or BERT's vocab.txt. The run keeps a copy.
+      kind: an entry of `TOKENIZERS`. From sentencepiece: "bpe", "unigram" (Kudo 2018), "char" and
+        "word" (split at spaces). "word_classes": words, with rare and unknown ones mapped to
+        classes by capitals, digits, hyphen and suffix (Petrov et al. 2006). From Hugging Face's
+        tokenizers: "byte_bpe", GPT-2's byte-level BPE (Radford et al. 2019), lossless and without
+        unknown tokens, and "wordpiece", BERT's (Devlin et al. 2018). "file": an existing
+        vocabulary, from `path`.
+      vocab_size: size of each vocabulary, special tokens included. Exact for "bpe" and "unigram";
+        for the others an upper bound (the most frequent tokens are kept), so take the size for a
+        model from the tokenizer itself.
+      joint: share one vocabulary between all sides, instead of one for each.
+      character_coverage: share of the text's characters that get a token; rarer characters become
+        unknown. For sentencepiece's kinds.
+      byte_fallback: split characters without a token into UTF-8 bytes (256 tokens of the
+        vocabulary), so that none is unknown and the model can copy them. For "bpe" and "unigram".
+      normalization: normalization of the text: "nmt_nfkc" (NFKC; runs of white space become one
+        space) or "identity" (none: line breaks and all spaces are kept). For "bpe", "unigram" and
+        "char".
+      lowercase: remove case and accents, as for BERT's uncased models. For "wordpiece".
+      path: vocabulary of kind "file": Hugging Face's tokenizer.json, a sentencepiece .model, or a
+        folder with either, with Marian's source.spm, target.spm and vocab.json, with GPT-2's
+        vocab.json and merges.txt, or with BERT's vocab.txt. The run keeps a copy.
 
     Raises:
       ValueError: an unknown kind, a value out of range, or a vocabulary without room for what is

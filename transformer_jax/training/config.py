@@ -9,34 +9,35 @@ from transformer_jax.ranges import OneOf, Range, Steps, check_fields
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """How long to train, and on how much at once.
+    """Length of training and size of its batches.
 
     Attributes:
-      num_steps: updates in all.
-      tokens_per_batch: tokens of a batch on each side, padding included, for one update.
-      accumulation_steps: micro-batches that a batch is divided into, one after the other; their
-        gradients are summed before the update.
-      rows_per_device: instead, rows that a device takes at once: there are as many micro-batches as
-        that makes, on however many devices. None: `accumulation_steps` says how many.
-      label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
+      num_steps: total number of training steps.
+      tokens_per_batch: tokens in the batch of one step, on each side, padding included.
+      accumulation_steps: micro-batches per step; their gradients are summed before the update.
+      rows_per_device: rows per device and micro-batch, as an alternative to `accumulation_steps`:
+        the number of micro-batches then follows from the number of devices. None: use
+        `accumulation_steps`.
+      label_smoothing: epsilon of label smoothing, spread over the whole vocabulary (section 5.4).
       z_loss: weight of log^2 Z in the loss, where Z is the denominator of the softmax over the
-        vocabulary, which keeps logits from drifting (Chowdhery et al. 2022; 1e-4 there).
-      loss_tiles: parts of the vocabulary that the loss reads one after another, so that all logits
-        of a batch never exist at once: the backward pass computes each tile's again. None: one on
-        CPUs, elsewhere two or more, as many as keep a tile within 1/64 of a device's memory.
-      r_drop: weight alpha of R-Drop (Liang et al. 2021; 5 there for translation): a batch is read
-        twice, with other dropout, and the two distributions of each token are drawn together. A
-        step takes twice the time. 0: read once.
-      remat: what the backward pass computes once more, for less memory (`nn.remat`): "none",
-        "full" (all but each layer's input), "dots" (all but the results of products with
-        parameters) or "offload" ("dots", with those results in the host's memory).
-      on_spike: what follows when the norm of a gradient is more than `spike_factor` times its mean
-        over the last hundred updates or so, or is not finite: "apply" the update all the same (one
-        that is not finite ends the training), "skip" it, or "rewind" to the last checkpoint, or to
-        the start, and go on from there with the data that comes next (Chowdhery et al. 2022, 5.1).
-        The first 20 updates are skipped only where they are not finite.
-      spike_factor: see there.
-      init_from: workdir of a run whose parameters and tokenizers to start from; None: start anew.
+        vocabulary; it keeps logits from drifting (Chowdhery et al. 2022, who use 1e-4).
+      loss_tiles: tiles of the vocabulary in which the loss is computed, one after another, so that
+        the logits of a whole batch are never in memory; the backward pass recomputes each tile.
+        None: one tile on CPUs; elsewhere at least two, each at most 1/64 of a device's memory.
+      r_drop: weight alpha of R-Drop (Liang et al. 2021, who use 5 for translation): each batch
+        passes through the model twice with different dropout, and the loss adds the divergence of
+        the two output distributions. A step takes twice as long. 0: off.
+      remat: activations that the backward pass recomputes to save memory (`nn.remat`): "none",
+        "full" (all except each layer's input), "dots" (all except products with parameters) or
+        "offload" ("dots", with those products kept in host memory).
+      on_spike: action when the gradient norm is not finite, or exceeds `spike_factor` times its
+        mean over about the last hundred steps: "apply" the update anyway (a non-finite one stops
+        the training), "skip" it, or "rewind": return to the last checkpoint (or the start) and
+        continue with the data that comes next (Chowdhery et al. 2022, 5.1). In the first 20 steps
+        only non-finite updates are skipped.
+      spike_factor: threshold of `on_spike`.
+      init_from: workdir of a run whose parameters and tokenizers training starts from; None: random
+        parameters.
 
     Raises:
       ValueError: a value out of range, micro-batches are asked for in both ways, a factor without

@@ -33,18 +33,17 @@ class EvalConfig:
     """Evaluation during training.
 
     Attributes:
-      every_steps: updates between two scorings of the validation split.
-      num_examples: how many examples of the split are decoded each time, always the same ones; the
-        loss is that of the whole split.
-      each_corpus: whether every set of `data.name`, or every file of the validation split, has
-        figures of its own besides, as "gutenberg/loss".
-      best_corpus: the one of these that chooses the best checkpoint, as "gutenberg"; None: all of
-        the split.
-      patience: evaluations without a better score, the one by which the best checkpoint is chosen,
-        after which training ends; None: it goes on to its last step. With it, each evaluated step
-        is saved.
-      command: a program with arguments that scores outputs, too, as a learned metric does
-        (`scoring.command`).
+      every_steps: steps between evaluations on the validation split.
+      num_examples: examples that are decoded in each evaluation, always the same ones; the loss is
+        computed on the whole split.
+      each_corpus: also report metrics for each set of `data.name` or each file of the validation
+        split, for example "gutenberg/loss".
+      best_corpus: corpus whose score selects the best checkpoint, for example "gutenberg" (with
+        `each_corpus`); None: the whole split.
+      patience: stop after this many evaluations without a better score (the score that selects the
+        best checkpoint); None: train to the last step. With it, every evaluated step is saved.
+      command: external program, with arguments, that also scores the outputs, for example a learned
+        metric (`scoring.command`).
 
     Raises:
       ValueError: a value out of range.

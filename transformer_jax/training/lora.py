@@ -15,15 +15,15 @@ from transformer_jax.ranges import Range, check_fields, shown
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adaptation (Hu et al. 2021): the parameters of the run that `train.init_from` names
-    stay as they are, and adapters beside some of their matrices are trained.
+    """Low-rank adaptation (Hu et al. 2021): trains adapters beside some matrices of the run in
+    `train.init_from`, whose own parameters are frozen.
 
     Attributes:
-      rank: r of the adapters; None: there are none, and all parameters are trained.
-      alpha: an adapter adds alpha / r times its product.
-      targets: a regular expression; the linear maps whose path contains a match get adapters.
-      dropout_rate: of what an adapter reads.
-      rank_stabilized: whether alpha is divided by the root of r instead (Kalajdzievski 2023).
+      rank: rank r of the adapters; None: no adapters, train all parameters.
+      alpha: scale of the adapters: each adds alpha / r times its product.
+      targets: regular expression; linear maps whose path contains a match get adapters.
+      dropout_rate: dropout on the adapters' inputs.
+      rank_stabilized: divide alpha by sqrt(r) instead of r (Kalajdzievski 2023).
 
     Raises:
       ValueError: a value out of range, or one that does nothing without a rank.

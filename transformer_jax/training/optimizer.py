@@ -25,30 +25,30 @@ class OptimizerConfig:
     """The optimizer and its learning rate; the defaults are the paper's.
 
     Attributes:
-      name: entry of `OPTIMIZERS`.
-      schedule: entry of `schedules.SCHEDULES`; "transformer" is equation 3.
-      learning_rate: the peak; for "transformer" a factor of equation 3, 1 in the paper.
-      warmup_steps: updates until the peak.
-      decay_steps: updates until "linear", "cosine" and "wsd" end; None: as many as the run has.
-      final_ratio: the rate at the end of a decay, relative to the peak: 0.1 for the floor of the
-        GPTs, after which a run may go on.
-      cooldown_steps: updates in which "wsd" decays at its end; None: a fifth of `decay_steps`, or
-        as many as warm-up leaves.
-      cycle_steps: updates of the first cycle of "cosine_cycles"; None: those after warm-up.
-      cycle_growth: length of each further cycle, relative to the one before.
-      plateau_patience: evaluations without a better score, after which the schedule's rates are
-        multiplied by `plateau_factor`, and after as many more again; None: they never are.
-      plateau_factor: see there.
-      weight_decay: decoupled, on matrices and tables alone (Loshchilov and Hutter 2019); "adam" has
-        none, set name to "adamw".
-      clip_norm: largest global norm of the gradient; None: no clipping.
-      ema_decay: decay of an exponential moving average of the parameters, which is then evaluated
-        and used in their place; None: no average.
-      frozen: a regular expression; parameters whose path contains a match keep their values, such
-        as "^(embedding|input|encoder)/" for a pre-trained body.
-      beta1: decay of the momentum; "adafactor", "adagrad" and "rmsprop" have none.
-      beta2: decay of the mean of squared gradients; in "lion" of the momentum itself.
-      epsilon: added to the root that an update is divided by.
+      name: an entry of `OPTIMIZERS`.
+      schedule: an entry of `schedules.SCHEDULES`; "transformer" is equation 3.
+      learning_rate: peak learning rate; for "transformer" a factor on equation 3 (1 in the paper).
+      warmup_steps: steps until the peak.
+      decay_steps: step at which "linear", "cosine" and "wsd" end; None: train.num_steps.
+      final_ratio: final learning rate relative to the peak, for example 0.1 as for GPTs; a run can
+        be extended at this rate.
+      cooldown_steps: steps of the final decay of "wsd"; None: a fifth of `decay_steps`, or what
+        warm-up leaves if that is less.
+      cycle_steps: steps of the first cycle of "cosine_cycles"; None: all after warm-up.
+      cycle_growth: length of each cycle relative to the one before.
+      plateau_patience: evaluations without a better score after which the learning rate is
+        multiplied by `plateau_factor` (again after each further such period); None: never.
+      plateau_factor: factor of `plateau_patience`.
+      weight_decay: decoupled weight decay, on matrices and embeddings only (Loshchilov and Hutter
+        2019). "adam" has none; use "adamw".
+      clip_norm: maximal global norm of the gradient; None: no clipping.
+      ema_decay: decay of an exponential moving average of the parameters, which evaluation and
+        inference then use; None: no average.
+      frozen: regular expression; parameters whose path contains a match are not trained, for
+        example "^(embedding|input|encoder)/" for a pre-trained body.
+      beta1: decay of the momentum; unused by "adafactor", "adagrad" and "rmsprop".
+      beta2: decay of the mean of squared gradients; in "lion" of the momentum.
+      epsilon: constant added to the denominator of the update.
 
     Raises:
       ValueError: an unknown choice or a value out of range.
