@@ -169,7 +169,7 @@ def test_decoding_knows_no_model():
 def test_files_are_short():
     paths = [*PATHS.values(), *(ROOT / "configs").rglob("*.py")]
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
-    assert {path: length for path, length in lengths.items() if length > 250} == {}
+    assert {path: length for path, length in lengths.items() if length > 400} == {}
 
 
 def test_functions_are_short():
