@@ -19,7 +19,7 @@ def snake(x):
 
 @NORMS.register("scale")
 class ScaleNorm(nn.Module):
-    """g x / |x|, with one learned g, which begins as the root of the width."""
+    """g x / |x|, with one learned scale g, initialized to the square root of the width."""
 
     epsilon: float
 

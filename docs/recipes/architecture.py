@@ -1,4 +1,4 @@
-"""An architecture: a decoder with attention and feed-forward network side by side (GPT-J, PaLM).
+"""An architecture: a decoder of parallel attention and feed-forward layers (GPT-J, PaLM).
 
     python -m transformer_jax train --config=configs/tiny_shakespeare_cpu.py --workdir=runs/side \\
         --modules=docs/recipes/architecture.py --config.model.architecture=parallel_decoder
@@ -30,7 +30,7 @@ class ParallelLayer(DecoderLayer):
 
 
 class ParallelStack(Decoder):
-    """As `Decoder`, which applies the layers and hands each its cache."""
+    """A decoder of parallel layers; `Decoder` applies them, each with its cache."""
 
     def setup(self):
         layers = range(self.num_layers)
@@ -40,10 +40,10 @@ class ParallelStack(Decoder):
 
 @MODELS.register("parallel_decoder")
 class ParallelDecoder(DecoderOnly):
-    """GPT, as `DecoderOnly`, from which it has `prefill` and `decode_step`."""
+    """A GPT of parallel layers; inherits `prefill` and `decode_step`."""
 
     defaults = {**DecoderOnly.defaults, "model.norm": "rms"}
-    reads = ("model.num_layers",)  # and not "model.logits_bias": that is refused
+    reads = ("model.num_layers",)  # not "model.logits_bias": setting it is an error
 
     def setup(self):
         c = self.config

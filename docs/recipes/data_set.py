@@ -13,13 +13,13 @@ SPLITS = {"train": slice(0, 9000), "valid": slice(9000, 9500), "test": slice(950
 
 
 def open_split(config, split):
-    """The corpora of one split, here a single one; `config` is the section `data`."""
+    """Returns the corpora of a split (here one); `config` is the section `data`."""
     pairs = np.random.default_rng(0).permutation(10_000)  # of numbers below 100
     return [Parsed(pairs[SPLITS[split]], example)]
 
 
 def example(pair):
-    """Made when it is asked for, so that a set may be larger than memory."""
+    """Makes an example on demand, so that a set may be larger than memory."""
     a, b = divmod(int(pair), 100)
     return {"source": f"{a} + {b}", "target": str(a + b)}
 

@@ -1,4 +1,4 @@
-"""A metric of texts: the share of characters that need no edit (Levenshtein 1966).
+"""A metric of texts: character accuracy by edit distance (Levenshtein 1966).
 
     python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/edits \\
         --modules=docs/recipes/metric.py --config.task.metric=character_accuracy
@@ -15,7 +15,7 @@ def character_accuracy(outputs, references):
 
 
 def edit_distance(a, b):
-    """The fewest characters to insert, delete or replace that turn one text into the other."""
+    """Minimal number of insertions, deletions and replacements that turn a into b."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         above, row = row, [i]

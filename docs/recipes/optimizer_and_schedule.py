@@ -1,4 +1,4 @@
-"""AdaBelief (Zhuang et al. 2020), and a plateau that ends as 1 - sqrt (Hägele et al. 2024).
+"""AdaBelief (Zhuang et al. 2020), and a schedule with 1 - sqrt decay (Hägele et al. 2024).
 
     python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/plateau \\
         --modules=docs/recipes/optimizer_and_schedule.py \\
@@ -11,16 +11,16 @@ import optax
 from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerKind
 from transformer_jax.training.schedules import SCHEDULES, ScheduleKind
 
-DECAY = 0.1  # the share of all updates in which the rate falls
+DECAY = 0.1  # share of the steps in which the rate decays
 
 
 def adabelief(config):
-    """What turns a gradient into an update; `config` is the section `optimizer`."""
+    """Transformations of the gradient; `config` is the section `optimizer`."""
     return [optax.scale_by_belief(config.beta1, config.beta2, config.epsilon)]
 
 
 def plateau(options):
-    """A linear rise, a plateau, and a fall to 0, at first fast, in the last of `decay_steps`."""
+    """Linear warm-up, a plateau, and 1 - sqrt decay to 0 that ends at `decay_steps`."""
 
     def rate(updates_done):
         rise = (updates_done + 1) / options.warmup_steps

@@ -1,4 +1,4 @@
-"""A position encoding: KERPLE (Chi et al. 2022), biases whose reach each head learns.
+"""A position encoding: KERPLE (Chi et al. 2022), log-distance biases learned per head.
 
     python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/kerple \\
         --modules=docs/recipes/position_encoding.py --config.model.positions=kerple

@@ -1,9 +1,9 @@
-"""A search: min-p sampling (Nguyen et al. 2024), which drops what is far less likely than the best.
+"""A search: min-p sampling (Nguyen et al. 2024), which drops the least likely tokens.
 
     python -m transformer_jax train --config=configs/tiny_shakespeare_cpu.py --workdir=runs/lm \\
         --modules=docs/recipes/search.py --config.decode.search=min_p_0.1
 
-Any trained run takes it too: `predict --modules=docs/recipes/search.py --search=min_p_0.1 ...`.
+Any trained run can use it: `predict --modules=docs/recipes/search.py --search=min_p_0.1 ...`.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from transformer_jax.inference.config import SEARCHES
 
 @dataclasses.dataclass(frozen=True)
 class MinP(Sampler):
-    """Draws among the tokens that are at least `min_p` times as likely as the likeliest."""
+    """Samples tokens that are at least `min_p` times as likely as the most likely one."""
 
     min_p: float = 0.1
 
@@ -28,7 +28,7 @@ class MinP(Sampler):
 
 
 def min_p(least, decode, ids):
-    """The search for the settings of the section `decode` and the vocabulary's special tokens."""
+    """Builds the search from the section `decode` and the special token ids."""
     return MinP(
         temperature=decode.temperature or 1.0,
         top_k=decode.top_k,

@@ -1,4 +1,4 @@
-"""A task: a number for each text, such as a rating, learned by squared error.
+"""A task: regression, a number per text (such as a rating), trained by squared error.
 
     python -m transformer_jax train --config=configs/cola.py --workdir=runs/ratings \\
         --modules=docs/recipes/task.py --config.task.name=regression \\
@@ -23,7 +23,7 @@ from transformer_jax.tasks.interface import Prediction, TaskKind
 
 
 class Regression(Classification):
-    """On {"text", "label"}, the label a number. Rows, packing and model are `Classification`'s."""
+    """Reads {"text", "label"}, the label a number; rows and model are `Classification`'s."""
 
     best_by = "-absolute_error"
     predicts_by = ("batch_size",)
@@ -55,14 +55,14 @@ class Regression(Classification):
             yield [Prediction(f"{number:.3f}", score=0.0)]
 
     @functools.cached_property
-    def numbers(self):  # (params, a batch with one text a row) -> [B]
+    def numbers(self):  # (params, batch with one text per row) -> [B]
         return jax.jit(lambda p, b: self.logits(p, b, b["text_segment_ids"][:, :1])[:, 0, 0])
 
 
 def number(label):
     if re.fullmatch(r"[+-]?\d{1,6}(\.\d+)?", label):
         return float(label)
-    raise UserError(f"label {label!r} is no decimal number")
+    raise UserError(f"label {label!r} is not a decimal number")
 
 
 DEFAULTS = TASKS["classification"].defaults
