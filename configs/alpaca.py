@@ -1,12 +1,12 @@
-"""Following instructions: Alpaca (Taori et al. 2023), a small GPT for two CPU cores.
+"""Instruction tuning on Alpaca (Taori et al. 2023): a small GPT for two CPU cores.
 
     python -m transformer_jax train --config=configs/alpaca.py --workdir=runs/alpaca \\
         --config.data.dir=ALPACA --config.train.init_from=runs/wikitext2
     python -m transformer_jax chat --workdir=runs/alpaca
 
-The model of wikitext2_gpt.py, which `train.init_from` names, with room for longer texts; without it
-training starts from nothing. 300 updates of half the size: perplexity of answers 81.4
-(experiments/results/instructions.md).
+The model of wikitext2_gpt.py (the run in `train.init_from`) with longer contexts; without
+`train.init_from` it starts from random parameters. After 300 steps with batches of half the size:
+perplexity of answers 81.4 (experiments/results/instructions.md).
 """
 
 from ml_collections import ConfigDict

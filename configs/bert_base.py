@@ -1,11 +1,10 @@
-"""BERT-base (Devlin et al. 2019): its sizes and schedule, on text of your own, for GPUs.
+"""BERT-base (Devlin et al. 2019), sizes and schedule, on text of your own, for GPUs.
 
     python -m transformer_jax train --config=configs/bert_base.py --workdir=runs/bert \\
         --config.data.train_text="train-*.txt" --config.data.valid_text=valid.txt
 
-Without the prediction of next sentences, which Liu et al. 2019 found needless. The vocabulary's
-30,522 tokens have a table of 30,592 rows, a multiple of 128, as hardware likes it. Never trained
-here.
+Without next-sentence prediction, which Liu et al. 2019 found unnecessary. The embedding matrix is
+padded from 30,522 to 30,592 rows, a multiple of 128, for the hardware. Not trained here.
 """
 
 from ml_collections import ConfigDict

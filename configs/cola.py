@@ -1,13 +1,13 @@
-"""CoLA, whether a sentence is English (Warstadt et al. 2019), of the GLUE benchmark.
+"""CoLA (GLUE): is a sentence acceptable English (Warstadt et al. 2019)?
 
     python -m transformer_jax train --config=configs/cola.py --workdir=runs/cola \\
         --config.data.dir=CoLA --config.train.init_from=runs/bert_small
     python -m transformer_jax evaluate --workdir=runs/cola --split=valid
 
-The folder is that of GLUE's download script; the model is that of bert_small. Without `init_from`
-it learns from scratch; `--config.optimizer.frozen="^(embedding|input|encoder)/"` trains the head
-alone. Seen on the 1,043 development sentences: Matthews 0.112 from the longer of bert_small's runs,
-0.106 from scratch, four minutes each on one thread of a Xeon without AMX.
+`data.dir` is the folder that GLUE's download script makes; the model is that of bert_small. Without
+`train.init_from` it trains from scratch; `--config.optimizer.frozen="^(embedding|input|encoder)/"`
+trains only the head. On the 1,043 development sentences: Matthews 0.112 from the longer bert_small
+run, 0.106 from scratch, four minutes each on one thread of a Xeon without AMX.
 """
 
 from bert_small import get_config as bert_small

@@ -1,4 +1,4 @@
-"""A decoder of 7 billion parameters as they are built since LLaMA, on text of your own, for pods.
+"""A 7-billion-parameter decoder in the style of LLaMA, on text of your own, for pods.
 
     python -m transformer_jax plan  --config=configs/decoder_7b.py --device=v5p:4x4x8 \\
         --config.parallel.fsdp=32
@@ -6,9 +6,9 @@
         --distributed --config.parallel.fsdp=32 \\
         --config.data.train_text="train-*.txt" --config.data.valid_text=valid.txt
 
-Rotary positions, RMSNorm, SwiGLU, no biases (Touvron et al. 2023), and 32 heads that share 8 heads
-of keys and values (Ainslie et al. 2023): the sizes of Mistral 7B (Jiang et al. 2023) without its
-window. Batches of 4 million tokens. Never trained here; docs/results.md has what it would cost.
+Rotary positions, RMSNorm, SwiGLU, no biases (Touvron et al. 2023), and 32 heads that share 8
+key-value heads (Ainslie et al. 2023): the sizes of Mistral 7B (Jiang et al. 2023) without its
+window. Batches of 4 million tokens. Not trained here; docs/results.md estimates its cost.
 """
 
 from ml_collections import ConfigDict

@@ -1,14 +1,14 @@
-"""Preferring one answer to another: DPO (Rafailov et al. 2023) from any run that answers.
+"""Preference tuning: DPO (Rafailov et al. 2023) of any run that answers.
 
     python -m transformer_jax train --config=configs/dpo.py --workdir=runs/preferring \\
         --config.train.init_from=runs/tuned \\
         --config.data.train_text=TRAIN.jsonl --config.data.valid_text=VALID.jsonl
     python -m transformer_jax chat --workdir=runs/preferring
 
-A line is {"prompt": text or messages, "chosen": text or messages, "rejected": the same}. What the
-run of `train.init_from` makes of the answers is computed once, before the first step, and kept in
-the workdir. The template is to be that of the run (`task.template`). With `lora.rank`, adapters
-learn it. Not run with a large model yet; experiments/results/instructions.md has a small one.
+Each line is {"prompt": text or messages, "chosen": text or messages, "rejected": the same}. The
+reference log-probabilities of the run in `train.init_from` are computed once, before the first
+step, and stored in the workdir. Set `task.template` to that run's. `lora.rank` trains adapters. Not
+run with a large model; experiments/results/instructions.md has a small one.
 """
 
 from instruction_tuning import get_config as instruction_tuning

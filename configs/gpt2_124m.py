@@ -1,12 +1,12 @@
-"""GPT-2 of 124 million parameters (Radford et al. 2019) on text of your own, for GPUs.
+"""GPT-2 with 124 million parameters (Radford et al. 2019), on text of your own, for GPUs.
 
     python -m transformer_jax train --config=configs/gpt2_124m.py --workdir=runs/gpt2 \\
         --config.data.train_text="train-*.txt" --config.data.valid_text=valid.txt
 
-The sizes are the paper's, the optimizer's settings those of GPT-3 (Brown et al. 2020, table 2.1).
-The vocabulary has 50,257 tokens, four of them special, where GPT-2 has one; its table has 50,304
-rows, a multiple of 128, as hardware likes it. Attention weights are not dropped, of which GPT-2
-drops a tenth: fused attention holds none that it could drop. Never trained here.
+Sizes as in the paper, optimizer settings as in GPT-3 (Brown et al. 2020, table 2.1). The vocabulary
+has 50,257 tokens, four of them special (GPT-2: one); its embedding matrix is padded to 50,304 rows,
+a multiple of 128, for the hardware. Attention weights have no dropout (GPT-2: 0.1), because fused
+attention does not support it. Not trained here.
 """
 
 from ml_collections import ConfigDict

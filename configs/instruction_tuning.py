@@ -1,4 +1,4 @@
-"""Following instructions: any language model, tuned on your own conversations.
+"""Instruction tuning of any language model on your own conversations.
 
     python -m transformer_jax import --from=hf:OWNER/NAME --workdir=runs/base
     python -m transformer_jax train --config=configs/instruction_tuning.py --workdir=runs/tuned \\
@@ -6,10 +6,10 @@
         --config.data.train_text=TRAIN.jsonl --config.data.valid_text=VALID.jsonl
     python -m transformer_jax chat --workdir=runs/tuned
 
-A line is {"messages": [{"role": "user", "content": text}, ...]}, {"conversations": [{"from":
-"human", "value": text}, ...]} or {"instruction": text, "input": text, "output": text}; files that
-end in .parquet have such rows. The section `model` is that of the run that is tuned. Not run with a
-large model yet; alpaca.py is the same with a small one.
+Each line is {"messages": [{"role": "user", "content": text}, ...]}, {"conversations": [{"from":
+"human", "value": text}, ...]} or {"instruction": text, "input": text, "output": text}; .parquet
+files have such rows. The section `model` is taken from the base run. Not run with a large model;
+alpaca.py does the same with a small one.
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,7 @@
         --config.data.train_text="books/*.txt" --config.data.valid_text=held_out.txt
     echo "Once upon a time" | python -m transformer_jax predict --workdir=runs/mine --stream
 
-`--config.data.documents=line` where each line is a text of its own.
+Use `--config.data.documents=line` if each line is a separate text.
 """
 
 from ml_collections import ConfigDict

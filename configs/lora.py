@@ -1,4 +1,4 @@
-"""Instructions followed by adapters (LoRA, Hu et al. 2021) beside any language model.
+"""Instruction tuning of any language model with adapters (LoRA, Hu et al. 2021).
 
     python -m transformer_jax import --from=hf:OWNER/NAME --workdir=runs/base
     python -m transformer_jax train --config=configs/lora.py --workdir=runs/adapters \\
@@ -6,8 +6,8 @@
         --config.data.train_text=TRAIN.jsonl --config.data.valid_text=VALID.jsonl
     python -m transformer_jax chat --workdir=runs/adapters
 
-A checkpoint holds the adapters alone, and what is loaded has them merged; the run of
-`train.init_from` stays where it is, for any number of such runs. Not run with a large model yet;
+Checkpoints contain only the adapters; loading merges them into the run of `train.init_from`, which
+must stay in its place and can serve any number of adapter runs. Not run with a large model;
 experiments/results/instructions.md has adapters of a small one.
 """
 

@@ -3,10 +3,10 @@
     python -m transformer_jax train --config=configs/multi30k_en_de.py --workdir=runs/multi30k
     python -m transformer_jax evaluate --workdir=runs/multi30k --split=test
 
-Two Xeon cores without AMX, float32: 64 minutes, while other work shared the cores. On the test
-split (test_2016_flickr), beam 4: BLEU 38.35 (sacreBLEU 13a, cased), 38.76 lowercased, chrF 63.2.
-Validation chose decode.alpha. The curve, and a narrower model with 36.93 after 23 minutes:
-experiments/results/multi30k.md.
+Two Xeon cores without AMX, float32: 64 minutes (on a shared machine). Test split
+(test_2016_flickr), beam 4: BLEU 38.35 (sacreBLEU 13a, cased), 38.76 lowercased, chrF 63.2.
+decode.alpha was chosen on the validation split. Learning curve, and a narrower model with 36.93
+after 23 minutes: experiments/results/multi30k.md.
 """
 
 from ml_collections import ConfigDict

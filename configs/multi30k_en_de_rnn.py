@@ -1,9 +1,9 @@
-"""Multi30k, English to German, as before the Transformer: recurrent networks with attention.
+"""Multi30k, English to German, with recurrent networks and attention.
 
     python -m transformer_jax train --config=configs/multi30k_en_de_rnn.py --workdir=runs/rnn
 
-For two CPU cores, about as large as multi30k_en_de_tiny.py. Not trained to its end yet; after 593
-updates in the comparison of experiments/architectures.py: BLEU 18.2 on test_2016_flickr.
+For two CPU cores, about the size of multi30k_en_de_tiny.py. Not trained to the end; after 593 steps
+in the comparison of experiments/architectures.py: BLEU 18.2 on test_2016_flickr.
 """
 
 from ml_collections import ConfigDict

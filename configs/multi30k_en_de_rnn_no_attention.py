@@ -1,11 +1,11 @@
-"""Multi30k, English to German, with recurrent networks alone (Sutskever et al. 2014): all that the
-decoder knows of the source is the state in which the encoder has read it, from its end.
+"""Multi30k, English to German, with recurrent networks only (Sutskever et al. 2014).
 
     python -m transformer_jax train --config=configs/multi30k_en_de_rnn_no_attention.py \\
         --workdir=runs/rnn_no_attention
 
-For two CPU cores; beside multi30k_en_de_rnn.py. Not trained to its end yet; after 938 updates in
-the comparison of experiments/architectures.py: BLEU 9.6 on test_2016_flickr.
+The decoder sees only the final state of the encoder, which reads the source in reverse. For two CPU
+cores. Not trained to the end; after 938 steps in the comparison of experiments/architectures.py
+(with multi30k_en_de_rnn.py): BLEU 9.6 on test_2016_flickr.
 """
 
 from ml_collections import ConfigDict

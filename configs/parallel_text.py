@@ -1,11 +1,11 @@
-"""Your own parallel text: two files a split, one sentence a line.
+"""Your own parallel text: two files per split, one sentence per line.
 
     python -m transformer_jax train --config=configs/parallel_text.py --workdir=runs/mine \\
         --config.data.train_source=train.en --config.data.train_target=train.de \\
         --config.data.valid_source=valid.en --config.data.valid_target=valid.de \\
         --config.data.test_source=test.en   --config.data.test_target=test.de
 
-A model for tens or hundreds of thousands of pairs; for more, see wmt14_en_de_base.
+Sized for tens or hundreds of thousands of pairs; for more, see wmt14_en_de_base.
 """
 
 from ml_collections import ConfigDict

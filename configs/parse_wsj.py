@@ -5,12 +5,11 @@
         --config.data.valid_text='WSJ/22/*.mrg' --config.data.test_text='WSJ/23/*.mrg'
     python -m transformer_jax evaluate --workdir=runs/parse_wsj --split=test
 
-`WSJ` is the folder of the Penn Treebank (LDC99T42) that holds a folder for each section. The paper:
-F1 91.3 (WSJ alone), 92.7 with some 17 million sentences that other parsers parsed, which join
-`train_text` with `data.weights`. The paper says 4 layers, d_model 1024, a vocabulary of 16,000,
-beam 21, alpha 0.3 and outputs 300 tokens longer than the sentence; it does not say the number of
-heads, d_ff and updates: those here are of its big model, and a guess. Not run: the treebank is not
-free.
+`WSJ` is the folder of the Penn Treebank (LDC99T42) with one folder per section. The paper: F1 91.3
+(WSJ only), 92.7 with about 17 million sentences parsed by other parsers (add them to `train_text`
+with `data.weights`). From the paper: 4 layers, d_model 1024, vocabulary 16,000, beam 21, alpha 0.3,
+outputs up to 300 tokens longer than the sentence. Not in the paper: heads, d_ff (here those of its
+big model) and the number of steps (a guess). Not run: the treebank is not free.
 """
 
 from ml_collections import ConfigDict

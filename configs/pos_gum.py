@@ -4,10 +4,10 @@
         --config.data.dir=FOLDER
     python -m transformer_jax evaluate --workdir=runs/pos_gum --split=valid
 
-`FOLDER` holds train.trees, dev.trees and test.trees, one bracketed tree a line. Seen: 92.6% of the
-28,119 words of dev (each word's most frequent tag: 86.4%), in 26 minutes on one of two threads of a
-core whose other one was busy; 92.0% of its first 300 sentences after half of them. On two cores
-with AMX, in bfloat16: 92.6% in 7 minutes.
+`FOLDER` contains train.trees, dev.trees and test.trees, one bracketed tree per line. Accuracy on
+the 28,119 words of dev: 92.6% (each word's most frequent tag: 86.4%). 26 minutes on one of two
+threads of a core (the other was busy); after half the steps 92.0% on the first 300 sentences. On
+two cores with AMX, bfloat16: 92.6% in 7 minutes.
 """
 
 from ml_collections import ConfigDict

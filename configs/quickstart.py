@@ -2,9 +2,8 @@
 
     make quickstart
 
-Two Xeon cores without AMX, float32: 4 min 10 s after installation, scoring included. BLEU 98.6 on
-unseen sentences, 98.1 on unseen combinations of words (a word-for-word dictionary: 14.3 and 14.8).
-Two with AMX, bfloat16: 2 min 51 s, 98.5 and 97.8.
+2 minutes on two cores with AVX512-BF16, set-up and scoring included: BLEU 98.3 on unseen sentences,
+97.9 on unseen word combinations (word-for-word dictionary: 14.3 and 14.8).
 """
 
 from ml_collections import ConfigDict

@@ -3,11 +3,11 @@
     python -m transformer_jax train --config=configs/scan.py --workdir=runs/scan
     python -m transformer_jax evaluate --workdir=runs/scan --split=test
 
-The other splits: `--config.data.name=scan_length` and `scan_addprim_jump`, which ask for
-generalisation. Every word is a token; outputs may be far longer than their sources.
+Other splits, which test generalization: `--config.data.name=scan_length`, `scan_addprim_jump`.
+Every word is a token; outputs can be much longer than their sources.
 
-Two Xeon cores without AMX, float32: about 14 minutes; exact match 100.0% of the 4,182 test
-examples (experiments/results/scan.md).
+Two Xeon cores without AMX, float32: about 14 minutes; exact match 100.0% of the 4,182 test examples
+(experiments/results/scan.md).
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
     python -m transformer_jax train --config=configs/tatoeba_de_en_rnn.py --workdir=runs/rnn \\
         --config.data.dir=FOLDER
 
-For two CPU cores; `FOLDER` as for tatoeba_de_en.py. Not trained to its end yet.
+For two CPU cores; `FOLDER` as in tatoeba_de_en.py. Not trained to the end.
 """
 
 from ml_collections import ConfigDict

@@ -1,10 +1,10 @@
-"""WikiText-2, a small GPT on byte-level BPE.
+"""WikiText-2: a small GPT on byte-level BPE.
 
     python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/wikitext2
 
-`word_perplexity` is the metric that the literature states. Seen, with books besides
-(`--config.data.name=wikitext2,gutenberg --config.data.dir=WIKITEXT2,GUTENBERG`): 332 on the
-validation split; the first 1,500 steps took 37 minutes on one thread of a Xeon without AMX.
+`word_perplexity` is the metric used in the literature. 332 on the validation split when trained on
+books, too (`--config.data.name=wikitext2,gutenberg --config.data.dir=WIKITEXT2,GUTENBERG`); the
+first 1,500 steps took 37 minutes on one thread of a Xeon without AMX.
 """
 
 from ml_collections import ConfigDict

@@ -3,9 +3,9 @@
     python -m transformer_jax train --config=configs/wmt14_en_de_base.py --workdir=runs/en_de_base
     python -m transformer_jax evaluate --workdir=runs/en_de_base --split=test --average=5
 
-TFDS downloads the data and prepares it in `data.dir`, once. The paper's batches have about 25,000
-tokens a side: here 96 rows of 256, which 8 devices share.
-The paper: 8 P100 GPUs, 12 hours, BLEU 27.3 on newstest2014. Not trained here.
+TFDS downloads and prepares the data in `data.dir`, once. Batches have about 25,000 tokens per side,
+as in the paper: 96 rows of 256, divided among 8 devices. The paper: 8 P100 GPUs, 12 hours, BLEU
+27.3 on newstest2014. Not trained here.
 """
 
 from ml_collections import ConfigDict

@@ -3,8 +3,8 @@
     python -m transformer_jax train --config=configs/wmt14_en_fr_base.py --workdir=runs/en_fr_base
     python -m transformer_jax evaluate --workdir=runs/en_fr_base --split=test --average=5
 
-The rest, data and batches included, is that of wmt14_en_de_base.
-The paper: 8 P100 GPUs, 12 hours, BLEU 38.1 on newstest2014. Not trained here.
+Everything else, data and batches included, is as in wmt14_en_de_base. The paper: 8 P100 GPUs, 12
+hours, BLEU 38.1 on newstest2014. Not trained here.
 """
 
 from ml_collections import ConfigDict

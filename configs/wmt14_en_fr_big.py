@@ -3,8 +3,8 @@
     python -m transformer_jax train --config=configs/wmt14_en_fr_big.py --workdir=runs/en_fr_big
     python -m transformer_jax evaluate --workdir=runs/en_fr_big --split=test --average=20
 
-The rest, data and batches included, is that of wmt14_en_de_big.
-The paper: 8 P100 GPUs, 3.5 days, BLEU 41.8 on newstest2014 (dropout 0.1). Not trained here.
+Everything else, data and batches included, is as in wmt14_en_de_big. The paper: 8 P100 GPUs, 3.5
+days, BLEU 41.8 on newstest2014 (dropout 0.1). Not trained here.
 """
 
 from ml_collections import ConfigDict
