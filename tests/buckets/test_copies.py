@@ -1,5 +1,7 @@
+import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 
@@ -72,19 +74,73 @@ def test_a_file_is_fetched_with_nothing_beside_it(address, at, brought):
             use(f"{address}/none")
 
 
-def test_names_that_lead_out_of_a_copy_are_left_out(monkeypatch, at, address):
+OUTSIDE = ["../../out", "b/../../out", "/out", "b//out", "b\\out"]
+
+
+def test_names_that_lead_out_of_a_copy_are_left_out(monkeypatch, at, address, caplog):
     at.write("a", b"")
     find = type(at._system).find
 
     def hostile(system, *args, **kwargs):
         found = find(system, *args, **kwargs)
-        return found | {
-            f"{at._root}/../../out": {"size": 1},
-            f"{at._root}/b/../../out": {"size": 1},
-        }
+        return found | {f"{at._root}/{name}": {"size": 1} for name in OUTSIDE}
 
     monkeypatch.setattr(type(at._system), "find", hostile)
-    assert at.entries().keys() == {"a"} and names_in(fetched(address)) == {"a"}
+    for _ in range(2):
+        assert at.entries().keys() == {"a"}
+    (told,) = [record.getMessage() for record in caplog.records]  # once
+    assert "5 files are left out" in told and told.endswith("the first: '../../out'")
+    assert names_in(fetched(address)) == {"a"}
+
+
+def test_an_absolute_name_overwrites_nothing(monkeypatch, at, address, tmp_path):
+    """An object store may have a key "RUN//home/user/.bashrc"."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    at.write("a", b"")
+    name = f"/{precious}"
+    find = type(at._system).find
+
+    def hostile(system, *args, **kwargs):
+        return find(system, *args, **kwargs) | {f"{at._root}/{name[1:]}": {"size": 1, "ETag": "1"}}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(at._system), "find", hostile)
+        patched.setattr(type(at._system), "get_file", lambda _, __, to: Path(to).write_text("bad"))
+        folder = fetched(address)
+    assert precious.read_text() == "mine" and names_in(folder) == {"a"}
+
+
+def test_what_an_index_names_elsewhere_is_not_removed(at, address, tmp_path):
+    """Earlier versions wrote there, and noted it."""
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    at.write("a", b"")
+    index = fetched(address).parents[1] / copies._INDEX
+    index.write_text(json.dumps({str(precious): "1", "../../../precious": "1"}))
+    fetched(address)
+    assert precious.read_text() == "mine" and json.loads(index.read_text()).keys() == {"a"}
+
+
+def test_a_link_in_a_copy_is_not_written_through(at, address, tmp_path):
+    at.write("a", b"")
+    folder = fetched(address)
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "b").symlink_to(tmp_path / "elsewhere")
+    at.write("b/c", b"")
+    with pytest.raises(UserError, match="leads out of .* through a link"):
+        fetched(address)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+@pytest.mark.parametrize("ending", ["..", "."])
+def test_a_copy_lies_below_its_home(at, address, ending):
+    at.write(f"{ending}/index.json", b"")
+    try:
+        folder = fetched(f"{address}/{ending}")
+    except UserError:  # of a file system that resolves such parts
+        return
+    assert folder.parent.name == "files" and folder.name == "_"
 
 
 def test_what_is_exported_to_an_address_is_brought_there(address, at, tmp_path):

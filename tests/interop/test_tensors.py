@@ -70,6 +70,13 @@ def test_a_wrong_index_is_told_in_one_line(tmp_path, index):
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize("name", ["..", "../b", "/b", "a/b", "", ".", "C:b", "a\\b", "a\0b"])
+def test_an_index_names_files_beside_it_alone(tmp_path, name):
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(UserError, match="it names no files beside it"):
+        Tensors(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "flax_model.msgpack"])
 def test_a_pickle_is_never_opened(tmp_path, name):
     os.mkfifo(tmp_path / name)  # which whoever opens it would wait for

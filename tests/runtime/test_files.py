@@ -5,9 +5,12 @@ import socket
 
 import pytest
 
+from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
     everything_below,
+    is_safe_name,
     open_to_append,
+    path_below,
     read_regular,
     remove,
     replacing,
@@ -127,3 +130,35 @@ def test_what_is_removed_is_not_followed(tmp_path, become):
     remove(tmp_path / "file")
     remove(tmp_path / "file")
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+ODD_NAMES = ["", "/abs", "x//abs", "x/", ".", "..", "./x", "x/./y", "../x", "x/../../y"]
+ODD_NAMES += ["C:x", "c:/x", "x\\y", "..\\x", "x\0y"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_that_leads_elsewhere_is_no_path_below_a_folder(tmp_path, name):
+    assert not is_safe_name(name)
+    with pytest.raises(UserError, match="is not the name of a file below") as told:
+        path_below(tmp_path, name)
+    assert repr(name) in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["a", "a/b", "..a", "a..", ".hidden/b", "a b", "ab:c", "ü/\n"])
+def test_any_other_name_is_a_path_below_a_folder(tmp_path, name):
+    assert is_safe_name(name) and path_below(tmp_path, name) == tmp_path / name
+
+
+def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    for one in (folder / "real", elsewhere):
+        one.mkdir(parents=True)
+    (folder / "out").symlink_to(elsewhere)
+    (folder / "in").symlink_to("real")
+    (folder / "loop").symlink_to("loop")
+    (tmp_path / "link").symlink_to(folder)
+    for name in ("out", "out/x", "loop/x"):
+        with pytest.raises(UserError, match="leads out of|cannot be used"):
+            path_below(folder, name)
+    assert path_below(folder, "in/x") == folder / "in/x"
+    assert path_below(tmp_path / "link", "real/x") == tmp_path / "link/real/x"  # itself a link

@@ -1,4 +1,4 @@
-"""What lies at an address ("s3://bucket/folder", "gs://..."), as whatever fsspec reaches.
+"""Files at an address ("s3://bucket/folder", "gs://..."), reached through fsspec.
 
 All else in this program works on files of a disk. `copies` brings them from an address, and what a
 run writes to its working copy goes to the bucket while it trains (`mirror`), one writer at a time

@@ -11,7 +11,8 @@ from typing import Any
 import fsspec
 from tqdm import tqdm
 
-from transformer_jax.buckets.addresses import BucketError, reason, telling
+from transformer_jax.buckets.addresses import BucketError, reason, require_allowed, telling
+from transformer_jax.runtime.files import is_safe_name, path_below
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +44,15 @@ class Bucket:
       address: of a folder, which need not exist.
 
     Raises:
+      UserError: the address is not allowed (`addresses.require_allowed`).
       BucketError: the package for its protocol is missing. From all methods: the request failed,
         to the end of the patience; Missing where there is no such file or bucket.
     """
 
     def __init__(self, address: str):
+        require_allowed(address)
         self.address = address.rstrip("/")
+        self._has_warned = False
         with telling("cannot reach", self.address):
             self._system, root = fsspec.core.url_to_fs(
                 self.address, use_listings_cache=False, skip_instance_cache=True
@@ -58,7 +62,9 @@ class Bucket:
 
     def entries(self, folder: str = "") -> dict[str, Entry]:
         """The files in a folder and its subfolders, by their names; none where it does not exist.
-        Names that lead out of the folder (..) are left out: a bucket may be filled by strangers.
+
+        Names that lead out of the folder are left out, with a warning: a bucket may be filled by
+        strangers.
 
         Args:
           folder: its name; "": all.
@@ -71,10 +77,13 @@ class Bucket:
             except FileNotFoundError:
                 return {}
             names = {path.removeprefix(f"{self._root}/"): one for path, one in listed.items()}
+            files = {n for n in names if not n.endswith("/") and n != self._root}
+            safe = {name for name in files if is_safe_name(name)}
+            self._warn_of(files - safe)
             return {
                 name: Entry(int(one.get("size") or 0), _version(one))
                 for name, one in names.items()
-                if not name.endswith("/") and name != self._root and ".." not in name.split("/")
+                if name in safe
             }
 
         return self._patiently("cannot list", folder, found)
@@ -143,6 +152,14 @@ class Bucket:
 
         self._patiently("cannot delete", name, deleted)
 
+    def _warn_of(self, names: Collection[str]) -> None:
+        if names and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s: %d files are left out, whose names could lead out of a folder; the first: %r",
+                *(self.address, len(names), min(names)),
+            )
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
@@ -177,7 +194,7 @@ def bring(
     )
 
     def one(name: str) -> None:
-        bucket.download(name, folder / name)
+        bucket.download(name, path_below(folder, name))
         bar.update()
 
     with bar:

@@ -30,7 +30,9 @@ from transformer_jax.runtime.cache_folder import cache_folder
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
     SETTINGS_BYTES,
+    is_safe_name,
     open_to_append,
+    path_below,
     read_regular,
     remove,
     write_whole,
@@ -70,13 +72,14 @@ def fetched(
             raise Missing(f"there is nothing at {address}{below and '/'}{below}")
         index, folder = _index(home), _files(home)
         for name in {name for name in index if _is_below(name, below)} - there.keys():
-            remove(folder / name)
+            if is_safe_name(name):  # else it was never written, or by an earlier version
+                remove(path_below(folder, name))
             del index[name]
         known = layout.settled(there) if layout else there.keys()
         needed = {
             name
             for name in filter(wanted, known)
-            if index.get(name) != there[name] or not (folder / name).is_file()
+            if index.get(name) != there[name] or not path_below(folder, name).is_file()
         }
         bring(bucket, folder, needed)
         if needed or _index(home) != index:
@@ -88,7 +91,7 @@ def fetched(
 def fetched_file(address: str) -> Path:
     """A file that lies at an address, as `fetched`."""
     folder, _, name = address.rpartition("/")
-    return fetched(folder, below=name) / name
+    return path_below(fetched(folder, below=name), name)
 
 
 def fetched_matches(pattern: str) -> list[Path]:
@@ -201,7 +204,7 @@ def _locked(home: Path, wait: bool) -> Iterator[None]:
 def _files(home: Path) -> Path:
     """Where the files lie; the folder is called as the one at the address is."""
     name = re.sub("[^A-Za-z0-9._-]", "_", _address(home).rpartition("/")[2])
-    return home / _FILES / name
+    return home / _FILES / (name if is_safe_name(name) else "_")
 
 
 def _address(home: Path) -> str:

@@ -21,7 +21,7 @@ from transformer_jax.buckets.bucket import Bucket, at_once, bring
 from transformer_jax.buckets.layout import Layout
 from transformer_jax.buckets.lease import FOLDER, Lease, Lost
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import everything_below, remove
+from transformer_jax.runtime.files import everything_below, path_below, remove
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Mirror:
             if self._layout.damage(self._folder / unit) is None:
                 continue
             if self._layout.seal_of(unit) in settled:
-                remove(self._folder / unit)
+                remove(path_below(self._folder, unit))
             else:
                 self._damaged[unit] = here[self._layout.seal_of(unit)]
         here = self._files()

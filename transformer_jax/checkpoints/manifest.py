@@ -17,6 +17,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
     everything_below,
+    is_safe_name,
     open_regular,
     read_regular,
     write_whole,
@@ -137,8 +138,8 @@ def damage(
         entries = {name: entries[name] for name in entries if name.split("/")[0] in subfolders}
     own = share({name: _size(entry) for name, entry in entries.items()}, *reader)
     for name in entries:
-        if ".." in name.split("/") or name.startswith("/"):
-            return f"{name} lies outside the folder"
+        if not is_safe_name(name):
+            return f"{name!r} is outside the folder"
         if name not in own:
             continue
         try:

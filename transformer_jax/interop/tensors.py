@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import METADATA_BYTES, open_regular, read_regular
+from transformer_jax.runtime.files import METADATA_BYTES, is_safe_name, open_regular, read_regular
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -102,11 +102,15 @@ def _shards(index: Path) -> list[Path]:
     try:
         content = json.loads(read_regular(index.resolve(), METADATA_BYTES))
         names: Any = sorted(set(content["weight_map"].values()))
-        if not names or any(Path(name).name != name for name in names):
+        if not names or not all(map(_is_name_beside, names)):
             raise ValueError("it names no files beside it")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{index} cannot be read: {_line(error)}; fetch it again") from error
     return [index.parent / name for name in names]
+
+
+def _is_name_beside(name: str) -> bool:
+    return "/" not in name and is_safe_name(name)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ from transformer_jax.buckets.layout import Layout
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import everything_below
+from transformer_jax.runtime.files import everything_below, path_below
 
 MARK = ".transformer_jax"
 CONFIG = "config.json"
@@ -147,9 +147,9 @@ def _require_storable(path: Path) -> None:
 
 def workdir_within(workdir: Path, name: str) -> Path:
     """The workdir of a replica, or of a sweep's row, in the folder `name` of another workdir; as
-    `workdir_path`, and UserError where that folder is a link."""
+    `workdir_path`, and UserError where that folder is a link or `name` leads elsewhere."""
     _require_regular(workdir / name)
-    return workdir_path(workdir / name)
+    return workdir_path(path_below(workdir, name))
 
 
 def _require_regular(path: Path) -> None:

@@ -17,6 +17,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.parallel import hosts
 from transformer_jax.runs.sole_writer import sole_writer
 from transformer_jax.runs.workdir import BUCKET, CHECKPOINTS, CONFIG, METRICS, workdir_path
+from transformer_jax.runtime.files import path_below
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Place(NamedTuple):
             return
         there = hosts.from_primary(lambda: _contents(self.folder, name))
         for path, content in there.items():
-            file = self.folder / path
+            file = path_below(self.folder, path)
             if not hosts.is_primary():
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(base64.b64decode(content))

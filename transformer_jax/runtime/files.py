@@ -8,12 +8,15 @@ ends in one line and not in the use of all memory.
 import contextlib
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, TextIO
+
+from transformer_jax.errors import UserError
 
 SETTINGS_BYTES = 2**20
 """Most of config.json, modules.json, a sweep's result, or one record of metrics.jsonl."""
@@ -24,6 +27,38 @@ METADATA_BYTES = 2**26
 2**17; the shardings of 1,500 arrays on 4,096 devices just fit.)"""
 RECORDS_BYTES = 2**28
 """Most of metrics.jsonl, which has some 250 bytes a record."""
+
+
+_DRIVE = re.compile("[A-Za-z]:")
+
+
+def is_safe_name(name: str) -> bool:
+    """Returns True if a name that others have chosen leads to a file below any folder.
+
+    The parts between its "/" are names of files and folders: a name is refused if it is absolute,
+    has an empty part, ".", "..", a backslash, a NUL, or begins with a drive's letter ("C:").
+    """
+    parts = name.split("/")
+    has_odd_part = any(part in ("", ".", "..") for part in parts)
+    return not (has_odd_part or "\\" in name or "\0" in name or _DRIVE.match(name))
+
+
+def path_below(folder: Path, name: str) -> Path:
+    """Path of a file or folder below `folder`, for a name that others have chosen.
+
+    Raises:
+      UserError: the name is not safe (`is_safe_name`), or a link leads out of the folder.
+    """
+    if not is_safe_name(name):
+        raise UserError(f"{name!r} is not the name of a file below {folder}")
+    path = folder / name
+    try:
+        outside = not path.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError) as error:  # links that lead to each other
+        raise UserError(f"{str(path)!r} cannot be used: {error}") from error
+    if outside:
+        raise UserError(f"{str(path)!r} leads out of {folder} through a link; remove the link")
+    return path
 
 
 def open_regular(path: Path, most: int | None = None) -> BufferedReader:

@@ -68,6 +68,23 @@ def test_files_elsewhere_are_read_where_they_lie():
     assert documents_of(blocks) == LINES
 
 
+@pytest.mark.parametrize(
+    "path", ["http://h/a.txt", "file:///a*.txt", "zip://a.txt::s3://b/c", "simplecache::s3://a/b*"]
+)
+def test_other_addresses_are_not_asked(path, monkeypatch):
+    monkeypatch.delenv("TRANSFORMER_JAX_ALLOW_ADDRESSES")
+    monkeypatch.setattr(fsspec.core, "url_to_fs", None)
+    with pytest.raises(UserError, match="is no address that may be used|chains addresses"):
+        blocks_of(path)
+
+
+def test_the_name_of_a_local_file_is_no_chain(tmp_path, monkeypatch):
+    (tmp_path / "a::b.txt").write_text("\n".join(LINES))
+    monkeypatch.chdir(tmp_path)
+    for path in ("a::b.txt", "*::b.txt"):
+        assert documents_of(blocks_of(path)) == LINES
+
+
 def test_a_sample_is_spread_evenly(tmp_path):
     (tmp_path / "text.txt").write_text("".join(f"{i:09}\n" for i in range(10_000)))
     blocks = blocks_of(tmp_path / "text.txt", megabytes=1000 / 2**20)
@@ -116,7 +133,7 @@ class TestRefusals:
         assert "cannot read" in self.message(blocks_of, tmp_path / "none.txt")
         (tmp_path / "empty.txt").touch()
         assert "is empty" in self.message(blocks_of, tmp_path / "empty.txt")
-        assert "cannot read nowhere://" in self.message(blocks_of, "nowhere://bucket/a.txt")
+        assert "is no address that may be used" in self.message(blocks_of, "nowhere://bucket/a.txt")
 
     def test_what_does_not_go_with_blocks(self, tmp_path):
         (tmp_path / "text.txt").write_text("a\n")

@@ -1,5 +1,5 @@
 """Text in blocks, each read from where it lies when it is asked for: for more text than memory or
-disk would hold, and for files elsewhere, whatever fsspec reaches ("s3://", "gs://", "hf://").
+disk would hold, and for files elsewhere ("s3://", "gs://", "hf://").
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 import numpy as np
 
-from transformer_jax.buckets.addresses import telling
+from transformer_jax.buckets.addresses import require_allowed, telling
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Example, RandomAccess
 from transformer_jax.data.files.documents import OBJECTS, of_column
@@ -27,6 +27,7 @@ ENDINGS = (".txt", ".txt.gz", ".txt.zst", *OBJECTS)
 """Of files that are surely text, or have it in a column."""
 
 _WHOLE = (".gz", ".zst")
+_HUB = ("hf",)
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class TextBlocks(RandomAccess[Example]):
           UserError: the file cannot be read, is another one by now, or a line is no document.
         """
         block = self.blocks[index]
-        with _reading(block.path), fsspec.open(block.path, "rb") as file:
+        with _reading(block.path), _opened(block.path) as file:
             if _size(file) != block.size:
                 raise UserError(
                     f"{block.path} has changed: it had {block.size} bytes when this run started; "
@@ -122,7 +123,7 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
     blocks: list[Block] = []
     for path in itertools.chain.from_iterable(map(_matches, paths)):
         whole = path.endswith(_WHOLE) or not (by_line or path.endswith(OBJECTS))
-        with _reading(path), fsspec.open(path, "rb") as file:
+        with _reading(path), _opened(path) as file:
             blocks += _cut(path, file, math.inf if whole else size)
     return TextBlocks(tuple(blocks), config.text_field or "text", by_line)
 
@@ -130,14 +131,27 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
 def _matches(pattern: str) -> list[str]:
     """The files that a pattern names, with the protocol in front."""
     with _reading(pattern):
-        system, path = fsspec.core.url_to_fs(pattern)
         if "*" not in pattern:
             return [pattern]
+        system, path = _located(pattern)
         found = sorted(system.glob(path))
     if not found:
         raise UserError(f"data.train_text: no file matches {pattern}")
     protocol = pattern.partition("://")[0] if "://" in pattern else ""
     return [f"{protocol}://{one}" if protocol else one for one in map(str, found)]
+
+
+def _located(path: str) -> tuple[Any, str]:
+    """The file system of a path or address, and the path in it."""
+    if "://" not in path:
+        return fsspec.filesystem("file"), path
+    require_allowed(path, _HUB)
+    return fsspec.core.url_to_fs(path)
+
+
+def _opened(path: str) -> Any:
+    system, inside = _located(path)
+    return system.open(inside, "rb")
 
 
 def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
