@@ -16,7 +16,7 @@ from types import SimpleNamespace as N
 stand_in = types.ModuleType("transformer_jax.runs.load")
 outputs_of = lambda lines, first_line: [[N(text=t.upper(), score=-1.5)] for t in lines]
 run = N(n_best=outputs_of, task=None)
-stand_in.load = lambda workdir, checkpoint, average, modules: run
+stand_in.load = lambda workdir, checkpoint, average, modules, base: run
 sys.modules["transformer_jax.runs.load"] = stand_in
 from transformer_jax.cli.main import main
 sys.exit(main(["predict", "--workdir=w", *sys.argv[1:]]))

@@ -24,7 +24,7 @@ def read(monkeypatch):
     def walk(source):
         return Walk({"text": source}, ())
 
-    def load_(*where, modules=()):
+    def load_(*where, modules=(), base=None):
         asked.append(where)
         return SimpleNamespace(attention=attention, walk=walk, task=None)
 
@@ -88,6 +88,7 @@ def test_plot_draws_a_layer(shell, read, tmp_path):
     ("words", "told"),
     [
         ("--workdir=w --layer=0", "--layer goes with --attention"),
+        ("--workdir=w --base=b", "--base goes with --attention"),
         ("--workdir=w --kind=cross", "--kind goes with --attention"),
         ("--config=c.py --attention=text", "--config does not go with --attention"),
     ],

@@ -164,7 +164,7 @@ def test_predict_passes_only_the_decode_options_given(api, monkeypatch):
         asked.update(options)
         return [[SimpleNamespace(text=line, score=0.0)] for line in lines]
 
-    api.load = lambda workdir, checkpoint, average, modules: SimpleNamespace(
+    api.load = lambda workdir, checkpoint, average, modules, base: SimpleNamespace(
         n_best=run_predict, task=None
     )
     output = SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None)
@@ -178,8 +178,8 @@ def test_predict_passes_only_the_decode_options_given(api, monkeypatch):
 def test_evaluate_prints_one_json_object(api, capsys):
     asked = []
 
-    def load(workdir, checkpoint, average, modules):
-        asked.append((workdir, checkpoint, average, modules))
+    def load(workdir, checkpoint, average, modules, base):
+        asked.append((workdir, checkpoint, average, modules, base))
         return SimpleNamespace(
             evaluate=lambda **options: asked.append(options) or {"bleu": 31.5, "loss": float("inf")}
         )
@@ -187,14 +187,13 @@ def test_evaluate_prints_one_json_object(api, capsys):
     api.load = load
     assert main(["evaluate", "--workdir=w", "--checkpoint=best", "--average=3"]) == 0
     assert json.loads(capsys.readouterr().out) == {"bleu": 31.5, "loss": None}
-    modules = "--modules=my.py,mine.positions"
-    assert (
-        main(["evaluate", "--workdir=w", "--source=s", "--target=t", "--beam_size=2", modules]) == 0
-    )
+    files = ["--source=s", "--target=t", "--beam_size=2"]
+    more = ["--modules=my.py,mine.positions", "--base=b"]
+    assert main(["evaluate", "--workdir=w", *files, *more]) == 0
     assert asked == [
-        ("w", "best", 3, ()),
+        ("w", "best", 3, (), None),
         {"split": "test"},
-        ("w", "latest", None, ["my.py", "mine.positions"]),
+        ("w", "latest", None, ["my.py", "mine.positions"], "b"),
         {"source": "s", "target": "t", "beam_size": 2},
     ]
 
@@ -203,7 +202,7 @@ def test_a_run_may_be_asked_to_read_further(api, capsys):
     asked = []
     longer = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
     run = SimpleNamespace(under=lambda changes: asked.append(changes) or longer)
-    api.load = lambda workdir, checkpoint, average, modules: run
+    api.load = lambda workdir, checkpoint, average, modules, base: run
     assert main(["evaluate", "--workdir=w", "--max_length=96"]) == 0
     assert json.loads(capsys.readouterr().out) == {"loss": 1.0}
     fields = ("data.max_length", "data.max_source_length", "data.max_target_length")
@@ -214,7 +213,7 @@ def test_parts_of_a_run_may_be_switched_off(api, capsys):
     asked = []
     patched = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
     run = SimpleNamespace(patched=lambda changes: asked.append(changes) or patched)
-    api.load = lambda workdir, checkpoint, average, modules: run
+    api.load = lambda workdir, checkpoint, average, modules, base: run
     places = ["encoder.layer_0.self_attention.heads[1]", "decoder.layer_*"]
     flags = [f"--patch={places[0]}=0", f"--patch={places[1]}=0.5"]
     assert main(["evaluate", "--workdir=w", *flags]) == 0
@@ -277,7 +276,7 @@ def test_an_error_that_is_not_the_systems_is_no_fault_of_the_user(api):
 def test_a_folder_that_is_gone_is_one_line(api, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
-    api.load = lambda *_args: os.getcwd()
+    api.load = lambda *_args, **_options: os.getcwd()
     assert main(["evaluate", "--workdir=w"]) == 2
     assert capsys.readouterr().err == "error: the current folder is gone; go to another one\n"
 

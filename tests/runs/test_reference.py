@@ -96,6 +96,19 @@ def test_a_base_that_changed_is_refused(base, config, tmp_path, message_of):
     assert "was compared with another checkpoint of" in told
 
 
+def test_an_address_in_a_loaded_config_is_not_followed(base, config, run, tmp_path, message_of):
+    copy = shutil.copytree(run.workdir, tmp_path / "run")
+    told = json.loads((copy / "config.json").read_text())
+    told["train"]["init_from"] = "http://h/b"
+    (copy / "config.json").write_text(json.dumps(told))
+    loaded = tj.load(copy)
+    assert loaded.evaluate(split="valid") == run.evaluate(split="valid")  # which is kept
+    for one in (loaded, loaded.under({"eval.num_examples": 1})):
+        assert "which is an address" in message_of(lambda one=one: one.evaluate(split="test"))
+    named = tj.load(copy, base=base[0].workdir)
+    assert named.evaluate(split="test") == run.evaluate(split="test")
+
+
 def test_adapters_learn_preferences_too(config, run, tmp_path):
     found = tj.train(config(lora__rank=2), tmp_path / "run")
     assert found.evaluate(split="valid")["margin"] > 0.01

@@ -53,6 +53,6 @@ def export(args: argparse.Namespace) -> None:
     from transformer_jax.interop.exporting import export_run
     from transformer_jax.runs.load import load
 
-    run = load(args.workdir, args.checkpoint, args.average, args.modules)
+    run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
     with outgoing(args.to) as directory:
         export_run(run, directory, args.format, args.quantization)

@@ -9,6 +9,7 @@ from transformer_jax.cli.inspecting import add_inspect
 from transformer_jax.cli.one_line_parser import OVERRIDE, PROGRAM, OneLineParser, Verbs
 from transformer_jax.cli.plans import add_plan
 from transformer_jax.cli.shared_flags import (
+    add_base,
     add_config,
     add_decode_options,
     add_distributed,
@@ -204,6 +205,7 @@ def _add_plot(verbs: Verbs) -> None:
         help="the picture, a PNG, or an SVG where FILE ends in .svg (default: curves.png, "
         "attention.png or CONFIG.png, here)",
     )
+    add_base(plot)
     add_modules(plot)
 
 

@@ -67,7 +67,7 @@ def draw_attention(args: argparse.Namespace) -> Path:
     from transformer_jax.tools.attention_pictures import plot_attention
 
     output = Path(args.output or "attention.png")
-    run = load(args.workdir, modules=args.modules)
+    run = load(args.workdir, modules=args.modules, base=args.base)
     plot_attention(run.attention(unescape(args.attention)), output, args.kind, args.layer)
     return output
 

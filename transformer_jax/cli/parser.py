@@ -112,7 +112,7 @@ def _check_together(args: argparse.Namespace) -> None:
     if args.verb == "predict" and "format" not in given and (args.num_outputs or 1) > 1:
         raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
     if args.verb == "plot" and args.attention is None:
-        for name in ("kind", "layer"):
+        for name in ("kind", "layer", "base"):
             if getattr(args, name) is not None:
                 raise UserError(f"--{name} goes with --attention")
     for name, others in _EXCLUDED.items():

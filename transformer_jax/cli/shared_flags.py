@@ -46,7 +46,18 @@ def add_run(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="average the last K parameter snapshots",
     )
+    add_base(parser)
     add_modules(parser)
+
+
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """The run that another one rests on."""
+    parser.add_argument(
+        "--base",
+        metavar="RUN",
+        help="the run under the adapters (LoRA), or that preferences are compared with, instead of "
+        "the config's train.init_from; needed if that is an address or another user's folder",
+    )
 
 
 def add_max_length(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +77,7 @@ def load_run(args: argparse.Namespace) -> Any:
     from transformer_jax.runtime.platform import require_device
 
     require_device()
-    run = load(args.workdir, args.checkpoint, args.average, args.modules)
+    run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
     longest = getattr(args, "max_length", None)
     run = run.under(dict.fromkeys(LENGTHS, longest)) if longest else run
     patches = getattr(args, "patch", None)

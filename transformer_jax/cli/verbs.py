@@ -21,6 +21,7 @@ OWN_FLAGS = (
     "overrides",
     "workdir",
     "modules",
+    "base",
     "coordinator",
     "num_processes",
     "process_id",

@@ -1,23 +1,53 @@
-"""The parameters of another run, which `train.init_from` names: adapters go beside them, and
-preferences are measured by them."""
+"""Loads the run of `train.init_from`: the frozen base of LoRA, the reference policy of DPO.
 
+A run may come from strangers, and `train.init_from` with it. The config of a loaded run
+(`loaded_from` below is its workdir) may name a path of this machine that belongs to the user or is
+beside the workdir; anything else, and every address, is refused unless the user names it
+(`with_base`). A config that is trained is the user's own: it may name any run.
+"""
+
+import copy
+import os
 from pathlib import Path
 from typing import Any
 
 import jax
+from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
 from transformer_jax.runs import provenance
-from transformer_jax.runs.config import Settings, load_json
+from transformer_jax.runs.config import Settings, load_json, read_settings
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, workdir_path
 
 _BASE = "base of its adapters"
 
 
-def of_base(settings: Settings) -> dict[str, str]:
+def with_base(config: ConfigDict, base: str | Path) -> ConfigDict:
+    """The config of a loaded run, with the run that the user names in `train.init_from`.
+
+    Raises:
+      UserError: the run needs no other one.
+    """
+    settings = read_settings(config)
+    if settings.lora.rank is None and settings.task.name != "preference":
+        raise UserError(
+            f"--base: {base} is not needed; the run has no adapters (lora.rank) and learned no "
+            "preferences"
+        )
+    config = copy.deepcopy(config)
+    config.train.init_from = str(base)
+    return config
+
+
+def of_base(settings: Settings, loaded_from: Path | None = None) -> dict[str, str]:
     """What a run's adapters rest on, for its checkpoints' provenance; nothing without adapters.
+
+    Args:
+      settings: of the run.
+      loaded_from: its workdir, if `train.init_from` is what the loaded config says; None: the user
+        named it.
 
     Raises:
       UserError: no other run is named, where adapters or preferences need one, or it is gone.
@@ -26,17 +56,18 @@ def of_base(settings: Settings) -> dict[str, str]:
         if settings.task.name == "preference":
             _require_named(settings)
         return {}
-    folders = step_folders(base_workdir(settings) / CHECKPOINTS)
+    folders = step_folders(base_workdir(settings, loaded_from) / CHECKPOINTS)
     return {_BASE: provenance.of_checkpoints(folders)}
 
 
-def base_params(settings: Settings, abstract: Any) -> Any:
+def base_params(settings: Settings, abstract: Any, loaded_from: Path | None = None) -> Any:
     """The parameters of the other run, on the shardings of `abstract`.
 
     Raises:
-      UserError: the run that has them is gone, has adapters itself, or is of another model.
+      UserError: the run that has them is gone, has adapters itself, is of another model, or is not
+        to be read unless the user names it.
     """
-    workdir = base_workdir(settings)
+    workdir = base_workdir(settings, loaded_from)
     checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
     return checkpoints.restore_params("latest", abstract)[1]
 
@@ -46,14 +77,21 @@ def abstract_adapters(settings: Settings, abstract: Any) -> Any:
     return jax.eval_shape(lambda: settings.lora.adapters(jax.random.key(0), abstract))
 
 
-def base_workdir(settings: Settings) -> Path:
-    """The other run's; UserError where it is not named or gone, or has adapters itself."""
+def base_workdir(settings: Settings, loaded_from: Path | None = None) -> Path:
+    """Workdir of the other run.
+
+    Raises:
+      UserError: it is not named or gone, has adapters itself, or is not to be read unless the user
+        names it.
+    """
     _require_named(settings)
+    if loaded_from is not None:
+        _require_trusted(str(settings.train.init_from), loaded_from)
     workdir = workdir_path(str(settings.train.init_from))
     if not (workdir / CONFIG).exists():
         raise UserError(
             f"{_asks(settings)}, and {settings.train.init_from} (train.init_from) is not there; "
-            "bring it back"
+            "bring it back, or name it with --base=RUN (base= in Python)"
         )
     if load_json(workdir / CONFIG).lora.rank is not None:
         raise UserError(
@@ -61,6 +99,25 @@ def base_workdir(settings: Settings) -> Path:
             "and import what comes of it, which merges them"
         )
     return workdir
+
+
+def _require_trusted(origin: str, workdir: Path) -> None:
+    """Raises UserError for a base that a loaded config may not choose by itself."""
+    if "://" in origin:
+        reason = "is an address"
+    elif not os.path.exists(origin):
+        return  # the reader reports the error
+    else:
+        path = Path(origin).resolve()
+        is_beside = path.is_relative_to(workdir.resolve().parent)
+        if is_beside or path.stat().st_uid == os.geteuid():
+            return
+        reason = "belongs to another user"
+    raise UserError(
+        f"{workdir}: its config names the run {origin!r} (train.init_from), which {reason}, and a "
+        "config may come from strangers; if you trust that run, name it: --base=RUN (base= in "
+        "Python)"
+    )
 
 
 def _require_named(settings: Settings) -> None:

@@ -11,7 +11,7 @@ from transformer_jax.nn.low_rank import adapted, merged
 from transformer_jax.parallel import hosts, rules
 from transformer_jax.parallel.mesh import mesh_for_use
 from transformer_jax.runs import build, provenance
-from transformer_jax.runs.adapting import abstract_adapters, base_params, of_base
+from transformer_jax.runs.adapting import abstract_adapters, base_params, of_base, with_base
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.modules import Modules, load_modules
 from transformer_jax.runs.reference import with_reference
@@ -27,6 +27,7 @@ def load(
     checkpoint: str | int = "latest",
     average: int | None = None,
     modules: Modules = (),
+    base: str | Path | None = None,
 ) -> Run:
     """Loads a run: nothing in the workdir is code, and nothing of it is executed.
 
@@ -35,22 +36,23 @@ def load(
       checkpoint: "latest", "best" or a step.
       average: the mean of so many snapshots of the parameters, up to that checkpoint.
       modules: the user's own, which the run needs (`runs.modules`).
+      base: workdir of the run under its adapters or that its preferences are compared with; None:
+        `train.init_from` of its config, if that is a path of this machine which belongs to the user
+        or is beside the workdir.
 
     Raises:
       UserError: there is no such run or checkpoint, it is damaged, its tokenizers are not those
         that it was trained with, its modules are not given, or the run that its adapters are
-        beside is gone or changed.
+        beside is gone or changed, or is not to be read unless the user names it.
     """
     keep_freed_memory()
     use_compilation_cache()
     workdir = workdir_path(workdir)
-    if (workdir / TOGETHER).is_dir():
-        names = {path.parent.name for path in workdir.glob(f"*/{CHECKPOINTS}")} - {TOGETHER}
-        raise UserError(
-            f"{workdir} holds runs trained together; name one of them: {', '.join(sorted(names))}"
-        )
+    _require_one_run(workdir)
     load_modules(modules, workdir)
     config = load_json(workdir / CONFIG)
+    config = config if base is None else with_base(config, base)
+    loaded_from = workdir if base is None else None
     settings = read_settings(config)
     checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
 
@@ -62,13 +64,14 @@ def load(
 
     tokenizers, _ = hosts.in_agreement(opened)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-    task = with_reference(task, settings, workdir)
+    task = with_reference(task, settings, workdir, loaded_from)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
     mesh = mesh_for_use(settings.parallel)
     abstract = rules.shard(abstract, mesh)
     saved = abstract
     if settings.lora.rank is not None:
-        provenance.check(of_base(settings), checkpoints.kept_provenance(checkpoint), workdir)
+        rests_on = of_base(settings, loaded_from)
+        provenance.check(rests_on, checkpoints.kept_provenance(checkpoint), workdir)
         saved = rules.shard(abstract_adapters(settings, abstract), mesh)
     if average is None:
         step, params = checkpoints.restore_params(checkpoint, saved)
@@ -76,5 +79,13 @@ def load(
         steps, params = checkpoints.average(average, checkpoint, saved)
         step = steps[0]
     if settings.lora.rank is not None:
-        params = merged(adapted(base_params(settings, abstract), params))
+        params = merged(adapted(base_params(settings, abstract, loaded_from), params))
     return Run(config, workdir, task, params, step)
+
+
+def _require_one_run(workdir: Path) -> None:
+    if (workdir / TOGETHER).is_dir():
+        names = {path.parent.name for path in workdir.glob(f"*/{CHECKPOINTS}")} - {TOGETHER}
+        raise UserError(
+            f"{workdir} holds runs trained together; name one of them: {', '.join(sorted(names))}"
+        )

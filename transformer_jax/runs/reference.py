@@ -35,11 +35,14 @@ _TEXTS_AT_ONCE = 1024
 _BYTES_OF_NAMES = 1 << 16
 
 
-def with_reference(task: Task, settings: Settings, workdir: Path) -> Task:
+def with_reference(
+    task: Task, settings: Settings, workdir: Path, loaded_from: Path | None = None
+) -> Task:
     """The task; where it compares answers, with what it compares by."""
     if not isinstance(task, Preference):
         return task
-    return dataclasses.replace(task, reference=KeptReference(settings, workdir, task))
+    reference = KeptReference(settings, workdir, task, loaded_from)
+    return dataclasses.replace(task, reference=reference)
 
 
 class _Kept(NamedTuple):
@@ -64,11 +67,14 @@ class KeptReference:
       settings: of the run that is trained.
       workdir: where that run is kept.
       task: of the run, with its model.
+      loaded_from: the workdir, if `train.init_from` is what the loaded config says
+        (`runs.adapting`); None: the user named it.
     """
 
     settings: Settings
     workdir: Path
     task: Preference
+    loaded_from: Path | None = None
 
     def __call__(self, texts: MarkedTexts) -> np.ndarray:
         """UserError where they are not kept, and the run is gone or has changed."""
@@ -84,7 +90,7 @@ class KeptReference:
 
     def _base(self) -> str:
         """The checkpoint of the other run; UserError where it is not that of what is kept."""
-        origin = base_workdir(self.settings)
+        origin = base_workdir(self.settings, self.loaded_from)
         now = provenance.of_checkpoints(step_folders(origin / CHECKPOINTS))
         for path in sorted((self.workdir / REFERENCE).glob("*.npz")):
             kept = _read(path)
@@ -99,9 +105,8 @@ class KeptReference:
         """Of all texts; the processes of a job compute them together."""
         task = self.task
         shapes = jax.eval_shape(task.init, jax.random.key(0))
-        params = base_params(
-            self.settings, rules.shard(shapes, mesh_for_use(self.settings.parallel))
-        )
+        shapes = rules.shard(shapes, mesh_for_use(self.settings.parallel))
+        params = base_params(self.settings, shapes, self.loaded_from)
         losses = ContinuationLosses(task.model, task.loss_options)
         size, found = self.settings.decode.batch_size, list[float]()
         with tqdm(total=len(texts), desc="reference", unit="answer", disable=None) as bar:

@@ -81,7 +81,9 @@ class Run:
         config = override(self.config, changes)
         settings = read_settings(config)
         task = build.build_task(settings, build.vocab_sizes(self.tokenizer), self.tokenizer)
-        task = with_reference(task, settings, self.workdir)
+        reference = getattr(self.task, "reference", None)
+        loaded_from = getattr(reference, "loaded_from", self.workdir)
+        task = with_reference(task, settings, self.workdir, loaded_from)
         shapes = [
             jax.tree.map(lambda leaf: leaf.shape, params)
             for params in (self.params, jax.eval_shape(task.init, jax.random.key(0)))
