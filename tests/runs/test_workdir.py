@@ -181,3 +181,8 @@ def test_a_file_without_end_is_not_read(workdir, tiny_config, name):
     with pytest.raises(tj.UserError, match=f"{name}.*1,099,511,627,776 bytes"):
         plot_runs([workdir], workdir / "curves.png")
         tj.load(workdir)
+
+
+@pytest.mark.parametrize("name", ["..", "../other", "/abs", "a//b", ""])
+def test_a_workdir_within_another_leads_nowhere_else(tmp_path, name, message_of):
+    assert "is not the name of a file below" in message_of(lambda: workdir_within(tmp_path, name))
