@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.models import MODELS
-from transformer_jax.runs.choices import CHOICES
 from transformer_jax.runs.config import FIXED, FREE
-from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings
+from transformer_jax.runs.settings import CHOICES, DEFAULTS, FIELDS, SECTIONS, Settings
 from transformer_jax.tasks import TASKS
 
 PAGE = Path(__file__).with_name("configuration.md")

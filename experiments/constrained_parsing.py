@@ -1,11 +1,11 @@
-"""Measures the constraint of the parser's search: share of valid trees, and speed.
+"""What the constraint of the parser's search gives, and what it costs.
 
     python experiments/constrained_parsing.py --config=configs/parse_gum.py --config.data.dir=FOLDER
 
-Parses the first sentences of the validation split greedily with an untrained model of the config,
-with the constraint (each output must be a tree over the input words) and without. Outputs end at
-the end token or the length limit. --workdir=RUN uses the model of a run instead. Prints one JSON
-object. Set config fields as for `train`.
+Parses the first sentences of the validation split, greedily, with a fresh model of the config: with
+the constraint, where each output must be a tree over its own words, and without, where the search
+may write anything. Both write until they end or meet the limit. Or with --workdir=RUN the model of
+a run, which ends by itself. Prints one JSON object. Fields of the config are set as for `train`.
 """
 
 import argparse
@@ -23,11 +23,10 @@ import jax
 import transformer_jax as tj
 from transformer_jax.cli.parser import take_overrides
 from transformer_jax.data.sources import open_split
-from transformer_jax.inference.requests import find_all
-from transformer_jax.inference.source_search import SourceSearch
+from transformer_jax.inference.seq2seq_search import SourceSearch, find_all
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.runs.vocabularies import build_tokenizers
+from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.tasks.parsing import Parsing
 from transformer_jax.trees import parse_tree
 
@@ -68,7 +67,7 @@ def main() -> None:
 
 
 def fresh(config: str, fields: dict[str, str]) -> tuple[Parsing, Any, Any]:
-    """Builds an untrained parser of a config, with the vocabularies of its training split."""
+    """An untrained parser of a config, with the vocabularies of its training split."""
     settings = read_settings(tj.config(config, fields))
     with tempfile.TemporaryDirectory() as folder:
         examples = open_split(settings.data, "train")

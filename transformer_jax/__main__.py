@@ -3,13 +3,13 @@
 import sys
 
 try:
-    from transformer_jax.cli import interrupts
+    from transformer_jax.cli import terminal
 
-    interrupts.install()
+    terminal.install()
     from transformer_jax.cli.main import main
 
     status = main()
-    interrupts.end_at_once()
+    terminal.end_at_once()
 except KeyboardInterrupt:  # while the program is imported
     status = 130
 sys.exit(status)

@@ -7,11 +7,10 @@
 from transformer_jax.models import MODELS
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.attention import MultiHeadAttention
-from transformer_jax.nn.decoder import Decoder, DecoderLayer
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.norms import final_norm
-from transformer_jax.nn.residual import Residual
+from transformer_jax.nn.transformer import Decoder, DecoderLayer, Residual
 
 
 class ParallelLayer(DecoderLayer):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.inference.labeling import label_rows
+from transformer_jax.inference.batches import label_rows
 from transformer_jax.metrics import slot_sums
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.tasks import TASKS

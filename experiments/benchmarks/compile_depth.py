@@ -1,11 +1,11 @@
-"""Measures the time to compile the training step by depth, with scanned and unrolled layers.
+"""Time to compile the training step at several depths, with scanned layers and unrolled.
 
     python experiments/benchmarks/compile_depth.py --layers=12,24,48
 
-Uses a narrow decoder (`d_model` 64), so that only the size of the program matters, and no cache.
-Prints a row per depth: CPU seconds to trace and to compile the step, and the number of instructions
-in the compiled program; with `--state`, CPU seconds to create the first state, to stack its layers,
-and to unstack them.
+A narrow decoder (`d_model` 64), whose products cost nothing: what grows is the program. Nothing is
+cached. Prints a row for each depth: seconds to trace the step and to compile it, of the processor
+and not of the clock, and the instructions of the compiled program; with `--state` seconds until the
+first state is there, is stacked, and has its layers one by one again.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import jax
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import complete_config, read_settings
-from transformer_jax.tasks.packed import batch_shapes
+from transformer_jax.tasks.losses import batch_shapes
 
 CONFIG = {
     "task": {"name": "language_modeling"},
@@ -45,7 +45,7 @@ def main() -> int:
         for layers in map(int, args.layers.split(",")):
             print("|", layers, *(f"| {seconds:.1f}" for seconds in state_seconds(layers)), "|")
         return 0
-    step_seconds(1, scan=True)  # loads JAX's lazy parts
+    step_seconds(1, scan=True)  # what JAX loads once
     print("| layers | scanned | traced, s | compiled, s | instructions |")
     print("| ---: | --- | ---: | ---: | ---: |")
     for scan in [True, False] if args.unrolled else [True]:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def step_seconds(layers: int, scan: bool) -> tuple[float, float, int]:
-    """CPU seconds to trace and to compile the step, and the length of the program."""
+    """Processor seconds to trace and to compile the step, and how long the program is."""
     settings, task, engine, step, init_state = training(layers, scan)
     state = build.abstract_state(settings, init_state, engine.mesh)
     batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
@@ -70,7 +70,7 @@ def step_seconds(layers: int, scan: bool) -> tuple[float, float, int]:
 
 
 def state_seconds(layers: int) -> list[float]:
-    """CPU seconds to create the first state, to stack its layers, and to unstack them."""
+    """Processor seconds to make the first state, to stack its layers, and to take them apart."""
     settings, _, engine, _, init_state = training(layers, scan=True)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     times = [time.process_time()]
@@ -82,7 +82,7 @@ def state_seconds(layers: int) -> list[float]:
 
 
 def training(layers: int, scan: bool) -> tuple[Any, ...]:
-    """Settings, task, engine, step and first state of a model with `layers` layers."""
+    """Settings, task, engine, step and first state of so many layers."""
     depth = {"num_layers": layers, "scan_layers": scan}
     config = complete_config(CONFIG | {"model": CONFIG["model"] | depth}, "the benchmark")
     settings = read_settings(config)

@@ -1,12 +1,12 @@
-"""Fuzzes config values: training must succeed or fail with a one-line error.
+"""Does any value of a config cost more than an error of one line?
 
     python experiments/faults/fuzz_config.py --workdir=runs/fuzz_config --cases=2000
 
 Each case trains a tiny config of one of the tasks for two steps, with one to three fields set to
-other values: wrong types, bounds of ranges and values just outside, NaN, huge and negative numbers,
-choices of other fields, texts that are not paths, nested lists. They are set by flags or in the
-config file. The run must finish, or exit with status 2 and one line. `campaign` lists the other
-requirements. Prints one JSON object; exit
+something else: values of other types, the ends of their ranges and what lies just outside, numbers
+that are none, huge and negative ones, choices of other fields, texts that are no paths, lists in
+lists. They are given as flags or stand in the config file. The run must train to its end, or end
+with status 2 and one line. `campaign` says what else is required. Prints one JSON object; exit
 status 1 if any case ended otherwise.
 """
 
@@ -22,8 +22,7 @@ import tiny_runs
 from campaign import Case, Command, Ended
 
 from transformer_jax.ranges import OneOf, Range, shown
-from transformer_jax.runs.choices import CHOICES
-from transformer_jax.runs.settings import FIELDS, SECTIONS, Settings
+from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, Settings
 
 STEPS = {"train.num_steps": 2, "eval.every_steps": 2, "checkpoint.every_steps": 2}
 STEPS |= {"logging.every_steps": 1}
@@ -31,7 +30,7 @@ SCORED = ("translation", "classifier", "pair_classifier", "tagger")
 
 
 def _split(text: str) -> list[str]:
-    """Splits a text into words."""
+    """Words, written shortly."""
     return text.split()
 
 
@@ -53,7 +52,7 @@ OBJECTS = [
     *(f"__import__('numpy').{value}" for value in ("float32('nan')", "int8(3)", "ones(3)")),
     "__import__('functools').reduce(lambda inner, _: [inner], [0] * 5000)",
 ]
-"""Values in a config file, as Python literals."""
+"""Of a config file, as Python writes them."""
 
 LONGEST = {
     "train.num_steps": 3,
@@ -66,7 +65,7 @@ LONGEST = {
     "data.num_workers": 2,
     "data.order_seed": 2**31 - 1,
 }
-"""Largest valid numbers for fields where larger ones would take too long."""
+"""The largest number that a case can wait for, where larger ones are right."""
 
 
 def main() -> int:
@@ -74,7 +73,7 @@ def main() -> int:
 
 
 class Drawn:
-    """Draws the case of each number."""
+    """The case of each number."""
 
     def __init__(self, texts: Path) -> None:
         self._texts = texts
@@ -104,7 +103,7 @@ class Drawn:
 
 
 def values(name: str) -> Sequence[str]:
-    """Texts for a field: general ones, and values around its limits."""
+    """Texts for a field: what anything may be asked for, and what lies about its limits."""
     field, limits = FIELDS[name], _limits(name)
     found = [*NUMBERS, *TEXTS] if field.type is str else [*NUMBERS, *NUMBERS, *TEXTS[:8]]
     for limit in limits:
@@ -130,7 +129,7 @@ def _is_more(text: str, most: float | None) -> bool:
 
 
 def _limits(name: str) -> tuple[Any, ...]:
-    """Annotations of a field's type."""
+    """What the type of a field is annotated with."""
     section, _, field = name.rpartition(".")
     hint = typing.get_type_hints(SECTIONS.get(section, Settings), include_extras=True)[field]
     hints = [hint, *typing.get_args(hint)]  # of `Size | None`
@@ -138,7 +137,7 @@ def _limits(name: str) -> tuple[Any, ...]:
 
 
 def _prepare(folder: Path, task: str, fields: Mapping[str, str]) -> None:
-    """Writes a config file that extends the task's and sets fields to Python values."""
+    """A config file that starts from the task's and sets fields to Python's own values."""
     (folder / "outside" / "file").write_text("mine\n")
     lines = ["import sys", f"sys.path.insert(0, {str(tiny_runs.CONFIGS)!r})"]
     lines += [f"from {tiny_runs.RUNS[task][0]} import get_config as base", "", "def get_config():"]
@@ -152,7 +151,7 @@ def _prepare(folder: Path, task: str, fields: Mapping[str, str]) -> None:
 
 
 def _check(folder: Path, ended: list[Ended]) -> list[str]:
-    """Requires of a successful run a checkpoint and no other files."""
+    """A run that ended well has its checkpoint, and nothing lies beside it."""
     wrong = []
     if ended[0].status == 0 and not (folder / "run" / "checkpoints").is_dir():
         wrong.append("run: no checkpoint")

@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.analysis.patches import places_of
-from transformer_jax.analysis.reading import Reading, as_row
+from transformer_jax.inference.model_inputs import ModelInputs, as_row
 from transformer_jax.models import MODELS
+from transformer_jax.models.patches import places_of
 from transformer_jax.nn.config import TransformerConfig
 
 SIZES = dict(d_model=16, d_ff=24, num_heads=2, dtype="float32", dropout_rate=0.0, num_layers=2)
@@ -29,7 +29,7 @@ class Drawn:
 
     model: Any
     params: Any
-    reading: Reading
+    reading: ModelInputs
 
     def logits(self, model=None, params=None):
         """Of the tokens of the example; compiled."""
@@ -50,7 +50,7 @@ def reading_of(architecture, tokens=TOKENS):
     if architecture == "encoder_only":
         inputs = (*inputs, inputs[1])
     pieces = {stack: [f"t{i}" for i in of_stack] for stack, of_stack in tokens.items()}
-    return Reading({"text": "drawn"}, tokens, pieces, inputs)
+    return ModelInputs({"text": "drawn"}, tokens, pieces, inputs)
 
 
 def draw(random_params, architecture, **changes):

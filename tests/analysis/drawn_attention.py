@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transformer_jax.analysis.attention import KINDS, Attention
+from transformer_jax.analysis.activations import KINDS, Attention
 
 SOURCE = ["▁A", "▁brown", "▁dog", "▁runs", "▁over", "▁the", "▁mea", "dow", ".", "</s>", "<pad>"]
 TARGET = ["<s>", "▁Ein", "▁brauner", "▁Hund", "▁läuft", "▁über", "▁die", "▁Wiese", "."]

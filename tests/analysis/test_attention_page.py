@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention, drawn_tree
-from transformer_jax.analysis.attention import Attention
+from transformer_jax.analysis.activations import Attention
 from transformer_jax.analysis.pages.attention_page import BUDGET, attention_page
 
 HOSTILE = [

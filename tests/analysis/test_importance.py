@@ -6,9 +6,9 @@ import pytest
 
 from tests.analysis.drawn import draw
 from transformer_jax.analysis.importance import by_gradient, by_switching_off
-from transformer_jax.analysis.patches import patched_model
 from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
+from transformer_jax.models.patches import patched_model
 
 HEADS = {f"decoder.layer_{i}.self_attention.heads": 2 for i in range(2)}
 RNG = np.random.default_rng(0)

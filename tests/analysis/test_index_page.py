@@ -1,6 +1,6 @@
 """The page that lists the others."""
 
-from transformer_jax.analysis.pages.index_page import index_page
+from transformer_jax.analysis.pages.attention_page import index_page
 
 
 def test_it_leads_to_the_pages(browser, tmp_path):

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.analysis import walk_oracle
-from transformer_jax.analysis.pages.packed import unpack
-from transformer_jax.analysis.reading import Reading, as_row
+from transformer_jax.analysis.pages.document import unpack
 from transformer_jax.analysis.walk import walk
-from transformer_jax.analysis.walk.formulas import parsed
-from transformer_jax.analysis.walk.page import walk_page
+from transformer_jax.analysis.walk.step import parsed
+from transformer_jax.analysis.walk.walking import walk_page
+from transformer_jax.inference.model_inputs import ModelInputs, as_row
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -49,7 +49,7 @@ def reading(stacks, *more, text=HOSTILE):
     pieces = {stack: [HOSTILE, *map(name_of, row[1:])] for stack, row in stacks.items()}
     texts = {"source": text, "target": "b"} if len(stacks) == 2 else {"text": text}
     rows = [array for row in stacks.values() for array in as_row(row)]
-    return Reading(texts, stacks, pieces, (*rows, *more))
+    return ModelInputs(texts, stacks, pieces, (*rows, *more))
 
 
 def options(kind, **changes):
@@ -138,7 +138,7 @@ def of_trained(trained):
     pieces = {"encoder": tokenizer.pieces(ids), "decoder": tokenizer.pieces(target)}
     texts = {"source": "the old dog", "target": "der alte Hund"}
     inputs = (*as_row(ids), *as_row(target))
-    given = Reading(texts, {"encoder": ids, "decoder": target}, pieces, inputs)
+    given = ModelInputs(texts, {"encoder": ids, "decoder": target}, pieces, inputs)
     found = walk(trained.model, trained.params, given, tokenizer)
     return found, given
 

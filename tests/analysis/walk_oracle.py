@@ -1,6 +1,6 @@
 """What a Transformer computes, in NumPy from its parameters alone, one example at a time.
 
-Values have the names of `nn.places`; those of a walk's steps that have no place are named alike.
+Values have the names of `nn.hooks`; those of a walk's steps that have no place are named alike.
 """
 
 import math

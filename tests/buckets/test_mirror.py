@@ -10,8 +10,7 @@ import time
 import pytest
 
 from transformer_jax.buckets import lease, mirror
-from transformer_jax.buckets.bucket import Bucket
-from transformer_jax.buckets.layout import Layout
+from transformer_jax.buckets.bucket import Bucket, MirrorLayout
 from transformer_jax.buckets.lease import Lease, last_copy
 from transformer_jax.buckets.mirror import Mirror
 from transformer_jax.errors import UserError
@@ -33,7 +32,7 @@ def damage(folder):
         return str(error)
 
 
-LAYOUT = Layout(
+LAYOUT = MirrorLayout(
     unit=re.compile(r"steps/[0-9]+(?=/)"),
     seal="seal",
     listed=lambda folder: json.loads((folder / "seal").read_bytes()),

@@ -21,8 +21,7 @@ import tensorstore as ts
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.config import CheckpointConfig
-from transformer_jax.checkpoints.selection import find_checkpoint
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints, find_checkpoint
 from transformer_jax.errors import UserError
 
 
@@ -146,7 +145,7 @@ def test_restores_onto_the_devices_asked_for(run):
     program = f"""
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from transformer_jax.checkpoints.selection import find_checkpoint
+from transformer_jax.checkpoints.store import find_checkpoint
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
@@ -416,7 +415,7 @@ def test_a_run_that_goes_on_clears_what_a_killed_one_left(run):
 def test_a_killed_run_can_be_resumed(tmp_path, delay):
     program = f"""
 import jax.numpy as jnp
-from transformer_jax.checkpoints.selection import find_checkpoint
+from transformer_jax.checkpoints.store import find_checkpoint
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 checkpoints = Checkpoints({str(tmp_path)!r}, CheckpointConfig(keep=2, keep_params=3))
@@ -575,3 +574,39 @@ def test_folders_of_steps_have_the_names_that_orbax_gives(run):
     for name in ("07", "٧", "9" * 200, "8x"):
         (run.directory / name).mkdir()
     assert run.latest_step() == 3
+
+
+# FOLDED tests/checkpoints/test_store.py: What passes through the first process is what is
+# saved by all; jobs of two are in `tests/parallel/test_bucket_jobs.py`.
+
+
+CONFIG = CheckpointConfig(keep=2, keep_params=1)
+KINDS = (Checkpoints, PrimaryCheckpoints)
+
+
+@pytest.mark.parametrize("writes", KINDS)
+@pytest.mark.parametrize("reads", KINDS)
+def test_one_reads_what_the_other_has_written(tmp_path, writes, reads):
+    state = make_state(3)
+    with writes(tmp_path, CONFIG) as checkpoints:
+        for step in (3, 4, 5):
+            checkpoints.save(step, state, {"at": step})
+            checkpoints.score(step, -step)
+        checkpoints.wait()
+    with reads(tmp_path, CONFIG) as checkpoints:
+        assert checkpoints.latest_step() == 5
+        for which, step in (("latest", 5), ("best", 3)):
+            found, restored, data_state = checkpoints.restore(which, state)
+            assert found == step and data_state == {"at": step}
+            assert_same(restored, state)
+
+
+def test_arrays_that_were_not_saved_get_their_value(tmp_path):
+    state = make_state(3)
+    with PrimaryCheckpoints(tmp_path, CONFIG) as checkpoints:
+        checkpoints.save(3, state.replace(step=None), {})
+    with PrimaryCheckpoints(tmp_path, CONFIG) as checkpoints:
+        _, restored, _ = checkpoints.restore(3, state, {"step": 9})
+        assert_same(restored, state.replace(step=state.step + 6))
+        with pytest.raises(UserError, match="step is not saved"):
+            checkpoints.restore(3, abstract(state))

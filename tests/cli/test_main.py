@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer_jax.cli import interrupts
+from transformer_jax.cli import terminal
 from transformer_jax.cli.main import main
-from transformer_jax.cli.messages import log_to_stderr
+from transformer_jax.cli.terminal import log_to_stderr
 from transformer_jax.errors import Stopped, UserError
 
 
@@ -93,7 +93,7 @@ def test_an_error_that_an_interrupt_became_is_quiet(api, capsys, monkeypatch):
     api.load = load
     with pytest.raises(SystemError):
         main(["evaluate", "--workdir=x"])
-    monkeypatch.setattr(interrupts, "came", lambda: True)
+    monkeypatch.setattr(terminal, "came", lambda: True)
     assert main(["evaluate", "--workdir=x"]) == 130
     assert capsys.readouterr().err == ""
 

@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.cli.parser import parse
 from transformer_jax.nn.positions import POSITIONS
-from transformer_jax.runs import modules
+from transformer_jax.runs import user_modules
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 SHELL_POSITION = """
@@ -22,13 +22,13 @@ POSITIONS.register("of_the_shell", type("OfTheShell", (PositionEncoding,), {}))
 @pytest.fixture
 def own(tmp_path):
     """A file of the user's, which is forgotten behind the test."""
-    entries, loaded = dict(POSITIONS), dict(modules._loaded)
+    entries, loaded = dict(POSITIONS), dict(user_modules._loaded)
     path = tmp_path / "own.py"
     path.write_text(SHELL_POSITION)
     yield path
     POSITIONS.restore(entries)
-    for name in set(modules._loaded) - set(loaded):
-        del modules._loaded[name], sys.modules[name]
+    for name in set(user_modules._loaded) - set(loaded):
+        del user_modules._loaded[name], sys.modules[name]
 
 
 @pytest.mark.parametrize(

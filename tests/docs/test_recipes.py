@@ -17,8 +17,8 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.cli.parser import parse
 from transformer_jax.nn.parameters import PARAMETERS, parameter_at
-from transformer_jax.runs import modules
-from transformer_jax.runs.choices import CHOICES
+from transformer_jax.runs import user_modules
+from transformer_jax.runs.settings import CHOICES
 from transformer_jax.tokenization import OWN
 
 ROOT = Path(__file__).parents[2]
@@ -62,14 +62,14 @@ NUMBERS = STEPS | {
 def forgetful():
     """What a test registers is forgotten behind it; calling this forgets it at once."""
     before = {field: dict(registry) for field, registry in CHOICES.items()}
-    rows, known = list(PARAMETERS), set(modules._loaded)
+    rows, known = list(PARAMETERS), set(user_modules._loaded)
 
     def forget():
         for field, registry in CHOICES.items():
             registry.restore(before[field])
         PARAMETERS[:] = rows
-        for name in set(modules._loaded) - known:
-            del modules._loaded[name], sys.modules[name]
+        for name in set(user_modules._loaded) - known:
+            del user_modules._loaded[name], sys.modules[name]
 
     yield forget
     forget()
@@ -84,7 +84,7 @@ def use(tmp_path, tiny_config, forgetful):
         paths = [tmp_path / f"{name}.py" for name in names]
         for path in paths:
             shutil.copy(ROOT / "docs" / "recipes" / path.name, path)
-        modules.load_modules(paths)
+        user_modules.load_modules(paths)
         run = tj.train(tiny_config(changes), tmp_path / "run", modules=paths)
         outputs = run.predict(lines)
         assert len(outputs) == len(lines)

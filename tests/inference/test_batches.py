@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from transformer_jax.inference.batches import FilledBatch
+from transformer_jax.inference.batches import PaddedBatch
 
 
 def test_a_batch_is_filled_up_and_the_filling_taken_off():
@@ -12,7 +12,7 @@ def test_a_batch_is_filled_up_and_the_filling_taken_off():
         sizes.append(len(arrays["x"]))
         return {"sum": arrays["x"] + params}
 
-    batch = FilledBatch(-1, lambda rows: {"x": np.array(rows)})
+    batch = PaddedBatch(-1, lambda rows: {"x": np.array(rows)})
     assert batch.place(10, [1, 2], 4)["x"].tolist() == [1, 2, -1, -1]
     assert batch.run(program, 10, [1, 2, 3], 4)["sum"].tolist() == [11, 12, 13]
     assert sizes == [4]

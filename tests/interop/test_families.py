@@ -8,8 +8,7 @@ from tests.interop.published import DECODERS, ENCODERS, TRANSLATORS, expected, p
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.interop.weights import stored
 from transformer_jax.models import encoder_only
-from transformer_jax.nn.decoder import DecoderLayer
-from transformer_jax.nn.encoder import EncoderLayer
+from transformer_jax.nn.transformer import DecoderLayer, EncoderLayer
 
 
 def row_of(lengths, width):

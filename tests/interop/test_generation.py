@@ -9,8 +9,8 @@ import pytest
 
 from tests.interop.published import DECODERS, FIXTURES, TRANSLATORS, expected, published
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.continuation import Continuation, Output
-from transformer_jax.inference.source_search import SourceSearch
+from transformer_jax.inference.generation import Continuation, Output
+from transformer_jax.inference.seq2seq_search import SourceSearch
 from transformer_jax.models.apply import call
 from transformer_jax.tokenization import Frame, SpecialTokens
 

@@ -17,8 +17,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.cli.main import main
 from transformer_jax.interop.config_json import family_of, read_json
 from transformer_jax.interop.importing import import_model
-from transformer_jax.interop.tensors import INDEX, WEIGHTS, write
-from transformer_jax.interop.weights import stored
+from transformer_jax.interop.weights import INDEX, WEIGHTS, stored, write
 from transformer_jax.models.classifier import body_config
 from transformer_jax.tokenization import from_files, store_tokenizers
 

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from tests.interop.published import FIXTURES
 from transformer_jax.cli.main import main
-from transformer_jax.interop.tensors import WEIGHTS, write
+from transformer_jax.interop.weights import WEIGHTS, write
 
 
 @pytest.fixture

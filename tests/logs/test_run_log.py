@@ -14,10 +14,15 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from transformer_jax.errors import UserError
-from transformer_jax.logs import progress as progress_module
-from transformer_jax.logs.progress import ProgressLines, format_seconds, start_progress
+from transformer_jax.logs import run_log as progress_module
 from transformer_jax.logs.records import recorded_splits
-from transformer_jax.logs.run_log import LoggingConfig, RunLog
+from transformer_jax.logs.run_log import (
+    LoggingConfig,
+    ProgressLines,
+    RunLog,
+    format_seconds,
+    start_progress,
+)
 
 
 def read_records(workdir):

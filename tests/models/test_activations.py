@@ -10,7 +10,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
-from transformer_jax.nn.residual import each_stream
+from transformer_jax.nn.transformer import each_stream
 
 SIZES = dict(
     d_model=32,

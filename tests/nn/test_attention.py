@@ -10,14 +10,14 @@ import pytest
 
 from transformer_jax.nn.attention import (
     MultiHeadAttention,
+    Sequences,
     attention_logits,
     scaled_dot_product_attention,
 )
 from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.ops import softmax
 from transformer_jax.nn.positions import POSITIONS, PositionEncoding
-from transformer_jax.nn.sequences import Sequences
-from transformer_jax.nn.softmax import softmax
 
 B, T, S, H, K, V, D = 2, 3, 4, 2, 5, 3, 16
 RNG = np.random.default_rng(0)

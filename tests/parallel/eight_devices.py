@@ -13,13 +13,13 @@ import numpy as np
 import optax
 
 import transformer_jax as tj
-from transformer_jax.nn import division, dropout
+from transformer_jax.nn import dropout, per_device
 from transformer_jax.nn.attention import scaled_dot_product_attention
-from transformer_jax.nn.division import on_each_device
-from transformer_jax.nn.kernels import ATTENTION, Asked
-from transformer_jax.parallel.depth import StackedLayers
+from transformer_jax.nn.fused_attention import ATTENTION, Asked
+from transformer_jax.nn.per_device import sharded_call
 from transformer_jax.parallel.engines import create_state, make_engine
-from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
+from transformer_jax.parallel.scan_engine import StackedLayers
+from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.settings import DEFAULTS
@@ -69,7 +69,7 @@ class OwnPart:
 
     def __call__(self, inputs, asked):
         heads = (inputs.query, inputs.key, inputs.value)
-        return on_each_device(self.attend, heads, (inputs.mask,))
+        return sharded_call(self.attend, heads, (inputs.mask,))
 
     def attend(self, heads, rows):
         self.seen = tuple(heads[0].shape[i] for i in (0, 2))
@@ -77,7 +77,7 @@ class OwnPart:
 
 
 OWN_PART = ATTENTION.register("own part", OwnPart())
-Asked.not_fused = lambda self: None  # float32 products too
+Asked.unsupported_reason = lambda self: None  # float32 products too
 
 
 TRAIN = ("accumulation_steps", "rows_per_device", "tokens_per_batch", "loss_tiles")
@@ -159,7 +159,7 @@ def hardware_bits():
     the same rows."""
     parallel = ParallelConfig(**LAYOUTS["2 x 2 x 2"][0])
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:8]))
-    with division.divided_by(engine.per_device):
+    with per_device.divided_by(engine.per_device):
         key = jax.random.key_data(jax.random.key(0))
         bits = jax.jit(lambda: dropout.hardware_bits(key, (ROWS, 64)))()
     whole = np.array(bits)

@@ -19,8 +19,8 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import make_engine
-from transformer_jax.parallel.joining import connect
-from transformer_jax.parallel.mesh import ParallelConfig, make_mesh
+from transformer_jax.parallel.job import connect
+from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.tokenization import load_tokenizers

@@ -11,10 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax.parallel import rules
-from transformer_jax.parallel.engines import JitEngine, create_state, make_engine
-from transformer_jax.parallel.interface import CompiledStep
-from transformer_jax.parallel.mesh import ParallelConfig
+from transformer_jax.parallel import sharding
+from transformer_jax.parallel.engines import CompiledStep, JitEngine, create_state, make_engine
+from transformer_jax.parallel.sharding import ParallelConfig
 
 LAYOUTS = ["pmap 8", "data 8", "fsdp 8", "tensor 4", "2 x 2 x 2"]
 
@@ -162,6 +161,6 @@ def test_what_fails_to_compile_says_so_where_it_is_needed():
 
 def test_a_state_is_the_same_however_fast_it_was_compiled():
     init = lambda seed: {"kernel": jax.random.normal(jax.random.key(seed), (64, 32))}  # noqa: E731
-    abstract = rules.shard(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)
+    abstract = sharding.shard(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)
     made, expected = create_state(init, 7, abstract), jax.jit(init)(7)
     np.testing.assert_allclose(made["kernel"], expected["kernel"], rtol=0, atol=1e-6)

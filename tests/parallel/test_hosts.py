@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -250,7 +251,7 @@ def test_a_process_that_is_lost_or_hangs_ends_the_others(endless, how, lost):
 WAITS = """
 import sys
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.joining import connect
+from transformer_jax.parallel.job import connect
 coordinator, count, number = (word.split("=")[1] for word in sys.argv[2:])
 connect(coordinator, int(count), int(number), heartbeat_seconds=100)
 print("connected", file=sys.stderr, flush=True)
@@ -308,8 +309,32 @@ def test_one_process_needs_nobody():
 def test_who_acts_alone_waits_for_nobody(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert hosts.count() == 2
-    with hosts.alone():
+    with hosts.single_process():
         assert hosts.count() == 1
         assert hosts.from_primary(lambda: 3) == 3 and hosts.gather("a") == ["a"]
         assert hosts.in_agreement(lambda: ("own", {"said": "x"})) == ("own", {"said": "x"})
     assert hosts.count() == 2
+
+
+# FOLDED tests/parallel/test_hosts.py: In one process; `test_bucket_jobs.py` has jobs whose state
+# passes through their first process.
+
+
+def test_every_bit_comes_back_with_its_sharding():
+    odd = np.array([0x7FC00001, 0x80000000, 0xFF800000, 1], np.uint32).view(np.float32)
+    tree = {
+        "odd": jnp.asarray(odd),
+        "half": jnp.asarray([[1.5, -0.0]], jnp.bfloat16),
+        "step": jnp.int32(7),
+        "empty": jnp.zeros((0, 3)),
+    }
+    tree["none"] = {"of it": None}
+    whole = hosts.arrays_to_primary(tree)
+    for leaf in jax.tree.leaves(whole):
+        assert isinstance(leaf, np.ndarray) and leaf.flags.owndata
+    back = hosts.arrays_from_primary(whole, tree)
+    assert back.pop("none") == tree.pop("none")
+    for name, leaf in tree.items():
+        assert back[name].dtype == leaf.dtype and back[name].sharding == leaf.sharding
+        assert np.asarray(back[name]).tobytes() == np.asarray(leaf).tobytes()
+        assert back[name].shape == leaf.shape

@@ -113,7 +113,7 @@ def test_text_tokens_and_config_come_from_a_bucket(
     assert {name.rpartition("/")[2] for name in tokens} == {"index.json", "sizes.npy", "tokens.bin"}
     machine("another")
     with monkeypatch.context() as patched:
-        patched.setattr(token_cache._Kept, "_encode", None)  # nothing is encoded again
+        patched.setattr(token_cache._CachedStream, "_encode", None)  # nothing is encoded again
         assert main([*words, f"--workdir={address}/b"]) == 0
     assert main(["train", f"--config={address}/in/none.py", f"--workdir={address}/c"]) == 2
     assert f"there is no config file {address}/in/none.py" in capsys.readouterr().err
@@ -126,7 +126,7 @@ def test_mistakes_are_one_line(address, message_of, tiny_config, capsys):
         assert main([*verb, f"--workdir={address}"]) == 2
         assert capsys.readouterr().err == f"error: there is nothing at {address}\n"
     nowhere = message_of(tj.train, tiny_config(), "nowhere://bucket/run")
-    assert nowhere.startswith("'nowhere://bucket/run' is no address that may be used")
+    assert nowhere.startswith("cannot reach nowhere://bucket/run: ")
     Bucket(address).write("config.json", b"of another program")
     Bucket(address).write("metrics.jsonl", b"")
     assert "no mark that a run here made it" in message_of(tj.train, tiny_config(), address)

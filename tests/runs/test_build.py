@@ -12,7 +12,7 @@ from transformer_jax.nn.remat import REMAT
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.tasks.packed import batch_shapes
+from transformer_jax.tasks.losses import batch_shapes
 
 SIZES = {"source": 800, "target": 800}  # those of the tiny run, whose programs are compiled
 

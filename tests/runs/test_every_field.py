@@ -18,10 +18,10 @@ from transformer_jax.errors import UserError
 from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.runs import build
 from transformer_jax.runs.config import flattened, load_config, read_settings
+from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.settings import FIELDS
 from transformer_jax.runs.train import batches_of
-from transformer_jax.runs.vocabularies import build_tokenizers
-from transformer_jax.tasks.packed import batch_shapes
+from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.evaluation import Evaluator
 
 LAYERS = {"model.d_ff": 8, "model.num_heads": 2}
@@ -162,7 +162,7 @@ OTHERS = {
 MORE_THAN_HERE = {
     "task.name": "the bases differ in it",
     "model.architecture": "a task goes with few",
-    "model.attention": "how, not what: tests/nn/test_kernels.py",
+    "model.attention": "how, not what: tests/nn/test_fused_attention.py",
     "data.name": "the bases differ in it",
     "data.num_workers": "how, not what: tests/data/batches",
     "data.cache_dir": "how, not what: tests/data/batches/test_token_cache.py",
@@ -170,7 +170,7 @@ MORE_THAN_HERE = {
     "train.on_spike": "what follows spikes: tests/runs/test_spikes.py",
     "train.spike_factor": "likewise",
     "train.init_from": "a run: tests/runs/test_train.py",
-    "parallel.preemption_notice": "when it stops: tests/runtime/test_notices.py",
+    "parallel.preemption_notice": "when it stops: tests/runtime/test_preemption.py",
     "parallel.heartbeat_seconds": "of jobs of several processes: tests/parallel/test_hosts.py",
     "seed": "the first state and the order: tests/runs/test_build.py",
 }
@@ -178,7 +178,7 @@ ELSEWHERE = {
     "checkpoint": "when and what is saved: tests/checkpoints",
     "decode": "tests/tasks/test_options.py",
     "logging": "what is written of a run: tests/logs",
-    "lora": "tests/runs/test_adapting.py, tests/nn/test_low_rank.py",
+    "lora": "tests/runs/test_base_run.py, tests/nn/test_lora.py",
     "parallel": "how, not what: tests/parallel",
 }
 """Sections whose fields change nothing that is compared here, and where they are tested."""

@@ -9,7 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import UserError
-from transformer_jax.runs.together import train_together
+from transformer_jax.runs.seeds import train_together
 
 CHANGES = {
     "train.num_steps": 20,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.runs.test_replicas import QUICKSTART
-from transformer_jax.analysis.attention import attention
+from tests.runs.test_seeds import QUICKSTART
+from transformer_jax.analysis.activations import attention
 from transformer_jax.errors import UserError
 
 OF_TRANSFORMERS = ("model.d_ff", "model.num_heads")

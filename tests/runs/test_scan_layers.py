@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.runs.test_replicas import QUICKSTART, losses
-from transformer_jax.runs.together import seeded, train_together
+from tests.runs.test_seeds import QUICKSTART, losses
+from transformer_jax.runs.seeds import seeded, train_together
 
 PLACES = {f"layer_{i}" for i in range(2)} | {"final_norm"}
 

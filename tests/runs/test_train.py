@@ -282,7 +282,7 @@ def test_an_error_at_a_validation_loses_no_step(
 ):
     """Nor does the run that goes on differ from one that was never interrupted."""
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
-        patch.setattr("transformer_jax.runs.validation.write_predictions", fails)
+        patch.setattr("transformer_jax.runs.train.write_predictions", fails)
         tj.train(tiny_config(), tmp_path / "run")
     assert step_folders(tmp_path / "run" / "checkpoints").keys() == {15}
     run = tj.train(tiny_config(), tmp_path / "run")

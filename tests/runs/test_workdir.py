@@ -2,14 +2,16 @@
 
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.runs.sole_writer import sole_writer
-from transformer_jax.runs.workdir import MARK, workdir_path, workdir_within
+from transformer_jax.errors import UserError
+from transformer_jax.runs.workdir import MARK, sole_writer, workdir_path, workdir_within
 from transformer_jax.runtime.files import remove
-from transformer_jax.tools.pictures import plot_runs
+from transformer_jax.tools.plots import plot_runs
 
 FILES = ["config.json", "tokenizer/mine.txt", "metrics.jsonl", "predictions/mine", "together/mine"]
 
@@ -183,6 +185,42 @@ def test_a_file_without_end_is_not_read(workdir, tiny_config, name):
         tj.load(workdir)
 
 
-@pytest.mark.parametrize("name", ["..", "../other", "/abs", "a//b", ""])
-def test_a_workdir_within_another_leads_nowhere_else(tmp_path, name, message_of):
-    assert "is not the name of a file below" in message_of(lambda: workdir_within(tmp_path, name))
+HOLD = """
+import sys
+from pathlib import Path
+from transformer_jax.runs.workdir import sole_writer
+with sole_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_second_run_is_refused_and_told_who_holds_the_workdir(tmp_path):
+    workdir = tmp_path / "runs" / "one"
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, workdir],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout.readline() == "held\n"
+    with (
+        pytest.raises(UserError, match=f"one: process {first.pid} on .* is training there"),
+        sole_writer(workdir),
+    ):
+        pass
+    with sole_writer(tmp_path / "runs" / "two"):
+        pass  # another workdir is free
+    first.kill()  # which leaves no time to clean up
+    first.communicate()
+    with sole_writer(workdir):
+        assert (workdir / MARK).read_text().startswith(f"process {os.getpid()} on ")
+
+
+def test_a_workdir_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match="cannot write to .*file/run: "),
+        sole_writer(tmp_path / "file" / "run"),
+    ):
+        pass

@@ -1,10 +1,13 @@
 """What is asked of the device that programs are compiled for."""
 
+import resource
+
 import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer_jax.nn.products import product_dtype
+from transformer_jax.errors import UserError
+from transformer_jax.nn.ops import product_dtype
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.platform import peak_flops
 
@@ -119,3 +122,31 @@ def test_peaks_go_by_the_start_of_the_kind(kind, peak):
 
 def test_the_peak_of_a_cpu_is_measured():
     assert 1e9 < peak_flops(jax.devices()[0], jnp.float32) < 1e14
+
+
+# FOLDED tests/runtime/test_platform.py: What cannot fit into memory is refused with both sizes.
+
+
+def test_what_fits_is_let_through_and_what_does_not_is_told(monkeypatch):
+    monkeypatch.setattr(platform, "memory_of_device", lambda: 24 * 2**30)
+    platform.require_memory(24 * 2**30, "weights")
+    message = "^weights need at least 48 GiB; this machine has 24 GiB$"
+    with pytest.raises(UserError, match=message):
+        platform.require_memory(48 * 2**30, "weights")
+    with pytest.raises(UserError, match="at least 4,096 GiB"):
+        platform.require_memory(2**42, "weights")
+    monkeypatch.setattr(platform, "memory_of_device", lambda: None)
+    platform.require_memory(2**80, "weights")
+
+
+def test_host_memory_is_what_this_process_may_use(monkeypatch, tmp_path):
+    whole = platform.host_memory()
+    assert 2**28 < whole < 2**50
+    limits = (2**27, resource.RLIM_INFINITY)
+    monkeypatch.setattr(platform.resource, "getrlimit", lambda which: limits)
+    assert platform.host_memory() == 2**27
+    monkeypatch.setattr(platform, "_OF_CONTAINER", tmp_path / "memory.max")
+    (tmp_path / "memory.max").write_text("1048576\n")
+    assert platform.host_memory() == 2**20
+    (tmp_path / "memory.max").write_text("max\n")
+    assert platform.host_memory() == 2**27

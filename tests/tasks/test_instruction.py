@@ -14,7 +14,7 @@ from transformer_jax.conversations import from_object, to_text
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import token_losses
-from transformer_jax.tasks import continuation_losses
+from transformer_jax.tasks import losses
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
@@ -61,10 +61,10 @@ def test_no_logit_but_an_answers_has_a_gradient(task, params, monkeypatch, batch
     assert batch["input_segment_ids"].max() == 2  # both share a row
 
     def with_respect_to(added):
-        def losses(predicted, target, eps, z_loss, tiles):
+        def biased_losses(predicted, target, eps, z_loss, tiles):
             return token_losses(predicted.logits() + added, target, eps)
 
-        monkeypatch.setattr(continuation_losses, "projected_losses", losses)
+        monkeypatch.setattr(losses, "projected_losses", biased_losses)
         return task.loss(params, batch, None)[0]
 
     zeros = jnp.zeros((*batch["target"].shape, task.model.config.vocab_size))

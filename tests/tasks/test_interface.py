@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.inference.continuation import Continuation, Output
+from transformer_jax.inference.generation import Continuation, Output
 from transformer_jax.losses import token_losses
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
@@ -19,9 +19,14 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.runs.config import complete_config, override
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.abilities import ScoresPairs, Streams, TakesPrefixes
-from transformer_jax.tasks.interface import Prediction, TaskKind
-from transformer_jax.tasks.packed import packed_loss, row_inputs
+from transformer_jax.tasks.interface import (
+    Prediction,
+    ScoresPairs,
+    Streams,
+    TakesPrefixes,
+    TaskKind,
+)
+from transformer_jax.tasks.losses import packed_loss, row_inputs
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.specials import EOS, PAD
 

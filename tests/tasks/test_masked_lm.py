@@ -11,6 +11,7 @@ from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import cross_entropy
+from transformer_jax.tasks.masked_lm import blank_arrays, fill_blanks
 from transformer_jax.tokenization.specials import BOS, EOS, MASK
 
 TEXT = {"text": "the old man sees a dog .\nthe dog sees the old man .\n"}
@@ -126,3 +127,26 @@ def test_more_outputs_than_the_vocabulary_has_pieces_are_refused(task, params):
     many = DecodeConfig(num_outputs=1000)
     with pytest.raises(UserError, match="num_outputs is 1000; the vocabulary has [0-9]+ pieces to"):
         list(task.predict(params, ["the [MASK]"], many))
+
+
+# FOLDED tests/tasks/test_masked_lm.py: Blanks in text: where they stand, and what a line looks
+# like with them filled.
+
+
+def test_blanks_are_where_the_mask_stands():
+    batch = blank_arrays([[0, 9, 5, 9], [9, 9, 9], [7]], mask=9)
+    assert batch["places"].tolist() == [[1, 3, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0]]
+    assert batch["text_segment_ids"].sum(axis=1).tolist() == [4, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "line, words, filled",
+    [
+        ("a _ b _", ["dog", "cat"], "a dog b cat"),
+        ("a _ b _", [" dog"], "a dog b _"),
+        ("_ a_, b", [" the", " dog"], "the a dog, b"),
+        ("un_", ["able"], "unable"),
+    ],
+)
+def test_words_take_the_place_of_blanks(line, words, filled):
+    assert fill_blanks(line, "_", words) == filled

@@ -6,8 +6,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.runs.decode_options import decode_options
-from transformer_jax.runs.run import Run
+from transformer_jax.runs.run import Run, decode_options
 
 TASKS = [
     "translation",

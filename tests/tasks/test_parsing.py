@@ -7,13 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.padding import padded_batch
+from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.scoring.parseval import METRICS, parseval
-from transformer_jax.tasks.abilities import ScoresPairs, TakesPrefixes
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.sentences import tree_symbols
+from transformer_jax.tasks.interface import ScoresPairs, TakesPrefixes
+from transformer_jax.tasks.parsing import tree_symbols
 from transformer_jax.tokenization import Symbols, TokenizerConfig, train_tokenizers
 from transformer_jax.trees import parse_tree, to_tokens, with_lookahead
 

@@ -8,18 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.packing import PackedRows
-from transformer_jax.data.batches.padding import padded_batch
+from transformer_jax.data.batches.packing import PackedRows, padded_batch
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.requests import Request
+from transformer_jax.inference.seq2seq_search import Request
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.scoring.bleu import score_translations
+from transformer_jax.scoring.text import score_translations
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.packed import shift_right
+from transformer_jax.tasks.losses import shift_right
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 

@@ -9,11 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from transformer_jax.errors import Stopped, UserError
-from transformer_jax.training import meter as meter_module
-from transformer_jax.training.clock import Clock
-from transformer_jax.training.loop import Every, Loop
-from transformer_jax.training.meter import SpikedError
-from transformer_jax.training.patience import Patience
+from transformer_jax.training import loop as clock_module
+from transformer_jax.training import loop as meter_module
+from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.profiling import Profiler
 
 
@@ -56,9 +54,9 @@ class Parts:
             learning_rate=lambda updates: updates / 10,
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
-            every=Every(log_every, evaluate_every, save_every),
+            every=Intervals(log_every, evaluate_every, save_every),
             patience=patience or Patience(),
-            **{"watch": NoWatch(), "clock": Clock()} | more,
+            **{"watch": NoWatch(), "clock": GoodputTimer()} | more,
         )
 
     def train_step(self, state, batch):
@@ -352,3 +350,89 @@ def test_the_clock_tells_what_is_no_step():
     parts.loop(log_every=2, evaluate_every=2, save_every=2).run(State(0), 0, 4)
     metrics = parts.metrics("train")[4]
     assert {"share_data", "share_saving", "share_evaluating", "goodput"} <= metrics.keys()
+
+
+# FOLDED tests/training/test_loop.py: Shares of time, by a clock that is turned by hand.
+
+
+@pytest.fixture
+def turn(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(clock_module.time, "perf_counter", lambda: now[0])
+
+    def turn(seconds):
+        now[0] += seconds
+
+    return turn
+
+
+def test_what_it_is_not_told_of_is_steps(turn):
+    clock = GoodputTimer()
+    turn(3)
+    clock.had("starting")
+    turn(4)
+    for _ in range(2):
+        with clock.on("saving"):
+            turn(0.5)
+    with pytest.raises(ValueError), clock.on("evaluating"):
+        turn(2)
+        raise ValueError
+    shares = clock.shares()
+    assert shares == pytest.approx(
+        {"goodput": 0.4, "share_starting": 0.3, "share_saving": 0.1, "share_evaluating": 0.2}
+    )
+
+
+def test_what_had_its_own_time_is_not_counted_twice(turn):
+    clock = GoodputTimer()
+    with clock.on("compiling"):
+        turn(1)
+    turn(2)
+    clock.had("starting")
+    turn(1)
+    assert clock.shares()["share_starting"] == pytest.approx(0.5)
+    assert clock.shares()["goodput"] == pytest.approx(0.25)
+
+
+# FOLDED tests/training/test_loop.py: Patience by literal scores.
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("scores", "ended"),
+    [
+        ([1, 2, 3, 4], False),
+        ([1, 2, 2], False),  # one without a better score
+        ([1, 2, 2, 1.5], True),
+        ([1, 0, 2, 1], False),
+        ([NAN, NAN], True),
+        ([-3, NAN, -2], False),
+    ],
+)
+def test_two_evaluations_without_a_better_score_end_it(scores, ended):
+    assert Patience(2, scores=scores).exhausted is ended
+
+
+@pytest.mark.parametrize(
+    ("scores", "rate"),
+    [
+        ([1, 2, 3], 1.0),
+        ([3, 2], 1.0),
+        ([3, 2, 1], 0.1),
+        ([3, 2, 1, 2], 0.1),
+        ([3, 2, 1, 2, 2], 0.01),  # two more since it was lowered
+        ([3, 2, 1, 4, 3, 3], 0.01),
+        ([3, 2, 1, 2, 4, 3], 0.1),
+    ],
+)
+def test_two_evaluations_without_a_better_score_lower_the_rate(scores, rate):
+    patience = Patience(lowers_after=2, factor=0.1, scores=scores)
+    assert patience.rate == pytest.approx(rate)
+    assert not patience.exhausted
+
+
+def test_without_either_nothing_follows():
+    patience = Patience(scores=[3.0] * 100)
+    assert (patience.rate, patience.exhausted) == (1.0, False)

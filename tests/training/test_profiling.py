@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.tasks.packed import batch_shapes
+from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.profiling import Profiler, products, step_products
 
 

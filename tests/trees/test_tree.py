@@ -1,6 +1,22 @@
+""""""
+
+import numpy as np
 import pytest
 
-from transformer_jax.trees import Growing, Tree, joined, parse_tree
+from transformer_jax.trees import (
+    Growing,
+    Tree,
+    from_tokens,
+    joined,
+    parse_tree,
+    split_words,
+    to_tokens,
+    tree_lines,
+    with_lookahead,
+    without_function_tags,
+    without_lookahead,
+    without_traces,
+)
 
 TEXT = "(TOP (S (NP (DT The) (NN house)) (VP (VBZ is) (ADJP (JJ big))) (. .)))"
 
@@ -40,3 +56,142 @@ def test_what_grows_is_one_tree():
     for add in (lambda: growing.leaf("NN", "b"), lambda: growing.open("NP")):
         with pytest.raises(ValueError, match="a second root"):
             add()
+
+
+def test_white_space_between_parts_says_nothing():
+    tree = "(TOP (S (NP (DT The) (NN house))  (VP (VBZ is)\t(ADJP (JJ big)))(. .)))"
+    spread = "( TOP\n  (S\n   (NP(DT\n The )\r\n(NN house) ) (VP (VBZ is) (ADJP (JJ big))) (. .)))"
+    assert parse_tree(tree) == parse_tree(spread)
+    unlabelled = parse_tree(f" ( {tree[5:-1]} ) ")  # as the Treebank's outermost node
+    assert unlabelled.label == "" and unlabelled.children == parse_tree(tree).children
+    assert parse_tree(str(unlabelled)) == unlabelled
+
+
+def test_escaped_brackets_and_signs_stay_as_they_are():
+    tree = "(X (-LRB- -LRB-) (NN a/b) (: --) (`` ``) (NN x=y) (-RRB- -RRB-) (NN a\u00a0b))"
+    words, tags = zip(*parse_tree(tree).leaves(), strict=True)
+    assert words == ("-LRB-", "a/b", "--", "``", "x=y", "-RRB-", "a\u00a0b")
+    assert tags == ("-LRB-", "NN", ":", "``", "NN", "-RRB-", "NN")
+    assert str(parse_tree(tree)) == tree
+
+
+@pytest.mark.parametrize(
+    "tree, problem",
+    [
+        ("", "no tree"),
+        ("(S (NN a)", "brackets that are not closed: 1"),
+        ("(S (NN a)))", "a bracket is closed that none opened"),
+        ("(S (NN a)) (S (NN b))", "a second root behind the end"),
+        ("(NN a) (NN b)", "a second root behind the end"),
+        ("(NN a) b", "'b' outside of brackets"),
+        ("NN", "'NN' outside of brackets"),
+        (")", "closed that none opened"),
+        ("(S ())", r"\( \) is over no words"),
+        ("(S (NN))", r"\(NN \) is over no words"),
+        ("(TOP)", r"\(TOP \) is over no words"),
+        ("(S (NN a b))", "'a' is neither a label nor in a leaf"),
+        ("(S (NP (NN a)) b)", "'b' is neither"),
+        ("((NN a) S)", "'S' is neither"),
+        ("(S a (NN b))", "'a' is neither"),
+    ],
+)
+def test_what_is_not_one_tree_is_an_error(tree, problem):
+    with pytest.raises(ValueError, match=problem):
+        parse_tree(tree)
+
+
+def test_trees_stand_on_lines_of_their_own():
+    lines = ["", "( (S", "   (NN a)", "))", "  ", "(TOP (NN b))", "(TOP (NN c))", "(X"]
+    assert list(tree_lines(lines)) == [(1, 4), (5, 6), (6, 7), (7, 8)]
+    assert list(tree_lines(["text", ")", "(NN a))", "(NN b)"])) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert list(tree_lines(["", " "])) == []
+
+
+def test_brackets_among_words_are_written_as_trees_have_them():
+    assert split_words(" She  (said)\t( \n") == ["She", "-LRB-said-RRB-", "-LRB-"]
+    assert split_words("a\u00a0b") == ["a\u00a0b"]
+    assert split_words(" ") == []
+
+
+def test_traces_go_with_what_is_empty_then():
+    tree = parse_tree(
+        "( (S (NP-SBJ-1 (NN who)) (VP (VBZ wins) (SBAR (-NONE- 0) (S (NP (-NONE- *T*-1)))))))"
+    )
+    assert str(without_traces(tree)) == "( (S (NP-SBJ-1 (NN who)) (VP (VBZ wins))))"
+    assert without_traces(parse_tree("(S (NP (-NONE- *)))")) is None
+
+
+@pytest.mark.parametrize(
+    "label, category",
+    [
+        ("NP-SBJ", "NP"),
+        ("NP-SBJ-1", "NP"),
+        ("NP=2", "NP"),
+        ("NP-SBJ=1", "NP"),
+        ("ADVP|PRT", "ADVP"),
+        ("WHNP", "WHNP"),
+        ("", ""),
+    ],
+)
+def test_categories_alone_stay_of_labels(label, category):
+    tree = "({} (-LRB- -LRB-) (NP-TMP (PRP$ my) (-NONE- *-1)))"
+    cleaned = without_function_tags(parse_tree(tree.format(label)))
+    assert str(cleaned) == tree.format(category).replace("NP-TMP", "NP")
+
+
+def test_special_labels_stay():
+    tree = parse_tree("(-LRB- (-NONE- (NN a)))")
+    assert without_function_tags(tree) == tree
+
+
+def drawn_tree(rng, depth=0):
+    """A random tree, with unary chains and leaves at any depth."""
+    if depth == 6 or rng.random() < 0.3:
+        return Tree(str(rng.choice(["NN", "VB", ".", "-LRB-"])), word=f"w{rng.integers(9)}")
+    children = (drawn_tree(rng, depth + 1) for _ in range(rng.integers(1, 4)))
+    return Tree(str(rng.choice(["NP", "VP", "", "TOP"])), tuple(children))
+
+
+def test_tokens_are_brackets_with_labels_and_tags():
+    tree = parse_tree("(TOP (NP (DT The) (NN house)))")
+    assert to_tokens(tree) == ["(TOP", "(NP", "DT", "NN", ")", ")"]
+    assert to_tokens(parse_tree("( (S (NN a)))")) == ["(", "(S", "NN", ")", ")"]
+
+
+def test_tokens_and_words_give_the_tree_back():
+    rng = np.random.default_rng(0)
+    trees = [drawn_tree(rng) for _ in range(300)]
+    assert any(tree.word is not None for tree in trees)
+    for tree in trees:
+        assert from_tokens(to_tokens(tree), tree.words()) == tree
+        assert parse_tree(str(tree)) == tree
+
+
+def test_a_lookahead_reads_each_word_before_the_brackets_in_front_of_it():
+    tree = parse_tree("(TOP (S (NP (DT The) (NN end)) (VP (VBZ comes))))")
+    tokens = with_lookahead(to_tokens(tree), tree.words())
+    assert " ".join(tokens) == "/The DT (TOP (S (NP /end NN /comes VBZ ) (VP / ) ) )"
+    assert " ".join(with_lookahead(["NN"], ["a"])) == "/a NN /"
+
+
+def test_a_lookahead_loses_nothing():
+    rng = np.random.default_rng(1)
+    for tree in (drawn_tree(rng) for _ in range(300)):
+        tokens = to_tokens(tree)
+        assert without_lookahead(with_lookahead(tokens, tree.words())) == tokens
+
+
+@pytest.mark.parametrize(
+    "tokens, problem",
+    [
+        ("(TOP NN", "1 of 2 words have no tag"),
+        ("(TOP NN NN", "brackets that are not closed: 1"),
+        ("(TOP NN NN NN )", "more tags than 2 words"),
+        ("(TOP NN NN ) )", "closed that none opened"),
+        ("(TOP (NP ) NN NN )", "over no words"),
+        ("NN NN", "a second root"),
+    ],
+)
+def test_other_tokens_are_no_tree(tokens, problem):
+    with pytest.raises(ValueError, match=problem):
+        from_tokens(tokens.split(" "), ["a", "b"])

@@ -5,7 +5,8 @@ B rows, H heads.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import batched
 from typing import Any
 
 import jax
@@ -13,10 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from transformer_jax.nn.places import Place, each_place
+from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.models.patches import places_of
+from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.mesh import place_like
+from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runs.build import batch_rows
+from transformer_jax.runs.config import Settings
 from transformer_jax.runtime import platform
+from transformer_jax.tasks.interface import Params, Task
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], tuple[Array, Array]]
@@ -83,10 +91,10 @@ def by_switching_off(
 def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, Array]:
     """The loss with the heads' outputs multiplied by gates."""
 
-    def scale(place: Place, x: Array) -> Array:
+    def scale(place: HookPoint, x: Array) -> Array:
         return x * gates[place.path][:, :, None, None]
 
-    with each_place(scale, gates.__contains__):
+    with intercept_activations(scale, gates.__contains__):
         return loss(params, batch)
 
 
@@ -96,3 +104,56 @@ def _summed(program: Callable[..., Any], params: Any, batches: Iterable[Batch]) 
         sums = hosts.to_host(program(params, place_like(params, batch)))
         found = sums if found is None else jax.tree.map(np.add, found, sums)
     return found
+
+
+# FOLDED runs.head_importance: How much each head of a run matters for the loss of a split.
+
+
+WAYS = {"gradient": by_gradient, "switching_off": by_switching_off}
+
+
+def head_importance(
+    settings: Settings, task: Task, params: Params, split: str, by: str
+) -> Importance:
+    """How much each head matters (Michel et al. 2019).
+
+    Args:
+      settings, task, params: of a run.
+      split: of its data; examples longer than a row are left out.
+      by: "gradient", or "switching_off", which takes a pass over the split for each head.
+
+    Returns:
+      for each attention, by the place of its heads, an array [H], in nats a token.
+
+    Raises:
+      UserError: another `by`, a model without heads, or the split cannot be used.
+    """
+    if by not in WAYS:
+        raise UserError(f"head_importance: by is {by!r}; it is one of {', '.join(WAYS)}")
+    places = places_of(task.init).items()
+    heads = {path: axes["head"] or 0 for path, axes in places if path.endswith(".heads")}
+
+    if not heads:
+        raise UserError("head_importance: this run's model has no heads")
+
+    def loss(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        total, weight, _ = task.loss(params, batch, None)
+        return total, weight
+
+    rows = round_up_rows(batch_rows(settings, task), params)
+    batches = list(_examples_apart(task, open_split(settings.data, split), rows))
+    return WAYS[by](loss, params, batches, heads)
+
+
+def _examples_apart(task: Task, examples: Any, rows: int) -> Iterator[dict[str, np.ndarray]]:
+    """Batches of one shape with one example a row."""
+    items: list[Any] = [
+        task.preprocess(item, np.random.default_rng(0))
+        for item in task.prepare(examples, training=False)
+    ]
+    fitting = [
+        item for item in items if all(len(item[name]) <= task.lengths[name] for name in item)
+    ]
+    for chosen in batched(fitting, rows):
+        fillers = [dict.fromkeys(task.lengths, ())] * (rows - len(chosen))
+        yield padded_batch([*chosen, *fillers], task.lengths)

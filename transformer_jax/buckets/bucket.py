@@ -1,8 +1,11 @@
 """The files below an address."""
 
+import contextlib
 import logging
+import os
+import re
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +14,88 @@ from typing import Any
 import fsspec
 from tqdm import tqdm
 
-from transformer_jax.buckets.addresses import BucketError, reason, require_allowed, telling
+from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import is_safe_name, path_below
+
+# FOLDED buckets.addresses: Addresses of files elsewhere, and what goes wrong with them in one
+# line.
+
+
+ALLOW = "TRANSFORMER_JAX_ALLOW_ADDRESSES"
+"""Environment variable: more protocols that addresses may have, such as "file,http"."""
+PROTOCOLS = ("s3", "gs", "gcs")
+"""Protocols that an address may have. A config may come from strangers: an address in it must not
+reach any server, or any file of this machine."""
+_ADDRESS = re.compile(r"([A-Za-z][\w+.-]*)://")
+_FOLDED = re.compile(r"(s3|gs|gcs):/[^/]")  # what `Path` makes of an address
+
+
+class BucketError(UserError):
+    """What lies at an address cannot be read or written now."""
+
+
+class Missing(BucketError):
+    """There is no such file, or no such bucket."""
+
+
+def is_address(path: str | Path) -> bool:
+    """Returns True if a path names something elsewhere, such as "s3://...".
+
+    Raises:
+      UserError: it was one, before it was made a `Path`; or an address that is not allowed
+        (`require_allowed`).
+    """
+    if isinstance(path, Path) and _FOLDED.match(str(path)):
+        raise UserError(f"{path} was an address: give it as text, since Path drops one of its //")
+    if not isinstance(path, str) or not ("://" in path and (_ADDRESS.match(path) or "::" in path)):
+        return False
+    require_allowed(path)
+    return True
+
+
+def require_allowed(address: str, also: Collection[str] = ()) -> None:
+    """Raises UserError unless an address may be used.
+
+    Its protocol must be one of `PROTOCOLS`, of `also`, or of the environment variable
+    TRANSFORMER_JAX_ALLOW_ADDRESSES. Chains ("zip://x::http://...") are always refused: a protocol
+    that is allowed could reach through them to any other.
+    """
+    if "::" in address:
+        raise UserError(f"{address!r} has '::', which chains addresses; give a plain one")
+    found = _ADDRESS.match(address)
+    allowed = {*PROTOCOLS, *also, *os.environ.get(ALLOW, "").replace(" ", "").split(",")}
+    if not found or found[1] not in allowed:
+        known = ", ".join(f"{one}://" for one in (*PROTOCOLS, *also))
+        more = f"; to allow it, set {ALLOW}={found[1]} in the environment" if found else ""
+        raise UserError(f"{address!r} is no address that may be used ({known} are){more}")
+
+
+@contextlib.contextmanager
+def telling(what: str, address: str) -> Iterator[None]:
+    """Makes one line of whatever goes wrong: the errors of fsspec are of many libraries.
+
+    Args:
+      what: "cannot read", say.
+      address: what the block reads or writes.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise Missing(f"{what} {address}: there is no such file or bucket") from error
+    except ImportError as error:
+        protocol = address.partition("://")[0]
+        told = f"{what} {address}: {protocol}:// needs a package of its own ({error})"
+        raise BucketError(f"{told}; pip install it") from error
+    except Exception as error:
+        raise BucketError(f"{what} {address}: {reason(error)}") from error
+
+
+def reason(error: Exception) -> str:
+    """The first line of an error, in a moderate length."""
+    return (str(error).strip() or repr(error)).splitlines()[0][:300]
+
 
 logger = logging.getLogger(__name__)
 
@@ -231,3 +314,46 @@ def _is_final(error: Exception) -> bool:
     """Whether there is no hope in another try; without credentials, there is none."""
     refused = _status(error) in _REFUSED or str(error).startswith("Forbidden")
     return refused or "Credentials" in type(error).__name__ or isinstance(error, BucketError)
+
+
+# FOLDED buckets.layout: What of a folder is whole or not there, and what is passing.
+
+
+@dataclass(frozen=True)
+class MirrorLayout:
+    """What a mirror must know of the files that it brings to a bucket, by their names.
+
+    Attributes:
+      unit: matches the beginning of a name up to the folder that is whole or not there, such as
+        that of a checkpoint; names that it does not match stand for themselves.
+      seal: the file of such a folder that is written last and deleted first.
+      listed: the files that a seal tells of, by their names in its folder.
+      passing: matches names that are on their way to another, and stay where they are.
+      damage: what is wrong with such a folder on disk; None where it is as it was written.
+    """
+
+    unit: re.Pattern[str]
+    seal: str
+    listed: Callable[[Path], Collection[str]]
+    passing: re.Pattern[str]
+    damage: Callable[[Path], str | None]
+
+    def unit_of(self, name: str) -> str | None:
+        """The unit that a file belongs to."""
+        found = self.unit.match(name)
+        return found[0] if found else None
+
+    def seal_of(self, unit: str) -> str:
+        """The name of a unit's seal."""
+        return f"{unit}/{self.seal}"
+
+    def is_seal(self, name: str) -> bool:
+        """Whether a file is the seal of a unit."""
+        unit = self.unit_of(name)
+        return unit is not None and name == self.seal_of(unit)
+
+    def settled(self, names: Iterable[str]) -> set[str]:
+        """Those that are neither passing nor in a unit without its seal."""
+        names = {name for name in names if not self.passing.search(name)}
+        units = {name: self.unit_of(name) for name in names}
+        return {name for name, unit in units.items() if not unit or self.seal_of(unit) in names}

@@ -19,17 +19,15 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from transformer_jax.buckets.addresses import Missing, is_address
-from transformer_jax.buckets.bucket import Bucket, at_once, bring
-from transformer_jax.buckets.layout import Layout
+from transformer_jax.buckets.bucket import Bucket, MirrorLayout, Missing, at_once, bring, is_address
 from transformer_jax.buckets.lease import FOLDER, Lease, last_copy
 from transformer_jax.buckets.mirror import Mirror
 from transformer_jax.errors import UserError
-from transformer_jax.runtime import this_process
-from transformer_jax.runtime.cache_folder import cache_folder
+from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
     SETTINGS_BYTES,
+    cache_folder,
     is_safe_name,
     open_to_append,
     path_below,
@@ -46,7 +44,7 @@ _FILES, _ADDRESS, _LOCK, _INDEX, _ID, _PINS = "files", "address", "lock", "index
 def fetched(
     address: str,
     wanted: Callable[[str], bool] = lambda name: True,
-    layout: Layout | None = None,
+    layout: MirrorLayout | None = None,
     below: str = "",
 ) -> Path:
     """A folder with the files that lie at an address now; what is there already is not brought
@@ -106,7 +104,7 @@ def fetched_matches(pattern: str) -> list[Path]:
 
 
 @contextlib.contextmanager
-def working_copy(address: str, layout: Layout) -> Iterator[Path]:
+def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
     """A folder to write to, whose files are brought to the address while the block runs.
 
     Where this machine's copy was the last one to be written, it may hold more than the bucket, and
@@ -128,7 +126,7 @@ def working_copy(address: str, layout: Layout) -> Iterator[Path]:
         folder = _files(home)
         folder.mkdir(parents=True, exist_ok=True)
         logger.info("%s: written to %s, and brought from there", address, folder)
-        lease = Lease(bucket, _id(home), last, this_process.described())
+        lease = Lease(bucket, _id(home), last, processes.describe_process())
         with lease, Mirror(bucket, folder, home / _PINS, layout, lease):
             yield folder
 

@@ -19,8 +19,7 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from transformer_jax.buckets.addresses import BucketError, Missing
-from transformer_jax.buckets.bucket import Bucket
+from transformer_jax.buckets.bucket import Bucket, BucketError, Missing
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -16,9 +16,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from transformer_jax.buckets.addresses import BucketError
-from transformer_jax.buckets.bucket import Bucket, at_once, bring
-from transformer_jax.buckets.layout import Layout
+from transformer_jax.buckets.bucket import Bucket, BucketError, MirrorLayout, at_once, bring
 from transformer_jax.buckets.lease import FOLDER, Lease, Lost
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import everything_below, path_below, remove
@@ -53,7 +51,9 @@ class Mirror:
         brought, or another writer has taken over; from leaving.
     """
 
-    def __init__(self, bucket: Bucket, folder: Path, pins: Path, layout: Layout, lease: Lease):
+    def __init__(
+        self, bucket: Bucket, folder: Path, pins: Path, layout: MirrorLayout, lease: Lease
+    ):
         self._bucket, self._folder, self._pins = bucket, folder, pins
         self._layout, self._lease = layout, lease
         self._known: dict[str, _Stamp] = {}  # files that are in the bucket as they were here then

@@ -8,12 +8,16 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
     everything_below,
@@ -33,10 +37,10 @@ def write(folder: Path) -> None:
     Files directly in `folder` are left out: Orbax rewrites them while it commits, and nothing is
     restored from them.
     """
-    write_entries(folder, entries_of(folder, sizes(folder)))
+    write_entries(folder, entries_of(folder, file_sizes(folder)))
 
 
-def sizes(folder: Path) -> dict[str, int]:
+def file_sizes(folder: Path) -> dict[str, int]:
     """Bytes of every file that a manifest of `folder` lists, by its path there, in their order."""
     files = sorted(path for path in folder.glob("*/**/*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
@@ -211,3 +215,72 @@ def _size(entry: Any) -> int:
 def _entry(file: BufferedReader) -> dict[str, int | str]:
     digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+# FOLDED checkpoints.shares: A checkpoint hashed by all processes of a job, each its share of the
+# files. Of 84 GB on 32 hosts, each reads 2.6 GB, when it is saved and when it is restored.
+
+
+_SECONDS_OF_A_SAVE = 3600  # until all is written
+_SECONDS_TO_HASH = 60  # a share, once process 0 has hashed its own
+
+
+def damage_in_job(
+    folder: Path, subfolders: Collection[str] | None = None, most: int | None = None
+) -> str | None:
+    """As `manifest.damage`, in all processes together: what one of them finds, all return. Where
+    they see one folder each reads its share of it, and all of a copy of its own.
+
+    Raises:
+      UserError: as there, in one; or they see different files. In all.
+    """
+    shared = len({*hosts.gather(_identity(folder / MANIFEST))}) == 1
+    reader = (jax.process_index(), hosts.count()) if shared else (0, 1)
+    own, _ = hosts.in_agreement(
+        lambda: (
+            damage(folder, subfolders, most, reader),
+            {"checkpoint": described(folder)},
+        )
+    )
+    return next(filter(None, hosts.gather(own)), None)
+
+
+def _identity(path: Path) -> str:
+    """Alike in two processes that see the same file, not where each has a copy."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return f"{status.st_ino} {status.st_mtime_ns}"
+    return ""  # who reads it says what is wrong
+
+
+def write_in_job(folder: Path, name: str, count: int) -> None:
+    """As `manifest.write`, in process 0 of `count`, whose others call `help_to_write`; what they do
+    not hash in time, it hashes itself. Any thread may.
+
+    Args:
+      folder: of a step, all of whose files are written.
+      name: of this save, alike in all processes; no other save of the job has it.
+      count: of processes.
+    """
+    sizes = file_sizes(folder)
+    hosts.kv_set(f"{name}/files", sizes)
+    entries = entries_of(folder, share(sizes, 0, count))
+    until = time.monotonic() + _SECONDS_TO_HASH
+    for process in range(1, count):
+        theirs = hosts.kv_get(f"{name}/{process}", until - time.monotonic()) or {}
+        # Of another size: the file system shows that process a file of before.
+        entries |= {file: one for file, one in theirs.items() if one["size"] == sizes[file]}
+    hosts.kv_delete(name)
+    entries |= entries_of(folder, sizes.keys() - entries.keys())
+    write_entries(folder, {file: entries[file] for file in sizes})
+
+
+def help_write_in_job(folder: Path, name: str, process: int, count: int) -> None:
+    """Hashes the share of another process than the first, as soon as that one asks for it."""
+    sizes = hosts.kv_get(f"{name}/files", _SECONDS_OF_A_SAVE)
+    if sizes is None:
+        return  # the save failed
+    entries = {}
+    with contextlib.suppress(OSError):  # process 0 sees to it
+        entries = entries_of(folder, share(sizes, process, count))
+    hosts.kv_set(f"{name}/{process}", entries)

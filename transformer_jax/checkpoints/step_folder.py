@@ -25,10 +25,23 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.processes import taking_part
 from transformer_jax.errors import UserError
 from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import METADATA_BYTES, read_regular, remove, write_whole
+
+# FOLDED checkpoints.processes: Which processes Orbax writes and reads with.
+
+
+def taking_part(name: str | None = None) -> ocp.options.MultiprocessingOptions:
+    """All processes of the job, which wait for each other; or this one, where it acts `alone`.
+
+    Args:
+      name: of what they do, if they do something else at once.
+    """
+    only = {jax.process_index()} if hosts.count() == 1 else None
+    return ocp.options.MultiprocessingOptions(active_processes=only, barrier_sync_key_prefix=name)
+
 
 # Orbax logs its progress, and its failures with tracebacks, through absl. Failures are raised here
 # as one line, so nothing of Orbax needs to reach stderr.

@@ -8,7 +8,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from transformer_jax.checkpoints import selection, shares
+from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.config import CheckpointConfig
-from transformer_jax.checkpoints.selection import Which, agreed_checkpoint
 from transformer_jax.checkpoints.step_folder import (
     DATA,
+    ITEMS,
+    METRICS,
     PARAMS,
     PROVENANCE,
     TRAINING,
@@ -33,6 +34,7 @@ from transformer_jax.checkpoints.step_folder import (
     read_arrays,
     read_data,
     read_provenance,
+    read_score,
     split_state,
     step_folders,
     write_score,
@@ -40,9 +42,112 @@ from transformer_jax.checkpoints.step_folder import (
 from transformer_jax.checkpoints.writer import CheckpointWriter, Kept
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
+from transformer_jax.parallel.hosts import Statement
 from transformer_jax.runtime.files import METADATA_BYTES
 
+# FOLDED checkpoints.selection: Which checkpoint "latest", "best" or a step names; damaged ones are
+# skipped.
+
+
 logger = logging.getLogger(__name__)
+
+Damage = Callable[[Path, Collection[str], int | None], str | None]
+"""As `manifest.damage`."""
+
+Which = int | str | None
+"""A step or its digits, "best", "latest"; None is the latest."""
+
+
+def agreed_checkpoint(
+    directory: Path, which: Which, items: Collection[str] = ITEMS, most: int | None = None
+) -> Path:
+    """As `find_checkpoint`, in all processes of a job together, each of which reads its share of
+    the files: they get the same folder, or raise the same error."""
+
+    def found() -> tuple[Path, Statement]:
+        folder = find_checkpoint(directory, which, items, most, manifest.damage_in_job)
+        return folder, {"checkpoint": folder.name}
+
+    return hosts.in_agreement(found)[0]
+
+
+def find_checkpoint(
+    directory: Path,
+    which: Which,
+    items: Collection[str] = ITEMS,
+    most: int | None = None,
+    damage: Damage = manifest.damage,
+) -> Path:
+    """The folder of the checkpoint that `which` names, its `items` compared with their manifest.
+
+    "best" has the highest score, and is the newest of equals. For "latest" and "best", damaged
+    checkpoints are skipped with a warning; a step named by its number must be intact.
+
+    Args:
+      directory: of the checkpoints.
+      which: a step or its digits, "best", "latest" or None (the latest).
+      items: what is going to be read of it.
+      most: bytes that it may have, as `manifest.damage`.
+      damage: how the files are compared.
+
+    Raises:
+      UserError: there is no such checkpoint, or it is damaged.
+    """
+    folders = step_folders(directory)
+    if not folders:
+        raise UserError(f"no checkpoint in {directory}; train there first")
+    newest_first = list(reversed(folders.values()))
+    match which:
+        case None | "latest":
+            candidates = newest_first
+        case "best":
+            candidates = best_first(newest_first)
+            if not candidates:
+                raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
+        case _:
+            return _named(directory, folders, str(which), lambda one: damage(one, items, most))
+    for folder in intact(candidates, items, most, damage):
+        return folder
+    raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
+
+
+def intact(
+    folders: Iterable[Path],
+    items: Collection[str],
+    most: int | None = None,
+    damage: Damage = manifest.damage,
+) -> Iterator[Path]:
+    """Yields the folders whose `items` are as they were written; warns about each other one."""
+    for folder in folders:
+        if problem := damage(folder, items, most):
+            logger.warning("skipping the damaged checkpoint %s: %s", folder, problem)
+        else:
+            yield folder
+
+
+def _named(
+    directory: Path,
+    folders: dict[int, Path],
+    which: str,
+    damage: Callable[[Path], str | None],
+) -> Path:
+    if not which.isdecimal() or int(which) not in folders:
+        steps = ", ".join(map(str, folders))
+        raise UserError(f"no checkpoint {which} in {directory}; take latest, best, or of {steps}")
+    folder = folders[int(which)]
+    if problem := damage(folder):
+        raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
+    return folder
+
+
+def best_first(newest_first: list[Path]) -> list[Path]:
+    """The folders that have a score, the highest first; the newest of equals."""
+    scores: dict[Path, float] = {}
+    for folder in intact(newest_first, (METRICS,), METADATA_BYTES):
+        score = read_score(folder)
+        if score is not None:
+            scores[folder] = score
+    return sorted(scores, key=scores.__getitem__, reverse=True)
 
 
 class Checkpoints:
@@ -176,12 +281,12 @@ class Checkpoints:
 
     def data_state(self, which: Which) -> Any:
         """The state of the data iterator; `which` and errors as for `restore`."""
-        return read_data(selection.find_checkpoint(self.directory, which))
+        return read_data(find_checkpoint(self.directory, which))
 
     def kept_provenance(self, which: Which) -> dict[str, str]:
         """What the run rested on when that checkpoint was saved, empty where it does not say;
         `which` and errors as for `restore`."""
-        folder = selection.find_checkpoint(self.directory, which, (PROVENANCE,), METADATA_BYTES)
+        folder = find_checkpoint(self.directory, which, (PROVENANCE,), METADATA_BYTES)
         return read_provenance(folder)
 
     def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
@@ -203,7 +308,7 @@ class Checkpoints:
         last = int(agreed_checkpoint(self.directory, which, (PARAMS,), most).name)
         kept = step_folders(self._snapshots) | step_folders(self.directory)
         newest_first = [kept[step] for step in sorted(kept, reverse=True) if step <= last]
-        whole = selection.intact(newest_first, (PARAMS,), most, shares.damage)
+        whole = intact(newest_first, (PARAMS,), most, manifest.damage_in_job)
         chosen = list(itertools.islice(whole, max(count, 0)))
         if count < 1 or len(chosen) < count:
             raise UserError(
@@ -227,7 +332,7 @@ class Checkpoints:
     def _latest_and_best(self, steps: Sequence[int]) -> set[int]:
         folders = step_folders(self.directory)
         newest_first = [folders[step] for step in reversed(steps) if step in folders]
-        best = [int(folder.name) for folder in selection.best_first(newest_first)[:1]]
+        best = [int(folder.name) for folder in best_first(newest_first)[:1]]
         return {*steps[-self._config.keep :], *best}
 
 
@@ -246,3 +351,58 @@ def _detached(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     # would have to wait. From other devices Orbax copies to the host before it returns.
     on_cpu = all(device.platform == "cpu" for device in leaf.devices())
     return jnp.copy(leaf) if on_cpu else leaf
+
+
+# FOLDED checkpoints.primary_store: Checkpoints in a directory that process 0 of a job has, and the
+# others have not.
+
+
+class PrimaryCheckpoints(Checkpoints):
+    """As `Checkpoints`, of a training; all processes call each of these methods.
+
+    Process 0 writes and reads: the whole state passes through its memory and its network.
+    """
+
+    def save(self, step: int, state: Any, data_state: Any) -> None:
+        """As `Checkpoints.save`."""
+        whole, save = hosts.arrays_to_primary(state), super().save
+        hosts.from_primary(lambda: save(step, whole, data_state))
+
+    def score(self, step: int, score: float) -> None:
+        """As `Checkpoints.score`."""
+        keep = super().score
+        hosts.from_primary(lambda: keep(step, score))
+
+    def wait(self) -> None:
+        """As `Checkpoints.wait`."""
+        hosts.from_primary(super().wait)
+
+    def close(self) -> None:
+        """As `Checkpoints.close`; each process by itself."""
+        with hosts.single_process():
+            super().close()
+
+    def latest_step(self) -> int | None:
+        """As `Checkpoints.latest_step`."""
+        return hosts.from_primary(super().latest_step)
+
+    def restore(
+        self, which: Which, abstract_state: Any, fresh: Mapping[str, float] | None = None
+    ) -> tuple[int, Any, Any]:
+        """As `Checkpoints.restore`; each leaf of `abstract_state` has its sharding."""
+        restore, on_host = super().restore, jax.tree.map(_without_memory, abstract_state)
+        found: list[Any] = []
+
+        def read() -> tuple[int, Any]:
+            step, state, data_state = restore(which, on_host, fresh)
+            found.append(state)
+            return step, data_state
+
+        step, data_state = hosts.from_primary(read)
+        state = hosts.arrays_from_primary(found.pop() if found else None, abstract_state)
+        return step, state, data_state
+
+
+def _without_memory(leaf: Any) -> np.ndarray:
+    """A NumPy array with the shape and dtype of another one."""
+    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)

@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer_jax.checkpoints.selection import agreed_checkpoint
 from transformer_jax.checkpoints.step_folder import (
     PARAMS,
     Leaves,
@@ -21,6 +20,7 @@ from transformer_jax.checkpoints.step_folder import (
     read_some_arrays,
     saved_arrays,
 )
+from transformer_jax.checkpoints.store import agreed_checkpoint
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)

@@ -19,14 +19,14 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationPolicy,
 )
 
-from transformer_jax.checkpoints import manifest, shares
-from transformer_jax.checkpoints.processes import taking_part
+from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import (
     DATA,
     PARAMS,
     PROVENANCE,
     TRAINING,
     step_folders,
+    taking_part,
 )
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
@@ -141,13 +141,15 @@ class CheckpointWriter:
         if self._processes == 1:
             manifest.write(self._partial)
         else:
-            shares.write(self._partial, self._save_name, self._processes)
+            manifest.write_in_job(self._partial, self._save_name, self._processes)
 
     def _help(self) -> None:
         """Sees to it that this process, if it is not the first, hashes its share of the step."""
         if not hosts.is_primary():
             task = (self._partial, self._save_name, jax.process_index(), self._processes)
-            self._helper = threading.Thread(target=shares.help_to_write, args=task, daemon=True)
+            self._helper = threading.Thread(
+                target=manifest.help_write_in_job, args=task, daemon=True
+            )
             self._helper.start()
 
     @property
@@ -177,7 +179,7 @@ class _Preserves(PreservationPolicy):
 def _delete_damaged(directory: Path, most: int) -> None:
     for step in hosts.from_primary(lambda: list(step_folders(directory))):
         folder = directory / str(step)
-        if problem := shares.damage(folder, most=most):
+        if problem := manifest.damage_in_job(folder, most=most):
             hosts.from_primary(functools.partial(_delete, folder, problem))
 
 

@@ -5,11 +5,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.buckets.addresses import is_address
-from transformer_jax.cli import streams
+from transformer_jax.buckets.bucket import is_address
+from transformer_jax.cli import terminal
+from transformer_jax.cli.arguments import Verbs, add_max_length, add_patches, add_run, load_run
 from transformer_jax.cli.lines import LineCount, read_batches, unescape
-from transformer_jax.cli.one_line_parser import Verbs
-from transformer_jax.cli.shared_flags import add_max_length, add_patches, add_run, load_run
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -36,13 +35,13 @@ def add_inspect(verbs: Verbs) -> None:
 
 def inspect(args: argparse.Namespace) -> None:
     """Writes a page for each line of stdin, and one that lists them; prints their paths."""
-    from transformer_jax.analysis.pages.index_page import index_page
+    from transformer_jax.analysis.pages.attention_page import index_page
 
     if is_address(args.to):
         raise UserError(f"--to: {args.to} is no folder of this machine, where pages are written")
     folder = Path(args.to)
     _require_empty(folder)
-    stdin, run = streams.read_stdin(), load_run(args)
+    stdin, run = terminal.read_stdin(), load_run(args)
     folder.mkdir(parents=True, exist_ok=True)
     pages: list[tuple[str, str]] = []  # the name of a file, and its line
     number = 0
@@ -64,7 +63,7 @@ def inspect(args: argparse.Namespace) -> None:
 def draw_attention(args: argparse.Namespace) -> Path:
     """Draws the attention that `plot` asks for; returns the picture's path."""
     from transformer_jax.runs.load import load
-    from transformer_jax.tools.attention_pictures import plot_attention
+    from transformer_jax.tools.plots import plot_attention
 
     output = Path(args.output or "attention.png")
     run = load(args.workdir, modules=args.modules, base=args.base)
@@ -90,14 +89,14 @@ def _page(run: Any, text: str, number: int, walks: bool) -> str:
 
 
 def _walk(run: Any, text: str) -> str:
-    from transformer_jax.analysis.walk.page import walk_page
+    from transformer_jax.analysis.walk.walking import walk_page
 
     return walk_page(run.walk(text), title=text)
 
 
 def _attention(run: Any, text: str) -> str:
     from transformer_jax.analysis.pages.attention_page import attention_page
-    from transformer_jax.tasks.abilities import ShowsBeams
+    from transformer_jax.tasks.interface import ShowsBeams
 
     has_beams = isinstance(run.task, ShowsBeams) and "beam" in run.settings.decode.searches
     attention = run.attention(text, also=("queries", "keys"))
@@ -109,5 +108,5 @@ def _write(path: Path, html: str) -> None:
     """Writes a new file and prints its path."""
     with path.open("x", encoding="utf-8") as file:
         file.write(html)
-    streams.write(f"{path}\n")
-    streams.flush()
+    terminal.write(f"{path}\n")
+    terminal.flush()

@@ -7,13 +7,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax.cli import chatting, exchange, inspecting, interrupts, plans, streams, verbs
-from transformer_jax.cli.messages import log_to_stderr
+from transformer_jax.cli import inspecting, terminal, verbs
 from transformer_jax.cli.parser import parse
+from transformer_jax.cli.terminal import log_to_stderr
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
-from transformer_jax.runtime.environment import check_environment
-from transformer_jax.runtime.host_memory import keep_freed_memory
-from transformer_jax.runtime.plugins import leave_out_absent_devices
+from transformer_jax.runtime.startup import (
+    check_environment,
+    keep_freed_memory,
+    leave_out_absent_devices,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +23,11 @@ USER_ERROR = 2
 BROKEN_PIPE = 141
 
 _ELSEWHERE = {
-    "chat": chatting.chat,
-    "plan": plans.plan,
+    "chat": verbs.chat,
+    "plan": verbs.plan,
     "inspect": inspecting.inspect,
-    "import": exchange.import_published,
-    "export": exchange.export,
+    "import": verbs.import_published,
+    "export": verbs.export,
 }
 """What verbs do that `verbs` has not."""
 _LONGEST = 1000  # characters of a message
@@ -38,10 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     A run that SIGTERM stopped is saved, and the same command goes on (75). An interrupt (130) and a
     reader that went away (141), such as `head`, are quiet.
     """
-    streams.open_standard()
+    terminal.open_standard()
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
-        streams.require_stdout()
+        terminal.require_stdout()
         log_to_stderr()
         keep_freed_memory()
         leave_out_absent_devices()
@@ -55,12 +57,12 @@ def _run(args: argparse.Namespace) -> int:
     try:
         run_verb = _ELSEWHERE.get(args.verb) or getattr(verbs, args.verb)
         run_verb(args)
-        streams.flush()
+        terminal.flush()
     except KeyboardInterrupt:
-        return interrupts.INTERRUPTED
+        return terminal.INTERRUPTED
     except Exception as error:
-        if interrupts.came():  # in the middle of compiled code, which made another error of it
-            return interrupts.INTERRUPTED
+        if terminal.came():  # in the middle of compiled code, which made another error of it
+            return terminal.INTERRUPTED
         return _status_of(error)
     return 0
 
@@ -118,5 +120,5 @@ def _fail(message: str) -> int:
     line = " ".join(message.splitlines())
     if len(line) > _LONGEST:  # some value in it is
         line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-    streams.tell(f"error: {line}")
+    terminal.tell(f"error: {line}")
     return USER_ERROR

@@ -1,8 +1,7 @@
 """Conversations: turns of a user and an assistant, and how they are written for a model."""
 
-from transformer_jax.conversations.cutting import Cutter, prompt_within
-from transformer_jax.conversations.jinja import chat_template
-from transformer_jax.conversations.templates import TEMPLATES, Template
+from transformer_jax.conversations.encoding import Cutter, Marked, Writer, prompt_within
+from transformer_jax.conversations.templates import TEMPLATES, Template, chat_template
 from transformer_jax.conversations.turns import (
     ASSISTANT,
     FORMS,
@@ -22,7 +21,6 @@ from transformer_jax.conversations.turns import (
     from_text,
     to_text,
 )
-from transformer_jax.conversations.written import Marked, Writer
 
 __all__ = [
     "ASSISTANT",

@@ -15,19 +15,21 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Corpus, Selection
 from transformer_jax.data.files import documents
 from transformer_jax.data.files.blocks import TextBlocks, open_blocks
-from transformer_jax.data.files.choices import open_choices
-from transformer_jax.data.files.conversations import open_answers, open_conversations
-from transformer_jax.data.files.labeled import read_labeled_tsv
+from transformer_jax.data.files.json_lines import (
+    open_answers,
+    open_choices,
+    open_conversations,
+    open_preferences,
+)
 from transformer_jax.data.files.pairs import (
     open_pairs,
     open_parallel_text,
     read_json_lines,
     read_tsv,
 )
-from transformer_jax.data.files.preferences import open_preferences
-from transformer_jax.data.files.tagged import read_tagged_words
 from transformer_jax.data.files.text import expand_paths, open_files
 from transformer_jax.data.files.trees import open_bracketed
+from transformer_jax.data.files.tsv import read_labeled_tsv, read_tagged_words
 from transformer_jax.data.sets import (
     alpaca,
     embedded,
@@ -38,8 +40,7 @@ from transformer_jax.data.sets import (
     scan,
     tatoeba,
     text_sets,
-    tfds_text,
-    tfds_translation,
+    tfds,
 )
 from transformer_jax.errors import UserError
 from transformer_jax.registry import Registry
@@ -75,7 +76,9 @@ def _open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
     for name in ("text_field", "label_field", "pair_field"):
         if has_languages and getattr(config, name) is not None:
             raise UserError(f"data.{name} is not read where tfds has languages; leave one out")
-    return (tfds_translation if has_languages else tfds_text).open_split(config, split)
+    if has_languages:
+        return tfds.open_translation_split(config, split)
+    return tfds.open_text_split(config, split)
 
 
 def _public(

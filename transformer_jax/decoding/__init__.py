@@ -1,6 +1,6 @@
 """Searches for a model's outputs. They know no model: `interface` is the seam between the two."""
 
-from transformer_jax.decoding.beam_search import BeamSearch
+from transformer_jax.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, length_penalty
 from transformer_jax.decoding.beam_tree import BeamTree, Node, beam_tree
 from transformer_jax.decoding.constraints import Constraint, constrained, masked_logits
 from transformer_jax.decoding.interface import (
@@ -14,9 +14,13 @@ from transformer_jax.decoding.interface import (
     State,
     up_to_end,
 )
-from transformer_jax.decoding.length_penalty import LENGTH_PENALTIES, length_penalty
-from transformer_jax.decoding.sampling import Sampler, Samples, StepwiseSearch
-from transformer_jax.decoding.truncation import penalized_logits, truncated_logits
+from transformer_jax.decoding.sampling import (
+    Sampler,
+    Samples,
+    StepwiseSearch,
+    penalized_logits,
+    truncated_logits,
+)
 
 __all__ = [
     # The seam: what a model offers, what a search starts from, does and returns.

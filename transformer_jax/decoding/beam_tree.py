@@ -8,8 +8,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.decoding.beam_search import BeamSearch
-from transformer_jax.decoding.beam_steps import Carry, Rules, Step, advance, last_tokens, n_best
+from transformer_jax.decoding.beam_search import (
+    BeamSearch,
+    BeamStep,
+    Carry,
+    Rules,
+    advance,
+    last_tokens,
+    n_best,
+)
 from transformer_jax.decoding.interface import DecodeStep, Start, up_to_end
 
 Path = tuple[int, ...]
@@ -115,7 +122,7 @@ def beam_tree(
     return BeamTree(search.beam_size, search.alpha, tuple(named), outputs)
 
 
-def _grow(nodes: dict[Path, Node], rules: Rules, search: Carry, step: Step) -> None:
+def _grow(nodes: dict[Path, Node], rules: Rules, search: Carry, step: BeamStep) -> None:
     """Adds what a step looked at, and whether it kept it."""
     alive, seen, best = jax.device_get((search.beams.alive_tokens, step.seen, step.best))
     length = int(search.length) + 1

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer_jax.data.batches.padding import Tokens, padded_batch
+from transformer_jax.data.batches.packing import Tokens, padded_batch
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import FilledBatch
+from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import check_reach
 from transformer_jax.runtime import platform
@@ -71,7 +71,7 @@ def score_pairs(
       UserError: a single pair takes more memory than there is.
     """
     found: dict[int, PairScore] = {}
-    batch: FilledBatch[Pair] = FilledBatch(
+    batch: PaddedBatch[Pair] = PaddedBatch(
         {feature: [0] for pair in pairs[:1] for feature in pair}, padded_batch
     )
     order = sorted(range(len(pairs)), key=lambda i: longest(pairs[i]))

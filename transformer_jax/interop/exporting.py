@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.analysis.patches import PatchedModel
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.conversations import chat_template
 from transformer_jax.errors import UserError
-from transformer_jax.interop import ctranslate2_spec, tensors
+from transformer_jax.interop import ctranslate2_spec, weights
 from transformer_jax.interop.config_json import CONFIG, GENERATION, keys_of_tokens
 from transformer_jax.interop.fitting import Fitted, fit
 from transformer_jax.interop.rewrites import Leaves, approximations, without_padding
 from transformer_jax.interop.weights import stored
 from transformer_jax.models.classifier import body_config
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.patches import PatchedModel
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.instruction import Instruction
@@ -73,7 +73,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         written = chat_template(run.task.template, run.task.writer.adds_first)
         files[CHAT_TEMPLATE] = written.encode()
     directory.mkdir(parents=True, exist_ok=True)
-    tensors.write(stored(fitted.family, fitted.model, fitted.leaves), directory / tensors.WEIGHTS)
+    weights.write(stored(fitted.family, fitted.model, fitted.leaves), directory / weights.WEIGHTS)
     for name, content in files.items():
         (directory / name).write_bytes(content)
     _write_json(directory / GENERATION, _generation(run, keys))

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.buckets import copies
+from transformer_jax.buckets.bucket import is_address
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import name_some
@@ -17,16 +20,12 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
 from transformer_jax.interop.families.base import Keys
-from transformer_jax.interop.hub import fetched
-from transformer_jax.interop.tensors import Tensors
-from transformer_jax.interop.weights import Found, find
+from transformer_jax.interop.weights import Found, Tensors, find
 from transformer_jax.models.classifier import body_config
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import config_of, read_settings, save_json
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.sole_writer import sole_writer
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER
-from transformer_jax.runs.writable import writable
+from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER, sole_writer, writable
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import (
@@ -36,6 +35,48 @@ from transformer_jax.tokenization import (
     from_files,
     store_tokenizers,
 )
+
+# FOLDED interop.hub: Where a model is taken from: a directory, or a repository of the Hugging Face
+# hub.
+
+
+HUB = "hf:"
+_REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_WANTED = ["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]
+
+
+def fetched(source: str) -> Path:
+    """The directory that holds a model; what the hub, or a bucket, has of it is brought here.
+
+    Args:
+      source: a directory or its address, or hf:OWNER/NAME or hf:OWNER/NAME@REVISION.
+
+    Raises:
+      UserError: there is no such directory, or the hub does not give it.
+    """
+    if is_address(source):
+        return copies.fetched(source)
+    if not source.startswith(HUB):
+        if not Path(source).is_dir():
+            raise UserError(f"--from: {source} is no directory (of the hub: hf:OWNER/NAME)")
+        return Path(source)
+    found = _REPOSITORY.fullmatch(source.removeprefix(HUB))
+    if found is None:
+        raise UserError(
+            f"--from: {source} is not of the form hf:OWNER/NAME or hf:OWNER/NAME@REVISION"
+        )
+    from huggingface_hub import snapshot_download  # takes a second
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(found[1], revision=found[2], allow_patterns=_WANTED))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"--from: {source} cannot be fetched ({reason}); is there a network, and is the name "
+            "right? A directory that was downloaded elsewhere will do"
+        ) from error
+
 
 logger = logging.getLogger(__name__)
 

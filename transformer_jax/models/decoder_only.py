@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.models.prompt import after_prompts
-from transformer_jax.nn.cache import KVCache
+from transformer_jax.nn.attention import Sequences
+from transformer_jax.nn.cache import KVCache, after_prompts
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
-from transformer_jax.nn.sequences import Sequences
+from transformer_jax.nn.transformer import Decoder
 
 
 class DecoderOnly(nn.Module):

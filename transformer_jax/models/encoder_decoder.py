@@ -9,17 +9,15 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.models.prompt import after_prompts
 from transformer_jax.models.source_to_target import SourceToTarget, Tokens
-from transformer_jax.nn.cache import Encoded, KVCache, Memory
-from transformer_jax.nn.decoder import Decoder
-from transformer_jax.nn.encoder import Encoder
-from transformer_jax.nn.inputs import Segments
+from transformer_jax.nn.attention import Sequences
+from transformer_jax.nn.attention_inputs import Segments
+from transformer_jax.nn.cache import Encoded, KVCache, Memory, after_prompts
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.nn.norms import make_norm
+from transformer_jax.nn.ops import product_dtype
 from transformer_jax.nn.positions import encoding_class
-from transformer_jax.nn.products import product_dtype
-from transformer_jax.nn.sequences import Sequences
+from transformer_jax.nn.transformer import Decoder, Encoder
 
 
 class EncoderDecoder(SourceToTarget):

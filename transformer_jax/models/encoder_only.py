@@ -10,13 +10,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.nn.attention import Sequences
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
-from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.norms import make_norm
-from transformer_jax.nn.sequences import Sequences
+from transformer_jax.nn.transformer import Encoder
 
 
 class EncoderOnly(nn.Module):

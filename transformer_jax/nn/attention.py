@@ -10,23 +10,52 @@ from functools import partial
 
 import flax.linen as nn
 import jax.numpy as jnp
+from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.nn import blocks, kernels
+from transformer_jax.nn import fused_attention, restricted_attention
+from transformer_jax.nn.attention_inputs import AttentionInputs, Segments
 from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.heads import head_products, head_sums
-from transformer_jax.nn.inputs import AttentionInputs
-from transformer_jax.nn.linear import Linear, together
+from transformer_jax.nn.linear import Linear, fused_projection
 from transformer_jax.nn.masks import window_mask
 from transformer_jax.nn.norms import RMSNorm
+from transformer_jax.nn.ops import capped, head_products, head_sums, product_dtype, softmax
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
-from transformer_jax.nn.products import product_dtype
-from transformer_jax.nn.sequences import Sequences
-from transformer_jax.nn.softmax import capped, softmax
 from transformer_jax.runtime import platform
+
+# FOLDED nn.sequences: The sequences that self-attention is given, in rows of a batch. N rows, T
+# tokens.
+
+
+class Sequences(struct.PyTreeNode):
+    """The sequences in a batch's rows: where their tokens stand, and which see each other.
+
+    Attributes:
+      encoding: how positions enter.
+      positions: [N, T], from 0 in each packed sentence.
+      mask: [N, 1, T, T]; None where a cache has its own.
+      segments: from which the mask was made, if it was.
+    """
+
+    encoding: PositionEncoding
+    positions: Int[Array, "N T"]
+    mask: Bool[Array, "#N 1 T T"] | None
+    segments: Segments | None = None
+
+    @classmethod
+    def packed(
+        cls,
+        encoding: PositionEncoding,
+        positions: Int[Array, "N T"],
+        segment_ids: Int[Array, "N T"],
+    ) -> "Sequences":
+        """Sequences packed into rows; where the encoding is causal, tokens see none after them."""
+        segments = Segments(segment_ids, segment_ids, encoding.causal)
+        return cls(encoding, positions, segments.mask(), segments)
+
 
 Weights = Float[Array, "B H T S"]
 Heads = Float[Array, "B T H V"]
@@ -81,8 +110,8 @@ class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
     All weights [B, H, T, S] pass through the method `weigh`, all heads' outputs [B, T, H, V]
-    through `combine`, where `places.each_place` looks at them or replaces them. On request they are
-    sown as intermediates, "weights" (before dropout) and "heads".
+    through `combine`, where hooks read or replace them (`nn.hooks`). On request they are sown as
+    intermediates, "weights" (before dropout) and "heads".
 
     Attributes:
       config: of the model.
@@ -169,7 +198,7 @@ class MultiHeadAttention(nn.Module):
         """x under several maps: one product on GPUs. On TPUs separate products write their results
         in the layout that attention reads; parts of one product would have to be copied."""
         if platform.target().platform == "gpu" and not self.is_initializing():
-            return together(maps, x)
+            return fused_projection(maps, x)
         return [each(x) for each in maps]
 
     def attend(
@@ -179,7 +208,7 @@ class MultiHeadAttention(nn.Module):
         encoding: PositionEncoding | None = None,
     ) -> Float[Array, "B T D"]:
         """Equation 1 for all heads, then W^O; `encoding` adds its terms in self-attention."""
-        asked = kernels.Asked(
+        asked = fused_attention.AttentionRequirements(
             weights=self.weights_are_wanted(),
             dropout=self.dropout.rate > 0 and not deterministic,
             logit_bias=encoding is not None and encoding.has("bias", "logit_bias"),
@@ -188,7 +217,7 @@ class MultiHeadAttention(nn.Module):
             window=None if encoding is None else self.config.attention_window,
             dtype=product_dtype(self.config.dtype),
         )
-        kernel = kernels.choose(self.config.attention, inputs, asked).kernel
+        kernel = fused_attention.choose(self.config.attention, inputs, asked).kernel
         if kernel is None:
             heads = self._plain(inputs, deterministic, encoding)
         else:
@@ -203,7 +232,7 @@ class MultiHeadAttention(nn.Module):
         logit_bias, extra_values = None, None
         if encoding is not None:
             if (size := self._block_size(inputs, encoding.causal)) is not None:
-                inputs = blocks.split(inputs, size, encoding.causal)
+                inputs = restricted_attention.split(inputs, size, encoding.causal)
             logit_bias = encoding.logit_bias(inputs, self.relation)
             extra_values = partial(encoding.extra_values, inputs=inputs, layer_part=self.relation)
         mask = inputs.mask
@@ -243,4 +272,4 @@ class MultiHeadAttention(nn.Module):
         whole = inputs.key.shape[1] == length  # no cache
         if window is None or not whole or self.weights_are_wanted():
             return None
-        return window if blocks.num_keys(window, causal) < length else None
+        return window if restricted_attention.num_keys(window, causal) < length else None

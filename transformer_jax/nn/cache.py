@@ -14,9 +14,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from transformer_jax.nn.attention_inputs import AttentionInputs, Segments
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.inputs import AttentionInputs, Segments
-from transformer_jax.nn.products import dtype_for_rows, product_dtype
+from transformer_jax.nn.ops import dtype_for_rows, product_dtype
 
 
 class Encoded(struct.PyTreeNode):
@@ -167,7 +167,7 @@ class KVCache(struct.PyTreeNode):
 def _by_position(
     keys: Float[Array, "B G S K"], values: Float[Array, "B G S V"]
 ) -> tuple[Float[Array, "B S G K"], Float[Array, "B S G V"]]:
-    """As attention takes them; no copies, since `nn.heads` permutes them back."""
+    """As attention takes them; no copies, since `nn.ops` permutes them back."""
     return jnp.moveaxis(keys, 2, 1), jnp.moveaxis(values, 2, 1)
 
 
@@ -187,3 +187,14 @@ def _written(
     """Overwrites each sentence's slots from its start on."""
     write = partial(jax.lax.dynamic_update_slice_in_dim, axis=1)
     return jax.vmap(write)(slots, new.astype(slots.dtype), starts)
+
+
+# FOLDED models.prompt: Prompts of unequal length, decoded in one batch.
+
+
+def after_prompts(
+    x: Float[Array, "B P D"], lengths: Int[Array, " B"], caches: tuple[KVCache, ...]
+) -> tuple[Float[Array, "B 1 D"], tuple[KVCache, ...]]:
+    """The features of each prompt's last token, and caches that end there."""
+    last = jnp.take_along_axis(x, lengths[:, None, None] - 1, axis=1)
+    return last, tuple(cache.replace(length=lengths) for cache in caches)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import jax.numpy as jnp
 
-from transformer_jax.nn.products import DTYPES, product_dtype
+from transformer_jax.nn.ops import DTYPES, product_dtype
 from transformer_jax.ranges import (
     Cap,
     DropoutRate,
@@ -111,8 +111,9 @@ class TransformerConfig:
         0.02^2), Devlin et al. 2019) or "gpt2" (as "bert", but in a stack of n sublayers the output
         projections are divided by sqrt(n), Radford et al. 2019).
       attention: implementation of self- and cross-attention in training, an entry of
-        `nn.kernels.ATTENTION`: "plain" (the paper's equation), "cudnn" or "splash" (fused kernels
-        for GPUs and TPUs), or "auto": the fastest that computes what the model needs exactly.
+        `nn.fused_attention.ATTENTION`: "plain" (the paper's equation), "cudnn" or "splash" (fused
+        kernels for GPUs and TPUs), or "auto": the fastest that computes exactly what the model
+        needs.
       dtype: dtype of matrix products: "auto" (bfloat16 if the hardware has it), "float32" or
         "bfloat16".
       activation_dtype: dtype of the activations between layers: "auto" (bfloat16 if products are

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt
 
-from transformer_jax.nn.division import on_each_device
+from transformer_jax.nn.per_device import sharded_call
 from transformer_jax.runtime import platform
 
 _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
@@ -63,7 +63,7 @@ def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Ar
         state = jnp.concatenate([words, words])  # 128 bits, as it takes them
         return jax.lax.rng_bit_generator(state, (len(numbers), *shape[1:]), dtype=jnp.uint32)[1]
 
-    return on_each_device(of_device, (), (jnp.arange(shape[0], dtype=jnp.uint32),))
+    return sharded_call(of_device, (), (jnp.arange(shape[0], dtype=jnp.uint32),))
 
 
 def random_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:

@@ -17,9 +17,8 @@ from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.norms import make_norm
+from transformer_jax.nn.ops import capped, einsum, product_dtype
 from transformer_jax.nn.positions import encoding_class
-from transformer_jax.nn.products import einsum, product_dtype
-from transformer_jax.nn.softmax import capped
 
 
 class Unprojected(struct.PyTreeNode):

@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.int8 import Int8Matrix
-from transformer_jax.nn.low_rank import AdaptedMatrix
-from transformer_jax.nn.products import einsum, product_dtype
+from transformer_jax.nn.lora import AdaptedMatrix
+from transformer_jax.nn.ops import einsum, product_dtype
 
 
 class Linear(nn.Module):
@@ -63,7 +63,9 @@ class Linear(nn.Module):
         return einsum("nd,df->nf", x, kernel, product_dtype(self.config.dtype))
 
 
-def together(maps: Sequence[Linear], x: Float[Array, "*B D"]) -> list[Float[Array, "*B H K"]]:
+def fused_projection(
+    maps: Sequence[Linear], x: Float[Array, "*B D"]
+) -> list[Float[Array, "*B H K"]]:
     """Maps to heads, all of the same x, as one product: x is read once.
 
     Kernels are joined head by head of the map with the fewest, so that a mesh that divides heads

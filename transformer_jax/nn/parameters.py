@@ -1,8 +1,8 @@
 """The one table of parameters: what the array at a path is, and what its axes are.
 
 The optimizer reads here what decays and what Muon orthogonalizes, `nn.int8` what is rounded,
-`parallel.rules` how an array is divided. Paths are an interface: checkpoints and imported weights
-rely on them.
+`parallel.sharding` how an array is divided. Paths are an interface: checkpoints and imported
+weights rely on them.
 """
 
 import dataclasses

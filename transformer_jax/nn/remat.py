@@ -7,8 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from transformer_jax.nn.decoder import DecoderLayer
-from transformer_jax.nn.encoder import EncoderLayer
+from transformer_jax.nn.transformer import DecoderLayer, EncoderLayer
 
 _LAYERS = (EncoderLayer, DecoderLayer)
 
@@ -40,8 +39,8 @@ def rematerialized_layers(remat: str) -> contextlib.AbstractContextManager[None]
             lambda layer, *args: layer(*args, **kwargs),
             static_argnums=flags,
             policy=POLICIES[remat],
-            # A layer outside of a stack is the body of a scan (`nn.depth`), whose passes XLA cannot
-            # merge anyway.
+            # A layer outside of a stack is the body of a scan (`nn.layer_scan`), whose passes XLA
+            # cannot merge anyway.
             prevent_cse=context.module.parent is not None,
         )
         inside.append(context.module)  # the call below comes through here once more

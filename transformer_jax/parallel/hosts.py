@@ -9,13 +9,14 @@ import contextlib
 import contextvars
 import json
 import logging
+import math
 import os
 import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import jax
@@ -24,7 +25,53 @@ from jax._src import distributed
 from jax.experimental import multihost_utils
 
 from transformer_jax.errors import RESUMABLE, UserError
-from transformer_jax.parallel.agreement import Prepare, Statement, disagreement, reported
+
+# FOLDED parallel.agreement: What all processes of a job must have alike, and how they are told
+# where they do not.
+
+
+Statement = Mapping[str, str]
+"""What a process has, or is about to do: name -> a text that must be the same in all."""
+
+type Prepare[Own] = Callable[[], tuple[Own, Statement]]
+"""Makes something of this process's own, and what it states about it."""
+
+_SHOWN = 3  # differences in one message
+
+
+def reported[Own](prepare: Prepare[Own]) -> tuple[Any, dict[str, Any]]:
+    """This process's own thing, and what the others hear: its statement, or its error."""
+    try:
+        own, statement = prepare()
+    except UserError as error:
+        return None, {"error": str(error)}
+    return own, {"statement": dict(statement)}
+
+
+def disagreement(reports: Mapping[int, Mapping[str, Any]]) -> str:
+    """What is wrong, for all to be told; empty if all processes have made the same statement.
+
+    Args:
+      reports: of each process, by its number, as `reported` makes them.
+    """
+    errors = {number: report["error"] for number, report in reports.items() if "error" in report}
+    if len(errors) == len(reports) and len(set(errors.values())) == 1:
+        return str(next(iter(errors.values())))
+    problems = [f"process {number}: {error}" for number, error in errors.items()]
+    first, *others = [n for n in sorted(reports) if n not in errors] or [0]
+    for number in others:
+        ours, theirs = reports[first]["statement"], reports[number]["statement"]
+        for name in dict.fromkeys((*ours, *theirs)):
+            here, there = theirs.get(name), ours.get(name)
+            if here == there:
+                continue
+            one = f"{name} is {here}" if here is not None else f"it has no {name}"
+            other = f"'s is {there}" if there is not None else " has none"
+            problems.append(f"process {number}: {one}, process {first}{other}")
+    if len(problems) > _SHOWN:
+        problems[_SHOWN:] = [f"and {len(problems) - _SHOWN} differences more"]
+    return "; ".join(problems)
+
 
 _FAILED_EXCHANGE = re.compile("(UNKNOWN|UNAVAILABLE|INTERNAL|ABORTED): ")
 """How XLA's error begins where an array is read whose exchange has failed."""
@@ -64,7 +111,7 @@ def count() -> int:
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def single_process() -> Iterator[None]:
     """While the block runs, this thread exchanges nothing with other processes."""
     before = _alone.set(True)
     try:
@@ -84,7 +131,7 @@ def from_primary(make: Callable[[], Any]) -> Any:
     answer = {}
     if is_primary():
         try:
-            with alone():
+            with single_process():
                 answer = {"value": make()}
         except UserError as error:
             answer = {"error": str(error)}
@@ -128,20 +175,20 @@ def gather(value: Any) -> list[Any]:
     return [json.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
-def tell(name: str, value: Any) -> None:
+def kv_set(name: str, value: Any) -> None:
     """Leaves a value, which JSON must hold, under a name that nothing else has: for whichever
     process asks for it, and from any thread, as no other process need take part."""
     _service().key_value_set(name, json.dumps(value))
 
 
-def heard(name: str, seconds: float) -> Any:
+def kv_get(name: str, seconds: float) -> Any:
     """What a process left under that name, or leaves there within so many seconds; else None."""
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         return json.loads(_service().blocking_key_value_get(name, max(int(1e3 * seconds), 1)))
     return None
 
 
-def forget(name: str) -> None:
+def kv_delete(name: str) -> None:
     """Deletes what was left under that name, and under all that begin with it and a slash."""
     _service().key_value_delete(name)
 
@@ -246,3 +293,36 @@ def bytes_of_primary(own: np.ndarray | None, size: int) -> np.ndarray:
     """So many bytes, uint8 [size], of process 0, in all; the others give None."""
     sent = np.zeros(size, np.uint8) if own is None else own
     return np.asarray(multihost_utils.broadcast_one_to_all(sent))
+
+
+# FOLDED parallel.passing: Arrays of all processes, whole in process 0, and from there to all
+# again: bit for bit.
+
+
+def arrays_to_primary(tree: Any) -> Any:
+    """A tree of arrays as NumPy arrays of its own, whole in process 0; in the others, of None."""
+
+    def whole(leaf: Any) -> np.ndarray | None:
+        found = to_host(leaf)  # one after another: the others need not hold all at once
+        return found.copy() if is_primary() else None
+
+    return jax.tree.map(whole, tree)
+
+
+def arrays_from_primary(tree: Any, abstract: Any) -> Any:
+    """The inverse of `to_primary`.
+
+    Args:
+      tree: of NumPy arrays, in process 0; the others give None.
+      abstract: a tree of their shapes, with the shardings that they get.
+    """
+
+    def placed(like: Any, own: np.ndarray | None) -> jax.Array:
+        nbytes = math.prod(like.shape) * like.dtype.itemsize
+        sent = None if own is None else np.frombuffer(own.tobytes(), np.uint8)
+        whole = bytes_of_primary(sent, nbytes).view(like.dtype).reshape(like.shape)
+        return jax.make_array_from_callback(like.shape, like.sharding, whole.__getitem__)
+
+    leaves, structure = jax.tree.leaves(abstract), jax.tree.structure(abstract)
+    own = [None] * len(leaves) if tree is None else jax.tree.leaves(tree)
+    return jax.tree.unflatten(structure, map(placed, leaves, own))

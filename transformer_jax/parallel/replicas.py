@@ -13,14 +13,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.parallel.interface import (
-    CompiledStep,
-    PerDevice,
-    TrainStep,
-    call,
-    shape_struct,
-)
-from transformer_jax.parallel.mesh import DATA, ParallelConfig, make_mesh, replicated
+from transformer_jax.parallel.engines import CompiledStep, PerDevice, TrainStep, call, shape_struct
+from transformer_jax.parallel.sharding import DATA, ParallelConfig, make_mesh, replicated
 from transformer_jax.runtime import platform
 
 

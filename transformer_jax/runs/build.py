@@ -12,25 +12,24 @@ from jax.sharding import Mesh
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
-from transformer_jax.nn.division import divided_by
+from transformer_jax.nn.per_device import divided_by
 from transformer_jax.nn.remat import HOST, rematerialized_layers
-from transformer_jax.nn.residual import each_stream
-from transformer_jax.parallel import rules
-from transformer_jax.parallel.depth import StackedLayers
-from transformer_jax.parallel.engines import make_engine
-from transformer_jax.parallel.interface import Engine, TrainStep
-from transformer_jax.parallel.mesh import make_mesh, row_shards
+from transformer_jax.nn.transformer import each_stream
+from transformer_jax.parallel import sharding
+from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
+from transformer_jax.parallel.scan_engine import StackedLayers
+from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
-from transformer_jax.runtime.memory import require_memory_kind
+from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, LossOptions, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import Tokenizers, expected_sizes
+from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import next_update, train_step
-from transformer_jax.training.watching import Watch
 
 
 def task_kind(settings: Settings) -> TaskKind:
@@ -107,7 +106,7 @@ def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None
 def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
     """Shapes, dtypes and shardings of the state; UserError where the mesh does not divide it."""
     try:
-        return rules.shard(jax.eval_shape(init_state, settings.seed), mesh)
+        return sharding.shard(jax.eval_shape(init_state, settings.seed), mesh)
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
 
@@ -144,11 +143,11 @@ def build_training(
     return schedule, step, init_state
 
 
-def build_watch(settings: Settings, task: Task, engine: Engine) -> Watch:
+def build_watch(settings: Settings, task: Task, engine: Engine) -> Diagnostics:
     """What looks at the training now and then, where the config asks for it."""
     _, optimizer = _optimizer(settings)
     update = functools.partial(next_update, **_of_update(settings, task, engine, optimizer))
-    return Watch(settings.logging.watch_steps, update, task.loss, engine.mesh)
+    return Diagnostics(settings.logging.watch_steps, update, task.loss, engine.mesh)
 
 
 def _optimizer(settings: Settings) -> tuple[optax.Schedule, optax.GradientTransformation]:

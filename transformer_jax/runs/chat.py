@@ -6,9 +6,8 @@ from typing import Any
 from transformer_jax.conversations import ASSISTANT, SYSTEM, USER, Turn
 from transformer_jax.errors import UserError
 from transformer_jax.nn.int8 import weights_as
-from transformer_jax.runs.decode_options import decode_options
-from transformer_jax.runs.run import Run
-from transformer_jax.tasks.abilities import Converses
+from transformer_jax.runs.run import Run, decode_options
+from transformer_jax.tasks.interface import Converses
 
 
 class Chat:

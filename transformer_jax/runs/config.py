@@ -5,26 +5,163 @@ config file names the fields in which a run differs from the defaults. This and 
 the only readers of a ConfigDict.
 """
 
+import contextlib
 import copy
+import importlib
 import json
+import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
+from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetched
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
-from transformer_jax.runs.choices import CHOICES
-from transformer_jax.runs.config_file import run_config_file
-from transformer_jax.runs.consistency import check_sections
-from transformer_jax.runs.effects import refuse_unread, unread_fields
-from transformer_jax.runs.modules import Modules, load_modules
-from transformer_jax.runs.origin import model_options
-from transformer_jax.runs.settings import DEFAULTS, FIELDS, SECTIONS, Settings, parsed
+from transformer_jax.runs.settings import (
+    CHOICES,
+    DEFAULTS,
+    FIELDS,
+    SECTIONS,
+    Settings,
+    check_sections,
+    parsed,
+    refuse_unread,
+    unread_fields,
+)
+from transformer_jax.runs.user_modules import Modules, load_modules
+from transformer_jax.runs.workdir import CONFIG, with_files
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
 from transformer_jax.tasks import TASKS
+
+# FOLDED runs.config_file: Running a user's file of Python: a config file with its `get_config()`,
+# a sweep file likewise.
+
+
+_EXAMPLES = {"config": "configs/", "sweep": "experiments/sweeps/"}
+
+
+def run_config_file(path: str | Path) -> dict[Any, Any]:
+    """What `get_config()` of a file returns, as nested dicts.
+
+    Raises:
+      UserError: no such file, it fails, or it has no get_config that returns a ConfigDict.
+    """
+    return run_file(path, "config", "get_config", ConfigDict).to_dict()
+
+
+def run_file[Result](path: str | Path, kind: str, function: str, result: type[Result]) -> Result:
+    """What `function()` of a user's Python file returns.
+
+    The file may import its siblings by name (`from wmt14_en_de_base import get_config`), whatever
+    the current directory is: like a script's, its folder stands first on the import path.
+
+    Args:
+      path: of the file, or its address: it is brought here with the others of its folder.
+      kind: what the file holds, for messages: "config" or "sweep".
+      function: its name, without arguments.
+      result: the type that it must return.
+
+    Raises:
+      UserError: no such file, it fails or calls exit(), or it has no such function of such a type.
+    """
+    given, path = path, _here(path)
+    if not path.is_file():
+        raise UserError(f"there is no {kind} file {given}; see {_EXAMPLES[kind]} for what there is")
+    with failing_as(f"{kind} file {given} fails"), _siblings_importable(path):
+        names = runpy.run_path(str(path))
+        found = names[function]() if function in names else None
+    if function not in names:
+        raise UserError(f"{kind} file {given} defines no {function}()")
+    if not isinstance(found, result):
+        returned, wanted = type(found).__name__, result.__name__
+        raise UserError(
+            f"{kind} file {given} fails: {function}() returns {returned}, not a {wanted}"
+        )
+    return found
+
+
+def _here(path: str | Path) -> Path:
+    if not is_address(path):
+        return Path(path)
+    folder, _, name = str(path).rpartition("/")
+    return fetched(folder, lambda one: "/" not in one and one.endswith(".py")) / name
+
+
+@contextlib.contextmanager
+def failing_as(what: str) -> Iterator[None]:
+    """Around a user's code: whatever it raises, exit() too, becomes a UserError of one line."""
+    try:
+        yield
+    except SystemExit as error:
+        raise UserError(f"{what}: it calls exit()") from error
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{what}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _siblings_importable(path: Path) -> Iterator[None]:
+    """Puts the file's folder on the import path; afterwards forgets what was imported from it.
+
+    Otherwise a notebook would not see that a sibling was edited, and two folders with files of one
+    name would get the first one's.
+    """
+    folder = path.resolve().parent
+    before = set(sys.modules)
+    importlib.invalidate_caches()
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in sys.modules.keys() - before:
+            source = getattr(sys.modules[name], "__file__", None)
+            if source and Path(source).parent == folder:
+                del sys.modules[name]
+
+
+# FOLDED runs.origin: The run that another one starts from (`train.init_from`), and what that one
+# takes over of it.
+
+
+_OF_TRAINING = "dropout_rate"
+"""Ends the names of options that belong to a training, not to its parameters."""
+
+
+_ENCODER_ONLY, _ENCODER_DECODER = "encoder_only", "encoder_decoder"
+_OF_ONE_STACK = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
+
+
+def model_options(init_from: str | None, architecture: str | None = None) -> dict[str, Any]:
+    """The options of a run's model, {"model.field": value}: the defaults of a run that starts from
+    its parameters. None where there is no such run; who reads its parameters says so.
+
+    Args:
+      init_from: workdir of the run to start from.
+      architecture: of the run that starts, where its config names one. An encoder-decoder takes
+        from an encoder alone what is to be said of its encoder.
+    """
+    if not init_from:
+        return {}
+    try:
+        content = json.loads(
+            read_regular(with_files(init_from, (CONFIG,)) / CONFIG, SETTINGS_BYTES)
+        )
+        model = content["model"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    if not isinstance(model, Mapping):
+        return {}
+    kept = {name: one for name, one in model.items() if not name.endswith(_OF_TRAINING)}
+    if (kept.get("architecture"), architecture) == (_ENCODER_ONLY, _ENCODER_DECODER):
+        kept["num_encoder_layers"] = kept.get("num_layers")
+        kept = {name: one for name, one in kept.items() if name not in _OF_ONE_STACK}
+    return {f"model.{name}": one for name, one in kept.items()}
+
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
 """What a run keeps for life, but for `FREE` and growing `train.num_steps`, `decay_steps`."""
@@ -76,7 +213,7 @@ def check_trainable(config: ConfigDict) -> Settings:
 
     Raises:
       UserError: as `read_settings`, a field differs from its default and nothing reads it, or
-        sections do not go together (`runs.consistency`).
+        sections do not go together (`runs.settings`).
     """
     settings, values = read_settings(config), flattened(config)
     own = defaults_for(values)

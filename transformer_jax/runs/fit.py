@@ -4,28 +4,116 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
 
 import jax
 
 from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, UserError
-from transformer_jax.nn.kernels import Choice, noted_choices
+from transformer_jax.logs.run_log import Log
+from transformer_jax.nn.fused_attention import Choice, noted_choices
+from transformer_jax.parallel.engines import Engine
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
-from transformer_jax.runs.room import require_room
-from transformer_jax.runs.trainable import InitState, Trainable
 from transformer_jax.runs.workdir import PROFILE
-from transformer_jax.runtime.notices import heeded
-from transformer_jax.tasks.packed import batch_shapes
-from transformer_jax.training.clock import Clock
-from transformer_jax.training.loop import Every, Loop
-from transformer_jax.training.meter import SpikedError
-from transformer_jax.training.patience import Patience
+from transformer_jax.runtime.platform import devices_that_share, require_memory
+from transformer_jax.runtime.preemption import watch_preemption
+from transformer_jax.tasks.interface import Task
+from transformer_jax.tasks.losses import batch_shapes
+from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.profiling import Profiler, step_products, utilization
 from transformer_jax.training.state import FRESH, TrainState
+
+# FOLDED runs.room: The memory that a training step needs, before any of it is allocated.
+
+
+def require_room(settings: Settings, state: TrainState, engine: Engine, largest: int) -> None:
+    """Raises UserError where a training step cannot fit into memory.
+
+    Args:
+      settings: of the run.
+      state: shapes with their shardings.
+      engine: which divides state and rows.
+      largest: bytes of the largest array that the forward pass of a micro-batch makes, on all
+        devices together.
+    """
+
+    def size(tree: Any) -> int:
+        return sum(
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in jax.tree.leaves(tree)
+        )
+
+    gradient, tokens = size(state.params), settings.train.tokens_per_batch
+    part = largest * engine.num_replicas // engine.mesh.size
+    require_memory(
+        devices_that_share() * (size(state) + gradient + part),
+        f"config: {sum(leaf.size for leaf in jax.tree.leaves(state.params)):,} parameters, with "
+        f"gradients, optimizer and train.tokens_per_batch {tokens},",
+    )
+
+
+# FOLDED runs.trainable: What the training loop trains: one run, or replicas of it.
+
+
+InitState = Callable[[Any], TrainState]
+"""A seed -> the portable state before the first step."""
+Scores = tuple[dict[str, Any], float]
+"""Metrics of the validation split, and the score that the best checkpoint has most of."""
+
+
+class Trainable(Protocol):
+    """What the loop trains: one run, or replicas of it."""
+
+    @property
+    def settings(self) -> Settings:
+        """Of the run; of replicas, what they have in common."""
+
+    @property
+    def workdir(self) -> Path:
+        """Where checkpoints and profiles go."""
+
+    @property
+    def task(self) -> Task:
+        """With its model."""
+
+    @property
+    def engine(self) -> Engine:
+        """How the devices share the work."""
+
+    def abstract_state(self, init_state: InitState) -> TrainState:
+        """Shapes, dtypes and shardings of the state."""
+
+    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
+        """The portable state before the first step."""
+
+    def base(self, abstract: Any) -> Any:
+        """The parameters that adapters are beside, of these shapes; None where there are none."""
+
+    def batches(self, rows: int) -> TrainBatches | StackedBatches:
+        """The training data, so many rows of it in a batch."""
+
+    def log(self, start: int) -> AbstractContextManager[Log]:
+        """Where metrics go, from step `start` on; closed when training ends."""
+
+    def has_record(self, step: int, split: str) -> bool:
+        """Whether an earlier start has written the metrics of a split at a step."""
+
+    def scores(self, step: int) -> list[float]:
+        """Of the evaluations that an earlier start has made, up to a step."""
+
+    def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
+        """Updates done -> the learning rate that is logged."""
+
+    def validation(self) -> Callable[[int, Any], Scores]:
+        """(step, params) -> scores; UserError where the split or the search would be refused."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +121,7 @@ _MOST_REWINDS = 10
 """To one checkpoint."""
 
 
-def fit(trainable: Trainable, checkpoints: Checkpoints, clock: Clock) -> TrainState:
+def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> TrainState:
     """Trains, from the last checkpoint if there is one; returns the portable state.
 
     A step that was saved, and due to be evaluated, but whose evaluation did not end, is evaluated
@@ -57,7 +145,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: Clock) -> TrainSt
     model = step_products(task, jax.eval_shape(init_state, settings.seed).model_params, batch)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
-    places = _Places(trainable, checkpoints, init_state, abstract)
+    places = _ResumePoints(trainable, checkpoints, init_state, abstract)
     begin = None
     if places.some_saved:
         begin, data_state = places.last_saved()
@@ -88,7 +176,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: Clock) -> TrainSt
         rewinds=settings.train.on_spike == "rewind",
     )
 
-    with contextlib.closing(batches), heeded(settings.parallel.preemption_notice):
+    with contextlib.closing(batches), watch_preemption(settings.parallel.preemption_notice):
         run_from = functools.partial(_run_from, trainable, loop_with)
         return _with_rewinds(run_from, begin, places.back, clock)
 
@@ -117,7 +205,7 @@ class _Begin:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Places:
+class _ResumePoints:
     """Where the training of something may begin; `abstract` are the shapes of its state."""
 
     trainable: Trainable
@@ -180,7 +268,7 @@ def _with_rewinds(
     run_from: Callable[[_Begin], TrainState],
     begin: _Begin,
     back: Callable[[], _Begin],
-    clock: Clock,
+    clock: GoodputTimer,
 ) -> TrainState:
     """What `run_from` returns, from wherever training went `back` to; DivergedError where it went
     back to one step too often."""
@@ -222,8 +310,8 @@ def _patience(settings: Settings, scores: Sequence[float] = ()) -> Patience:
     )
 
 
-def _every(settings: Settings) -> Every:
-    return Every(
+def _every(settings: Settings) -> Intervals:
+    return Intervals(
         log=settings.logging.every_steps,
         evaluate=settings.eval.every_steps,
         save=settings.checkpoint.every_steps,

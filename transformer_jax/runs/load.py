@@ -7,18 +7,23 @@ import jax
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
-from transformer_jax.nn.low_rank import adapted, merged
-from transformer_jax.parallel import hosts, rules
-from transformer_jax.parallel.mesh import mesh_for_use
+from transformer_jax.nn.lora import merge_adapters, with_adapters
+from transformer_jax.parallel import hosts, sharding
+from transformer_jax.parallel.sharding import mesh_for_use
 from transformer_jax.runs import build, provenance
-from transformer_jax.runs.adapting import abstract_adapters, base_params, of_base, with_base
+from transformer_jax.runs.base_run import (
+    abstract_adapters,
+    base_params,
+    of_base,
+    with_base,
+    with_reference,
+)
 from transformer_jax.runs.config import load_json, read_settings
-from transformer_jax.runs.modules import Modules, load_modules
-from transformer_jax.runs.reference import with_reference
 from transformer_jax.runs.run import Run
+from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOGETHER, TOKENIZER, workdir_path
-from transformer_jax.runtime.compilation_cache import use_compilation_cache
-from transformer_jax.runtime.host_memory import keep_freed_memory
+from transformer_jax.runtime.platform import use_compilation_cache
+from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tokenization import Tokenizers, load_tokenizers
 
 
@@ -35,7 +40,7 @@ def load(
       workdir: of a run with a checkpoint.
       checkpoint: "latest", "best" or a step.
       average: the mean of so many snapshots of the parameters, up to that checkpoint.
-      modules: the user's own, which the run needs (`runs.modules`).
+      modules: the user's own, which the run needs (`runs.user_modules`).
       base: workdir of the run under its adapters or that its preferences are compared with; None:
         `train.init_from` of its config, if that is a path of this machine which belongs to the user
         or is beside the workdir.
@@ -67,19 +72,19 @@ def load(
     task = with_reference(task, settings, workdir, loaded_from)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
     mesh = mesh_for_use(settings.parallel)
-    abstract = rules.shard(abstract, mesh)
+    abstract = sharding.shard(abstract, mesh)
     saved = abstract
     if settings.lora.rank is not None:
         rests_on = of_base(settings, loaded_from)
         provenance.check(rests_on, checkpoints.kept_provenance(checkpoint), workdir)
-        saved = rules.shard(abstract_adapters(settings, abstract), mesh)
+        saved = sharding.shard(abstract_adapters(settings, abstract), mesh)
     if average is None:
         step, params = checkpoints.restore_params(checkpoint, saved)
     else:
         steps, params = checkpoints.average(average, checkpoint, saved)
         step = steps[0]
     if settings.lora.rank is not None:
-        params = merged(adapted(base_params(settings, abstract, loaded_from), params))
+        params = merge_adapters(with_adapters(base_params(settings, abstract, loaded_from), params))
     return Run(config, workdir, task, params, step)
 
 

@@ -4,38 +4,96 @@ import dataclasses
 import functools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.analysis.attention import Attention, attention
-from transformer_jax.analysis.hidden import Hidden, hidden
-from transformer_jax.analysis.importance import Importance
-from transformer_jax.analysis.patches import PatchedModel, Places, patched_model, places_of
-from transformer_jax.analysis.reading import Reading
-from transformer_jax.analysis.walk import Walk, walk
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import UserError
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
+from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.inference.pairs import PairScore
+from transformer_jax.models.patches import PatchedModel, Places, patched_model, places_of
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.runs import build
+from transformer_jax.runs.base_run import with_reference
 from transformer_jax.runs.config import Settings, override, read_settings
-from transformer_jax.runs.decode_options import decode_options
-from transformer_jax.runs.evaluating import evaluator_of, keep_outputs
-from transformer_jax.runs.head_importance import head_importance
-from transformer_jax.runs.reference import with_reference
-from transformer_jax.tasks.abilities import (
+from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
+from transformer_jax.runs.settings import parsed
+from transformer_jax.tasks.interface import (
+    NamesOptions,
+    Params,
+    Prediction,
     ScoresPairs,
     ShowsBeams,
     ShowsReading,
     Streams,
     TakesPrefixes,
+    Task,
 )
-from transformer_jax.tasks.interface import Params, Prediction, Task
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.training.evaluation import with_command
+
+if TYPE_CHECKING:
+    from transformer_jax.analysis.inspect import Attention, Hidden, Importance, Walk
+
+# FOLDED runs.decode_options: How one call of a run decodes: the section `decode` with what the
+# call gives.
+
+
+def decode_options(
+    section: DecodeConfig, task: Task, use: str, given: Mapping[str, Any]
+) -> DecodeConfig:
+    """The section `decode` of a run with the values given.
+
+    Args:
+      section: of the run.
+      task: of the run.
+      use: "predict", "evaluate" or "stream".
+      given: fields of the section.
+
+    Raises:
+      UserError: a value cannot be, or would do nothing.
+    """
+    typed = parsed({f"decode.{name}": value for name, value in given.items()}, use)
+    values = {name: typed[f"decode.{name}"] for name in given}
+    try:
+        options = dataclasses.replace(section, **_of_other_searches(section, values), **values)
+    except ValueError as error:
+        raise UserError(f"decode: {error}") from error
+    for name in given:
+        if name in _unread(use, task):
+            raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
+    if ignored := options.ignored(given):
+        raise UserError(
+            f"decode: {ignored[0]} does nothing in the search that is chosen; leave it out, or "
+            "choose another search"
+        )
+    return options
+
+
+def _of_other_searches(section: DecodeConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Where a search is given: the fields that the section sets for another one, as they are by
+    default."""
+    if given.get("search") is None:
+        return {}
+    search = SEARCHES.find(given["search"])
+    if not isinstance(search, SearchKind):
+        return {}
+    names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
+    return {name: getattr(DecodeConfig, name) for name in names - set(given)}
+
+
+def _unread(use: str, task: Task) -> set[str]:
+    """The fields of the section `decode` that a task does not read: in `predict`, `evaluate` or
+    `stream`."""
+    if not isinstance(task, NamesOptions):
+        return set()
+    read = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
+    if use == "stream":
+        read -= {"num_outputs", "batch_size"}
+    return {field.name for field in dataclasses.fields(DecodeConfig)} - read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +154,7 @@ class Run:
 
     def patched(self, changes: Mapping[str, Any]) -> "Run":
         """The same run with parts of its model switched off, scaled or replaced, such as
-        `{"decoder.layer_1.cross_attention.heads[2]": 0}` (`analysis.patches` says how these are
+        `{"decoder.layer_1.cross_attention.heads[2]": 0}` (`models.patches` says how these are
         written); whatever is done with it is done with these. A patched run keeps no outputs in
         its workdir.
 
@@ -108,12 +166,12 @@ class Run:
 
     @functools.cached_property
     def places(self) -> Places:
-        """The places of the model that can be patched, with their axes (`nn.places`)."""
+        """The places of the model that can be patched, with their axes (`nn.hooks`)."""
         return places_of(self.task.init)
 
     def attention(
         self, source: str, target: str | None = None, also: Collection[str] = ()
-    ) -> Attention:
+    ) -> "Attention":
         """What every layer and head attends to, in an example as `predict` takes it.
 
         Args:
@@ -121,18 +179,24 @@ class Run:
           target: of a task on pairs, the target that is read with it; None: the run's own output.
           also: what is collected besides: "queries", "keys", "values", "heads", "stream".
         """
-        return attention(self.model, self.params, self.reading(source, target), also)
+        from transformer_jax.analysis import inspect
 
-    def hidden(self, source: str, target: str | None = None) -> Hidden:
+        return inspect.attention(self, source, target, also)
+
+    def hidden(self, source: str, target: str | None = None) -> "Hidden":
         """The residual stream after each layer, and what the output matrix would make of it (the
         logit lens); arguments as of `attention`."""
-        return hidden(self.model, self.params, self.reading(source, target))
+        from transformer_jax.analysis import inspect
 
-    def walk(self, source: str, target: str | None = None) -> Walk:
+        return inspect.hidden(self, source, target)
+
+    def walk(self, source: str, target: str | None = None) -> "Walk":
         """An example through the model, step by step (`analysis.walk`); as `attention`."""
-        return walk(self.model, self.params, self.reading(source, target), self.tokenizer.outputs)
+        from transformer_jax.analysis import inspect
 
-    def reading(self, source: str, target: str | None = None) -> Reading:
+        return inspect.walk(self, source, target)
+
+    def reading(self, source: str, target: str | None = None) -> ModelInputs:
         """An example as the model reads it; arguments as of `attention`.
 
         Raises:
@@ -154,9 +218,11 @@ class Run:
             raise UserError("beam_tree: this run's task does not search with beams")
         return self.task.beam_tree(self.params, line, self._decode("predict", decode))
 
-    def head_importance(self, split: str = "valid", by: str = "gradient") -> Importance:
-        """How much each head matters for the loss of a split (`runs.head_importance`)."""
-        return head_importance(self.settings, self.task, self.params, split, by)
+    def head_importance(self, split: str = "valid", by: str = "gradient") -> "Importance":
+        """How much each head matters for the loss of a split (`analysis.importance`)."""
+        from transformer_jax.analysis import inspect
+
+        return inspect.head_importance(self, split, by)
 
     def predict(
         self, lines: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any

@@ -6,25 +6,37 @@ import difflib
 import math
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import UserError
-from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.config import SEARCHES, DecodeConfig, searches_of
 from transformer_jax.logs.run_log import LoggingConfig
+from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
-from transformer_jax.parallel.mesh import ParallelConfig
+from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.nn.positions.rotary import SCALINGS
+from transformer_jax.nn.recurrent.cells import CELLS
+from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.ranges import Seed, check_fields, shown
+from transformer_jax.registry import Registry
+from transformer_jax.scoring import METRICS
+from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
+from transformer_jax.tokenization.config import TOKENIZERS
 from transformer_jax.training.config import TrainConfig
 from transformer_jax.training.evaluation import EvalConfig
 from transformer_jax.training.lora import LoraConfig
-from transformer_jax.training.optimizer import OptimizerConfig
+from transformer_jax.training.optimizer import OPTIMIZERS, OptimizerConfig
+from transformer_jax.training.schedules import SCHEDULES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,3 +184,152 @@ def _read_text(text: str) -> Any:
         number = float(word)
         return number if math.isfinite(number) else text
     return text
+
+
+# FOLDED runs.choices: The one place that lists the names that each field of the config may take.
+
+
+_REGISTRIES: tuple[Registry[Any], ...] = (
+    TASKS,
+    METRICS,
+    MODELS,
+    POSITIONS,
+    SCALINGS,
+    ACTIVATIONS,
+    NORMS,
+    CELLS,
+    TOKENIZERS,
+    SOURCES,
+    OPTIMIZERS,
+    SCHEDULES,
+    SEARCHES,
+)
+
+CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}
+"""Config field, "section.field" -> the registry of what it may name."""
+
+
+# FOLDED runs.consistency: What sections of a config ask of each other.
+
+
+def check_sections(settings: Settings) -> None:
+    """Raises UserError where sections of a config that is to be trained do not go together."""
+    _check_embeddings(settings)
+    _check_adapters(settings)
+    _check_schedule(settings)
+
+
+def _check_embeddings(settings: Settings) -> None:
+    """Embeddings of two vocabularies cannot be one."""
+    kind = TASKS[settings.task.name]
+    one_for_all, tie = settings.tokenizer.joint and not kind.symbols, settings.model.tie_embeddings
+    several = len({*kind.texts, *kind.symbols}) > 1
+    if several and tie in ("all", "inputs") and not one_for_all:
+        raise UserError(
+            f"config.model.tie_embeddings {tie!r} shares one embedding among all sides, and "
+            f"{'here' if kind.symbols else 'with config.tokenizer.joint false'} each has a "
+            "vocabulary of its own: set tie_embeddings to 'target' or 'none'"
+        )
+
+
+def _check_adapters(settings: Settings) -> None:
+    """Adapters decide what is trained, and go beside the matrices of single layers."""
+    if settings.lora.rank is None:
+        return
+    for name, given in (
+        ("optimizer.frozen", settings.optimizer.frozen),
+        ("model.scan_layers", settings.model.scan_layers),
+        ("model.architecture 'recurrent'", settings.model.architecture == "recurrent"),
+    ):
+        if given:
+            raise UserError(f"config.lora.rank does not go with {name}; leave one of them out")
+
+
+def _check_schedule(settings: Settings) -> None:
+    """A decay has room behind the warm-up; and the last steps would have a rate of 0."""
+    optimizer, num_steps = settings.optimizer, settings.train.num_steps
+    end, cooldown = optimizer.decay_steps or num_steps, optimizer.cooldown_steps
+    if cooldown is not None and cooldown > end - optimizer.warmup_steps:
+        raise UserError(
+            f"config.optimizer.cooldown_steps is {cooldown}, but of {end} steps warmup_steps "
+            f"{optimizer.warmup_steps} leave fewer: lower one of them"
+        )
+    if SCHEDULES[optimizer.schedule].decays and num_steps > end and not optimizer.final_ratio:
+        raise UserError(
+            f"config.train.num_steps is {num_steps}, but optimizer.schedule {optimizer.schedule!r} "
+            f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too, or set "
+            "optimizer.final_ratio"
+        )
+
+
+# FOLDED runs.effects: What is accepted has an effect: fields that nothing in the rest of a config
+# reads are refused. Entries of registries say with `reads` what they read of the fields that
+# others of their registry do without: an architecture its own kinds of layers, an optimizer its
+# momenta, a data set its files. With `ignores` an entry says what it does without, and all others
+# read unless they say so too.
+
+
+def refuse_unread(values: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raises UserError where one of the fields `names` is not read by what `values` choose.
+
+    Args:
+      values: of all fields, {"section.field": value}.
+      names: those that were set.
+    """
+    unread = unread_fields(values)
+    for name in names:
+        if name in unread:
+            raise UserError(
+                f"config.{name} is {shown(values[name])}, but {unread[name]}; leave it out"
+            )
+
+
+def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that do nothing in a config, each with what does not read it."""
+    unread = {}
+    for chooser, registry in CHOICES.items():
+        chosen = [registry[name] for name in _chosen(chooser, values) if name in registry]
+        named = _named(registry)
+        for field in _optional(registry) if chosen else ():
+            if not any(_reads(entry, field, named) for entry in chosen):
+                said = "none" if values[chooser] is None else repr(values[chooser])
+                others = _readers(registry, field, named)
+                unread[field] = f"{chooser} {said} does not read it ({others} would)"
+    return unread
+
+
+def _chosen(chooser: str, values: Mapping[str, Any]) -> list[str]:
+    """The entries that a field names, several for `data.name`; those that stand for none."""
+    if chooser == "decode.search":
+        own = (values[f"decode.{name}"] for name in ("search", "temperature", "beam_size"))
+        return searches_of(*own)
+    return [] if values[chooser] is None else values[chooser].split(",")
+
+
+def _named(registry: Registry[Any]) -> set[str]:
+    """The fields that some entries of a registry say that they read."""
+    return {field for entry in registry.values() for field in getattr(entry, "reads", None) or ()}
+
+
+def _optional(registry: Registry[Any]) -> set[str]:
+    """Those, and the fields that some entries say that they ignore."""
+    ignored = {field for entry in registry.values() for field in getattr(entry, "ignores", ())}
+    return _named(registry) | ignored
+
+
+def _reads(entry: Any, field: str, named: Collection[str]) -> bool:
+    """Whether an entry reads a field; of those that entries name, one that names any reads only its
+    own."""
+    own = getattr(entry, "reads", None)
+    ignored = field in getattr(entry, "ignores", ())
+    return not ignored and (own is None or field in own or field not in named)
+
+
+def _readers(registry: Registry[Any], field: str, named: Collection[str]) -> str:
+    """Names of the entries that say that they read a field, a few of them if they are many; of one
+    that some ignore, those that do not."""
+    entries = registry.items()
+    names = [name for name, entry in entries if field in (getattr(entry, "reads", None) or ())]
+    if field not in named:
+        names = [name for name, entry in entries if _reads(entry, field, named)]
+    return ", ".join(names[:4] + ["..."] * (len(names) > 4))

@@ -2,51 +2,109 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
-from transformer_jax.data.sources import open_split
+from transformer_jax.data.examples import Corpus
+from transformer_jax.data.sources import open_parts, open_split
+from transformer_jax.errors import UserError
 from transformer_jax.logs.records import recorded_splits, records_of
 from transformer_jax.logs.run_log import NoLog, RunLog
-from transformer_jax.nn.low_rank import merged
+from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.agreement import Statement
-from transformer_jax.parallel.engines import create_state
-from transformer_jax.parallel.interface import Engine
+from transformer_jax.parallel.engines import Engine, create_state
+from transformer_jax.parallel.hosts import Statement
 from transformer_jax.runs import build, provenance
-from transformer_jax.runs.adapting import base_params, of_base
-from transformer_jax.runs.config import (
-    Settings,
-    check_trainable,
-)
-from transformer_jax.runs.fit import fit
-from transformer_jax.runs.modules import Modules, load_modules
+from transformer_jax.runs.base_run import base_params, of_base, with_reference
+from transformer_jax.runs.config import check_trainable
+from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.prepare import prepare
-from transformer_jax.runs.reference import with_reference
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.trainable import InitState, Scores
-from transformer_jax.runs.validation import chosen_by, score_of, validation
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     METRICS,
+    PREDICTIONS,
     TOKENIZER,
+    WorkdirHandle,
     workdir_path,
+    writable,
 )
-from transformer_jax.runs.writable import Place, writable
-from transformer_jax.runtime.compilation_cache import use_compilation_cache
-from transformer_jax.runtime.host_memory import keep_freed_memory
+from transformer_jax.runtime.platform import use_compilation_cache
+from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
-from transformer_jax.training.clock import Clock
+from transformer_jax.training.evaluation import Evaluator, with_command, write_predictions
+from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import TrainState
+
+# FOLDED runs.validation: The scores of the validation split while a run trains.
+
+
+def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any, Path], Scores]:
+    """(step, params, workdir) -> scores; the outputs are kept in the workdir.
+
+    Raises:
+      UserError: the validation split cannot be read, or not be evaluated, whatever the parameters;
+        or `eval.best_corpus` is none of its corpora.
+    """
+    greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
+    count = settings.eval.num_examples
+
+    def evaluator_of(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
+        examples = provenance.agreed_data(name, open_examples)
+        made = build.build_evaluator(settings, task, examples, greedy, mesh, count)
+        try:
+            made.check()
+        except UserError as error:
+            raise UserError(f"the validation split cannot be evaluated: {error}") from error
+        return made
+
+    evaluator = evaluator_of("valid", lambda: open_split(settings.data, "valid"))
+    corpora = open_parts(settings.data, "valid") if settings.eval.each_corpus else {}
+    best = settings.eval.best_corpus
+    if best is not None and best not in corpora:
+        raise UserError(f"eval.best_corpus is {best!r}, which is none of {', '.join(corpora)}")
+    parts = {
+        name: evaluator_of(f"valid/{name}", lambda corpus=corpus: corpus)  # type: ignore[misc]
+        for name, corpus in corpora.items()
+    }
+
+    def evaluate(step: int, params: Any, workdir: Path) -> Scores:
+        metrics, outputs = evaluator(params)
+        metrics = with_command(settings.eval.command, metrics, evaluator.decoded, outputs)
+        path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
+        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
+        for name, part in parts.items():
+            metrics |= {f"{name}/{metric}": value for metric, value in part(params)[0].items()}
+        return metrics, score_of(metrics, chosen_by(settings, task))
+
+    return evaluate
+
+
+def chosen_by(settings: Settings, task: Task) -> str:
+    """What the best checkpoint has most of: a metric of the validation records, or -metric."""
+    corpus, metric = settings.eval.best_corpus, task.best_by.removeprefix("-")
+    if corpus is None:
+        return task.best_by
+    return task.best_by.replace(metric, f"{corpus}/{metric}")
+
+
+def score_of(metrics: Mapping[str, Any], best_by: str) -> float:
+    """What the best checkpoint has most of: a metric, or -metric; NaN where a record has none."""
+    name = best_by.removeprefix("-")
+    value = metrics.get(name)
+    return math.nan if value is None else value if name == best_by else -value
 
 
 def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run:
@@ -57,21 +115,21 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     Args:
       config: of the run.
       workdir: where the run is kept; made if absent.
-      modules: the user's own, with components that the config names (`runs.modules`).
+      modules: the user's own, with components that the config names (`runs.user_modules`).
 
     Raises:
       UserError: the config, its data or a module cannot be used, the workdir holds another run, or
         the loss is no longer finite.
       Stopped: a SIGTERM came; the state is saved, and the same call goes on.
     """
-    clock = Clock()
+    clock = GoodputTimer()
     keep_freed_memory()
     use_compilation_cache()
     with writable(workdir) as place:
         return _train(config, place, modules, clock)
 
 
-def _train(config: ConfigDict, place: Place, modules: Modules, clock: Clock) -> Run:
+def _train(config: ConfigDict, place: WorkdirHandle, modules: Modules, clock: GoodputTimer) -> Run:
     workdir = place.folder
 
     def opened() -> tuple[Any, Statement]:
@@ -91,7 +149,7 @@ def _train(config: ConfigDict, place: Place, modules: Modules, clock: Clock) -> 
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         task = with_reference(task, settings, workdir)
         state = fit(OneRun(settings, workdir, task, examples), checkpoints, clock)
-    return Run(config, workdir, task, merged(state.model_params), int(state.step))
+    return Run(config, workdir, task, merge_adapters(state.model_params), int(state.step))
 
 
 def _origin(settings: Settings) -> dict[str, str]:

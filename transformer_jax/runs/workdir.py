@@ -1,7 +1,7 @@
 """The workdir of a run: what it holds.
 
     config.json                     the whole config
-    modules.json                    the user's modules that the run needs, if any (`runs.modules`)
+    modules.json                    names of the user's modules that the run needs, if any
     tokenizer/                      vocabularies
     checkpoints/                    state, data position and score of the steps that are kept
     reference/                      what a run of preferences is compared with, log-probabilities
@@ -9,7 +9,7 @@
     predictions/                    outputs of the scored splits
     profile/                        traces, on request
     .transformer_jax                the mark that this program made the workdir, with the process
-                                    that trains here (`runs.sole_writer`)
+                                    that trains here (`runs.workdir`)
 
 The workdir may be an address ("s3://...", "gs://..."), which then holds the same files; a copy of
 them on this machine is read or written (`buckets.copies`).
@@ -25,20 +25,37 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
     table.*, result.json, seconds   what was measured
 """
 
+import base64
+import contextlib
 import dataclasses
+import fcntl
+import logging
 import os
 import re
 import stat
-from collections.abc import Collection
+import tempfile
+import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from transformer_jax.buckets.addresses import is_address
-from transformer_jax.buckets.copies import fetched
-from transformer_jax.buckets.layout import Layout
+from transformer_jax.buckets.bucket import MirrorLayout, is_address
+from transformer_jax.buckets.copies import fetched, name_of_copy, working_copy
 from transformer_jax.checkpoints import manifest
+from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
+from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import everything_below, path_below
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.hosts import Statement
+from transformer_jax.runtime import processes
+from transformer_jax.runtime.files import (
+    SETTINGS_BYTES,
+    everything_below,
+    open_to_append,
+    path_below,
+    read_regular,
+)
 
 MARK = ".transformer_jax"
 CONFIG = "config.json"
@@ -59,7 +76,7 @@ TABLE = "table"
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
+class WorkdirKind:
     """What this program may make of a folder.
 
     Attributes:
@@ -73,7 +90,7 @@ class Kind:
     written: tuple[str, ...]
 
 
-RUN = Kind(
+RUN = WorkdirKind(
     "run",
     MARK,
     (
@@ -82,7 +99,7 @@ RUN = Kind(
         TOGETHER,
     ),
 )
-SWEEP = Kind(
+SWEEP = WorkdirKind(
     "sweep",
     ".transformer_jax_sweep",
     (RESULT, SECONDS, *(f"{TABLE}.{ending}" for ending in ("txt", "md", "csv", "png"))),
@@ -90,7 +107,7 @@ SWEEP = Kind(
 
 
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
-BUCKET = Layout(
+BUCKET = MirrorLayout(
     unit=re.compile(_STEP),
     seal=manifest.MANIFEST,
     listed=manifest.read_entries,
@@ -167,7 +184,7 @@ def _require_regular(path: Path) -> None:
         raise UserError(f"{path} is neither a file nor a folder; a run writes no such thing")
 
 
-def require_own(folder: Path, kind: Kind = RUN) -> None:
+def require_own(folder: Path, kind: WorkdirKind = RUN) -> None:
     """Raises UserError where a folder without the mark of its kind holds what would be overwritten,
     or is one of another kind, or lies within a run's workdir.
 
@@ -190,7 +207,7 @@ def require_own(folder: Path, kind: Kind = RUN) -> None:
             )
 
 
-def _is_own(folder: Path, kind: Kind) -> bool:
+def _is_own(folder: Path, kind: WorkdirKind) -> bool:
     if os.path.lexists(folder / kind.mark):
         return True
     if kind is RUN:
@@ -200,3 +217,170 @@ def _is_own(folder: Path, kind: Kind) -> bool:
     return any(any(folder.glob(pattern)) for pattern in measured) and any(
         step_folders(checkpoints) for pattern in trained for checkpoints in folder.glob(pattern)
     )
+
+
+# FOLDED runs.sole_writer: A workdir is written by one process, or one job, at a time.
+
+
+_SECONDS_TO_SEE = 10  # a file that another machine has written
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def sole_writer(workdir: Path, kind: WorkdirKind = RUN) -> Iterator[None]:
+    """Locks a workdir, or the folder of another kind, which is made and marked if absent; the lock
+    ends with this process at the latest.
+
+    Of a job's processes the first one locks it for all.
+
+    Raises:
+      UserError: another process trains there (the message says which), or the workdir cannot be
+        written, or it holds files of others (`workdir.require_own`).
+    """
+    with contextlib.ExitStack() as held:
+        told = hosts.from_primary(lambda: _lock(workdir, kind, held))
+        hosts.in_agreement(lambda: (None, _seen(workdir / kind.mark, told)))
+        yield
+
+
+def _seen(mark: Path, told: str) -> Statement:
+    """What a mark says, in this process as in process 0, which has written it.
+
+    Raises:
+      UserError: it says something else here.
+    """
+    deadline = time.monotonic() + _SECONDS_TO_SEE
+    while told:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if read_regular(mark, SETTINGS_BYTES).decode() == told:
+                break
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{mark.parent} is not the folder that process 0 writes; all processes of a job "
+                "must share the --workdir"
+            )
+        time.sleep(0.1)
+    return {"mark of the workdir": told}
+
+
+def _lock(workdir: Path, kind: WorkdirKind, held: contextlib.ExitStack) -> str:
+    """Marks and locks a folder; returns what its mark says, empty where it cannot be locked."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        require_own(workdir, kind)
+        file = held.enter_context(open_to_append(workdir / kind.mark))
+    except OSError as error:
+        raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        raise UserError(
+            f"{workdir}: {file.read().strip() or 'another process'} is training there; "
+            "wait for it, or choose another --workdir"
+        ) from error
+    except OSError as error:  # a file system without locks
+        logger.warning("%s cannot be locked (%s); do not start two runs there", workdir, error)
+        return ""
+    told = f"{processes.describe_process()}\n"
+    file.truncate(0)
+    file.write(told)
+    file.flush()
+    os.fsync(file.fileno())
+    return told
+
+
+# FOLDED runs.writable: The folder that a run is written to: its workdir; or, of one at an address,
+# a copy of it.
+
+
+class WorkdirHandle(NamedTuple):
+    """Where a run is written.
+
+    Attributes:
+      folder: of this process.
+      shared: whether it is the same folder in all processes of the job; else process 0 alone keeps
+        the run, and the others have empty folders of their own.
+    """
+
+    folder: Path
+    shared: bool
+
+    def checkpoints(self, config: CheckpointConfig) -> Checkpoints:
+        """Those of the run."""
+        kind = Checkpoints if self.shared else PrimaryCheckpoints
+        return kind(self.folder / CHECKPOINTS, config)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """As `sole_writer`, of the folder where the run is kept."""
+        with contextlib.ExitStack() as held:
+            if self.shared:
+                held.enter_context(sole_writer(self.folder))
+            else:
+                hosts.from_primary(lambda: held.enter_context(sole_writer(self.folder)))
+            yield
+
+    def bring(self, name: str) -> None:
+        """Gives all processes the files that process 0 has in a folder of the workdir."""
+        if self.shared:
+            return
+        there = hosts.from_primary(lambda: _contents(self.folder, name))
+        for path, content in there.items():
+            file = path_below(self.folder, path)
+            if not hosts.is_primary():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(base64.b64decode(content))
+
+
+@contextlib.contextmanager
+def writable(workdir: str | Path) -> Iterator[WorkdirHandle]:
+    """As `workdir_path`, to write to while the block runs: of a workdir at an address, a copy with
+    all that is there; what changes in it is brought to the address.
+
+    In a job of many processes the first one brings it. Where all see its copy they use it.
+
+    Raises:
+      UserError: as `workdir_path`, or as `copies.working_copy`.
+    """
+    if not is_address(workdir):
+        yield WorkdirHandle(workdir_path(workdir), shared=True)
+        return
+    with contextlib.ExitStack() as held:
+
+        def opened() -> tuple[str, str]:
+            folder = held.enter_context(working_copy(str(workdir), BUCKET))
+            for config in folder.rglob(CONFIG):
+                _begin_anew_without_checkpoint(config.parent)
+            return str(workdir_path(folder)), name_of_copy(str(workdir))
+
+        path, name = hosts.from_primary(opened)
+        folder = Path(path)
+        shared = all(hosts.gather(name_of_copy(str(workdir)) == name and folder.is_dir()))
+        if not shared:
+            logger.info(
+                "%s: the machines share no copy of it; the first one keeps the run", workdir
+            )
+        if not (shared or hosts.is_primary()):
+            folder = Path(held.enter_context(tempfile.TemporaryDirectory()), folder.name)
+            folder.mkdir()
+        yield WorkdirHandle(folder, shared)
+
+
+def _begin_anew_without_checkpoint(copy: Path) -> None:
+    """Sets the records aside of a run whose machine was lost before any checkpoint had come to the
+    bucket. (On a disk, records without checkpoints mean that these have been lost.)"""
+    checkpoints, records = copy / CHECKPOINTS, copy / METRICS
+    checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders
+    if records.exists() and not step_folders(checkpoints):
+        records.replace(records.with_name(f"{METRICS}.old"))
+
+
+def _contents(folder: Path, name: str) -> dict[str, str]:
+    """The files in `folder/name`, in base64, by their paths in `folder`."""
+    return {
+        path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode()
+        for path in (folder / name).rglob("*")
+        if path.is_file()
+    }

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import os
+import resource
 import time
+import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Self
@@ -13,13 +15,14 @@ import jax.numpy as jnp
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.accelerators import accelerator_of
+from transformer_jax.runtime.files import cache_folder
 
 _target = jax.make_user_context(None)  # part of the key of what jit keeps, as is the next
 _sharing = jax.make_user_context(1)
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class DeviceKind:
     """A kind of device that programs are compiled for.
 
     Attributes:
@@ -42,18 +45,18 @@ class Target:
 def compiling_for(device: jax.Device) -> AbstractContextManager[None]:
     """A context: what is traced inside it is compiled for devices like this one, which need not be
     here. Outside it is for those of the job."""
-    target = Target.of(device)
+    target = DeviceKind.of(device)
     return _target(None if target == _of_the_job() else target)
 
 
-def target() -> Target:
+def target() -> DeviceKind:
     """The kind of device that the program which is traced now is compiled for."""
     return _target.value or _of_the_job()
 
 
-def _of_the_job() -> Target:
+def _of_the_job() -> DeviceKind:
     chosen = jax.config.jax_default_device
-    return Target.of(chosen if isinstance(chosen, jax.Device) else jax.devices(chosen)[0])
+    return DeviceKind.of(chosen if isinstance(chosen, jax.Device) else jax.devices(chosen)[0])
 
 
 def shared_by(devices: int) -> AbstractContextManager[None]:
@@ -163,3 +166,94 @@ def _measured_peak(dtype: jnp.dtype) -> float:
         product(ones, ones).block_until_ready()
         seconds.append(time.perf_counter() - start)
     return 2 * size**3 / min(seconds)
+
+
+# FOLDED runtime.compilation_cache: Compiled programs kept for the next start.
+
+
+def use_compilation_cache() -> None:
+    """Keeps compiled programs in the user's cache folder, readable by the user alone.
+
+    Does nothing where the user has set a directory for JAX, or the folder cannot be written.
+    Programs with oneDNN's products (`platform.compiler_options`) are not kept: jaxlib cannot
+    serialize them, and JAX would warn of each.
+    """
+    warnings.filterwarnings("ignore", "Error writing persistent compilation cache.*bad_alloc")
+    if jax.config.jax_compilation_cache_dir:
+        return
+    directory = cache_folder("xla")
+    if directory is None:
+        return
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+
+
+# FOLDED runtime.memory: How much memory there is, and the refusal of what cannot fit before it is
+# allocated.
+
+
+_OF_CONTAINER = Path("/sys/fs/cgroup/memory.max")
+
+
+def require_memory(needed: int, held: str) -> None:
+    """Raises UserError where a device can never hold `needed` bytes.
+
+    Args:
+      needed: of one device; of a CPU's devices, which share the memory, of all together. A lower
+        bound: what is refused could not have run.
+      held: what they are for.
+    """
+    there = memory_of_device()
+    if there is not None and needed > there:
+        where = "this machine" if is_cpu() else "a device here"
+        raise UserError(f"{held} need at least {_size(needed)}; {where} has {_size(there)}")
+
+
+def require_memory_kind(device: jax.Device, kind: str, asked: str) -> None:
+    """Raises UserError where programs for a device know no memory of a kind, as "pinned_host".
+
+    Args:
+      device: which may be described alone, and then does not say.
+      kind: by the name that JAX has for it.
+      asked: what asks for it.
+    """
+    try:
+        kinds = [memory.kind for memory in device.addressable_memories()]
+    except jax.errors.JaxRuntimeError:
+        return
+    if kind not in kinds:
+        there = ", ".join(kinds) or "none that it names"
+        raise UserError(
+            f"{asked} keeps results in {kind} memory; {device.device_kind} has {there}: choose "
+            "another"
+        )
+
+
+def memory_of_device() -> int | None:
+    """Bytes that programs may use on a device; None where it does not say."""
+    if is_cpu():
+        return host_memory()
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+
+
+def devices_that_share() -> int:
+    """Devices of this process that have one memory."""
+    return jax.local_device_count() if is_cpu() else 1
+
+
+def host_memory() -> int:
+    """Bytes that this process may use: the machine's, or less where it is limited."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    if (soft := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+        limits.append(soft)
+    if _OF_CONTAINER.is_file() and (text := _OF_CONTAINER.read_text().strip()).isdigit():
+        limits.append(int(text))
+    return min(limits)
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:,.3g} GiB" if count < 2**40 else f"{count / 2**30:,.0f} GiB"

@@ -5,10 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformer_jax.registry import Registry
-from transformer_jax.scoring.bleu import score_translations
-from transformer_jax.scoring.error_rates import translation_edit_rate, word_error_rate
-from transformer_jax.scoring.exact_match import exact_match
-from transformer_jax.scoring.rouge import rouge
+from transformer_jax.scoring.text import (
+    exact_match,
+    rouge,
+    score_translations,
+    translation_edit_rate,
+    word_error_rate,
+)
 
 Score = Callable[[Sequence[str], Sequence[str]], dict[str, Any]]
 """(outputs, references) -> metrics by name."""

@@ -14,8 +14,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
-from transformer_jax.runs.config import load_config
-from transformer_jax.runs.config_file import failing_as, run_file
+from transformer_jax.runs.config import failing_as, load_config, run_file
 
 Rows = Mapping[str, Mapping[str, Any]]
 

@@ -3,12 +3,14 @@
 A folder of a sweep's workdir holds each row; what is finished there is not done again.
 """
 
+import contextlib
 import difflib
 import json
 import logging
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import batched
 from pathlib import Path
 from typing import Any
@@ -18,25 +20,81 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, UserError
-from transformer_jax.parallel.mesh import mesh_for_use
+from transformer_jax.parallel.sharding import mesh_for_use
 from transformer_jax.runs import build
-from transformer_jax.runs.config import Settings, read_settings
-from transformer_jax.runs.config_file import failing_as
-from transformer_jax.runs.modules import Modules, load_modules
+from transformer_jax.runs.config import Settings, failing_as, read_settings
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.sole_writer import sole_writer
-from transformer_jax.runs.together import seeded, train_together
+from transformer_jax.runs.seeds import seeded, train_together
 from transformer_jax.runs.train import train
-from transformer_jax.runs.workdir import RESULT, SECONDS, SWEEP, workdir_within
-from transformer_jax.runs.writable import writable
-from transformer_jax.runtime.files import write_whole
+from transformer_jax.runs.user_modules import Modules, load_modules
+from transformer_jax.runs.workdir import (
+    MARK,
+    RESULT,
+    SECONDS,
+    SWEEP,
+    TABLE,
+    sole_writer,
+    workdir_within,
+    writable,
+)
+from transformer_jax.runtime.files import (
+    SETTINGS_BYTES,
+    read_regular,
+    replacing,
+    write_whole,
+)
 from transformer_jax.scoring import METRICS
+from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.files import Sweep, folder_name
-from transformer_jax.sweeps.folder import kept_row, stopwatch, write_tables
-from transformer_jax.sweeps.tables import Row
-from transformer_jax.tools.pictures import read_records
+from transformer_jax.sweeps.tables import Row, draw_rows
+from transformer_jax.tools.plots import read_records
+
+# FOLDED sweeps.folder: What the folder of a sweep, and of each of its rows, keeps besides the
+# runs.
+
 
 logger = logging.getLogger(__name__)
+
+
+def write_tables(rows: Sequence[Row], workdir: Path) -> None:
+    """Writes table.txt, table.md, table.csv and table.png into a workdir."""
+    ways = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
+    for ending, write in ways.items():
+        write_whole(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
+    with replacing(workdir / f"{TABLE}.png") as file:
+        draw_rows(rows).savefig(file, format="png")
+
+
+def kept_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
+    """The finished row that a file keeps; None where it keeps none, or another one."""
+    try:
+        result = json.loads(read_regular(path, SETTINGS_BYTES))
+        return Row(name, **result["row"]) if result["asked"] == asked else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        logger.warning("%s is damaged or of an earlier version; it is measured again", path)
+        return None
+
+
+@contextlib.contextmanager
+def stopwatch(path: Path) -> Iterator[Callable[[], float]]:
+    """Gives a function that returns the seconds spent so far, earlier starts' included; they are
+    kept in a file once a run has begun beside it."""
+    try:
+        before = float(read_regular(path, SETTINGS_BYTES))
+    except (OSError, ValueError):
+        before = 0.0
+    start = time.perf_counter()
+
+    def seconds() -> float:
+        return before + time.perf_counter() - start
+
+    try:
+        yield seconds
+    finally:
+        if any(any(path.parent.glob(f"{runs}/{MARK}")) for runs in ("*", "*/*")):
+            write_whole(path, f"{seconds():.1f}\n")
 
 
 def run_sweep(
@@ -55,7 +113,7 @@ def run_sweep(
       overrides: of all rows.
       at_once: how many seeds to train in one program; None: all of a row.
       chosen: a regular expression; only rows in whose name it is found are trained.
-      modules: the user's own, with components that configs name (`runs.modules`).
+      modules: the user's own, with components that configs name (`runs.user_modules`).
 
     Returns:
       The rows.

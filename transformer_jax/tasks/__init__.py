@@ -5,15 +5,14 @@ from typing import Any
 from transformer_jax.metrics import MEANS
 from transformer_jax.registry import Registry
 from transformer_jax.scoring.parseval import METRICS as PARSEVAL
-from transformer_jax.tasks.choices import Choices
 from transformer_jax.tasks.classification import Classification
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.masked_lm import MaskedLanguageModeling
-from transformer_jax.tasks.parsing import Parsing
+from transformer_jax.tasks.multiple_choice import MultipleChoice
+from transformer_jax.tasks.parsing import Parsing, tree_symbols
 from transformer_jax.tasks.preference import Preference
-from transformer_jax.tasks.sentences import tree_symbols
 from transformer_jax.tasks.tagging import Tagging
 from transformer_jax.tasks.translation import Translation
 
@@ -136,11 +135,11 @@ TASKS: Registry[TaskKind] = Registry(
             reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, "task.beta", *_decode(Preference)),
         ),
         "choices": TaskKind(
-            Choices.build,
+            MultipleChoice.build,
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "choices"},
             metrics=("loss", "perplexity", "accuracy", "accuracy_by_length", *_TOKEN_METRICS[3:]),
-            reads=(_LENGTH, *_LOGITS, _SMOOTHING, _Z_LOSS, *_SCORED, *_decode(Choices)),
+            reads=(_LENGTH, *_LOGITS, _SMOOTHING, _Z_LOSS, *_SCORED, *_decode(MultipleChoice)),
         ),
         "masked_lm": TaskKind(
             MaskedLanguageModeling.build,

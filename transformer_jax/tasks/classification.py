@@ -12,19 +12,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.labeling import label_rows
+from transformer_jax.inference.model_inputs import ModelInputs, text_reading
 from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.runtime import platform
-from transformer_jax.scoring.classification import classification_scores
+from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.packed import packed_loss, row_inputs, text_frame
-from transformer_jax.tasks.readings import text_reading
+from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
 from transformer_jax.tokenization import Tokenizers
 
 _SLOTS_PER_LABEL = 8  # a row has room for one label per so many slots of text
@@ -155,7 +154,7 @@ class Classification:
 
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
-    ) -> Reading:
+    ) -> ModelInputs:
         """A text, or text<tab>pair, as the model reads it."""
         tokens, first = self.tokens(source.split("\t", 1)), np.ones((1, 1), np.int32)
         return text_reading(self.model.body, self.tokenizers, source, target, tokens, first)

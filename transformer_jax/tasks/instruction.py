@@ -14,7 +14,6 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.analysis.reading import Reading
 from transformer_jax.conversations import (
     FORMS,
     Conversation,
@@ -26,16 +25,15 @@ from transformer_jax.conversations import (
     from_text,
     prompt_within,
 )
-from transformer_jax.data.batches.marked_texts import MARKED, MarkedTexts
+from transformer_jax.data.batches.loss_masks import MARKED, MarkedTexts
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.continuation import Continuation
-from transformer_jax.inference.continued_text import TextContinuation
+from transformer_jax.inference.generation import Continuation, TextContinuation
+from transformer_jax.inference.model_inputs import ModelInputs, text_reading
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.tasks.continuation_losses import ContinuationLosses
 from transformer_jax.tasks.interface import (
     Batch,
     LossOptions,
@@ -45,7 +43,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import LanguageModeling
-from transformer_jax.tasks.readings import text_reading
+from transformer_jax.tasks.losses import ContinuationLosses
 from transformer_jax.tokenization import Tokenizers, plain_ids
 
 logger = logging.getLogger(__name__)
@@ -213,7 +211,7 @@ class Instruction:
 
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
-    ) -> Reading:
+    ) -> ModelInputs:
         """An instruction as the model reads it, with the answer behind it, if that is given."""
         prompt = self._prompt(_conversation(source, "the text"), "the text", decode)
         tokens = [*prompt, *plain_ids(self.tokenizers.text("text"), target or "")]

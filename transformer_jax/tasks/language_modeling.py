@@ -13,15 +13,13 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
-from transformer_jax.inference.continuation import Continuation
-from transformer_jax.inference.continued_text import TextContinuation
+from transformer_jax.inference.generation import Continuation, TextContinuation
+from transformer_jax.inference.model_inputs import ModelInputs, text_reading
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.tasks.continuation_losses import ContinuationLosses
 from transformer_jax.tasks.interface import (
     Batch,
     LossOptions,
@@ -30,7 +28,7 @@ from transformer_jax.tasks.interface import (
     Prediction,
     TaskParts,
 )
-from transformer_jax.tasks.readings import text_reading
+from transformer_jax.tasks.losses import ContinuationLosses
 from transformer_jax.tasks.running_text import RunningText
 from transformer_jax.tokenization import Tokenizers
 
@@ -184,7 +182,7 @@ class LanguageModeling:
 
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
-    ) -> Reading:
+    ) -> ModelInputs:
         """A text as the model reads it, with the text that follows it, if that is given."""
         tokens = self.drawing.kept(self._prompt(source + (target or ""), 1))
         return text_reading(self.model, self.tokenizers, source + (target or ""), None, tokens)

@@ -15,22 +15,54 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.analysis.reading import Reading, as_row
+from transformer_jax.data.batches.packing import pad_rows, padded_batch
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import FilledBatch
-from transformer_jax.inference.blanks import blank_arrays, fillings
+from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.model_inputs import ModelInputs, as_row, text_reading
+from transformer_jax.losses import projected_losses
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.packed import packed_loss, row_inputs
-from transformer_jax.tasks.readings import text_reading
+from transformer_jax.tasks.losses import packed_loss, row_inputs
 from transformer_jax.tasks.running_text import RunningText
-from transformer_jax.tiled_losses import projected_losses
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
+
+# FOLDED inference.blanks: Blanks in text, as masked language models fill them. B batch, P blanks
+# of a row.
+
+
+def blank_arrays(rows: Sequence[Sequence[int]], mask: int) -> dict[str, np.ndarray]:
+    """The rows as the feature "text", and "places" [B, P] where the token `mask` stands in them."""
+    batch = padded_batch([{"text": row} for row in rows])
+    places = [np.flatnonzero(np.array(row) == mask).tolist() for row in rows]
+    width = 1 << (max(map(len, places)) - 1).bit_length()
+    return {**batch, "places": pad_rows(places, width)}
+
+
+def fillings(
+    line: str, blank: str, decode: Callable[[Sequence[int]], str], ids: np.ndarray
+) -> list[str]:
+    """The line with its blanks filled in n ways, by the ids [P, n] of their places."""
+    words = [[decode([token]).removeprefix("##") for token in chosen] for chosen in ids.T]
+    return [fill_blanks(line, blank, of_places) for of_places in words]
+
+
+def fill_blanks(line: str, blank: str, words: Sequence[str]) -> str:
+    """The line with its first blanks, each written `blank`, replaced by the words.
+
+    Some vocabularies write words with a space before them: it is left out where one stands already,
+    and at the start.
+    """
+    text, *others = line.split(blank)
+    for word, behind in zip(words, others, strict=False):
+        is_apart = not text or text[-1].isspace()
+        text += (word.lstrip(" ") if is_apart else word) + behind
+    return blank.join([text, *others[len(words) :]])
+
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +236,7 @@ class MaskedLanguageModeling:
         tokens = [self._row(line) for line in lines]
         masked = [i for i, row in enumerate(tokens) if self.mask in row]
 
-        batch = FilledBatch([0], functools.partial(blank_arrays, mask=self.mask))
+        batch = PaddedBatch([0], functools.partial(blank_arrays, mask=self.mask))
         program = functools.partial(self._likeliest, count=decode.num_outputs)
         results: dict[int, list[Prediction]] = {}
         for chosen in batched(masked, decode.batch_size):
@@ -220,7 +252,7 @@ class MaskedLanguageModeling:
 
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
-    ) -> Reading:
+    ) -> ModelInputs:
         """A text as the model reads it; all its places are predicted."""
         tokens = self._row(source)
         everywhere = as_row(tokens)[1]

@@ -14,13 +14,13 @@ import numpy as np
 from tqdm import tqdm
 
 from transformer_jax.conversations import Conversation, Marked, from_text, prompt_within
-from transformer_jax.data.batches.compared_texts import (
+from transformer_jax.data.batches.loss_masks import (
     COMPARED,
     REFERENCE,
     SIDES,
     ComparedTexts,
+    MarkedTexts,
 )
-from transformer_jax.data.batches.marked_texts import MarkedTexts
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import slot_sums
@@ -42,7 +42,7 @@ class Preference(Instruction):
 
     Attributes:
       beta: how much the model pays for going away from the reference (section 4).
-      reference: the model that training starts from, which `runs.reference` gives; None where no
+      reference: the model that training starts from, which `runs.base_run` gives; None where no
         examples are read.
     """
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.batches.streamed import StreamedText
-from transformer_jax.data.batches.token_caching import TokenCaching
+from transformer_jax.data.batches.token_cache import TokenCaching
 from transformer_jax.data.batches.windows import (
     Pieces,
+    StreamedText,
     Windows,
     laid_out,
     separator,

@@ -13,17 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.analysis.reading import Reading
 from transformer_jax.data.examples import Corpus, Example, Features
+from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.labeling import label_rows
+from transformer_jax.inference.model_inputs import ModelInputs, text_reading
 from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
-from transformer_jax.tasks.packed import packed_loss, row_inputs, text_frame
-from transformer_jax.tasks.readings import text_reading
+from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -162,7 +161,7 @@ class Tagging:
 
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
-    ) -> Reading:
+    ) -> ModelInputs:
         """A line's words as the model reads them, as many as a row has room for."""
         tokens, _ = self._tokens(_words(source))
         return text_reading(self.model.body, self.tokenizers, source, target, tokens)

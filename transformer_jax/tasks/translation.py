@@ -12,15 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.analysis.reading import Reading
-from transformer_jax.data.batches.pairs_as_tokens import pairs_as_tokens
-from transformer_jax.data.batches.token_caching import TokenCaching
+from transformer_jax.data.batches.token_cache import TokenCaching, pairs_as_tokens
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, up_to_end
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
+from transformer_jax.inference.model_inputs import ModelInputs, pair_reading, source_tokens
 from transformer_jax.inference.pairs import PairScore, require_reach, row_bytes, score_pairs
-from transformer_jax.inference.requests import Request, find_all
-from transformer_jax.inference.source_search import SourceSearch
+from transformer_jax.inference.seq2seq_search import Request, SourceSearch, find_all
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.scoring import METRICS, best_by
@@ -32,8 +30,7 @@ from transformer_jax.tasks.interface import (
     Prediction,
     TaskParts,
 )
-from transformer_jax.tasks.pair_losses import PairLosses
-from transformer_jax.tasks.readings import pair_reading, source_tokens
+from transformer_jax.tasks.losses import PairLosses
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 
@@ -188,7 +185,7 @@ class Translation:
 
     def reading(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
-    ) -> Reading:
+    ) -> ModelInputs:
         """A pair as the model reads it."""
         read = self._encode_source(source, "the text")
         if target is None:

@@ -5,12 +5,13 @@ A kind of one's own registers in `TOKENIZERS`: what trains its vocabulary, and w
 """
 
 from transformer_jax.tokenization.config import TokenizerConfig, TokenizerKind
-from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
+from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 from transformer_jax.tokenization.kinds import TOKENIZERS
-from transformer_jax.tokenization.labels import Labels
 from transformer_jax.tokenization.published import PublishedTokenizer, from_files
-from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
-from transformer_jax.tokenization.sides import (
+from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer
+from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
+from transformer_jax.tokenization.tokenizer import Tokenizer, plain_ids, special_pieces
+from transformer_jax.tokenization.vocabularies import (
     Tokenizers,
     copy_tokenizers,
     expected_sizes,
@@ -18,10 +19,13 @@ from transformer_jax.tokenization.sides import (
     store_tokenizers,
     train_tokenizers,
 )
-from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
-from transformer_jax.tokenization.symbols import Symbols
-from transformer_jax.tokenization.tokenizer import Tokenizer, plain_ids, special_pieces
-from transformer_jax.tokenization.word_classes import UNKNOWN, ClassedWords, words_and_classes
+from transformer_jax.tokenization.word_level import (
+    UNKNOWN,
+    ClassedWords,
+    Labels,
+    Symbols,
+    words_and_classes,
+)
 
 __all__ = [
     "OWN",

@@ -3,13 +3,15 @@
 from functools import partial
 
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerKind
-from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
-from transformer_jax.tokenization.huggingface_training import train_byte_bpe, train_wordpiece
+from transformer_jax.tokenization.huggingface import (
+    HuggingFaceTokenizer,
+    train_byte_bpe,
+    train_wordpiece,
+)
 from transformer_jax.tokenization.published import PublishedTokenizer, from_files
-from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
-from transformer_jax.tokenization.sentencepiece_training import train_sentencepiece
+from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
 from transformer_jax.tokenization.specials import NUM_SPECIALS, WORDPIECE_PIECES
-from transformer_jax.tokenization.word_classes import ClassedWords, train_word_classes
+from transformer_jax.tokenization.word_level import ClassedWords, train_word_classes
 
 _sentencepiece = partial(
     TokenizerKind, train=train_sentencepiece, load=SentencePieceTokenizer, suffix=".model"

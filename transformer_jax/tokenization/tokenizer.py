@@ -1,5 +1,6 @@
 """What every tokenizer can do, whichever library it is of."""
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -85,3 +86,14 @@ def word_starts(ids: Iterable[int], begins: Sequence[bool], special: Collection[
         starts.append(is_special or after_special or begins[i])
         after_special = is_special
     return starts
+
+
+# FOLDED tokenization.characters: The one kind of text that no tokenizer takes.
+
+
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def well_formed(text: str) -> str:
+    """The text with U+FFFD for each half of a UTF-16 pair: JSON can hold one, UTF-8 cannot."""
+    return _LONE_SURROGATES.sub("\ufffd", text)

@@ -6,13 +6,12 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from transformer_jax.tokenization.huggingface_tokenizer import HuggingFaceTokenizer
+from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
 from transformer_jax.tokenization.published import PublishedTokenizer
-from transformer_jax.tokenization.sentencepiece_conversion import converted
-from transformer_jax.tokenization.sentencepiece_tokenizer import SentencePieceTokenizer
-from transformer_jax.tokenization.sides import Tokenizers
+from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer, converted
 from transformer_jax.tokenization.specials import Frame, SpecialTokens
 from transformer_jax.tokenization.tokenizer import Tokenizer
+from transformer_jax.tokenization.vocabularies import Tokenizers
 
 Files = dict[str, bytes]
 """File name -> content."""

@@ -15,14 +15,14 @@ from ml_collections import ConfigDict
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.nn.int8 import weights_as
-from transformer_jax.nn.products import product_dtype
+from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import create_state
-from transformer_jax.parallel.mesh import row_shards
+from transformer_jax.parallel.sharding import row_shards
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, read_settings
-from transformer_jax.runs.room import require_room
+from transformer_jax.runs.fit import require_room
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tasks.packed import batch_shapes
+from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.training.profiling import step_products
 

@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
-from transformer_jax.tasks.packed import batch_shapes
+from transformer_jax.tasks.losses import batch_shapes
 
 
 def describe(config: ConfigDict) -> str:

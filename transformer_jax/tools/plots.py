@@ -1,11 +1,27 @@
 """Pictures: the curves of runs, and a config's learning rate and position encodings."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from ml_collections import ConfigDict
+
+from transformer_jax.analysis.activations import Attention
+from transformer_jax.analysis.pages.attention_page import TITLES
+from transformer_jax.errors import UserError
+from transformer_jax.logs.records import read_lines
+from transformer_jax.nn.positions import encoding_class
+from transformer_jax.runs.config import Settings, read_settings
+from transformer_jax.runs.workdir import METRICS
+from transformer_jax.training.optimizer import make_schedule
 
 Records = Sequence[Mapping[str, Any]]
 """What a run's metrics.jsonl holds: objects with `step`, `split` and metrics."""
@@ -103,3 +119,147 @@ def _series(records: Records, split: str, name: str) -> tuple[list[int], list[fl
 
 def _any_has(runs: Mapping[str, Records], split: str, name: str) -> bool:
     return any(_series(records, split, name)[0] for records in runs.values())
+
+
+# FOLDED tools.pictures: Pictures of workdirs and configs, as files.
+
+
+_POSITIONS_SHOWN = 100
+
+
+def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
+    """Draws the curves of one or several runs into a PNG.
+
+    Raises:
+      UserError: a workdir has no metrics, or the file cannot be written.
+    """
+    names = [workdir.name for workdir in workdirs]
+    labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
+    records = map(read_records, workdirs)
+    save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
+
+
+def plot_config(config: ConfigDict, output: Path) -> None:
+    """Draws a config's learning rate and its position encodings into a PNG.
+
+    Raises:
+      UserError: the config or the file cannot be used.
+    """
+    settings = read_settings(config)
+    try:
+        encodings = _encodings(settings)
+    except ValueError as error:
+        raise UserError(f"config.model: {error}") from error
+    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+    save_figure(draw_recipe(schedule, settings.train.num_steps, encodings), output)
+
+
+def _encodings(settings: Settings) -> np.ndarray | None:
+    """What the positions add to embeddings, [L, D]; None where they add nothing."""
+    encoding = encoding_class(settings.model)(settings.model)
+    positions = jnp.arange(_POSITIONS_SHOWN)[None]
+    nothing = jnp.zeros((1, _POSITIONS_SHOWN, settings.model.d_model))
+    added, _ = encoding.init_with_output(
+        jax.random.key(settings.seed), nothing, positions, method="embed"
+    )
+    return np.asarray(added[0]) if added.any() else None
+
+
+def read_records(workdir: Path) -> Records:
+    """What a run's metrics.jsonl holds; UserError where there is nothing."""
+    path = workdir / METRICS
+    try:
+        records = [record for record in map(_parse, read_lines(path)) if record is not None]
+    except OSError as error:
+        raise UserError(f"{workdir} has no metrics to draw: {path.name}: {error}") from error
+    if not records:
+        raise UserError(f"{workdir} has no metrics to draw: {path.name} holds no record yet")
+    return records
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """A record; None for a line that a kill tore."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def save_figure(figure: Figure, output: Path) -> None:
+    """Writes an SVG where the name ends so, else a PNG; UserError where that cannot be."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, format="svg" if output.suffix.lower() == ".svg" else "png")
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from error
+
+
+# FOLDED tools.attention_pictures: Pictures of attention for papers: the heads of a layer, each a
+# heat map.
+
+
+_COLUMNS = 4
+_CELL, _SMALLEST, _LARGEST, _LABELS = 0.2, 1.2, 6.0, 0.8  # inches
+_TICKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+def plot_attention(
+    attention: Attention, output: Path, kind: str | None = None, layer: int | None = None
+) -> None:
+    """Draws the heads of a layer into an SVG, where the file's name ends so, or a PNG.
+
+    Args:
+      kind: of `attention.kinds`; by default the last of them, cross-attention where there is any.
+      layer: by default the last one.
+
+    Raises:
+      UserError: the model has no such kind or layer, or the file cannot be written.
+    """
+    kind = kind or attention.kinds[-1]
+    if kind not in attention.kinds:
+        known = ", ".join(attention.kinds)
+        raise UserError(f"--kind: this model has no {kind} attention; it has {known}")
+    weights = attention.weights(kind)
+    if layer is not None and layer >= len(weights):
+        raise UserError(f"--layer: {layer} is none of the layers 0 to {len(weights) - 1}")
+    layer = len(weights) - 1 if layer is None else layer
+    queries, keys = (attention.tokens[stack] for stack in attention.stacks(kind))
+    figure = draw_heads(weights[layer], queries, keys)
+    figure.suptitle(f"{TITLES[kind]}, layer {layer}", fontsize=10)
+    save_figure(figure, output)
+
+
+def draw_heads(
+    weights: Float[np.ndarray, "H T S"], queries: Sequence[str], keys: Sequence[str]
+) -> Figure:
+    """A heat map of each head: queries downwards, keys to the right, as dark as the root of the
+    weight, so that small weights can be told from none."""
+    heads, T, S = weights.shape
+    columns = min(heads, _COLUMNS)
+    rows = -(-heads // columns)
+    width, height = (min(_LARGEST, max(_SMALLEST, _CELL * count)) for count in (S, T))
+    size = (columns * width + 2 * _LABELS, rows * (height + 0.25) + 2 * _LABELS)
+    figure = Figure(figsize=size, layout="constrained", dpi=150)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    scale = PowerNorm(gamma=0.5, vmin=0, vmax=1)
+    for head, ax in enumerate(axes.flat):
+        if head >= heads:
+            ax.remove()
+            continue
+        picture = ax.imshow(weights[head], cmap="Blues", norm=scale, aspect="auto")
+        ax.set_title(f"head {head}", fontsize=8)
+        ax.tick_params(length=0, labelsize=6)
+        in_first, in_last = head % columns == 0, head + columns >= heads
+        ax.set_yticks(range(T), _labels(queries) if in_first else [""] * T, parse_math=False)
+        marks = _labels(keys) if in_last else [""] * S
+        ax.set_xticks(range(S), marks, rotation=90, parse_math=False)
+    bar = figure.colorbar(picture, ax=figure.axes, fraction=0.02, ticks=_TICKS)
+    bar.ax.tick_params(labelsize=6)
+    return figure
+
+
+def _labels(tokens: Sequence[str]) -> list[str]:
+    """Tokens without what is no character of a picture: line breaks, control characters."""
+    unknown = "\N{REPLACEMENT CHARACTER}"
+    return ["".join(c if c.isprintable() else unknown for c in token) for token in tokens]

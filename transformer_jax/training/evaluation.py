@@ -16,13 +16,12 @@ from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import add_sums
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.mesh import mesh_of, place_like
+from transformer_jax.parallel.sharding import mesh_of, place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import replacing
 from transformer_jax.scoring.command import scores_by_command
-from transformer_jax.tasks.abilities import ChecksSearch
-from transformer_jax.tasks.interface import Prediction, Task
+from transformer_jax.tasks.interface import ChecksSearch, Prediction, Task
 from transformer_jax.training.step import Sums
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,14 @@
 """The training loop."""
 
+import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import operator
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -12,22 +16,193 @@ import numpy as np
 
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
-from transformer_jax.errors import Stopped
+from transformer_jax.errors import DivergedError, Stopped
 from transformer_jax.logs.run_log import Log
+from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.parallel import hosts
-from transformer_jax.training.clock import Clock
-from transformer_jax.training.meter import Meter
-from transformer_jax.training.patience import Patience
+from transformer_jax.runtime import platform
+from transformer_jax.training.diagnostics import WATCH, Diagnostics
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
-from transformer_jax.training.watching import WATCH, Watch
+
+# FOLDED training.clock: Where the time of a training goes.
+
+
+class GoodputTimer:
+    """Runs from the moment it is made; what it is not told of counts as steps."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._spent: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """What runs in this context is not steps."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[what] = self._spent.get(what, 0.0) + time.perf_counter() - start
+
+    def had(self, what: str) -> None:
+        """Whatever has run so far, and was not told of, was this."""
+        so_far = time.perf_counter() - self._began - sum(self._spent.values())
+        self._spent[what] = self._spent.get(what, 0.0) + so_far
+
+    def shares(self) -> dict[str, float]:
+        """Parts of the time so far: "goodput", that of steps, and "share_WHAT" for all else."""
+        total = time.perf_counter() - self._began
+        shares = {f"share_{what}": seconds / total for what, seconds in self._spent.items()}
+        return {"goodput": 1 - sum(shares.values()), **shares}
+
+
+# FOLDED training.meter: What the steps of a training add up to, between two records of it.
+
+
+_MOST_SKIPPED = 50
+"""Updates skipped one after another, after which no more are tried."""
+
+
+class SpikedError(Exception):
+    """The gradient spiked, and training is to go back to its last checkpoint."""
+
+
+class Meter:
+    """Adds up the sums of steps, read late: no accelerator waits, and a CPU holds two steps.
+
+    Args:
+      clock: told what the pauses are for.
+      rewinds: whether a skipped step raises `SpikedError`.
+    """
+
+    def __init__(self, clock: GoodputTimer, rewinds: bool = False) -> None:
+        self._clock, self._rewinds, self._skipped_in_a_row = clock, rewinds, 0
+        self._pending: deque[tuple[int, Any]] = deque()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._steps = 0
+        self._since = time.perf_counter()
+
+    def push(self, step: int, sums: Any) -> None:
+        """Takes the sums of a step just dispatched, and reads those of one or two steps before.
+
+        Raises:
+          DivergedError: those are not finite; of replicas, none are. Or too many were skipped.
+          SpikedError: one was, and the meter `rewinds`.
+        """
+        self._pending.append((step, sums))
+        self._settle(late=1 if platform.is_cpu() else 2)
+
+    def read(self) -> dict[str, Any]:
+        """The metrics of the steps since the last reading."""
+        self._settle()
+        seconds = time.perf_counter() - self._since
+        skipped = self._sums.get("skipped")
+        with np.errstate(invalid="ignore"):  # 0 / 0 where all steps were skipped
+            metrics = metrics_of(self._sums) | {
+                "grad_norm": self._sums["grad_norm"] / (self._steps - (skipped or 0)),
+                "tokens_per_s": self._sums["filled"] / seconds,
+                "step_ms": 1e3 * seconds / self._steps,
+            }
+        if skipped is not None:
+            metrics["skipped"] = skipped
+        self._clear()
+        return metrics
+
+    @contextlib.contextmanager
+    def paused(self, what: str) -> Iterator[None]:
+        """Stops the time of the steps for something else, once the last step is known to be
+        finite."""
+        self._settle()
+        start = time.perf_counter()
+        with self._clock.on(what):
+            yield
+        self._since += time.perf_counter() - start
+
+    def _settle(self, late: int = 0) -> None:
+        while len(self._pending) > late:
+            step, sums = self._pending.popleft()
+            sums = jax.device_get(sums)
+            self._sums = add_sums(self._sums, sums)
+            self._steps += 1
+            self._note_skipped(step, sums.get("skipped"))
+            if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
+                raise DivergedError(
+                    f"the loss or its gradient is not finite at step {step}; nothing of it was "
+                    "saved: in a new workdir, lower optimizer.learning_rate or set clip_norm"
+                )
+
+    def _note_skipped(self, step: int, skipped: Any) -> None:
+        """Raises as `push` where a step was skipped."""
+        if not np.all(skipped):  # None where none is looked for
+            self._skipped_in_a_row = 0
+            return
+        if self._rewinds:
+            raise SpikedError(f"the gradient spiked at step {step}")
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row == _MOST_SKIPPED:
+            raise DivergedError(
+                f"{_MOST_SKIPPED} updates up to step {step} were skipped one after another: in a "
+                "new workdir, lower optimizer.learning_rate or raise train.spike_factor"
+            )
+
+
+# FOLDED training.patience: What follows from validation scores that no longer rise.
+
+
+class Patience:
+    """When training ends early, and how far the learning rate has been lowered.
+
+    Args:
+      ends_after: so many evaluations without a better score end the training; None: none do.
+      lowers_after: so many since the best score, or since the rate was last lowered, lower the
+        learning rate; None: none do.
+      factor: of the learning rate each time.
+      scores: of earlier evaluations of the run, in their order.
+
+    Attributes:
+      rate: factor of the learning rate by now.
+    """
+
+    def __init__(
+        self,
+        ends_after: int | None = None,
+        lowers_after: int | None = None,
+        factor: float = 0.5,
+        scores: Iterable[float] = (),
+    ):
+        self.ends_after, self.lowers_after, self._factor = ends_after, lowers_after, factor
+        self.rate = 1.0
+        self._best, self._waited, self._at_rate = -math.inf, 0, 0
+        for score in scores:
+            self.add(score)
+
+    def add(self, score: float) -> None:
+        """Takes the score of an evaluation; one that is not a number is no better."""
+        if score > self._best:
+            self._best, self._waited, self._at_rate = score, 0, 0
+            return
+        self._waited, self._at_rate = self._waited + 1, self._at_rate + 1
+        if self._at_rate == self.lowers_after:
+            self.rate, self._at_rate = self.rate * self._factor, 0
+
+    def __str__(self) -> str:
+        return f"{self._waited} evaluations without a better score"
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether training ends."""
+        return self.ends_after is not None and self._waited >= self.ends_after
+
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Every:
+class Intervals:
     """Updates between two records of training metrics, two evaluations, two checkpoints.
 
     All three also happen at the last update.
@@ -72,10 +247,10 @@ class Loop:
     learning_rate: Callable[[int], Any]
     utilization: Callable[[float], dict[str, float]]
     profiler: Profiler
-    every: Every
+    every: Intervals
     patience: Patience
-    watch: Watch
-    clock: Clock
+    watch: Diagnostics
+    clock: GoodputTimer
     rewinds: bool = False
 
     def run(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import jax
 
 from transformer_jax.errors import UserError
-from transformer_jax.nn.low_rank import Adapters, fresh_adapter
+from transformer_jax.nn.lora import Adapters, fresh_adapter
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.ranges import Range, check_fields, shown
 

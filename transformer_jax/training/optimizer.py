@@ -4,15 +4,92 @@ import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
+import jax
 import optax
 
+from transformer_jax.errors import UserError
+from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
+from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.ranges import Range, Steps, check_fields, shown
 from transformer_jax.registry import Registry
-from transformer_jax.training.by_path import decayed, frozen_labels, matrices
-from transformer_jax.training.depth import on_each_layer
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
+
+# FOLDED training.by_path: What a parameter's path decides about its updates: decay, freezing,
+# Muon's matrices.
+
+
+Params = Any
+"""A tree of parameters, or of what there is for each of them."""
+
+
+def decayed(params: Params) -> Params:
+    """A tree of bools: which parameters weight decay shrinks, by `nn.parameters`."""
+
+    def decays(path: str, _: jax.Array) -> bool:
+        parameter = parameter_at(path)
+        return parameter is not None and parameter.decays
+
+    return _map_with_path(decays, params)
+
+
+def frozen_labels(frozen: str, params: Params) -> Params:
+    """ "trained" or "frozen" for each parameter; the paths of frozen ones contain a match.
+
+    Raises:
+      UserError: all of them do, or none.
+    """
+
+    def label(path: str, _: jax.Array) -> str:
+        return "frozen" if re.search(frozen, path) else "trained"
+
+    labels = _map_with_path(label, params)
+    if set(jax.tree.leaves(labels)) != {"trained", "frozen"}:
+        raise UserError(f"optimizer.frozen {frozen!r} is found in all parameters' paths or in none")
+    return labels
+
+
+def matrices(params: Params) -> Params:
+    """Which axes of each kernel are the matrix's rows and columns, all heads together: [D, H, K] is
+    D x HK, [H, K, D] is HK x D; None for other parameters. An axis of layers is neither."""
+
+    def axes(path: str, leaf: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
+        parameter = parameter_at(path)
+        if parameter is None or parameter.kind != "matrix":
+            return None
+        every, inputs = range(leaf.ndim)[STACKED in path :], parameter.input_axes
+        return optax.contrib.MuonDimensionNumbers(tuple(every[:inputs]), tuple(every[inputs:]))
+
+    return _map_with_path(axes, params)
+
+
+def _map_with_path(function: Callable[[str, jax.Array], Any], params: Params) -> Params:
+    """`function(path, leaf)` of each parameter, the path as "encoder/layer_0/..."."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),
+        params,
+    )
+
+
+# FOLDED training.depth: Optimizers that see the layers of a stack one by one, however the training
+# state has them.
+
+
+def on_each_layer(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The optimizer with the updates that it gives layers that are not stacked (`nn.layer_scan`).
+
+    For one that looks at more than an element: at the shape or norm of an array, or at its path.
+    """
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, new = optimizer.update(*unstack_layers((grads, state, params)))
+        if not has_stacks(grads):
+            return updates, new
+        return stack_layers(updates), stack_layers(new)
+
+    return optax.GradientTransformation(optimizer.init, update)
+
 
 Transformations = Sequence[optax.GradientTransformation]
 
@@ -94,7 +171,7 @@ class OptimizerKind:
       reads: fields of a config, "section.field", that it reads and others may do without; what it
         does not read of theirs is refused where it is set. None: it reads all.
       rescale: the transformations after weight decay is added.
-      stackable: whether it updates stacked layers (`nn.depth`) as it would one by one, as what
+      stackable: whether it updates stacked layers (`nn.layer_scan`) as it would one by one, as what
         works element by element does; otherwise they are taken apart for it.
     """
 

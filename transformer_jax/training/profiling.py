@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, cast
 import jax
 from jax.extend.core import Jaxpr, Literal, Var, jaxprs_in_params
 
-from transformer_jax.nn.products import product_dtype
-from transformer_jax.parallel.interface import CompiledStep
+from transformer_jax.nn.ops import product_dtype
+from transformer_jax.parallel.engines import CompiledStep
 from transformer_jax.runtime.platform import peak_of_job
 from transformer_jax.tasks.interface import Task
 

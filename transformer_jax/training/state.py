@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from transformer_jax.nn.low_rank import adapted
+from transformer_jax.nn.lora import with_adapters
 
 FRESH = {"rate": 1.0, "typical_norm": 0.0}
 """What a run may begin to keep when it goes on, and its value then."""
@@ -90,7 +90,7 @@ class TrainState(struct.PyTreeNode):
 
     def beside_base(self, params: Any) -> Any:
         """What the model takes for these, where `params` would be."""
-        return params if self.base is None else adapted(self.base, params)
+        return params if self.base is None else with_adapters(self.base, params)
 
     def started_from(self, params: Any) -> Self:
         """This state with other parameters, which also start the moving average."""

@@ -1,7 +1,15 @@
+""""""
+
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.packing import PackedRows
+from transformer_jax.data.batches.packing import (
+    LENGTH_STEP,
+    PackedRows,
+    pad_rows,
+    padded_batch,
+    rounded_length,
+)
 
 
 def pair(source, target):
@@ -56,3 +64,28 @@ def test_a_feature_without_tokens_is_refused():
 def test_features_other_than_those_with_a_length_are_refused():
     with pytest.raises(ValueError, match="got features .*source.*expected .*tokens"):
         PackedRows({"tokens": 3}, rows=1).add({"source": np.array([1]), "tokens": np.array([1])})
+
+
+# FOLDED tests/data/batches/test_packing.py: Rows of unequal length as arrays of few shapes.
+
+
+def test_rows_are_filled_up_with_padding():
+    np.testing.assert_array_equal(pad_rows([[7], [8, 9, 3]], 4), [[7, 0, 0, 0], [8, 9, 3, 0]])
+    with pytest.raises(ValueError):
+        pad_rows([[1, 2, 3]], 2)
+
+
+@pytest.mark.parametrize(("longest", "steps"), [(1, 1), (LENGTH_STEP, 1), (LENGTH_STEP + 1, 2)])
+def test_lengths_are_few(longest, steps):
+    assert rounded_length([[5], [5] * longest]) == steps * LENGTH_STEP
+
+
+def test_a_padded_batch_has_the_arrays_of_a_packed_one():
+    batch = padded_batch([{"source": [4, 3], "target": [3]}, {"source": [3], "target": [5, 6, 3]}])
+    assert set(batch) == {
+        f + s for f in ("source", "target") for s in ("", "_segment_ids", "_positions")
+    }
+    np.testing.assert_array_equal(batch["target_segment_ids"].sum(axis=1), [1, 3])
+    np.testing.assert_array_equal(batch["target"][1, :3], [5, 6, 3])
+    np.testing.assert_array_equal(batch["source_positions"][0], np.arange(LENGTH_STEP))
+    assert all(array.dtype == np.int32 for array in batch.values())

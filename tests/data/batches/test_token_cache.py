@@ -178,11 +178,11 @@ def test_what_is_damaged_is_made_again(cache, name, caplog):
 
 
 def test_a_damaged_part_is_encoded_again(cache, monkeypatch):
-    together = token_cache._Kept._put_together
-    monkeypatch.setattr(token_cache._Kept, "_put_together", lambda kept: 1 / 0)
+    together = token_cache._CachedStream._put_together
+    monkeypatch.setattr(token_cache._CachedStream, "_put_together", lambda kept: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cache.stream(examples(), Bytes(), OWN.eos)
-    monkeypatch.setattr(token_cache._Kept, "_put_together", together)
+    monkeypatch.setattr(token_cache._CachedStream, "_put_together", together)
     first, second, *_ = sorted(cache.folder.glob("*/parts/*.npz"))
     second.write_bytes(first.read_bytes()[:-40])
     tokenizer = Bytes()

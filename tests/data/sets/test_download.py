@@ -4,8 +4,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from transformer_jax.data.sets.download import RemoteFile, download
-from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.data.sets.download import PublicSet, RemoteFile, download
 from transformer_jax.errors import UserError
 
 CONTENT = bytes(range(256)) * 1000

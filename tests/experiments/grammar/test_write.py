@@ -14,7 +14,7 @@ from experiments.grammar.write import write
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets import embedded
 from transformer_jax.data.sources import open_split
-from transformer_jax.scoring.bleu import score_translations
+from transformer_jax.scoring.text import score_translations
 
 SIDES = {"source": "en", "target": "de"}.items()
 SHIPPED = Path(embedded.__file__).with_name("embedded_text")

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.attention import MultiHeadAttention, Sequences
 from transformer_jax.nn.cache import Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import encoding_class
-from transformer_jax.nn.sequences import Sequences
 
 B, T, H, G, D, K, V, CLIP = 2, 6, 4, 2, 12, 5, 3, 2
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)

@@ -11,7 +11,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.parallel.engines import JitEngine
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runtime.accelerators import ACCELERATORS
-from transformer_jax.tools.plan import advice, child, plan, program, report, table, target
+from transformer_jax.tools.plan import child, mesh_search, plan, program, report, target
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_a_refused_step_has_its_memory_and_what_would_fit(planned, monkeypatch):
     monkeypatch.setattr(JitEngine, "compile", refuse)
     found = planned()
     assert found["memory"]["left_gib"] == -4.75 and "train.accumulation_steps=2" in found["advice"]
-    assert "does not" not in table.as_text([found]) and "NO, -4.75 GiB left" in table.as_text(
+    assert "does not" not in report.as_text([found]) and "NO, -4.75 GiB left" in report.as_text(
         [found]
     )
     by_rows = planned(changes={"train.rows_per_device": 2})  # of 4
@@ -84,7 +84,7 @@ def test_a_task_that_does_not_search_has_no_such_plan(planned):
 
 
 def test_plans_are_shown_side_by_side(step):
-    text = table.as_text([step, step])
+    text = report.as_text([step, step])
     (line,) = (line for line in text.splitlines() if line.startswith("parameters"))
     assert line.split()[1:] == [f"{step['parameters']:,}"] * 2
     assert all(kernel["part"] in text for kernel in step["most_expensive"])
@@ -122,7 +122,7 @@ def test_a_step_that_the_compiler_refuses_says_by_how_much():
 def test_what_would_fit_is_named(mesh, state, temporaries, rows, expected, tiny_config):
     memory = {"fits": False, "parameters_gib": state, "temporaries_gib": temporaries}
     there = type("Mesh", (), {"shape": mesh, "size": mesh["data"]})
-    found = advice.that_would_fit(
+    found = mesh_search.that_would_fit(
         memory | {"usable_gib": 55.0}, read_settings(tiny_config()), there, rows
     )
     assert all(any(one.startswith(start) for one in found) for start in expected)
@@ -133,10 +133,10 @@ def test_what_would_fit_is_named(mesh, state, temporaries, rows, expected, tiny_
 def test_narrow_shares_of_parameters_are_warned_of_on_tpus(tiny_config):
     settings = read_settings(tiny_config({"model.d_model": 256, "model.dtype": "bfloat16"}))
     mesh = type("Mesh", (), {"shape": {"data": 1, "fsdp": 4, "tensor": 1}})
-    (line,) = advice.warnings(settings, mesh, ACCELERATORS["v5e"])
+    (line,) = mesh_search.warnings(settings, mesh, ACCELERATORS["v5e"])
     assert "d_model 256 / fsdp 4 is below 128" in line and "fsdp 2 or less" in line
-    assert advice.warnings(settings, mesh, ACCELERATORS["h100"]) == []
-    (line,) = advice.warnings(settings, mesh, ACCELERATORS["t4"])
+    assert mesh_search.warnings(settings, mesh, ACCELERATORS["h100"]) == []
+    (line,) = mesh_search.warnings(settings, mesh, ACCELERATORS["t4"])
     assert "does not multiply" in line
 
 

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from transformer_jax.analysis.pages.document import asset, page
-from transformer_jax.analysis.pages.packed import pack_scaled, pack_weights
+from transformer_jax.analysis.pages.document import asset, pack_scaled, pack_weights, page
 
 BUDGET = 2_000_000
 """Bytes of a page up to which the vectors of its neuron view are added."""
@@ -137,3 +136,17 @@ def _without_infinities(beams: BeamTree) -> dict[str, Any]:
         for node in beams["nodes"]
     ]
     return {**beams, "nodes": nodes}
+
+
+# FOLDED analysis.pages.index_page: A page that lists other pages of its folder.
+
+
+def index_page(pages: Sequence[tuple[str, str]]) -> str:
+    """A document with a link for each page.
+
+    Args:
+      pages: the name of each file, which begins with the number of its line, and the line.
+    """
+    title = f"{len(pages)} page{'s' if len(pages) != 1 else ''}"
+    scripts = [asset("document.js"), asset("index.js")]
+    return page(title, asset("index.html"), [asset("theme.css")], scripts, list(pages))

@@ -1,19 +1,107 @@
 """Attention (section 3.2), from queries, keys and values to W^O."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float
 
-from transformer_jax.analysis.walk.attending import Attending, head_products, softmax
-from transformer_jax.analysis.walk.catalogue import Where
-from transformer_jax.analysis.walk.seen import number, some, step
-from transformer_jax.analysis.walk.step import Axis, Step
+from transformer_jax.analysis.walk.step import Axis, Seen, WalkStep, Where, number, some, step
+from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import encoding_class
 
+# FOLDED analysis.walk.attending: One layer's attention, as the steps of a walk speak of it, and
+# its formulas in NumPy. H heads, G heads of keys and values, T queries, S keys, K key size of a
+# head.
 
-def attention_steps(attending: Attending) -> Iterator[Step]:
+
+@dataclasses.dataclass(frozen=True)
+class Attending:
+    """One layer's attention of one kind.
+
+    Attributes:
+      seen: the example.
+      path: of the module.
+      stack, source: whose tokens ask, and whose are attended to.
+      group: of its steps.
+      config: of the layer.
+    """
+
+    seen: Seen
+    path: str
+    stack: str
+    source: str
+    group: tuple[str, ...]
+    config: TransformerConfig
+
+    def place(self, name: str) -> str:
+        """Of a value of this attention."""
+        return f"{self.path}.{name}"
+
+    def value(self, name: str) -> np.ndarray:
+        """One that the model computed."""
+        return self.seen.values[self.place(name)]
+
+    @property
+    def is_cross(self) -> bool:
+        """Whether a decoder attends to an encoder."""
+        return self.stack != self.source
+
+    @property
+    def axes(self) -> tuple[Axis, Axis, Axis]:
+        """Of products and weights."""
+        seen = self.seen
+        return Axis("head"), seen.tokens(self.stack, "query"), seen.tokens(self.source, "key")
+
+    @property
+    def example(self) -> tuple[int, int]:
+        """A query, and the key that takes most of its attention in the first head."""
+        query = self.seen.example(self.stack)
+        return query, int(self.value("weights")[0, query].argmax())
+
+    @property
+    def shown(self) -> tuple[int, int, int]:
+        """The same with the head, as an index of products and weights."""
+        return 0, *self.example
+
+    def asks(self) -> str:
+        """The query of the example, for sentences."""
+        return self.seen.token(self.stack, self.example[0])
+
+    def asked(self) -> str:
+        """Its key."""
+        return self.seen.token(self.source, self.example[1])
+
+    def visible(self) -> Bool[np.ndarray, "T S"]:
+        """True where a query sees a key."""
+        tokens, window = self.seen.reading.tokens, self.config.attention_window
+        queries, keys = (np.arange(len(tokens[stack])) for stack in (self.stack, self.source))
+        distance = keys - queries[:, None]
+        seen = np.ones(distance.shape, bool)
+        if not self.is_cross and self.stack == "decoder":
+            seen &= distance <= 0
+        if not self.is_cross and window is not None:
+            seen &= np.abs(distance) < window
+        return seen
+
+
+def head_products(
+    queries: Float[np.ndarray, "H T K"], keys: Float[np.ndarray, "G S K"]
+) -> Float[np.ndarray, "H T S"]:
+    """Q K^T of each head, float64; heads that are neighbors may share their keys."""
+    keys = np.repeat(keys, len(queries) // len(keys), axis=0)
+    return np.einsum("htk,hsk->hts", queries, keys, dtype=np.float64)
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis."""
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
+
+
+def attention_steps(attending: Attending) -> Iterator[WalkStep]:
     """All steps of one attention, the norm before it and the residual after it left out."""
     yield from _projection_steps(attending)
     products = head_products(attending.value("queries"), attending.value("keys"))
@@ -23,7 +111,7 @@ def attention_steps(attending: Attending) -> Iterator[Step]:
     yield from _sum_steps(attending, steps.logits)
 
 
-def _projection_steps(at: Attending) -> Iterator[Step]:
+def _projection_steps(at: Attending) -> Iterator[WalkStep]:
     query, key = at.example
     methods = {"queries": "queries", "keys": "keys_values", "values": "keys_values"}
     for kind, matrix in (("queries", "W^Q"), ("keys", "W^K"), ("values", "W^V")):
@@ -56,7 +144,7 @@ def _changes(at: Attending, kind: str) -> str:
     return f" They are shown as they meet: {', then '.join(done)}." if done else ""
 
 
-def _product_steps(at: Attending, products: np.ndarray, logits: np.ndarray) -> Iterator[Step]:
+def _product_steps(at: Attending, products: np.ndarray, logits: np.ndarray) -> Iterator[WalkStep]:
     (query, key), d_k = at.example, at.config.d_k
     product, logit = products[0, query, key], logits[0, query, key]
     places = (at.place("queries"), at.place("keys"))
@@ -78,7 +166,7 @@ class _LogitSteps:
     def __init__(self, at: Attending, logits: np.ndarray) -> None:
         self.at, self.logits = at, logits
 
-    def all(self) -> Iterator[Step]:
+    def all(self) -> Iterator[WalkStep]:
         """Bias, cap and mask."""
         at, (query, key) = self.at, self.at.example
         if (place := at.place("logit_bias")) in at.seen.values:
@@ -99,7 +187,7 @@ class _LogitSteps:
         self.logits = np.where(seen, self.logits, -np.inf)
         yield self._mask(int((~seen).sum()), seen.size)
 
-    def _mask(self, hidden: int, size: int) -> Step:
+    def _mask(self, hidden: int, size: int) -> WalkStep:
         at = self.at
         window = None if at.is_cross else at.config.attention_window
         causal, formula = at.stack == "decoder" and not at.is_cross, None
@@ -122,12 +210,12 @@ class _LogitSteps:
         where = Where("transformer_jax/nn/masks.py", name)
         return self._step("mask", said, where=where, formula=formula)
 
-    def _step(self, kind: str, said: str, places: Sequence[str] = (), **instead: Any) -> Step:
+    def _step(self, kind: str, said: str, places: Sequence[str] = (), **instead: Any) -> WalkStep:
         at = self.at
         return step(kind, at.group, said, self.logits, at.axes, places, at.shown, **instead)
 
 
-def _sum_steps(at: Attending, logits: np.ndarray) -> Iterator[Step]:
+def _sum_steps(at: Attending, logits: np.ndarray) -> Iterator[WalkStep]:
     weights, heads, (query, key) = at.value("weights"), at.value("heads"), at.example
     apart = np.abs(softmax(logits) - weights).max()
     said = (

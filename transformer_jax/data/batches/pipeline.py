@@ -9,22 +9,142 @@ its rows come from. So the batches are the same for any number of processes, and
 on from a saved state, which is little more than a place in each stream.
 """
 
+import dataclasses
+import functools
 import itertools
+import logging
+import math
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grain
 import numpy as np
 
+from transformer_jax.data.batches.order import EpochOrder, Prepared, Preprocess
 from transformer_jax.data.batches.packing import Batch, Packer
-from transformer_jax.data.batches.prepared import Prepared, Preprocess
-from transformer_jax.data.batches.shuffle import EpochOrder
-from transformer_jax.data.batches.streamed import StreamedFeatures, StreamedText
-from transformer_jax.data.batches.streams import Streams
+from transformer_jax.data.batches.windows import StreamedFeatures, StreamedText
+from transformer_jax.data.batches.workers import Round, Stream, Workers, rounds
 from transformer_jax.data.examples import Corpora, RandomAccess
 from transformer_jax.errors import UserError
+
+# FOLDED data.batches.streams: Streams: the rows of a batch in parts, each packed by itself, by one
+# process or several.
+
+
+logger = logging.getLogger(__name__)
+
+_STREAMS = 8
+"""At most so many processes share the packing of a batch; of more, several pack the same stream."""
+
+_OPEN_ROWS = 128
+"""A stream packs this many rows at once: the more rows are open, the less padding first fit leaves.
+"""
+
+
+class BatchIterator:
+    """The rows of one process in each batch (the protocol of Grain's iterators).
+
+    Each stream packs a group of rows at once, enough for several batches; their groups begin with
+    the same batch. A state holds the place where each stream's current group starts and how many
+    of its batches are out; on resume the group is packed again.
+
+    Args:
+      examples: an endless sequence.
+      packer: of the rows of a batch, over all processes.
+      shard: (index, count) of this process.
+      num_workers: worker processes that share its streams; 0: it packs them itself.
+    """
+
+    def __init__(
+        self,
+        examples: Prepared | StreamedFeatures,
+        packer: Packer,
+        shard: tuple[int, int],
+        num_workers: int,
+    ):
+        count = math.gcd(packer.rows, _STREAMS)
+        of_stream, (index, processes) = packer.rows // count, shard
+        first, last = (packer.rows * i // processes for i in (index, index + 1))
+        mine = range(first // of_stream, math.ceil(last / of_stream))
+        self._rows = slice(first - mine.start * of_stream, last - mine.start * of_stream)
+        self._batches_in_group = max(1, _OPEN_ROWS // of_stream)
+        packer = dataclasses.replace(packer, rows=of_stream * self._batches_in_group)
+        self._streams = {str(i): Stream(examples.dealt(i, count), packer) for i in mine}
+        beginning = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0}
+        self._state = {i: dict(beginning) for i in self._streams}
+        self._workers = Workers(self._streams, num_workers) if num_workers else None
+        if num_workers > len(self._streams):
+            logger.warning(
+                "only %d of %d data workers have rows to pack; a batch has %d rows",
+                *(len(self._streams), num_workers, count * of_stream),
+            )
+        self._rounds: Generator[Round] | None = None
+        self._batches: list[Batch] = []  # those of the current groups that are not out yet
+
+    def __next__(self) -> Batch:
+        try:
+            packed = self._rounds or self._begin()
+            if not self._batches:
+                self._take(next(packed))
+        except Exception:
+            self.close()  # what is asked for again fails again
+            raise
+        for stream in self._state.values():
+            stream["handed_out"] += 1
+        return self._batches.pop(0)
+
+    def get_state(self) -> dict[str, dict[str, int]]:
+        return {i: dict(stream) for i, stream in self._state.items()}
+
+    def set_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
+        for i in self._streams:
+            if i not in state:
+                raise UserError(f"the saved place in the data lacks stream {i}")
+        self.close()
+        self._state = {i: dict(state[i]) for i in self._streams}
+
+    def stop(self) -> None:
+        """As `Workers.stop`."""
+        if self._workers:
+            self._workers.stop()
+
+    def close(self) -> None:
+        """Ends the worker processes; another batch would start them anew."""
+        if self._rounds:
+            self._rounds.close()
+        self._rounds, self._batches = None, []
+
+    def _begin(self) -> Generator[Round]:
+        starts = {i: stream["group_start"] for i, stream in self._state.items()}
+        pack = self._workers.rounds if self._workers else functools.partial(rounds, self._streams)
+        packed = self._rounds = pack(starts)
+        out = next(iter(self._state.values()))["handed_out"]
+        if out:  # of groups that an earlier process began
+            self._batches = self._deal(next(packed))[out:]
+        return packed
+
+    def _take(self, groups: Round) -> None:
+        self._batches = self._deal(groups)
+        for i, group in groups.items():
+            stream = self._state[i]
+            stream["group_start"], stream["seen"] = stream["seen"], group.end
+            stream["overlong"] += group.overlong
+            stream["handed_out"] = 0
+
+    def _deal(self, groups: Round) -> list[Batch]:
+        """The groups' rows as batches, in turn: first fit leaves the last rows emptiest."""
+        count = self._batches_in_group
+        parts = [group.arrays for group in groups.values()]
+        return [
+            {
+                name: np.concatenate([part[name][i::count] for part in parts])[self._rows]
+                for name in parts[0]
+            }
+            for i in range(count)
+        ]
+
 
 _PREFETCHED_BATCHES = 16
 """So many packed batches wait that a training step does not, while the next group is packed."""
@@ -36,7 +156,7 @@ class TrainBatches(Iterator[Batch]):
     State and counts are those of the batches handed out, whatever has been prefetched.
     """
 
-    def __init__(self, streams: Streams):
+    def __init__(self, streams: BatchIterator):
         self._batches = grain.experimental.ThreadPrefetchDatasetIterator(
             streams, _PREFETCHED_BATCHES
         )
@@ -84,7 +204,7 @@ class TrainBatches(Iterator[Batch]):
         return sum(stream["overlong"] for stream in self.get_state().values())
 
 
-def _end(attributes: dict[str, Any], streams: Streams) -> None:
+def _end(attributes: dict[str, Any], streams: BatchIterator) -> None:
     batches = attributes.pop("_batches")
     streams.stop()  # so that the thread waits for none of them
     batches.close()
@@ -206,10 +326,10 @@ def train_batches[Item](
     if isinstance(source, StreamedText):
         packer = Packer((), lengths, rows)  # no window is too long
         streamed = StreamedFeatures(source, preprocess, seed)
-        return TrainBatches(Streams(streamed, packer, shard, num_workers))
+        return TrainBatches(BatchIterator(streamed, packer, shard, num_workers))
     epoch = Prepared(source, range(len(source)), preprocess, seed)
     endless = Prepared(source, _order(source, seed), preprocess, seed)
-    return TrainBatches(Streams(endless, Packer(epoch, lengths, rows), shard, num_workers))
+    return TrainBatches(BatchIterator(endless, Packer(epoch, lengths, rows), shard, num_workers))
 
 
 def eval_batches[Item](

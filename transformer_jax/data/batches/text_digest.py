@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from transformer_jax.data.examples import Corpora, Corpus, LinePairs, Parsed, Selection
 from transformer_jax.data.files.documents import WholeFiles
-from transformer_jax.data.files.objects import JsonLines
+from transformer_jax.data.files.json_lines import JsonLines
 from transformer_jax.data.files.text import TextLines
 
 ENCODED = ("utf-8", "surrogatepass")

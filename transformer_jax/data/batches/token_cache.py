@@ -12,34 +12,111 @@ before it was killed is not encoded again.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
+import importlib.metadata
+import inspect
 import json
 import logging
+import multiprocessing
 import time
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.buckets.bucket import Bucket
-from transformer_jax.data.batches.other_processes import helped
-from transformer_jax.data.batches.text_digest import ENCODED
-from transformer_jax.data.batches.token_keys import FORMAT, token_key
+from transformer_jax import conversations, data, tokenization, trees
+from transformer_jax.buckets.bucket import Bucket, is_address
+from transformer_jax.data.batches.text_digest import ENCODED, text_digest
 from transformer_jax.data.batches.windows import TokenStream, laid_out, separator
-from transformer_jax.data.examples import Corpus
+from transformer_jax.data.batches.workers import begin
+from transformer_jax.data.examples import Corpora, Corpus, Example, Features, Parsed, RandomAccess
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
+    cache_folder,
     open_regular,
     read_regular,
     remove,
     replacing,
     write_whole,
 )
-from transformer_jax.tokenization import Tokenizer
+from transformer_jax.runtime.processes import Lifeline
+from transformer_jax.runtime.shared_arrays import SharedFile, Stored
+from transformer_jax.tokenization import Tokenizer, Tokenizers
+
+# FOLDED data.batches.other_processes: Other processes that do some of the work of this one.
+
+
+@contextlib.contextmanager
+def helped(work: Callable[[], object], count: int) -> Iterator[None]:
+    """Calls `work` in `count` other processes while the block runs. They end with the block; a
+    process that dies is not replaced.
+
+    Args:
+      work: stored once for all of them, with its arrays.
+      count: of the processes; 0: none.
+    """
+    if not count:
+        yield
+        return
+    file, lifeline = SharedFile.on_disk(), Lifeline()
+    given = (lifeline, file, file.dump(work))
+    context = multiprocessing.get_context("spawn")  # a fork would copy the locks of JAX's threads
+    processes = [context.Process(target=_help, args=given, daemon=True) for _ in range(count)]
+    try:
+        for process in processes:
+            process.start()
+        yield
+    finally:
+        lifeline.cut()
+        for process in processes:
+            if process.pid is not None:
+                process.join()
+
+
+def _help(lifeline: Lifeline, file: SharedFile, stored: Stored) -> None:
+    begin(lifeline)
+    file.load(stored)()
+
+
+# FOLDED data.batches.token_keys: What tokens are kept under: a digest of all that they depend on.
+
+
+FORMAT = 1
+"""Of what is kept."""
+_LIBRARIES = ("tokenizers", "sentencepiece")
+_PACKAGES = (conversations, data, tokenization, trees)
+"""The code that makes text of files, and tokens of text."""
+
+
+def token_key(identity: str, documents: Corpus, tokenizer: Tokenizer, first: int) -> str:
+    """Differs where the tokens may differ.
+
+    Args:
+      identity: what the tokenizer has learned, as a digest.
+      documents: examples {"text": str}.
+      tokenizer: of their text.
+      first: the token before each.
+    """
+    libraries = [f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES]
+    said = [FORMAT, identity, _code_of(tokenizer), first, tokenizer.specials.eos, *libraries]
+    digest = hashlib.sha256(repr(said).encode())
+    digest.update(text_digest(documents))
+    return digest.hexdigest()[:32]
+
+
+def _code_of(tokenizer: Tokenizer) -> str:
+    """A digest of `_PACKAGES`, and of the tokenizer's class, which may be a user's."""
+    folders = [Path(str(package.__file__)).parent for package in _PACKAGES]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    with contextlib.suppress(OSError, TypeError):  # defined in a notebook
+        files.append(Path(inspect.getfile(type(tokenizer))))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +164,7 @@ class TokenCache:
         parts = int(min(size // _PART_BYTES, _MOST_PARTS, len(documents)))
         key = token_key(self.identity, documents, tokenizer, first)
         try:
-            kept = _Kept(self.folder / key, documents, tokenizer, first, parts)
+            kept = _CachedStream(self.folder / key, documents, tokenizer, first, parts)
             return kept.read() or self._brought(kept) or self._made(kept)
         except OSError as error:
             problem = f"cannot keep tokens in {self.folder}: {error.strerror or error}"
@@ -99,7 +176,7 @@ class TokenCache:
         logger.warning("%s; they are made anew at each start", problem)
         return None
 
-    def _brought(self, kept: "_Kept") -> TokenStream | None:
+    def _brought(self, kept: "_CachedStream") -> TokenStream | None:
         """The stream as another machine has left it in the bucket; None where it is not there."""
         names = [f"{kept.folder.name}/{name}" for name in _STREAM]
         if self.shared is None or names[-1] not in self.shared.entries(kept.folder.name):
@@ -108,7 +185,7 @@ class TokenCache:
             self.shared.download(name, self.folder / name)
         return kept.read()
 
-    def _made(self, kept: "_Kept") -> TokenStream:
+    def _made(self, kept: "_CachedStream") -> TokenStream:
         helpers = min(self.num_workers, kept.parts // _PARTS_OF_A_HELPER)
         found = kept.made(helpers)
         if self.shared is not None:
@@ -118,7 +195,7 @@ class TokenCache:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _CachedStream:
     """One stream, in a folder of its own."""
 
     folder: Path
@@ -241,3 +318,104 @@ def _locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
 def _digest(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# FOLDED data.batches.token_caching: Whether text is kept as tokens, and where.
+
+
+@dataclass(frozen=True)
+class TokenCaching:
+    """What a config says of the tokens of text.
+
+    Attributes:
+      folder: where they are kept, as `data.cache_dir`; None: nowhere.
+      num_workers: processes that encode beside this one, as `data.num_workers`.
+    """
+
+    folder: str | None = None
+    num_workers: int = 0
+
+    def cache(self, identity: str | None) -> TokenCache | None:
+        """The cache for a tokenizer with this digest; None where it has none, or nothing is kept.
+
+        Raises:
+          UserError: the bucket cannot be reached.
+        """
+        if self.folder is None or identity is None:
+            return None
+        if self.folder != "auto" and not is_address(self.folder):
+            folder = Path(self.folder).expanduser()
+            return TokenCache(folder, identity, chosen=True, num_workers=self.num_workers)
+        own = cache_folder("tokens")
+        shared = None if self.folder == "auto" else Bucket(self.folder)
+        if own is None:
+            return None
+        return TokenCache(own, identity, shared is not None, shared, self.num_workers)
+
+
+# FOLDED data.batches.pairs_as_tokens: Pairs of texts as tokens: those of a large set are encoded
+# once and kept.
+
+
+_SIDES = ("source", "target")
+
+
+def pairs_as_tokens(
+    examples: Corpus, tokenizers: Tokenizers, caching: TokenCaching
+) -> Sequence[Features]:
+    """The tokens of both sides of each pair, {"source": int32 [n], "target": int32 [m]}, without
+    special tokens. Those of a large set are encoded now, and kept; those of a small one, or where
+    nothing is kept, whenever they are asked for.
+
+    Args:
+      examples: {"source": str, "target": str}.
+      tokenizers: of these two sides.
+      caching: whether tokens are kept.
+
+    Raises:
+      UserError: there is no room for the tokens in a folder that the user named.
+    """
+    if isinstance(examples, Corpora) and examples.weights:
+        return examples.each(lambda part: pairs_as_tokens(part, tokenizers, caching))
+    streams = {}
+    for side in _SIDES:
+        cache = caching.cache(tokenizers.sha256.get(side))
+        stream = _kept(examples, side, tokenizers, cache) if cache else None
+        if stream is None:
+            return Parsed(examples, functools.partial(_encoded, tokenizers))
+        streams[side] = stream
+    return _KeptPairs(streams)
+
+
+def _kept(
+    examples: Corpus, side: str, tokenizers: Tokenizers, cache: TokenCache
+) -> TokenStream | None:
+    """One side as documents, with an end behind each; None where it is not worth keeping."""
+    tokenizer = tokenizers.text(side)
+    texts = Parsed(examples, functools.partial(_text_of, side))
+    return cache.stream(texts, tokenizer, first=tokenizer.specials.eos)
+
+
+def _text_of(side: str, pair: Example) -> Example:
+    return {"text": pair[side]}
+
+
+def _encoded(tokenizers: Tokenizers, pair: Example) -> Features:
+    return {side: np.array(tokenizers.text(side).encode(pair[side]), np.int32) for side in _SIDES}
+
+
+@dataclass(frozen=True, repr=False)
+class _KeptPairs(RandomAccess[Features]):
+    """Document i of one stream beside document i of the other.
+
+    Attributes:
+      sides: the streams; equally many documents.
+    """
+
+    sides: Mapping[str, TokenStream]
+
+    def __len__(self) -> int:
+        return len(self.sides["source"].starts)
+
+    def item(self, index: int) -> Features:
+        return {side: stream.document(index) for side, stream in self.sides.items()}

@@ -8,6 +8,7 @@ import pickle
 import signal
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -16,10 +17,43 @@ import grain
 import jax
 from absl import flags
 
-from transformer_jax.data.batches.rounds import Round, Stream, rounds
+from transformer_jax.data.batches.packing import Examples, PackedGroup, Packer
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.lifeline import Lifeline
-from transformer_jax.runtime.shared_file import SharedFile, Stored
+from transformer_jax.runtime.processes import Lifeline
+from transformer_jax.runtime.shared_arrays import SharedFile, Stored
+
+# FOLDED data.batches.rounds: What streams pack, group by group.
+
+
+Round = Mapping[str, PackedGroup]
+"""The next group of each stream, by the stream's number."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Examples that are packed in groups of rows.
+
+    Attributes:
+      examples: an endless sequence.
+      packer: of a group.
+    """
+
+    examples: Examples
+    packer: Packer
+
+
+def rounds(streams: Mapping[str, Stream], starts: Mapping[str, int]) -> Generator[Round]:
+    """Packs without end.
+
+    Args:
+      streams: by number.
+      starts: the example of each with which its first group starts.
+    """
+    while True:
+        groups = {i: each.packer.pack(each.examples, starts[i]) for i, each in streams.items()}
+        starts = {i: group.end for i, group in groups.items()}
+        yield groups
+
 
 _SLOTS = 8
 """Rounds of a worker that have a place of their own in its memory. Five at most are under way: one

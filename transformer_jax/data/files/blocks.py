@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 import numpy as np
 
-from transformer_jax.buckets.addresses import require_allowed, telling
+from transformer_jax.buckets.bucket import require_allowed, telling
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Example, RandomAccess
 from transformer_jax.data.files.documents import OBJECTS, of_column

@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
-from transformer_jax.data.files.objects import read_objects
+from transformer_jax.data.files.json_lines import read_objects
 from transformer_jax.data.files.text import TextLines, blocks, open_files
 from transformer_jax.errors import UserError
 

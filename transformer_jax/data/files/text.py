@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from transformer_jax.buckets.addresses import is_address
+from transformer_jax.buckets.bucket import is_address
 from transformer_jax.buckets.copies import fetched_file, fetched_matches
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import RandomAccess

@@ -9,8 +9,8 @@ import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Selection
-from transformer_jax.data.files.conversations import read_conversations
-from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.data.files.json_lines import read_conversations
+from transformer_jax.data.sets.download import PublicSet
 
 ALPACA = PublicSet(
     name="alpaca",

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus
-from transformer_jax.data.files.labeled import Layout, read_labeled
-from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.data.files.tsv import TsvColumns, read_labeled
+from transformer_jax.data.sets.download import PublicSet
 
 GLUE = PublicSet(
     name="glue",
@@ -23,7 +23,7 @@ GLUE = PublicSet(
 
 
 @dataclass(frozen=True)
-class Task:
+class GlueTask:
     """A task's files.
 
     Attributes:
@@ -34,38 +34,38 @@ class Task:
 
     folder: str
     files: Mapping[str, str]
-    layout: Layout
+    layout: TsvColumns
 
 
 _TRAIN_AND_VALID = {"train": "train.tsv", "valid": "dev.tsv"}
 
 TASKS = {
-    "sst2": Task(
+    "sst2": GlueTask(
         "SST-2",
         _TRAIN_AND_VALID,
-        Layout(("sentence", "label"), {"text": "sentence", "label": "label"}),
+        TsvColumns(("sentence", "label"), {"text": "sentence", "label": "label"}),
     ),
-    "cola": Task(
+    "cola": GlueTask(
         "CoLA",
         _TRAIN_AND_VALID,
-        Layout(
+        TsvColumns(
             ("source", "label", "star", "sentence"),
             {"text": "sentence", "label": "label"},
             has_header=False,
         ),
     ),
-    "mrpc": Task(
+    "mrpc": GlueTask(
         "MRPC",
         _TRAIN_AND_VALID | {"test": "msr_paraphrase_test.txt"},
-        Layout(
+        TsvColumns(
             ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String"),
             {"text": "#1 String", "pair": "#2 String", "label": "Quality"},
         ),
     ),
-    "rte": Task(
+    "rte": GlueTask(
         "RTE",
         _TRAIN_AND_VALID,
-        Layout(
+        TsvColumns(
             ("index", "sentence1", "sentence2", "label"),
             {"text": "sentence1", "pair": "sentence2", "label": "label"},
         ),

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus
-from transformer_jax.data.files.tagged import read_tagged_trees
 from transformer_jax.data.files.trees import read_parses
-from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.data.files.tsv import read_tagged_trees
+from transformer_jax.data.sets.download import PublicSet
 
 GUM = PublicSet(
     name="gum",

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.pairs import open_aligned
-from transformer_jax.data.sets.download import RemoteFile
-from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.data.sets.download import PublicSet, RemoteFile
 
 _URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/"

@@ -13,8 +13,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.text import TextLines
-from transformer_jax.data.sets.download import RemoteFile
-from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.data.sets.download import PublicSet, RemoteFile
 from transformer_jax.errors import UserError
 
 _URL = (

@@ -19,7 +19,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.pairs import for_split, open_aligned
 from transformer_jax.data.files.text import TextLines
-from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.data.sets.download import PublicSet
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)

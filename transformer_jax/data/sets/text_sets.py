@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.documents import WholeFiles
-from transformer_jax.data.sets.download import RemoteFile
-from transformer_jax.data.sets.public_sets import PublicSet
+from transformer_jax.data.sets.download import PublicSet, RemoteFile
 from transformer_jax.errors import UserError
 
 _PYTORCH_EXAMPLES = (

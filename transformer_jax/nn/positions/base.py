@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.inputs import AttentionInputs
 
 
 class PositionEncoding(nn.Module):

@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.heads import head_products
-from transformer_jax.nn.inputs import AttentionInputs
 from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.ops import einsum, head_products, product_dtype
 from transformer_jax.nn.positions.base import PositionEncoding
-from transformer_jax.nn.products import einsum, product_dtype
 
 
 class DistanceTables(nn.Module):

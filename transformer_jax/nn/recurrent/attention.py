@@ -13,8 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.products import dtype_for_rows, einsum, product_dtype
-from transformer_jax.nn.softmax import softmax
+from transformer_jax.nn.ops import dtype_for_rows, einsum, product_dtype, softmax
 
 SCORES = ("none", "additive", "dot", "general", "concat")
 """What `model.attention_score` may be."""

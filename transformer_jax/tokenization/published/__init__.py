@@ -4,7 +4,6 @@
 returns is stored in a run, and `PublishedTokenizer` loads it.
 """
 
-from transformer_jax.tokenization.published.from_files import from_files
-from transformer_jax.tokenization.published.tokenizer import PublishedTokenizer
+from transformer_jax.tokenization.published.tokenizer import PublishedTokenizer, from_files
 
 __all__ = ["PublishedTokenizer", "from_files"]

@@ -16,11 +16,11 @@ import jax
 from jax.sharding import Mesh
 
 from transformer_jax.errors import UserError
-from transformer_jax.nn.products import product_dtype
+from transformer_jax.nn.ops import product_dtype
 from transformer_jax.runs.config import complete_config, read_settings
-from transformer_jax.runs.modules import load_modules
+from transformer_jax.runs.user_modules import load_modules
 from transformer_jax.runtime import platform
-from transformer_jax.tools.plan import advice, report, target
+from transformer_jax.tools.plan import mesh_search, report, target
 from transformer_jax.tools.plan.program import (
     DoesNotFitError,
     micro_batches,
@@ -64,8 +64,8 @@ def planned(request: dict[str, Any]) -> dict[str, Any]:
             divided = {"accumulation_steps": micro_batches(settings, mesh)}
             rows = rows_at_once(settings, mesh)
         return divided | {
-            "advice": advice.that_would_fit(needed, settings, mesh, rows),
-            "warnings": advice.warnings(settings, mesh, accelerator),
+            "advice": mesh_search.that_would_fit(needed, settings, mesh, rows),
+            "warnings": mesh_search.warnings(settings, mesh, accelerator),
         }
 
     start = time.perf_counter()

@@ -5,11 +5,111 @@ edges alone. Loops count as often as they run.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
+from fractions import Fraction
 
-from transformer_jax.tools.plan.hlo import Array, Computation, Instruction, Module
-from transformer_jax.tools.plan.products import integer_ops, products
+from transformer_jax.tools.plan.hlo import Array, Computation, HloInstruction, Module, numbers
+
+# FOLDED tools.plan.products: Arithmetic of a kernel: FLOPs of its products, and the integer
+# operations of random bits.
+
+
+_SPLASH, _SPLASH_QUERY = "splash_mha_", 2  # names of its calls; the place of the queries
+_DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8", "f32": "float32"}
+
+
+def products(module: Module, one: HloInstruction, scope: Computation) -> tuple[int, str]:
+    """FLOPs of all products of a kernel, and the dtype of the largest one's operands."""
+    inner = module.computations.get(one.called("calls") or "", {})
+    found = [products(module, each, inner) for each in inner.values()]
+    found.append((_product_flops(one, scope), _dtype(one, scope)))
+    return sum(flops for flops, _ in found), max(found)[1]
+
+
+def _product_flops(one: HloInstruction, scope: Computation) -> int:
+    size = one.arrays[0].size if one.arrays else 0
+    if one.opcode == "dot":
+        contracted = one.dims_of("lhs_contracting_dims")
+    elif "$gemm" in one.attributes or "$lt$matmul" in one.attributes:
+        listed = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', one.attributes)
+        contracted = numbers(listed[1]) if listed else ()
+    elif one.opcode == "convolution":
+        return 2 * size * _contracted_by_convolution(one, scope)
+    elif one.opcode == "custom-call":
+        return _attention_flops(one, scope)
+    else:
+        return 0
+    left = scope[one.operands[0]].arrays[0].dims
+    return 2 * size * math.prod(left[axis] for axis in contracted)
+
+
+def _contracted_by_convolution(one: HloInstruction, scope: Computation) -> int:
+    """Multiplications for each output of a convolution, the form that products have on TPUs.
+
+    Batch axes are spatial ones there, dilated so that each output meets one place of the window.
+    """
+    left, right = (scope[name].arrays[0].dims for name in one.operands[:2])
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.attributes)
+    if not labels:
+        return 0
+    count = right[labels[2].index("i")]
+    window = re.search(r"window=\{([^}]*)\}", one.attributes)
+    sizes = re.search(r"\bsize=([\dx]+)", window[1]) if window else None
+    if window is None or sizes is None or "_dilate" in window[1]:
+        return count
+    for axis, size in enumerate(numbers(sizes[1].replace("x", ","))):
+        count *= min(size, left[labels[1].index(str(axis))])
+    return count
+
+
+def _attention_flops(one: HloInstruction, scope: Computation) -> int:
+    """Of fused attention: two products forward, five backward; 0 of other calls.
+
+    cuDNN leaves nothing out. Splash leaves out the blocks that its mask marks with 0, and a head of
+    fewer than 128 elements takes as long as one of 128, the width of a TPU's matrix unit.
+    """
+    if "$fmha" in one.attributes:
+        is_backward, first, lanes, visited = "Backward" in one.attributes, 0, 1, Fraction(1)
+    elif one.name.startswith(_SPLASH):
+        is_backward, first, lanes = one.name.startswith(_SPLASH + "d"), _SPLASH_QUERY, 128
+        visited = _visited(scope.get(one.operands[1]))
+    else:
+        return 0
+    query, key = (scope[name].arrays[0].dims for name in one.operands[first : first + 2])
+    length = key[1] if first == 0 else key[-2]
+    products = 5 if is_backward else 2
+    size = math.prod(query[:-1]) * max(query[-1], lanes)
+    return int(visited * products * 2 * size * length)
+
+
+def _visited(mask: HloInstruction | None) -> Fraction:
+    """The part of the blocks of a splash mask that are computed, where the program says it."""
+    blocks = numbers(mask.arguments) if mask and mask.opcode == "constant" else ()
+    return Fraction(sum(block > 0 for block in blocks), len(blocks)) if blocks else Fraction(1)
+
+
+def _dtype(one: HloInstruction, scope: Computation) -> str:
+    """Of the operands of a product; float32 that the hardware may round is "tensorfloat32"."""
+    first = _SPLASH_QUERY if one.name.startswith(_SPLASH) else 0
+    known = [scope[name].arrays for name in one.operands[first : first + 1] if name in scope]
+    dtype = known[0][0].dtype if known and known[0] else "f32"
+    if "algorithm=dot_bf16_bf16_f32" in one.attributes:
+        return "bfloat16"  # rounds its operands as it reads them
+    exact = re.search(r"operand_precision=\{highest|algorithm=dot_f32_f32_f32\b", one.attributes)
+    return "tensorfloat32" if dtype == "f32" and not exact else _DTYPES.get(dtype, "float32")
+
+
+def integer_ops(module: Module, inner: Computation) -> int:
+    """32-bit operations that random bits are made of; a rotation (two shifts, one or) is one."""
+    total = 0
+    for each in inner.values():
+        if each.opcode in ("xor", "add", "shift-left") and each.arrays[0].dtype == "u32":
+            total += each.arrays[0].size
+        total += integer_ops(module, module.computations.get(each.called("calls") or "", {}))
+    return total
+
 
 EXCHANGES = (
     "all-reduce",
@@ -34,7 +134,7 @@ _OVERFLOWN = 10**12  # cycles that the compiler did not mean
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
+class KernelCost:
     """One kernel, and how often it runs in a step.
 
     Attributes:
@@ -66,7 +166,7 @@ class Kernel:
 class Visit:
     """A top-level instruction, where it stands, and how often it runs."""
 
-    instruction: Instruction
+    instruction: HloInstruction
     computation: Computation
     times: int
 
@@ -93,7 +193,7 @@ def _visits(module: Module, computation: Computation, times: int, loops: int) ->
             yield Visit(one, computation, times)
 
 
-def _times(module: Module, loop: Instruction) -> int | None:
+def _times(module: Module, loop: HloInstruction) -> int | None:
     """How often a loop runs: by the compiler's note, or by its condition, that a counter is below a
     number, as of all loops of a known length in JAX."""
     if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
@@ -106,7 +206,7 @@ def _times(module: Module, loop: Instruction) -> int | None:
     return int(limit.arguments) if limit.opcode == "constant" else None
 
 
-def kernels(module: Module, in_memory: frozenset[int], loops: int = 1) -> list[Kernel]:
+def kernels(module: Module, in_memory: frozenset[int], loops: int = 1) -> list[KernelCost]:
     """All kernels but exchanges.
 
     Args:
@@ -124,7 +224,7 @@ def kernels(module: Module, in_memory: frozenset[int], loops: int = 1) -> list[K
         flops, dtype = products(module, one, visit.computation)
         cycles = re.search(r'"estimated_cycles":"(\d+)"', one.attributes)
         known = cycles is not None and int(cycles[1]) < _OVERFLOWN
-        kernel = Kernel(
+        kernel = KernelCost(
             name=one.name,
             op_name=one.op_name,
             times=visit.times,
@@ -141,7 +241,7 @@ def kernels(module: Module, in_memory: frozenset[int], loops: int = 1) -> list[K
     return found
 
 
-def exchange_kind(module: Module, one: Instruction) -> str | None:
+def exchange_kind(module: Module, one: HloInstruction) -> str | None:
     """The kind of exchange between devices that an instruction starts; "done" where it ends one;
     None for all others."""
     for kind in EXCHANGES:
@@ -162,7 +262,7 @@ class _Moved:
     computation: Computation
     in_memory: frozenset[int]
 
-    def in_all(self, one: Instruction, inner: Computation) -> int:
+    def in_all(self, one: HloInstruction, inner: Computation) -> int:
         """Bytes that are read and written; of a transfer, whose result names its operand too, once
         what arrives."""
         if one.opcode not in _TRANSFERS:
@@ -170,7 +270,7 @@ class _Moved:
         given = [array for name in one.operands for array in self.computation[name].arrays]
         return sum(x.nbytes for x in one.arrays) - sum(x.nbytes for x in given)
 
-    def read(self, one: Instruction, inner: Computation) -> int:
+    def read(self, one: HloInstruction, inner: Computation) -> int:
         """Bytes of the operands; of those that are sliced or gathered from, what is taken."""
         total = 0
         for place, name in enumerate(one.operands):
@@ -181,7 +281,7 @@ class _Moved:
             total += whole if taken is None else min(whole, taken)
         return total
 
-    def written(self, one: Instruction, inner: Computation) -> int:
+    def written(self, one: HloInstruction, inner: Computation) -> int:
         """Bytes of the results; of arrays that are updated in place, what changes."""
         arrays = one.arrays
         if one.opcode == "fusion-start":  # its operands, its results, and a context
@@ -197,7 +297,7 @@ class _Moved:
             total += self._bytes(scope[each.operands[1]].arrays if updated else (array,))
         return total
 
-    def _taken(self, one: Instruction, inner: Computation, place: int) -> int | None:
+    def _taken(self, one: HloInstruction, inner: Computation, place: int) -> int | None:
         if one.opcode in ("dynamic-slice", "gather", "slice") and place == 0:
             return self._bytes(one.arrays)
         if one.opcode == "dynamic-update-slice" and place == 0:

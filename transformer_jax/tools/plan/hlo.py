@@ -40,7 +40,7 @@ class Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Instruction:
+class HloInstruction:
     """One line of a computation.
 
     Attributes:
@@ -78,7 +78,7 @@ class Instruction:
         return numbers(found[1]) if found else ()
 
 
-type Computation = dict[str, Instruction]
+type Computation = dict[str, HloInstruction]
 """Instructions by name, in their order."""
 
 
@@ -136,7 +136,7 @@ def _space(layout: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _instruction(head: re.Match[str], line: str) -> Instruction | None:
+def _instruction(head: re.Match[str], line: str) -> HloInstruction | None:
     rest = line[head.end() :]
     shape_end = _closing(rest) if rest.startswith("(") else rest.index(" ")
     shape, rest = rest[:shape_end], rest[shape_end:].lstrip()
@@ -146,7 +146,7 @@ def _instruction(head: re.Match[str], line: str) -> Instruction | None:
     end = _closing("(" + rest) - 1
     arguments, attributes = rest[: end - 1], rest[end:]
     operands = tuple(_NAME.findall(arguments))
-    return Instruction(
+    return HloInstruction(
         head[2], arrays(shape), opcode, operands, arguments, attributes, bool(head[1])
     )
 

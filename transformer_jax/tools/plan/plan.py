@@ -10,16 +10,16 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
-from transformer_jax.runs.modules import Modules
+from transformer_jax.runs.user_modules import Modules
 from transformer_jax.tools.plan import target
-from transformer_jax.tools.plan.capacity import GIB
-from transformer_jax.tools.plan.meshes import (
+from transformer_jax.tools.plan.mesh_search import (
     Sizes,
     less_and_less_memory,
     meshes,
     settings_of,
     speed,
 )
+from transformer_jax.tools.plan.target import GIB
 
 logger = logging.getLogger(__name__)
 

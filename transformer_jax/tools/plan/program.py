@@ -11,19 +11,19 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from transformer_jax.errors import UserError
+from transformer_jax.nn.fused_attention import Choice, noted_choices
 from transformer_jax.nn.int8 import weights_as
-from transformer_jax.nn.kernels import Choice, noted_choices
-from transformer_jax.nn.products import product_dtype
-from transformer_jax.parallel import rules
-from transformer_jax.parallel.mesh import ROWS, ParallelConfig, make_mesh, row_shards, slice_of
+from transformer_jax.nn.ops import product_dtype
+from transformer_jax.parallel import sharding
+from transformer_jax.parallel.sharding import ROWS, ParallelConfig, make_mesh, row_shards, slice_of
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
-from transformer_jax.tasks.packed import batch_shapes
+from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
-from transformer_jax.tools.plan.meshes import Sizes
+from transformer_jax.tools.plan.mesh_search import Sizes
 from transformer_jax.training.profiling import step_products
 
 _NO_ROOM = "RESOURCE_EXHAUSTED"
@@ -121,13 +121,13 @@ def search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
         plain = jax.eval_shape(task.init, jax.random.key(0))
         count = _count(plain)
         params = jax.eval_shape(functools.partial(weights_as, settings.decode.weights), plain)
-        params = _as_user_error(lambda: rules.shard(params, mesh))
+        params = _as_user_error(lambda: sharding.shard(params, mesh))
         shards = row_shards(mesh)
         rows = -(-settings.decode.batch_size // shards) * shards
-        sharding = NamedSharding(mesh, ROWS)
+        by_rows = NamedSharding(mesh, ROWS)
 
         def tokens(*shape: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=sharding)
+            return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=by_rows)
 
         if isinstance(task, Translation):
             lowered, length = _source_search(settings, task, params, tokens)

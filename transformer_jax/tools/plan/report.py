@@ -3,16 +3,60 @@
 import collections
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.runtime.accelerators import Accelerator
 from transformer_jax.tools.plan import hlo
-from transformer_jax.tools.plan.capacity import GIB, usable
-from transformer_jax.tools.plan.costs import Kernel, kernels
-from transformer_jax.tools.plan.exchanges import Exchange, exchanges
-from transformer_jax.tools.plan.parts import DROPOUT, GROUPS, part_of
+from transformer_jax.tools.plan.collectives import Exchange, exchanges
+from transformer_jax.tools.plan.costs import KernelCost, kernels
 from transformer_jax.tools.plan.program import Program
+from transformer_jax.tools.plan.target import GIB, usable
+
+# FOLDED tools.plan.parts: Which part of the paper a kernel belongs to, by the names of the modules
+# that asked for it.
+
+
+PARTS = [
+    (r"dropout", "dropout", "5.4 Residual dropout"),
+    (r"logits|prediction_head|classifier", "loss", "3.4 Pre-softmax linear layer"),
+    (r"embed\b|embedding|positions|token_types", "embedding", "3.4, 3.5 Embeddings and positions"),
+    (r"_residual\b|norm", "norm", "3.1 Residual connections and normalization"),
+    (r"feed_forward", "feed-forward", "3.3 Position-wise feed-forward networks"),
+    (
+        r"attention.*/(query|key|value|output)\b",
+        "attention",
+        "3.2.2 Multi-head attention: projections",
+    ),
+    (r"attention|attend|remember|mask", "attention", "3.2.1 Scaled dot-product attention"),
+    (r"coder/while/body/(jit\(dynamic_\w+\)/)?dynamic_", "other", "kept by scanned layers"),
+    (r"decode_step|prefill", "search", "6.1 Search"),
+    (r"jvp\(", "loss", "5.4 Label smoothing: the loss"),
+]
+"""(regular expression found in the names, group, part of the paper); the first match decides."""
+
+DROPOUT = ("dropout", "5.4 Residual dropout")
+_OUTSIDE = {"train": ("optimizer", "5.3 Optimizer"), "decode": ("search", "6.1 Search")}
+GROUPS = (
+    *("attention", "feed-forward", "norm", "dropout", "embedding", "loss", "optimizer"),
+    *("search", "other"),
+)
+
+
+def part_of(op_name: str, what: str) -> tuple[str, str]:
+    """The group and the part of a kernel.
+
+    Args:
+      op_name: JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_0/...".
+      what: "train" or "decode"; what is outside of the model belongs to the optimizer or search.
+    """
+    if not op_name:
+        return "other", "made by the compiler"
+    for pattern, group, part in PARTS:
+        if re.search(pattern, op_name):
+            return group, part
+    return _OUTSIDE[what]
+
 
 MOST_EXPENSIVE = 10
 LAUNCH = 3e-6
@@ -29,12 +73,12 @@ class Timed:
       limit: what takes the time: "products", "memory", "integers", or "compiler" for its estimate.
     """
 
-    kernel: Kernel
+    kernel: KernelCost
     seconds: float
     limit: str
 
 
-def timed(kernel: Kernel, accelerator: Accelerator) -> Timed:
+def timed(kernel: KernelCost, accelerator: Accelerator) -> Timed:
     """The time of a kernel: it waits for products, memory or integer units, the slowest."""
     if kernel.is_transfer:
         return Timed(kernel, 0.0, "memory")  # memory as a whole is a bound of its own
@@ -208,3 +252,123 @@ def refused(message: str, held: dict[str, int], accelerator: Accelerator) -> dic
         "left_gib": round((usable - peak) / GIB, 3),
         "fits": False,
     }
+
+
+# FOLDED tools.plan.table: Plans as text: what a person reads beside the JSON.
+
+
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+ROWS = {
+    "mesh": lambda r: " x ".join(f"{axis} {size}" for axis, size in r["mesh"].items()),
+    "engine, dtype": lambda r: f"{r['engine']}, {r['dtype']}",
+    "accumulation, remat": lambda r: f"{r['accumulation_steps']}, {r['remat']}",
+    "parameters": lambda r: f"{r['parameters']:,}",
+    "a device: parameters": lambda r: _gib(r, "parameters_gib"),
+    "a device: optimizer": lambda r: _gib(r, "optimizer_gib"),
+    "a device: temporaries": lambda r: _gib(r, "temporaries_gib"),
+    "a device: peak": lambda r: _gib(r, "peak_gib"),
+    "a device: usable memory": lambda r: _gib(r, "usable_gib"),
+    "fits": lambda r: ("yes" if r["memory"]["fits"] else "NO") + f", {_gib(r, 'left_gib')} left",
+    "FLOPs of the model": lambda r: short(r["flops"]["model"]),
+    "FLOPs of a device's program": lambda r: short(r["flops"]["program_per_device"]),
+    "bytes to memory, a device": lambda r: short(r["memory_bytes_per_device"]),
+    "kernels": lambda r: f"{r['kernels']:,}",
+    "ms at least": lambda r: f"{r['step_ms']:.2f}",
+    "  all kernels": lambda r: f"{r['kernels_ms']:.2f}",
+    "  products at peak": lambda r: f"{r['products_ms']:.2f}",
+    "  bytes at full bandwidth": lambda r: f"{r['memory_ms']:.2f}",
+    "  exchanges": lambda r: f"{r['interconnect_ms']:.2f}",
+    "  launches, 3 us each, not counted": lambda r: f"{r['launches_ms']:.2f}",
+    "MFU at most": lambda r: "" if r["mfu"] is None else f"{r['mfu']:.1%}",
+    "tokens/s at most": lambda r: f"{r['tokens_per_s']:,}",
+    "compilation, s": lambda r: f"{r['compile_s']:.0f}",
+}
+"""A line of the table for each: its title -> its value in a report."""
+
+
+def as_text(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Reports of whole plans, side by side."""
+    lines = [["", *(one["device"] for one in reports)]]
+    lines += [[title, *(_value(value, one) for one in reports)] for title, value in ROWS.items()]
+    lines.append([])
+    groups = list(dict.fromkeys(group for one in reports for group in one.get("groups", {})))
+    lines += [[f"{name}, ms", *(_group(one, name) for one in reports)] for name in groups]
+    text = _aligned(lines)
+    for one in reports:
+        text += _of_one(one, f" ({one['device']})" if len(reports) > 1 else "")
+    return text + f"\n{reports[0]['note']}\n"
+
+
+def ranking(found: Sequence[Mapping[str, Any]]) -> str:
+    """The meshes of a search, the fastest first."""
+    lines = [["data", "fsdp", "tensor", "accumulation", "remat", "peak", "ms", "tokens/s", "MFU"]]
+    for one in found:
+        shown = one["settings"] | {"accumulation": one["accumulation_steps"]}
+        fits = one["memory"]["fits"]
+        line = [str(shown[name]) for name in lines[0][:5]] + [_gib(one, "peak_gib")]
+        if fits:
+            line += [f"{one['step_ms']:.2f}", f"{one['tokens_per_s']:,}", f"{one['mfu']:.1%}"]
+        lines.append(line if fits else [*line, "does not fit"])
+    return _aligned(lines)
+
+
+def short(number: float | None) -> str:
+    """A number with a unit: 1.23T."""
+    if number is None:
+        return ""
+    for size, unit in _UNITS:
+        if number >= size:
+            return f"{number / size:.2f}{unit}"
+    return f"{number:.0f}"
+
+
+def _of_one(report: Mapping[str, Any], which: str) -> str:
+    rows = [
+        [
+            row["kind"],
+            row["axes"],
+            str(row["times"]),
+            short(row["bytes_per_device"]),
+            f"{row['ms']}",
+        ]
+        for row in report.get("interconnect", [])
+    ]
+    text = ""
+    if rows:
+        head = ["exchange", "axes", "times", "bytes sent", "ms"]
+        text += f"\nExchanges between devices{which}\n" + _aligned([head, *rows])
+    if kernels := report.get("most_expensive"):
+        head = ["ms", "limit", "part of the paper", "kernel"]
+        body = [[f"{k['ms']:.3f}", k["limit"], k["part"], k["kernel"]] for k in kernels]
+        text += f"\nThe most expensive kernels{which}\n" + _aligned([head, *body])
+    for warning in report["warnings"]:
+        text += f"\nwarning{which}: {warning}\n"
+    return text
+
+
+def _group(report: Mapping[str, Any], name: str) -> str:
+    found = report.get("groups", {}).get(name)
+    return f"{found['ms']:.2f} ({found['share']:.0%}, {found['kernels']} kernels)" if found else ""
+
+
+def _gib(report: Mapping[str, Any], name: str) -> str:
+    size = report["memory"].get(name)
+    return "" if size is None else f"{size:.2f} GiB"
+
+
+def _value(value: Any, report: Mapping[str, Any]) -> str:
+    try:
+        return value(report)
+    except KeyError:
+        return ""  # the compiler found no room: most is not known
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    columns = max(len(line) for line in lines)
+    widths = [max([len(line[i]) for line in lines if i < len(line)] or [0]) for i in range(columns)]
+    text = ""
+    for line in lines:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
+        text += "  ".join(cells).rstrip() + "\n"
+    return text

@@ -213,3 +213,16 @@ dnn_version_info {{ major: 9 minor: 12 }}
 runtime_version {{ major: 13 }}
 device_description_str: "{gpu.kinds[0]}"
 """
+
+
+# FOLDED tools.plan.capacity: How much of a device's memory a program may use.
+
+
+GIB = 2**30
+_JAX_TAKES = 0.75  # of a GPU's memory, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
+_LIBTPU_LEAVES = 0.98  # of a TPU's: 15.75 of a v5e's 16 GiB
+
+
+def usable(accelerator: Accelerator) -> float:
+    """Bytes: of a GPU what JAX takes by default, of a TPU what its runtime leaves to programs."""
+    return accelerator.memory * (_JAX_TAKES if accelerator.platform == "gpu" else _LIBTPU_LEAVES)

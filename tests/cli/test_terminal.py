@@ -1,0 +1,148 @@
+"""Standard streams that are closed, full or left, as a shell hands them over."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+HELP = [sys.executable, "-m", "transformer_jax", "--help"]
+DAMAGED = b"M\xfcnchen\n"  # which a message tells of
+
+
+def run(redirection, words, stdin=DAMAGED):
+    """Runs words as a shell does with this redirection."""
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *words]
+    return subprocess.run(command, input=stdin, capture_output=True)
+
+
+def test_a_closed_stdin_is_told(capitals):
+    answer = run("<&-", capitals)
+    assert (answer.returncode, answer.stdout) == (2, b"")
+    assert answer.stderr.startswith(b"error: stdin is closed") and answer.stderr.count(b"\n") == 1
+
+
+def test_a_closed_stdout_is_told_before_anything_is_done(capitals):
+    answer = run(">&-", capitals)
+    assert answer.returncode == 2
+    assert answer.stderr.startswith(b"error: stdout is closed") and answer.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_messages_that_nobody_reads_are_dropped(capitals, redirection):
+    answer = run(redirection, capitals)
+    assert (answer.returncode, answer.stdout) == (0, "M\ufffdNCHEN\n".encode())
+    mistake = [sys.executable, "-m", "transformer_jax", "trian"]
+    assert run(redirection, mistake).returncode == 2
+
+
+@pytest.mark.parametrize("verb", ["predict", "help"])
+def test_a_full_stdout_is_told(capitals, verb):
+    answer = run("> /dev/full", capitals if verb == "predict" else HELP, stdin=b"a\n")
+    assert answer.returncode == 2
+    assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
+
+
+def test_help_that_nobody_reads_is_quiet():
+    with subprocess.Popen(HELP, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()  # long before it has imported what it needs
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_an_input_that_cannot_be_read_is_told(capitals):
+    answer = run("0> /dev/null", capitals)
+    assert answer.returncode == 2
+    assert answer.stderr == b"error: cannot read the input: Bad file descriptor\n"
+
+
+def test_no_file_is_opened_where_a_standard_stream_was():
+    code = "from transformer_jax.cli.terminal import open_standard as fill; fill(); import os;"
+    code += "print(os.open('/dev/null', os.O_RDONLY), file=open('/dev/stderr', 'w'))"
+    assert run("<&- >&-", [sys.executable, "-c", code]).stderr == b"3\n"
+
+
+def test_who_waits_for_a_pipe_that_does_not_block_gets_all_of_it(capitals):
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    with subprocess.Popen(capitals, stdin=read, stdout=subprocess.PIPE) as process:
+        os.close(read)
+        os.write(write, b"one\n")
+        assert process.stdout.readline() == b"ONE\n"
+        os.write(write, b"two\n")
+        os.close(write)
+        assert process.stdout.read() == b"TWO\n"
+
+
+# FOLDED tests/cli/test_terminal.py: Ctrl-C ends the program, whatever it is doing.
+
+
+# A program whose `load` does what a test asks for, and then would run for long.
+PROGRAM = """
+import gc, os, runpy, signal, sys, time, types
+def interrupt(*_):
+    gc.callbacks.clear()
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.001)
+class Held:
+    __del__ = interrupt
+def load(*_, **__):
+    {how}
+    print("lost", file=sys.stderr, flush=True)
+    time.sleep(20)
+stand_in = types.ModuleType("transformer_jax.runs.load")
+stand_in.load = load
+sys.modules[stand_in.__name__] = stand_in
+sys.argv = ["transformer_jax", "evaluate", "--workdir=w"]
+runpy.run_module("transformer_jax", run_name="__main__")
+"""
+
+
+def ended(how):
+    """(status, stderr, seconds) of the program."""
+    start = time.monotonic()
+    words = [sys.executable, "-c", PROGRAM.format(how=how)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    return done.returncode, done.stderr, time.monotonic() - start
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "gc.callbacks.append(interrupt); gc.collect()",
+        "Held()",
+        "import weakref; held = Held(); weakref.finalize(held, interrupt); del Held.__del__, held",
+    ],
+    ids=["in a callback of the garbage collector", "in a destructor", "in a weak reference"],
+)
+def test_an_interrupt_that_python_would_lose_ends_the_program(how):
+    status, told, seconds = ended(how)
+    assert status == 130
+    assert told.strip() in ("", "lost")
+    assert seconds < 10
+
+
+def test_a_second_interrupt_ends_it_at_once():
+    how = "try: interrupt()\n    except KeyboardInterrupt: interrupt()"
+    assert ended(how)[:2] == (130, "")
+
+
+def test_an_interrupt_while_it_is_imported_is_quiet():
+    words = [sys.executable, "-X", "importtime", "-m", "transformer_jax", "--help"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        for line in process.stderr:
+            if line.endswith(b" transformer_jax.cli\n"):
+                process.send_signal(signal.SIGINT)
+                break
+        told = b"".join(line for line in process.stderr if not line.startswith(b"import time:"))
+    assert (process.returncode, told) == (130, b"")
+
+
+def test_an_interrupt_that_is_ignored_stays_so():
+    """As under `nohup`."""
+    how = "interrupt(); sys.exit(7)"
+    ignored = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    words = [sys.executable, "-c", ignored + PROGRAM.format(how=how)]
+    assert subprocess.run(words).returncode == 7

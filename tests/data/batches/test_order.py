@@ -1,0 +1,63 @@
+""""""
+
+import time
+
+import grain
+import numpy as np
+import pytest
+
+from transformer_jax.data.batches.order import EpochOrder, Prepared
+
+
+def drawn(example, rng):
+    return {"tokens": np.array([example, rng.integers(1 << 60), rng.random() * 1e9, *rng.bytes(3)])}
+
+
+def numbers(examples, count):
+    return np.stack([examples[place]["tokens"] for place in range(count)])
+
+
+def test_draws_are_those_of_grain_by_seed_and_place():
+    order = [3, 1, 2, 0, 3]
+    grains = grain.MapDataset.source(order).random_map(drawn, seed=5)
+    ours = Prepared(range(4), order, drawn, seed=5)
+    np.testing.assert_array_equal(numbers(ours, 5), numbers(grains, 5))
+    np.testing.assert_array_equal(ours[2]["tokens"], grains[2]["tokens"])  # in any order
+
+
+def test_hands_share_the_sequence_in_turn_and_draw_as_the_whole():
+    whole = Prepared(range(10, 20), range(10), drawn, seed=1)
+    hands = [whole.dealt(i, 4) for i in range(4)]
+    assert [len(hand) for hand in hands] == [3, 3, 2, 2]
+    np.testing.assert_array_equal(numbers(whole, 10)[1::4], numbers(hands[1], 3))
+    np.testing.assert_array_equal(numbers(whole, 10)[5::8], numbers(hands[1].dealt(1, 2), 1))
+
+
+def epochs(size, seed, count=3):
+    examples = EpochOrder(0, size, seed)
+    return np.array([examples[place] for place in range(size * count)]).reshape(count, size)
+
+
+def test_each_epoch_is_another_permutation():
+    orders = epochs(100, seed=1)
+    np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(100), [3, 1]))
+    assert len({tuple(order) for order in [*orders, np.arange(100)]}) == 4
+
+
+def test_orders_depend_on_seed_and_epoch_alone():
+    orders = epochs(20, seed=1)
+    examples = EpochOrder(0, 20, seed=1)
+    assert examples[45] == orders[2, 5] and examples[3] == orders[0, 3]  # in any order of access
+    assert (orders != epochs(20, seed=2)).any()
+
+
+def test_an_order_may_begin_behind_others():
+    behind = EpochOrder(7, 27, seed=1)
+    np.testing.assert_array_equal([behind[i] for i in range(60)], epochs(20, seed=1).ravel() + 7)
+
+
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_small_sets_are_shuffled_at_once(size):
+    start = time.process_time()
+    epochs(size, seed=0, count=200 // size)
+    assert time.process_time() - start < 0.2

@@ -1,0 +1,184 @@
+"""What is drawn behind prompts: the same with and without a cache, alone and in a batch."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.generation import Continuation, Output
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.tokenization.specials import BOS, EOS, OWN, PAD, UNK
+
+CONTEXT = 8
+CONFIG = TransformerConfig(
+    d_model=16,
+    d_ff=24,
+    num_heads=2,
+    num_layers=1,
+    positions="learned",
+    max_length=CONTEXT,
+    vocab_size=12,
+    dtype="float32",
+)
+PROMPTS = [[EOS, 5, 6, 7], [EOS], [EOS, 4, 5, 6, 7, 8, 9, 10, 11, 4, 5, 6]]  # the last is too long
+SAMPLED = DecodeConfig(temperature=1.0, max_extra_length=21, seed=3)
+GREEDY = DecodeConfig(beam_size=1, max_extra_length=21)
+PENALIZED = dataclasses.replace(SAMPLED, repetition_penalty=1.2, top_k=5)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return DecoderOnly(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def params(model, random_params):
+    row = jnp.ones((1, 1), jnp.int32)
+    params = random_params(model, row, row, row)["params"]
+    # The end of text is made unlikely, so that outputs grow beyond the context.
+    table = np.array(params["embedding"]["table"])
+    return {**params, "embedding": {"table": table * (np.arange(12) != EOS)[:, None]}}
+
+
+@pytest.fixture(scope="module")
+def draw(model, params):
+    engines = {cached: Continuation(model, CONTEXT, OWN, cached) for cached in (True, False)}
+
+    def draw(prompts, decode, cached=True, first=0):
+        outputs = [Output(prompt, first + i, 0) for i, prompt in enumerate(prompts)]
+        for _ in engines[cached].draw(params, outputs, decode):
+            pass
+        return outputs
+
+    return draw
+
+
+def oracle(model, params, prompt, number, decode):
+    """One token after another, each from the whole model on what it sees."""
+    apply = jax.jit(lambda *row: model.apply({"params": params}, *row))
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(decode.seed), number), 0)
+    tokens, context, log_prob = [], list(prompt), 0.0
+    for step in range(decode.max_extra_length):
+        if len(context) > CONTEXT:
+            context = context[-(CONTEXT // 2) :]
+        row = np.zeros((1, CONTEXT), np.int32)
+        row[0, : len(context)] = context
+        places = np.arange(CONTEXT)[None]
+        logits = apply(row, places, (places < len(context)).astype(np.int32))[0, len(context) - 1]
+        allowed = np.array(logits)
+        if decode.repetition_penalty != 1:
+            for token in {*prompt, *tokens} - {EOS}:  # which heads each prompt
+                penalty = decode.repetition_penalty
+                allowed[token] *= 1 / penalty if allowed[token] > 0 else penalty
+        allowed[[PAD, UNK, BOS]] = -np.inf
+        if decode.top_k:
+            allowed[allowed < np.sort(allowed)[-decode.top_k]] = -np.inf
+        chosen = int(
+            jax.random.categorical(jax.random.fold_in(key, step), jnp.array(allowed))
+            if decode.samples
+            else allowed.argmax()
+        )
+        log_prob += float(jax.nn.log_softmax(logits)[chosen])
+        tokens.append(chosen)
+        context.append(chosen)
+        if chosen == EOS:
+            break
+    return tokens, log_prob
+
+
+@pytest.mark.parametrize("decode", [SAMPLED, GREEDY, PENALIZED], ids=["sampled", "greedy", "new"])
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
+def test_it_is_one_token_after_another(draw, model, params, decode, cached):
+    """Prompts of unequal length, one of them beyond the context, and outputs far beyond it."""
+    outputs = draw(PROMPTS, decode, cached)
+    for number, output in enumerate(outputs):
+        tokens, log_prob = oracle(model, params, PROMPTS[number], number, decode)
+        assert output.tokens == tokens
+        assert output.log_prob == pytest.approx(log_prob, abs=1e-3)
+    assert max(len(output.tokens) for output in outputs) > CONTEXT + CONTEXT // 2
+
+
+def test_an_output_does_not_hang_on_its_neighbours(draw):
+    together = draw(PROMPTS, SAMPLED)
+    for number, prompt in enumerate(PROMPTS):
+        (alone,) = draw([prompt], SAMPLED, first=number)
+        assert alone.tokens == together[number].tokens
+    others = draw(PROMPTS, dataclasses.replace(SAMPLED, seed=4))
+    assert [output.tokens for output in others] != [output.tokens for output in together]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_an_output_that_is_complete_is_left_alone(model, params, draw, count):
+    """And what was drawn with the token that completed it is dropped, its probability too."""
+
+    def needed(output):
+        return count if output.number == 1 and len(output.tokens) >= count else None
+
+    outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS[:2])]
+    for _ in Continuation(model, CONTEXT, OWN).draw(params, outputs, SAMPLED, needed):
+        pass
+    first, second = draw(PROMPTS[:2], SAMPLED)
+    assert outputs[0].tokens == first.tokens
+    assert outputs[1].tokens == second.tokens[:count]
+    assert outputs[1].log_probs == pytest.approx(second.log_probs[:count])
+    assert all(output.ended for output in outputs)
+
+
+def test_no_token_is_drawn_where_none_may_be(draw):
+    for output in draw(PROMPTS, dataclasses.replace(SAMPLED, max_extra_length=0)):
+        assert output.ended and output.tokens == [] and output.log_prob == 0
+
+
+def test_the_end_that_heads_a_prompt_is_no_repetition(model, params):
+    """Where it is likeliest, a penalty leaves it likeliest; where another token is, it does not."""
+    table = np.array(params["embedding"]["table"])
+
+    def first_token(likeliest, penalty):
+        favoring = np.where(
+            np.arange(12)[:, None] == likeliest, 3 * np.sign(table[5]), 0.01 * table
+        )
+        output = Output([EOS, likeliest], 0, 0)
+        decode = dataclasses.replace(GREEDY, max_extra_length=1, repetition_penalty=penalty)
+        changed = {**params, "embedding": {"table": favoring}}
+        for _ in Continuation(model, CONTEXT, OWN).draw(changed, [output], decode):
+            pass
+        return output.tokens[0]
+
+    assert first_token(EOS, 1.0) == first_token(EOS, 1e3) == EOS
+    assert first_token(5, 1.0) == 5 != first_token(5, 1e3)
+
+
+def test_of_equal_tokens_the_first_is_the_likeliest(model, params):
+    """Whatever the seed: all logits are equal."""
+    flat = {**params, "embedding": {"table": 0 * params["embedding"]["table"]}}
+    for seed in range(3):
+        output = Output([EOS, 5], seed, 0)
+        decode = dataclasses.replace(GREEDY, seed=seed, max_extra_length=3)
+        for _ in Continuation(model, CONTEXT, OWN).draw(flat, [output], decode):
+            pass
+        assert output.tokens == [EOS]  # the first that may be drawn
+
+
+def test_the_end_of_a_text_may_fill_rows_too(model, params, draw):
+    """As in GPT-2's vocabulary. Outputs end at different lengths, and each keeps its end."""
+    fills = dataclasses.replace(OWN, pad=EOS, unused=(PAD,))
+    outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS * 4)]
+    for _ in Continuation(model, CONTEXT, fills).draw(params, outputs, SAMPLED):
+        pass
+    assert outputs == draw(PROMPTS * 4, SAMPLED)
+    ended = [output for output in outputs if output.tokens[-1] == EOS]
+    assert len({len(output.tokens) for output in ended}) > 1
+    assert all(len(output.tokens) == len(output.log_probs) for output in outputs)
+
+
+def test_a_search_that_cannot_pause_is_refused(draw):
+    for decode in (DecodeConfig(), DecodeConfig(search="beam", beam_size=1)):
+        with pytest.raises(UserError, match="decode: language models draw their outputs: set deco"):
+            draw(PROMPTS, decode)
+    named = draw(PROMPTS, dataclasses.replace(GREEDY, search="greedy"))
+    assert named == draw(PROMPTS, GREEDY)

@@ -1,0 +1,139 @@
+"""Searches with an encoder-decoder: lengths of outputs, searches by name, what is refused."""
+
+import dataclasses
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.decoding import Hypotheses
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import SEARCHES, DecodeConfig
+from transformer_jax.inference.seq2seq_search import Request
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+from transformer_jax.tokenization.specials import BOS, EOS, PAD
+
+SOURCES = [[7, 8, 9, EOS], [5, EOS]]
+REQUESTS = [Request(source) for source in SOURCES]
+
+
+@pytest.fixture(scope="module")
+def task_of(tiny_config):
+    def make(**model):
+        changes = {f"model.{name}": value for name, value in model.items()}
+        settings = read_settings(tiny_config(changes))
+        return build.build_task(settings, {"source": 20, "target": 20}, tokenizers=None)
+
+    return make
+
+
+def test_outputs_are_as_long_as_their_own_sources_allow(task_of, random_params):
+    task = task_of()
+    params = random_params(task)
+    decode = DecodeConfig(beam_size=2, max_extra_length=3, batch_size=4)
+    tokens, scores = task.search(params, REQUESTS, decode)
+    assert tokens.shape == (2, 1, 16 + 3) and scores.shape == (2, 1)
+    assert ((tokens != PAD).sum(axis=-1)[:, 0] <= [4 + 3, 2 + 3]).all()
+
+    arrays = {
+        "source": np.array([[7, 8, 9, EOS], [5, EOS, PAD, PAD]]),
+        "source_lengths": np.array([4, 2]),
+        "prompt": np.full((2, 1), BOS),
+        "prompt_lengths": np.array([1, 1]),
+        "limits": np.array([6, 2]),
+        "numbers": np.arange(2),
+    }
+    found = task.search.compiled(params, arrays, decode, 6, may_end=False)
+    assert (found.tokens != PAD).sum(axis=-1)[:, 0].tolist() == [6, 2]
+    assert not (found.tokens == EOS).any()
+
+
+def test_a_prefix_goes_on_as_the_search_itself_would(task_of, random_params):
+    """Forced to start with what greedy search found, it finds the rest."""
+    task = task_of()
+    params = random_params(task)
+    decode = DecodeConfig(beam_size=1, max_extra_length=8, batch_size=2)
+    tokens, _ = task.search(params, REQUESTS, decode)
+    whole = [row[row != PAD].tolist() for row in tokens[:, 0]]
+    prefixes = [whole[0][:2], []]
+    requests = [Request(*one) for one in zip(SOURCES, prefixes, strict=True)]
+    rest, _ = task.search(params, requests, decode)
+    for output, prefix, found in zip(whole, prefixes, rest[:, 0], strict=True):
+        left = output[len(prefix) :]
+        assert left and found[: len(left)].tolist() == left
+
+
+def test_samples_hang_on_the_number_of_their_source(task_of, random_params):
+    task = task_of()
+    params = random_params(task)
+    decode = DecodeConfig(temperature=1.0, num_outputs=2, max_extra_length=3, batch_size=2)
+    requests = [Request(SOURCES[0], number=3), Request(SOURCES[1], number=7)]
+    tokens, scores = task.search(params, requests, decode)
+    swapped, _ = task.search(params, requests[::-1], decode)
+    np.testing.assert_array_equal(tokens, swapped[::-1])
+    others = [Request(SOURCES[0], number=4), Request(SOURCES[1], number=8)]
+    others, _ = task.search(params, others, decode)
+    assert (tokens != others).any() and np.isfinite(scores).all()
+
+
+def test_a_search_of_ones_own_is_found_by_its_name(task_of, random_params, monkeypatch):
+    @dataclasses.dataclass(frozen=True)
+    class Longest:
+        """Repeats the likeliest first token, and never ends."""
+
+        def find(self, decode_step, start, *, num_outputs, max_length):
+            first = start.logits[:, EOS + 1 :].argmax(axis=1) + EOS + 1
+            tokens = jnp.broadcast_to(first[:, None, None], (len(first), num_outputs, max_length))
+            return Hypotheses(tokens, jnp.zeros((len(first), num_outputs)))
+
+    monkeypatch.setattr(SEARCHES, "_entries", dict(SEARCHES))
+    SEARCHES.register("longest", lambda decode, ids: Longest())
+    task = task_of()
+    decode = DecodeConfig(search="longest", num_outputs=5, max_extra_length=3, batch_size=2)
+    tokens, _ = task.search(random_params(task), REQUESTS, decode)
+    assert tokens.shape == (2, 5, 19) and (tokens == tokens[:, :1, :1]).all()
+
+
+def test_the_tree_of_a_trained_model_has_its_outputs(trained):
+    source, specials = trained.tokenizer["source"], trained.tokenizer.specials("target")
+    line, options = "The old man sees a dog.", {"beam_size": 3, "num_outputs": 2}
+    request = Request(specials.translation.around(source.encode(line)))
+    decode = dataclasses.replace(trained.settings.decode, **options)
+    search, pieces = trained.task.search, trained.tokenizer["target"].pieces
+    tree = search.beam_tree(trained.params, request, decode, pieces)
+    (expected,) = trained.n_best([line], **options)
+    for output, found in zip(tree.outputs, expected, strict=True):
+        node, written = tree.nodes[output], ""
+        assert node.score == pytest.approx(found.score, rel=1e-5)
+        while node.parent is not None:
+            written, node = node.token + written, tree.nodes[node.parent]
+        assert written.removesuffix("</s>").replace("▁", " ").strip() == found.text
+
+    with pytest.raises(UserError, match="decode: search 'sample' has no beams; take search beam"):
+        search.beam_tree(trained.params, request, DecodeConfig(temperature=1.0), pieces)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"search": "bem"}, "search is 'bem', not one of beam, greedy, sample; did you mean beam?"),
+        ({"search": "sample"}, "search 'sample' asks for a temperature"),
+        ({"search": "beam", "temperature": 1.0}, "temperature is for sampling, and search is 'bea"),
+        ({"search": "greedy", "top_k": 3}, "top_k is for sampling"),
+    ],
+)
+def test_settings_that_a_search_would_ignore_are_refused(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DecodeConfig(**settings)
+
+
+def test_what_cannot_be_searched_is_told(task_of):
+    search = task_of(positions="learned", max_length=50).search
+    with pytest.raises(UserError, match="decode: beam_size is 21; the target vocabulary has 20 pi"):
+        search({}, REQUESTS, DecodeConfig(beam_size=21))
+    with pytest.raises(
+        UserError, match="decode: positions 'learned' reach to max_length 50, seque"
+    ):
+        search({}, REQUESTS, DecodeConfig(max_extra_length=47))

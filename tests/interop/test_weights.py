@@ -1,0 +1,131 @@
+import json
+import os
+import random
+import resource
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from transformer_jax.errors import UserError
+from transformer_jax.interop.weights import INDEX, WEIGHTS, Tensors, write
+
+ARRAYS = {
+    "a.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "a.bias": np.arange(2, dtype=np.float32),
+}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    write(ARRAYS, tmp_path / WEIGHTS)
+    return tmp_path
+
+
+def test_what_was_written_is_read(directory):
+    tensors = Tensors(directory)
+    assert dict(tensors) == {"a.weight": (2, 3), "a.bias": (2,)}
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(tensors.read(name), array)
+
+
+def test_files_may_be_links_as_in_the_cache_of_the_hub(directory, tmp_path_factory):
+    snapshot = tmp_path_factory.mktemp("snapshot")
+    (snapshot / WEIGHTS).symlink_to(directory / WEIGHTS)
+    np.testing.assert_array_equal(Tensors(snapshot).read("a.bias"), ARRAYS["a.bias"])
+    (snapshot / WEIGHTS).rename(snapshot / "whole.safetensors")
+    (directory / INDEX).write_text(json.dumps({"weight_map": {"a.bias": "whole.safetensors"}}))
+    (snapshot / INDEX).symlink_to(directory / INDEX)
+    np.testing.assert_array_equal(Tensors(snapshot).read("a.bias"), ARRAYS["a.bias"])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
+def test_other_floating_point_numbers_are_widened(tmp_path, dtype):
+    save_file({"a": ARRAYS["a.weight"].astype(dtype)}, tmp_path / WEIGHTS)
+    read = Tensors(tmp_path).read("a")
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, ARRAYS["a.weight"])
+
+
+def test_shards_are_one_model(tmp_path):
+    for i, (name, array) in enumerate(ARRAYS.items()):
+        save_file({name: array}, tmp_path / f"model-{i}.safetensors")
+    names = {name: f"model-{i}.safetensors" for i, name in enumerate(ARRAYS)}
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": names}))
+    tensors = Tensors(tmp_path)
+    np.testing.assert_array_equal(tensors.read("a.bias"), ARRAYS["a.bias"])
+    assert tensors.file_of("a.bias").name == "model-1.safetensors"
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {}}', '{"weight_map": {"a": "../b"}}']
+    + ['{"weight_map": {"a": 3}}', '{"weight_map": {"a": "gone.safetensors"}}', "[" * 100_000],
+)
+def test_a_wrong_index_is_told_in_one_line(tmp_path, index):
+    (tmp_path / INDEX).write_text(index)
+    with pytest.raises(UserError, match="cannot be read") as told:
+        Tensors(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["..", "../b", "/b", "a/b", "", ".", "C:b", "a\\b", "a\0b"])
+def test_an_index_names_files_beside_it_alone(tmp_path, name):
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(UserError, match="it names no files beside it"):
+        Tensors(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "flax_model.msgpack"])
+def test_a_pickle_is_never_opened(tmp_path, name):
+    os.mkfifo(tmp_path / name)  # which whoever opens it would wait for
+    with pytest.raises(UserError, match=f"{name}.*pickle can execute"):
+        Tensors(tmp_path)
+
+
+def test_no_weights_and_weights_that_are_no_numbers(tmp_path):
+    with pytest.raises(UserError, match="model.safetensors is missing"):
+        Tensors(tmp_path)
+    save_file({"a": np.arange(3)}, tmp_path / WEIGHTS)
+    with pytest.raises(UserError, match="a is of dtype I64"):
+        Tensors(tmp_path).read("a")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / WEIGHTS)
+    with pytest.raises(UserError, match="cannot be read"):
+        Tensors(tmp_path)
+
+
+def test_damaged_headers_end_in_one_line_and_little_memory(directory):
+    path = directory / WEIGHTS
+    intact, draw = path.read_bytes(), random.Random(0)
+    header = int.from_bytes(intact[:8], "little")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    refused = 0
+    for _ in range(500):
+        content = bytearray(intact)
+        for _ in range(draw.randint(1, 4)):
+            match draw.randrange(4):
+                case 0:
+                    content[draw.randrange(8)] = draw.randrange(256)  # the header's length
+                case 1:
+                    content[8 + draw.randrange(header)] = draw.randrange(256)
+                case 2:
+                    digit = draw.choice([i for i in range(8, 8 + header) if 48 <= content[i] < 58])
+                    content[digit] = draw.randrange(48, 58)
+                case _:
+                    content = content[: draw.randrange(len(content))] or bytearray(b"\0")
+                    break
+        path.write_bytes(content)
+        try:
+            tensors = Tensors(directory)
+            for name in tensors:
+                tensors.read(name)
+        except UserError as error:
+            refused += 1
+            assert "\n" not in str(error) and len(str(error)) < 600
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # KiB
+    assert refused > 400
+    assert grown < 200 * 1024

@@ -1,0 +1,201 @@
+"""Patches against parameters set to zero, layers taken out, and searches against whole passes."""
+
+import copy
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.analysis.drawn import STACKS, draw
+from transformer_jax.analysis.activations import collect
+from transformer_jax.errors import UserError
+from transformer_jax.models.apply import call
+from transformer_jax.models.patches import PatchedModel, patched_model
+
+
+def patched_logits(drawn, changes):
+    return drawn.logits(patched_model(drawn.model, changes, drawn.places))
+
+
+def at(params, path):
+    for name in path.split("."):
+        params = params[name]
+    return params
+
+
+@pytest.fixture(scope="module")
+def translator(random_params):
+    return draw(random_params, "encoder_decoder", norm_placement="pre", attention_bias="all")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "attention"),
+    [
+        ("encoder_decoder", "decoder.layer_1.cross_attention"),
+        ("decoder_only", "decoder.layer_0.self_attention"),
+        ("encoder_only", "encoder.layer_1.self_attention"),
+    ],
+)
+def test_a_head_switched_off_has_zeros_in_the_output_matrix(random_params, architecture, attention):
+    drawn = draw(random_params, architecture)
+    zeroed = copy.deepcopy(drawn.params)
+    at(zeroed, attention)["output"]["kernel"][1] = 0
+    expected = drawn.logits(params=zeroed)
+    assert np.abs(expected - drawn.logits()).max() > 1e-3
+    found = patched_logits(drawn, {f"{attention}.heads[1]": 0})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_sublayer_switched_off_adds_nothing(translator):
+    zeroed = copy.deepcopy(translator.params)
+    for i in range(2):
+        output = at(zeroed, f"decoder.layer_{i}.feed_forward.outer")
+        output["kernel"][:], output["bias"][:] = 0, 0
+    found = patched_logits(translator, {"decoder.layer_*.feed_forward": 0})
+    np.testing.assert_allclose(found, translator.logits(params=zeroed), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("placement", ["post", "pre"])
+def test_a_layer_switched_off_is_not_there(random_params, placement):
+    deep = draw(random_params, "decoder_only", norm_placement=placement)
+    flat = draw(random_params, "decoder_only", norm_placement=placement, num_layers=1)
+    params = copy.deepcopy(deep.params)
+    params["decoder"]["layer_0"] = params["decoder"].pop("layer_1")
+    found = patched_logits(deep, {"decoder.layer_0": 0})
+    np.testing.assert_allclose(found, flat.logits(params=params), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", STACKS)
+def test_patched_with_nothing_it_is_the_model_to_the_bit(random_params, architecture):
+    drawn = draw(random_params, architecture)
+    np.testing.assert_array_equal(patched_logits(drawn, {}), drawn.logits())
+
+
+def test_each_patch_adds_to_those_before_it(translator):
+    head, layer = "encoder.layer_0.self_attention.heads[0]", "decoder.layer_1"
+    together = patched_logits(translator, {head: 0, layer: 0.5})
+    one = patched_model(translator.model, {head: 0}, translator.places)
+    then = patched_model(one, {layer: 0.5}, translator.places)
+    np.testing.assert_array_equal(translator.logits(then), together)
+
+
+def test_activations_of_another_input_take_the_place_of_its_own(translator):
+    """All the decoder knows of the source are keys and values; with those of another source, its
+    logits are that one's."""
+    other = copy.deepcopy(translator)
+    other.reading.inputs[0][:] = other.reading.inputs[0][:, ::-1]
+    other.reading.inputs[1][:], other.reading.inputs[2][:] = translator.reading.inputs[1:3]
+    found = collect(other.model, other.params, other.reading, ["**.keys", "**.values", "decoder.*"])
+    given = {path: x for path, x in found.items() if "cross_attention" in path}
+    expected = other.logits()
+    assert np.abs(expected - translator.logits()).max() > 1e-3
+    np.testing.assert_allclose(patched_logits(translator, given), expected, rtol=1e-4, atol=1e-5)
+    last = {"decoder.layer_1[2]": found["decoder.layer_1"][2]}
+    rows = patched_logits(translator, last)
+    np.testing.assert_allclose(rows[2], expected[2], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(rows[[0, 1, 3]], translator.logits()[[0, 1, 3]])
+
+
+def test_weights_are_replaced_one_by_one(translator):
+    path = "decoder.layer_0.cross_attention"
+    uniform = np.full((2, 5), 0.2)
+    model = patched_model(
+        translator.model,
+        {f"{path}.weights[1, 1:3]": uniform, f"{path}.weights[0, 3, 2]": 0},
+        translator.places,
+    )
+    found, own = (
+        collect(one, translator.params, translator.reading, [f"{path}.weights", f"{path}.heads"])
+        for one in (model, translator.model)
+    )
+    expected = own[f"{path}.weights"].copy()
+    expected[1, 1:3], expected[0, 3, 2] = 0.2, 0
+    values = collect(model, translator.params, translator.reading, [f"{path}.values"])
+    heads = np.einsum("hts,hsv->htv", expected, values[f"{path}.values"])
+    np.testing.assert_allclose(found[f"{path}.heads"], heads, rtol=1e-4, atol=1e-5)
+
+
+def test_a_function_changes_what_stands_there(translator):
+    one = patched_logits(translator, {"encoder.*[:, 3]": jnp.zeros_like})
+    half = {"encoder.*[:, 3]": 0.5}
+    np.testing.assert_allclose(one, patched_logits(translator, half | {"encoder.*[:, 3:4]": 0}))
+
+
+SEARCHED = {
+    "decoder.layer_0.self_attention.weights[0, :, 1]": 0.3,
+    "decoder.layer_1.self_attention.heads[1, 2]": 0,
+    "decoder.layer_1.cross_attention.weights[:, 2:, 3]": 0,
+    "decoder.layer_0.self_attention.keys[0, 1]": 2.0,
+    "decoder.layer_0[3, 4]": 0,
+    "decoder.layer_0.feed_forward.hidden[1, :7]": 0,
+    "encoder.layer_0.self_attention.queries[1, 0]": -1.0,
+}
+
+
+def test_a_search_with_a_cache_has_the_patches_of_a_whole_pass(translator):
+    """Position by position: places are those of the tokens, wherever the cache keeps them."""
+    model = patched_model(translator.model, SEARCHED, translator.places)
+    whole, params = translator.logits(model), translator.params
+    assert np.abs(whole - translator.logits()).max() > 1e-3
+    source, target = (np.array([translator.reading.tokens[one]]) for one in ("encoder", "decoder"))
+    sides = (source, np.array([5]), target[:, :1], np.array([1]))
+    logits, memory, state = jax.jit(lambda *x: call(model, params, "prefill", *x, 6))(*sides)
+    step = jax.jit(lambda *x: call(model, params, "decode_step", *x))
+    found = [logits[0]]
+    for token in target[0, 1:]:
+        logits, state = step(np.array([token]), memory, state)
+        found.append(logits[0])
+    np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_positions_are_those_in_each_sentence_of_a_packed_row(translator):
+    """A row of the sentence twice has the logits of the sentence twice, with the same patches."""
+    model = patched_model(translator.model, SEARCHED, translator.places)
+    row = []
+    for stack in ("encoder", "decoder"):
+        tokens = translator.reading.tokens[stack]
+        places = [*range(len(tokens))]
+        row += [[*tokens, *tokens], [*places, *places], [1] * len(tokens) + [2] * len(tokens)]
+    inputs = [np.array([each]) for each in row]
+    packed = jax.jit(lambda p: model.apply({"params": p}, *inputs))(translator.params)[0]
+    alone = translator.logits(model)
+    np.testing.assert_allclose(packed, np.concatenate([alone, alone]), rtol=1e-4, atol=1e-5)
+
+
+def test_places_are_named_with_their_axes(translator):
+    places = translator.places
+    assert places["decoder.layer_1.cross_attention.weights"] == {
+        "head": 2,
+        "query": None,
+        "key": None,
+    }
+    assert places["encoder.layer_0.feed_forward.hidden"] == {"position": None, "neuron": 24}
+    assert places["decoder.input"] == {"position": None, "feature": 16}
+    assert "source_positions" in places and "decoder.layer_2" not in places
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "told"),
+    [
+        ("decoder.layer_1.crossattention.heads[0]", 0, "nearest is decoder.layer_1.cross_att"),
+        ("encoder.layer_0.self_attention.heads[2]", 0, "has 2 of the axis head"),
+        ("encoder.layer_0.self_attention.heads[0:5]", 0, "has 2 of the axis head"),
+        ("encoder.layer_0[-1]", 0, "a number from 0"),
+        ("encoder.layer_0[]", 0, "write PLACE or PLACE"),
+        ("encoder.layer_0[0", 0, "write PLACE or PLACE"),
+        ("encoder.layer_0[0, 1, 2]", 0, "has the axes position, feature alone"),
+        ("encoder.layer_0", np.zeros(16), r"\(16,\) does not fit; .* \[position, feature 16\]"),
+        ("encoder.layer_0[1]", np.zeros(15), r"\(15,\) does not fit; .* \[feature 16\]"),
+    ],
+)
+def test_what_is_not_there_is_told(translator, key, change, told):
+    with pytest.raises(UserError, match=told):
+        patched_model(translator.model, {key: change}, translator.places)
+
+
+def test_a_patched_model_is_the_model_in_all_else(translator):
+    model = patched_model(translator.model, {}, translator.places)
+    assert isinstance(model, type(translator.model)) and isinstance(model, PatchedModel)
+    assert model.config is translator.model.config
+    assert model != patched_model(translator.model, {}, translator.places)

@@ -1,0 +1,121 @@
+"""Layers stacked in one array each: the same trees again, and the same losses and gradients."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.models.texts import PADDED
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
+
+CONFIG = TransformerConfig(
+    d_model=16,
+    d_ff=24,
+    num_heads=4,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    num_layers=2,
+    max_length=8,
+    norm_placement="pre",
+    dtype="float32",
+    source_vocab_size=11,
+    target_vocab_size=11,
+    vocab_size=11,
+)
+MODELS = {  # with tables in each layer, without, and with one beside the stack
+    "encoder_decoder": (EncoderDecoder, "relative", (*PADDED, *PADDED)),
+    "decoder_only": (DecoderOnly, "rotary", PADDED),
+    "encoder_only": (EncoderOnly, "t5", (*PADDED, PADDED[1])),
+}
+
+
+BY_LAYER = {"attention_window": 2, "full_attention_every": 2, "num_layers": 5}
+"""Two groups of two layers, and one more."""
+CASES = [*((name, {}) for name in MODELS), ("decoder_only", BY_LAYER), ("encoder_only", BY_LAYER)]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}{'-by-layer' * bool(case[1])}")
+def loss_and_params(request, random_params):
+    """A function of parameters and of a key for dropout, and parameters."""
+    name, changes = request.param
+    model_class, positions, inputs = MODELS[name]
+    model = model_class(dataclasses.replace(CONFIG, positions=positions, **changes))
+
+    def loss(params, key=None):
+        rngs = None if key is None else {"dropout": key}
+        logits = model.apply({"params": params}, *inputs, deterministic=key is None, rngs=rngs)
+        return (logits**2).mean()
+
+    return loss, random_params(model, *inputs)["params"]
+
+
+def test_scanned_layers_are_unrolled_layers(loss_and_params):
+    """In float32: a gradient is apart by less than 1e-6 of its largest element."""
+    loss, params = loss_and_params
+    expected, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    stacked = stack_layers(params)
+    assert has_stacks(stacked) and not has_stacks(params)
+    found, scanned = jax.jit(jax.value_and_grad(loss))(stacked)
+    assert float(found) == pytest.approx(float(expected), rel=1e-6)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(b).max()),
+        unstack_layers(scanned),
+        gradient,
+    )
+
+
+def test_each_scanned_layer_draws_a_dropout_of_its_own(random_params):
+    """Seen by what each of two layers adds to the stream last."""
+    model = DecoderOnly(dataclasses.replace(CONFIG, dropout_rate=0.5))
+    params, added = random_params(model, *PADDED)["params"], []
+
+    def look(method, args, kwargs, context):
+        result = method(*args, **kwargs)
+        if context.module.name == "feed_forward_residual" and context.method_name == "after":
+            jax.debug.callback(lambda y: added.append(np.asarray(y)), result - args[0])
+        return result
+
+    @jax.jit
+    def run(params, key):
+        with nn.intercept_methods(look):
+            return model.apply({"params": params}, *PADDED, False, rngs={"dropout": key})
+
+    run(stack_layers(params), jax.random.key(1)).block_until_ready()
+    jax.effects_barrier()
+    first, second = (np.abs(each) < 1e-6 for each in added)
+    assert 0.3 < first.mean() < 0.7 and 0.3 < (first == second).mean() < 0.7
+
+
+def test_a_tree_comes_back(random_params):
+    model = DecoderOnly(CONFIG)
+    params = random_params(model, *PADDED)["params"]
+    state = (optax.adam(1e-3).init(params), {"params": params})
+    stacked = stack_layers(state)
+    assert stacked[1]["params"]["decoder"].keys() == {STACKED, "final_norm"}
+    kernel = stacked[0][0].mu["decoder"][STACKED]["feed_forward"]["inner"]["kernel"]
+    assert kernel.shape == (2, 16, 24)
+    again = unstack_layers(stacked)
+    assert jax.tree.structure(again) == jax.tree.structure(state)
+    jax.tree.map(np.testing.assert_array_equal, again, state)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [{"a": jnp.zeros(2)}, {"a": jnp.zeros(3)}],
+        [{"a": jnp.zeros(2)}, {"b": jnp.zeros(2)}],
+        [{"a": jnp.zeros(2)}, {"a": jnp.zeros(2, int)}],
+        [{"a": optax.MaskedNode()}, {"a": optax.MaskedNode()}],
+    ],
+)
+def test_layers_that_are_not_alike_stay_apart(layers):
+    tree = {f"layer_{i}": layer for i, layer in enumerate(layers)}
+    assert not has_stacks(stack_layers(tree)) and stack_layers(tree).keys() == tree.keys()

@@ -1,0 +1,183 @@
+"""The dtype of products, what is cast, and gradients like those of plain products."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.nn.ops import dtype_for_rows, einsum, head_products, head_sums, product_dtype
+from transformer_jax.runtime import platform
+
+PRODUCTS = [
+    ("nd,df->nf", (6, 4), (4, 5)),
+    ("bthk,bshk->bhts", (2, 3, 2, 4), (2, 5, 2, 4)),
+    ("bhts,bshv->bthv", (2, 2, 3, 5), (2, 5, 2, 4)),
+]
+
+
+def value_and_gradients(product, subscripts, a, b, cotangent):
+    value, vjp = jax.vjp(lambda a, b: product(subscripts, a, b), a, b)
+    return value, *vjp(cotangent)
+
+
+def operands(subscripts, a_shape, b_shape, draw):
+    a, b = draw(a_shape), draw(b_shape)
+    return a, b, draw(np.einsum(subscripts, a, b).shape)
+
+
+@pytest.mark.parametrize(("subscripts", "a_shape", "b_shape"), PRODUCTS)
+def test_float32_is_the_plain_product(subscripts, a_shape, b_shape):
+    rng = np.random.default_rng(0)
+    arrays = operands(
+        subscripts, a_shape, b_shape, lambda shape: rng.normal(size=shape).astype(np.float32)
+    )
+    ours = value_and_gradients(
+        lambda *args: einsum(*args, jnp.dtype("float32")), subscripts, *arrays
+    )
+    plain = value_and_gradients(jnp.einsum, subscripts, *arrays)
+    for x, expected in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("subscripts", "a_shape", "b_shape"), PRODUCTS)
+def test_bfloat16_rounds_both_operands_and_the_cotangent(subscripts, a_shape, b_shape):
+    """Small whole numbers are exact in bfloat16; a thousandth on top of them is rounded away."""
+    rng = np.random.default_rng(0)
+    whole = operands(
+        subscripts, a_shape, b_shape, lambda shape: rng.integers(-3, 4, shape).astype(np.float32)
+    )
+    a, b, cotangent = (x * np.float32(1.001) for x in whole)
+    ours = value_and_gradients(
+        lambda *args: einsum(*args, jnp.dtype("bfloat16")), subscripts, a, b, cotangent
+    )
+    expected = value_and_gradients(jnp.einsum, subscripts, *whole)
+    for x, rounded in zip(ours, expected, strict=True):
+        assert x.dtype == jnp.float32
+        np.testing.assert_array_equal(x, rounded)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("on_cpu", [True, False])
+@pytest.mark.parametrize(("subscripts", "a_shape", "b_shape"), PRODUCTS)
+def test_tangents_are_those_of_the_plain_product(
+    subscripts, a_shape, b_shape, on_cpu, dtype, monkeypatch
+):
+    """Of whole numbers, which bfloat16 holds: forward, and forward over backward."""
+    monkeypatch.setattr(platform, "is_cpu", lambda: on_cpu)
+    rng = np.random.default_rng(0)
+    a, da = rng.integers(-3, 4, (2, *a_shape)).astype(np.float32)
+    b, db = rng.integers(-3, 4, (2, *b_shape)).astype(np.float32)
+
+    def tangents(product):
+        def gradients(a, b):
+            return jax.grad(lambda a, b: (product(a, b) ** 2).sum() / 64, (0, 1))(a, b)
+
+        return [jax.jvp(f, (a, b), (da, db))[1] for f in (product, gradients)]
+
+    ours = tangents(lambda a, b: einsum(subscripts, a, b, jnp.dtype(dtype)))
+    plain = tangents(lambda a, b: jnp.einsum(subscripts, a, b))
+    tolerance = {"rtol": 0.02, "atol": 0.5} if dtype == "bfloat16" else {"rtol": 1e-5}
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), ours, plain)
+
+
+# --- As they are compiled for an accelerator, where JAX's own default is less than float32.
+
+
+def products_of_a_step(dtype, monkeypatch, target="cuda"):
+    """The lines of the three products of a linear map and its gradients, in StableHLO."""
+    monkeypatch.setattr(platform, "is_cpu", lambda: False)
+
+    def step(x, kernel, cotangent):
+        y, vjp = jax.vjp(lambda x, w: einsum("nd,df->nf", x, w, jnp.dtype(dtype)), x, kernel)
+        return y, *vjp(cotangent)
+
+    arrays = (jnp.ones(shape) for shape in ((8, 4), (4, 6), (8, 6)))
+    text = jax.jit(step).trace(*arrays).lower(lowering_platforms=(target,)).as_text()
+    return [line for line in text.splitlines() if "dot_general" in line]
+
+
+@pytest.mark.parametrize("target", ["cuda", "tpu"])
+def test_float32_is_float32_on_an_accelerator(target, monkeypatch):
+    lines = products_of_a_step("float32", monkeypatch, target)
+    assert len(lines) == 3
+    for line in lines:
+        assert "precision = [HIGHEST, HIGHEST]" in line and "bf16" not in line
+
+
+@pytest.mark.parametrize("target", ["cuda", "tpu"])
+def test_bfloat16_adds_up_and_returns_float32_on_an_accelerator(target, monkeypatch):
+    """The kernel's gradient too, which the devices add up; what is kept for it is bfloat16."""
+    lines = products_of_a_step("bfloat16", monkeypatch, target)
+    assert len(lines) == 3
+    for line in lines:
+        assert "lhs_precision_type = bf16, rhs_precision_type = bf16" in line
+        assert "accumulation_type = f32" in line
+        operands, result = line.rsplit(" : ", 1)[1].split(" -> ")
+        assert "bf16" in operands and result.endswith("xf32>")
+
+
+def test_bfloat16_is_what_onednn_multiplies_on_a_cpu():
+    def step(x, kernel):
+        return jax.grad(lambda *args: einsum("nd,df->nf", *args, jnp.bfloat16).sum(), (0, 1))(
+            x, kernel
+        )
+
+    jaxpr = jax.make_jaxpr(step)(jnp.ones((8, 4)), jnp.ones((4, 6)))
+    products = [e for e in jaxpr.eqns if e.primitive.name == "dot_general"]
+    assert len(products) >= 2
+    for product in products:
+        assert {v.aval.dtype for v in (*product.invars, *product.outvars)} == {
+            jnp.dtype(jnp.bfloat16)
+        }
+
+
+# --- Few rows.
+
+
+@pytest.mark.parametrize(
+    ("device", "rows", "dtype"),
+    [("cpu", 1, jnp.float32), ("cpu", 16, jnp.bfloat16), ("gpu", 1, jnp.bfloat16)],
+)
+def test_few_rows_stay_in_float32_on_a_cpu(device, rows, dtype, compiling_for):
+    compiling_for(device)
+    assert dtype_for_rows(rows, jnp.bfloat16) == dtype
+
+
+# --- Dtypes by name.
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_a_named_type_is_itself(name):
+    assert product_dtype(name) == jnp.dtype(name)
+
+
+def test_other_types_are_refused():
+    with pytest.raises(ValueError, match="dtype is 'float16', not one of auto, float32, bfloat16"):
+        product_dtype("float16")
+
+
+# FOLDED tests/nn/test_ops.py: Heads that share keys and values are heads with copies of them.
+
+
+B, T, S, H, K = 2, 3, 5, 6, 4
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_neighbouring_heads_share(groups):
+    query, shared, weights = (
+        RNG.normal(size=shape).astype(np.float32)
+        for shape in [(B, T, H, K), (B, S, groups, K), (B, H, T, S)]
+    )
+    copies = np.repeat(shared, H // groups, axis=2)
+    products = np.einsum("bthk,bshk->bhts", query, copies)
+    np.testing.assert_allclose(head_products(query, shared, jnp.float32), products, atol=1e-5)
+    sums = np.einsum("bhts,bshk->bthk", weights, copies)
+    np.testing.assert_allclose(head_sums(weights, shared, jnp.float32), sums, atol=1e-5)
+
+
+def test_no_key_is_repeated():
+    query, key = jnp.ones((B, 1, H, K)), jnp.ones((B, 50, 1, K))
+    jaxpr = jax.make_jaxpr(lambda query, key: head_products(query, key, jnp.float32))(query, key)
+    sizes = [v.aval.size for equation in jaxpr.eqns for v in equation.outvars]
+    assert max(sizes) == B * 50 * H  # the products

@@ -1,0 +1,78 @@
+"""The three placements of the norm against their formulas, and where dropout acts."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.norms import LayerNorm, final_norm
+from transformer_jax.nn.transformer import Residual
+
+PLACEMENTS = ("post", "pre", "sandwich")
+X = np.random.default_rng(1).normal(2, 3, (2, 5, 16)).astype(np.float32)
+WEIGHT = np.random.default_rng(2).normal(size=(16, 16)).astype(np.float32)
+
+
+def residual(placement, **changes):
+    return Residual(TransformerConfig(d_model=16, num_heads=4, norm_placement=placement, **changes))
+
+
+def around_a_sublayer(module, x, sublayer, deterministic=True):
+    return module.after(x, sublayer(module.before(x)), deterministic)
+
+
+def layer_norm(x, params):
+    centered = x - x.mean(-1, keepdims=True)
+    variance = (centered**2).mean(-1, keepdims=True)
+    return centered / np.sqrt(variance + 1e-6) * params["scale"] + params["bias"]
+
+
+def written_out(placement, params, x, sublayer):
+    before, after = params.get("norm_before"), params.get("norm_after")
+    match placement:
+        case "post":
+            return layer_norm(x + sublayer(x), after)
+        case "pre":
+            return x + sublayer(layer_norm(x, before))
+        case "sandwich":
+            return x + layer_norm(sublayer(layer_norm(x, before)), after)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_formula(random_params, placement):
+    def sublayer(x):
+        return x @ WEIGHT
+
+    module = residual(placement)
+    variables = random_params(module, X, sublayer, method=around_a_sublayer)
+    y = module.apply(variables, X, sublayer, method=around_a_sublayer)
+    expected = written_out(placement, variables["params"], X, sublayer)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_dropout_falls_on_the_sublayers_output_alone(random_params, placement):
+    module = residual(placement, dropout_rate=0.5)
+    variables = random_params(module, X, jnp.ones_like, method=around_a_sublayer)
+
+    def without_norms(next_fun, args, kwargs, context):
+        return args[0] if isinstance(context.module, LayerNorm) else next_fun(*args, **kwargs)
+
+    with nn.intercept_methods(without_norms):
+        y = module.apply(
+            variables,
+            X,
+            jnp.ones_like,
+            False,
+            method=around_a_sublayer,
+            rngs={"dropout": jax.random.key(0)},
+        )
+    np.testing.assert_allclose(np.unique(np.round(y - X, 3)), [0, 2])
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_stack_ends_in_a_norm_where_its_layers_leave_the_stream_unnormed(placement):
+    config = TransformerConfig(norm_placement=placement)
+    assert (final_norm(config) is None) == (placement == "post")

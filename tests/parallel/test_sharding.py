@@ -1,0 +1,160 @@
+"""Which sizes fit the devices, and where rows come to lie."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec
+
+from transformer_jax.nn import parameters
+from transformer_jax.nn.parameters import parameters_at
+from transformer_jax.parallel import sharding
+from transformer_jax.parallel.sharding import (
+    ParallelConfig,
+    make_mesh,
+    mesh_of,
+    place_like,
+    place_own_rows,
+    replicated,
+    round_up_rows,
+    row_shards,
+)
+from transformer_jax.runs import build
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.settings import DEFAULTS, unread_fields
+
+
+class Device:
+    """Enough of one to count."""
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"fsdp": 3}, "fsdp 3 x tensor 1 do not divide the 8 devices .* one of 1, 2, 4, 8"),
+        ({"data": 2, "tensor": 2}, "data 2 x fsdp 1 x tensor 2 are 4 .* set data to 4 or none"),
+        ({"data": 16}, "are 16 devices; here are 8: set data to 8"),
+    ],
+)
+def test_axes_that_do_not_fit_the_devices_say_what_would(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_mesh(ParallelConfig(**options), [Device()] * 8)
+
+
+def test_the_data_axis_takes_all_devices_that_are_left():
+    mesh = make_mesh(ParallelConfig())
+    assert dict(mesh.shape) == {"data": jax.device_count(), "fsdp": 1, "tensor": 1}
+    assert row_shards(mesh) == jax.device_count()
+
+
+def test_rows_go_where_the_parameters_are():
+    mesh = make_mesh(ParallelConfig())
+    batch = {"x": np.arange(12).reshape(4, 3)}
+    params = jax.device_put({"w": np.zeros(2)}, replicated(mesh))
+    for placed in (place_own_rows(batch, mesh), place_like(params, batch)):
+        np.testing.assert_array_equal(placed["x"], batch["x"])
+        assert mesh_of(placed) == mesh
+
+
+def test_parameters_without_a_mesh_leave_the_batch_alone():
+    batch = {"x": np.zeros((4, 3))}
+    assert place_like({"w": np.zeros(2)}, batch) is batch
+    assert round_up_rows(5, {"w": np.zeros(2)}) == 5
+    assert mesh_of({}) is None
+
+
+# FOLDED tests/parallel/test_sharding.py: Parameters are divided by the names of their axes, and the
+# optimizer's state like them.
+
+
+MODELS = [
+    ("translation", "encoder_decoder"),
+    ("language_modeling", "decoder_only"),
+    ("masked_lm", "encoder_only"),
+    ("classification", "encoder_only"),
+    ("classification", "decoder_only"),
+    ("tagging", "encoder_only"),
+]
+VARIANTS = [
+    {},
+    {"attention_bias": "all", "norm_placement": "sandwich", "positions": "learned"},
+    {"attention_bias": "output", "norm_placement": "post", "tie_embeddings": "none"},
+    {"tie_embeddings": "target", "embedding_norm": True, "num_token_types": 2},
+    {"positions": "relative", "norm": "rms", "gated_feed_forward": True},
+    {"positions": "t5", "num_key_value_heads": 1, "qk_norm": True},
+    {"positions": "deberta", "attention_bias": "all"},
+    {"logits_bias": True, "norm": "rms_plus_one", "attention_bias": "qkv", "embedding_norm": True},
+]
+
+
+def names(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+@pytest.fixture
+def params_of(tiny_config):
+    """The abstract parameters of a task and architecture with some choices changed."""
+
+    def make(kind, changes):
+        model = {f"model.{name}": value for name, value in changes.items()}
+        model |= dict(zip(("task.name", "model.architecture"), kind, strict=True))
+        unread = unread_fields(DEFAULTS | model)
+        model = {name: value for name, value in model.items() if name not in unread}
+        sizes = dict.fromkeys(("source", "target", "text", "label", "tags"), 48)
+        task = build.build_task(read_settings(tiny_config(model)), sizes, None)
+        return jax.eval_shape(task.init, jax.random.key(0))
+
+    return make
+
+
+@pytest.mark.parametrize("changes", VARIANTS)
+@pytest.mark.parametrize("kind", MODELS, ids="-".join)
+def test_every_parameter_of_every_model_stands_once_in_the_table(params_of, kind, changes):
+    for name, leaf in names(params_of(kind, changes)).items():
+        found = parameters_at(name)
+        assert len(found) == 1, name
+        assert len(found[0].axes) == leaf.ndim, name
+
+
+def test_specs_are_those_of_whole_names_at_the_end():
+    assert sharding.partition_spec("layer_0/monkey/kernel") is None
+    assert sharding.partition_spec("query/kernel/count") is None
+    found = sharding.partition_spec("opt_state/0/mu/layer_0/key/kernel")
+    assert found == PartitionSpec("fsdp", "tensor", None)
+
+
+def test_the_last_entry_of_a_path_holds(monkeypatch):
+    """So that a user's file that is loaded again replaces its own."""
+    monkeypatch.setattr(parameters, "PARAMETERS", list(parameters.PARAMETERS))
+    for axes in (("model",), ("rates", "heads")):
+        parameters.PARAMETERS.append(parameters.Parameter(r"positions/rates", "bias", axes))
+    assert sharding.partition_spec("source_positions/rates") == PartitionSpec(None, "tensor")
+
+
+def test_optimizer_state_is_divided_like_its_parameter(params_of):
+    params = params_of(MODELS[0], {})
+    state = {"params": params, "opt_state": jax.eval_shape(optax.adam(1e-3).init, params)}
+    sharded = names(sharding.shard(state, make_mesh(ParallelConfig())))
+    of_params = {n.removeprefix("params/"): leaf for n, leaf in sharded.items() if "params/" in n}
+    for moment in ("mu", "nu"):
+        for name, leaf in of_params.items():
+            mine = sharded[f"opt_state/0/{moment}/{name}"]
+            assert mine.sharding == leaf.sharding and leaf.sharding.spec != PartitionSpec()
+    assert sharded["opt_state/0/count"].sharding.spec == PartitionSpec()
+
+
+def test_an_axis_that_does_not_divide_says_what_would():
+    class Mesh:
+        shape = {"data": 1, "fsdp": 1, "tensor": 4}
+
+    leaf = jax.ShapeDtypeStruct((8, 6, 4), "float32")
+    message = (
+        r"tensor 4 does not divide .*query/kernel.*\[8, 6, 4\]; set tensor to one of \[1, 2, 3\]"
+    )
+    with pytest.raises(ValueError, match=message):
+        sharding.shard({"query": {"kernel": leaf}}, Mesh())
+    table = jax.ShapeDtypeStruct((11, 8), "float32")
+    message = r"make the 11 a multiple of 4 \(model.vocab_multiple=4 does\)"
+    with pytest.raises(ValueError, match=message):
+        sharding.shard({"embedding": {"table": table}}, Mesh())

@@ -1,0 +1,211 @@
+"""Runs of adapters: what is trained, saved, loaded and refused."""
+
+import json
+import os
+import shutil
+
+import fsspec
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.conftest import QUICKSTART
+from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
+from transformer_jax.cli.main import main
+from transformer_jax.errors import UserError
+from transformer_jax.runs import base_run
+
+LORA = {"lora.rank": 2, "lora.targets": "(query|value|inner)/kernel$", "lora.dropout_rate": 0.1}
+FASTER = {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, tiny_language_model):
+    """A finished run, and the changes that make its config."""
+    workdir = tmp_path_factory.mktemp("base") / "run"
+    return tj.train(tj.config(QUICKSTART, tiny_language_model), workdir), tiny_language_model
+
+
+@pytest.fixture(scope="module")
+def config(base):
+    def config(**more):
+        changes = base[1] | FASTER | LORA | {"train.init_from": str(base[0].workdir)}
+        return tj.config(QUICKSTART, changes | {k.replace("__", "."): v for k, v in more.items()})
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def run(config, tmp_path_factory):
+    return tj.train(config(), tmp_path_factory.mktemp("adapters") / "run")
+
+
+def test_adapters_learn_and_the_base_stays(base, run):
+    assert run.evaluate(split="valid")["loss"] < base[0].evaluate(split="valid")["loss"]
+    changed = jax.tree_util.tree_map_with_path(
+        lambda path, new, old: (
+            jax.tree_util.keystr(path, simple=True, separator="/"),
+            bool((np.asarray(new) != np.asarray(old)).any()),
+        ),
+        run.params,
+        base[0].params,
+    )
+    leaves = jax.tree.leaves(changed, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    assert {name.split("/")[-2] for name, is_new in leaves if is_new} == {"query", "value", "inner"}
+
+
+def test_a_checkpoint_holds_the_adapters_alone(base, run):
+    folder = run.workdir / "checkpoints" / "30"
+    params, training = (saved_arrays(folder, item) for item in (PARAMS, TRAINING))
+    assert {name.split("/")[-1] for name in params} == {"down", "up"}
+    size = sum(np.prod(one.shape) for one in params.values())
+    d_model, heads, hidden = 16, 16, 32
+    assert size == 2 * ((d_model + heads) * 2 + d_model + hidden)  # one layer
+    moments = [one for name, one in training.items() if "/mu/" in name or "/nu/" in name]
+    assert sum(np.prod(one.shape) for one in moments) == 2 * size
+
+
+def test_what_is_loaded_is_merged(run):
+    loaded = tj.load(run.workdir)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
+    assert loaded.predict(["The"]) == run.predict(["The"])
+    averaged = tj.load(run.workdir, average=2)
+    assert averaged.step == 30
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(config, run, tmp_path):
+    tj.train(config(train__num_steps=15), tmp_path / "run")
+    resumed = tj.train(config(), tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, run.params)
+    again = tj.train(config(), tmp_path / "run")  # it has finished
+    jax.tree.map(np.testing.assert_array_equal, again.params, run.params)
+
+
+def test_two_adapters_share_a_base(config, run, tmp_path):
+    other = tj.train(config(seed=1, train__num_steps=15), tmp_path / "run")
+    assert other.step == 15 and tj.load(run.workdir).step == 30
+    with pytest.raises(UserError, match="its seed is 1, the config's is 0"):
+        tj.train(config(train__num_steps=15), tmp_path / "run")
+
+
+def test_a_base_that_changed_or_is_gone_is_refused(base, config, tmp_path):
+    own, adapters = tmp_path / "base", tmp_path / "run"
+    shutil.copytree(base[0].workdir, own)
+    changes = {"train__init_from": str(own), "train__num_steps": 15}
+    tj.train(config(**changes), adapters)
+    tj.train(tj.config(QUICKSTART, base[1] | {"train.num_steps": 45}), own)
+    for use in (
+        lambda: tj.load(adapters),
+        lambda: tj.train(config(**changes | {"train__num_steps": 30}), adapters),
+    ):
+        with pytest.raises(UserError, match="was trained with another base of its adapters: "):
+            use()
+    shutil.rmtree(own)
+    with pytest.raises(
+        UserError, match="adapters beside another run's parameters, and .* is not there"
+    ):
+        tj.load(adapters)
+
+
+def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):
+    for changes, told in (
+        ({"optimizer__frozen": "embedding"}, "lora.rank does not go with optimizer.frozen"),
+        ({"model__scan_layers": True}, "lora.rank does not go with model.scan_layers"),
+    ):
+        with pytest.raises(UserError, match=told):
+            config(**changes)
+    with pytest.raises(
+        UserError,
+        match="run.s parameters, but train.init_from names no run",
+    ):
+        tj.train(config(train__init_from=None), tmp_path / "run")
+    with pytest.raises(UserError, match="lora.targets 'nothing' is found in the path of no linear"):
+        tj.train(config(lora__targets="nothing"), tmp_path / "run")
+    with pytest.raises(UserError, match=r"\(train.init_from\) has adapters itself; export it"):
+        tj.train(config(train__init_from=str(run.workdir)), tmp_path / "other")
+
+
+@pytest.fixture
+def naming(run, tmp_path):
+    """`naming(base)`: a copy of the run of adapters whose config names another base."""
+
+    def naming(base):
+        copy = tmp_path / "stranger" / "run"
+        shutil.copytree(run.workdir, copy, dirs_exist_ok=True)
+        config = json.loads((copy / "config.json").read_text())
+        config["train"]["init_from"] = str(base)
+        (copy / "config.json").write_text(json.dumps(config))
+        return copy
+
+    return naming
+
+
+@pytest.fixture
+def of_others(monkeypatch):
+    """From now on, all files belong to another user."""
+    monkeypatch.setattr(base_run.os, "geteuid", lambda: os.getuid() + 1)
+
+
+@pytest.mark.parametrize(
+    "address", ["memory://elsewhere/base", "s3://a/b", "http://h/b", "file:///b", "zip://::/b"]
+)
+def test_an_address_in_a_loaded_config_is_not_followed(
+    naming, address, monkeypatch, message_of, capsys
+):
+    def contact(*_, **__):
+        raise AssertionError("something was asked for")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", contact)
+    workdir = naming(address)
+    told = message_of(lambda: tj.load(workdir))
+    assert f"names the run {address!r} (train.init_from), which is an address" in told
+    assert "name it: --base=RUN" in told
+    (workdir.parent / "lines").write_text("The")
+    files = [f"--{one}={workdir.parent / 'lines'}" for one in ("source", "target")]
+    for words in (["score", *files], ["export", "--format=hf", f"--to={workdir.parent / 'out'}"]):
+        assert main([*words, f"--workdir={workdir}"]) == 2
+        assert "--base=RUN" in capsys.readouterr().err
+
+
+def test_a_base_that_the_user_names_is_read(base, run, naming, tmp_path, monkeypatch, message_of):
+    workdir = naming("http://h/b")
+    loaded = tj.load(workdir, base=base[0].workdir)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
+    assert loaded.config.train.init_from == str(base[0].workdir)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    address = f"file://{base[0].workdir}"
+    jax.tree.map(np.testing.assert_array_equal, tj.load(workdir, base=address).params, run.params)
+    (tmp_path / "lines").write_text("The\n")
+    words = ["score", f"--workdir={workdir}", f"--base={base[0].workdir}"]
+    assert main([*words, *(f"--{one}={tmp_path / 'lines'}" for one in ("source", "target"))]) == 0
+    assert "--base: x is not needed" in message_of(lambda: tj.load(base[0].workdir, base="x"))
+
+
+def test_a_folder_of_another_user_is_not_followed(base, run, naming, of_others, message_of):
+    told = message_of(lambda: tj.load(naming(base[0].workdir)))
+    assert "belongs to another user" in told and "--base=RUN" in told
+    loaded = tj.load(run.workdir, base=base[0].workdir)
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
+
+
+def test_a_folder_beside_the_workdir_is_followed(
+    base, run, naming, of_others, tmp_path, monkeypatch, message_of
+):
+    beside = shutil.copytree(base[0].workdir, tmp_path / "stranger" / "base")
+    monkeypatch.chdir(tmp_path)
+    for named in (beside, "stranger/base", "stranger/../stranger/base"):
+        jax.tree.map(np.testing.assert_array_equal, tj.load(naming(named)).params, run.params)
+    shutil.rmtree(beside)
+    beside.symlink_to(base[0].workdir)  # it leads away
+    assert "belongs to another user" in message_of(lambda: tj.load(naming(beside)))
+
+
+def test_a_training_follows_what_its_config_names(config, base, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    address = f"file://{base[0].workdir}"
+    few = {"train__num_steps": 15, "train__init_from": address}
+    assert tj.train(config(**few), tmp_path / "run").step == 15
+    monkeypatch.delenv("TRANSFORMER_JAX_ALLOW_ADDRESSES")
+    with pytest.raises(UserError, match="is no address that may be used"):
+        tj.train(config(**few), tmp_path / "other")

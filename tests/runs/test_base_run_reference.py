@@ -1,0 +1,125 @@
+"""Preferences beside the run that they start from: computed once, kept, and refused."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.conftest import QUICKSTART
+from transformer_jax.runs.seeds import train_together
+
+ASKED = ("old man", "young woman", "dog", "cat", "horse", "child", "teacher", "doctor")
+OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, tiny_language_model):
+    """A finished run, and the changes that make its config."""
+    workdir = tmp_path_factory.mktemp("base") / "run"
+    changes = tiny_language_model | {"train.num_steps": 15}
+    return tj.train(tj.config(QUICKSTART, changes), workdir), changes
+
+
+@pytest.fixture(scope="module")
+def config(base, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pairs")
+    for split, asked in (("train", ASKED[:6]), ("valid", ASKED[6:]), ("test", ASKED[5:])):
+        pairs = [{"prompt": one, "chosen": "It sleeps.", "rejected": "A walk"} for one in asked]
+        (folder / split).write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    own = {f"data.{split}_text": str(folder / split) for split in ("train", "valid", "test")}
+    own |= {f"task.{role}_turn": text for role, text in OWN.items()} | {"task.template": None}
+    own |= {"task.name": "preference", "data.name": "preferences", "train.label_smoothing": 0.0}
+    own |= {"train.init_from": str(base[0].workdir)}
+    own |= {"optimizer.schedule": "constant", "optimizer.learning_rate": 1e-2}
+
+    def config(**more):
+        unread = ("data.packing", "data.documents")
+        kept = {name: value for name, value in base[1].items() if name not in unread}
+        changes = {name.replace("__", "."): value for name, value in more.items()}
+        return tj.config(QUICKSTART, kept | own | {"train.num_steps": 30} | changes)
+
+    return config
+
+
+@pytest.fixture(scope="module")
+def run(config, tmp_path_factory):
+    return tj.train(config(), tmp_path_factory.mktemp("preferring") / "run")
+
+
+def test_the_margin_of_held_out_pairs_rises(config, run, tmp_path):
+    still = tj.train(config(optimizer__learning_rate=1e-12), tmp_path / "run").evaluate(
+        split="valid"
+    )
+    assert abs(still["margin"]) < 1e-5 and still["loss"] == pytest.approx(np.log(2), rel=1e-5)
+    found = run.evaluate(split="valid")
+    assert found["margin"] > 0.1 and found["accuracy"] == 1 and found["loss"] < still["loss"]
+    assert found["margin"] == pytest.approx(found["chosen_reward"] - found["rejected_reward"])
+    assert len(run.predict(["dog"], max_extra_length=4)) == 1
+
+
+def test_what_was_computed_is_kept(base, config, run, tmp_path, message_of):
+    own = tmp_path / "base"
+    shutil.copytree(base[0].workdir, own)
+    changes = {"train__init_from": str(own)}
+    half = tj.train(config(**changes, train__num_steps=15), tmp_path / "run")
+    assert len(list((tmp_path / "run" / "reference").iterdir())) == 4  # of two splits
+    shutil.rmtree(own)
+    resumed = tj.train(config(**changes), tmp_path / "run")
+    jax.tree.map(np.testing.assert_array_equal, resumed.params, run.params)
+    loaded = tj.load(tmp_path / "run")
+    assert loaded.evaluate(split="valid") == resumed.evaluate(split="valid")
+    told = message_of(lambda: loaded.evaluate(split="test"))
+    assert "'preference' compares with the run that training starts from" in told
+    assert "is not there; bring it back" in told
+    assert half.step == 15
+
+
+def test_a_damaged_file_is_computed_again(run):
+    expected = run.evaluate(split="valid")
+    for path in (run.workdir / "reference").iterdir():
+        kept = bytearray(path.read_bytes())
+        kept[len(kept) // 4] ^= 1
+        path.write_bytes(kept)
+    assert run.evaluate(split="valid") == expected
+
+
+def test_a_base_that_changed_is_refused(base, config, tmp_path, message_of):
+    own = tmp_path / "base"
+    shutil.copytree(base[0].workdir, own)
+    run = tj.train(config(train__init_from=str(own)), tmp_path / "run")
+    tj.train(tj.config(QUICKSTART, base[1] | {"train.num_steps": 30}), own)
+    assert run.evaluate(split="valid")
+    told = message_of(lambda: run.evaluate(split="test"))
+    assert "was compared with another checkpoint of" in told
+
+
+def test_an_address_in_a_loaded_config_is_not_followed(base, config, run, tmp_path, message_of):
+    copy = shutil.copytree(run.workdir, tmp_path / "run")
+    told = json.loads((copy / "config.json").read_text())
+    told["train"]["init_from"] = "http://h/b"
+    (copy / "config.json").write_text(json.dumps(told))
+    loaded = tj.load(copy)
+    assert loaded.evaluate(split="valid") == run.evaluate(split="valid")  # which is kept
+    for one in (loaded, loaded.under({"eval.num_examples": 1})):
+        assert "which is an address" in message_of(lambda one=one: one.evaluate(split="test"))
+    named = tj.load(copy, base=base[0].workdir)
+    assert named.evaluate(split="test") == run.evaluate(split="test")
+
+
+def test_adapters_learn_preferences_too(config, run, tmp_path):
+    found = tj.train(config(lora__rank=2), tmp_path / "run")
+    assert found.evaluate(split="valid")["margin"] > 0.01
+    assert tj.load(tmp_path / "run").evaluate(split="valid") == found.evaluate(split="valid")
+
+
+def test_what_has_no_reference_is_refused(config, tmp_path, message_of):
+    told = message_of(lambda: tj.train(config(train__init_from=None), tmp_path / "run"))
+    assert "set it to the workdir of one" in told
+    told = message_of(lambda: tj.train(config(train__init_from="nowhere"), tmp_path / "run"))
+    assert "nowhere" in told
+    configs = {f"seed_{i}": config(seed=i) for i in range(2)}
+    told = message_of(lambda: train_together(configs, tmp_path / "many"))
+    assert "such runs do not train together" in told

@@ -1,0 +1,79 @@
+"""The vocabularies of a run: learned, or taken over."""
+
+import pytest
+
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.runs.build import vocab_sizes
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.prepare import build_tokenizers
+from transformer_jax.tokenization import load_tokenizers
+
+SEPARATE = {"tokenizer.joint": False, "model.tie_embeddings": "target"}
+
+
+def test_tokenizers_are_trained_once_and_then_those_of_the_workdir(tiny_config, tmp_path):
+    settings = read_settings(tiny_config(SEPARATE | {"tokenizer.vocab_size": 60}))
+    examples = [{"source": "the dog sees a cat", "target": "der Hund sieht eine Katze"}] * 3
+    pairs = open_split(DataConfig(synthetic_size=50), "train")
+    trained = build_tokenizers(settings, tmp_path / "tokenizer", pairs)
+    assert vocab_sizes(trained) == {"source": 60, "target": 60}
+    again = build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    for side in ("source", "target"):
+        text = examples[0][side]
+        assert again[side].encode(text) == trained[side].encode(text)
+    assert trained["source"].encode("the dog") != trained["target"].encode("the dog")
+
+
+def test_a_run_that_starts_from_another_takes_over_its_tokenizers(
+    tiny_config, trained_workdir, tmp_path
+):
+    settings = read_settings(tiny_config({"train.init_from": str(trained_workdir)}))
+    examples = [{"source": "a", "target": "b"}]
+    taken = build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    origin = build_tokenizers(settings, trained_workdir / "tokenizer", examples)
+    assert taken["source"].encode("the dog") == origin["source"].encode("the dog")
+    assert (tmp_path / "tokenizer").is_dir()
+
+
+def test_a_set_of_another_kind_is_refused(tiny_config, tmp_path):
+    settings = read_settings(tiny_config({"task.name": "tagging"}))
+    with pytest.raises(
+        UserError, match="task tagging reads tags and text, but the examples of para"
+    ):
+        build_tokenizers(settings, tmp_path / "new", [{"source": "a", "target": "b"}])
+
+
+def test_labels_come_from_the_examples(tiny_config, tmp_path):
+    changes = {"task.name": "tagging", "tokenizer.vocab_size": 20, "tokenizer.kind": "char"}
+    settings = read_settings(tiny_config(changes))
+    examples = [{"text": "the dog", "tags": "D N"}, {"text": "sees", "tags": "V"}]
+    found = build_tokenizers(settings, tmp_path / "tokenizer", examples)
+    assert found["tags"].names == ("D", "N", "V") and vocab_sizes(found)["tags"] == 3
+
+
+TREES = [{"source": "a dog", "target": "(TOP (NP (DT a) (NN dog)))"}]
+PARSING = {
+    "task.name": "parsing",
+    "model.tie_embeddings": "target",
+    "tokenizer.kind": "char",
+    "tokenizer.vocab_size": 20,
+}
+
+
+def test_symbols_come_from_the_examples(tiny_config, tmp_path):
+    found = build_tokenizers(read_settings(tiny_config(PARSING)), tmp_path / "new", TREES)
+    assert found.text("target").symbols == ("(NP", "(TOP", ")", "DT", "NN")
+    assert load_tokenizers(tmp_path / "new").text("target").symbols == found["target"].symbols
+    assert not found.joint and found.specials("target").eos == found.specials("source").eos
+
+
+def test_symbols_are_learned_anew_where_a_run_starts_from_another(
+    tiny_config, trained_workdir, tmp_path
+):
+    changes = PARSING | {"train.init_from": str(trained_workdir)}
+    found = build_tokenizers(read_settings(tiny_config(changes)), tmp_path / "new", TREES)
+    origin = load_tokenizers(trained_workdir / "tokenizer")
+    assert found["source"].encode("the dog") == origin["source"].encode("the dog")
+    assert vocab_sizes(found)["target"] == 4 + 5

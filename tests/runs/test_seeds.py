@@ -1,0 +1,207 @@
+"""Replicas trained together are the runs that they would be one by one."""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+import transformer_jax as tj
+from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.runs.seeds import seeded, train_together
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
+STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def config(tiny_language_model):
+    steps = {"train.num_steps": STEPS, "eval.every_steps": STEPS, "checkpoint.every_steps": 10}
+    # A stable rate: chaos would magnify rounding.
+    others = {"logging.every_steps": 1, "optimizer.learning_rate": 0.04}
+    return tj.config(QUICKSTART, tiny_language_model | steps | others)
+
+
+def changed(config, **values) -> ConfigDict:
+    config = copy.deepcopy(config)
+    for name, value in values.items():
+        section, _, field = name.partition("__")
+        (config[section] if field else config)[field or section] = value
+    return config
+
+
+@pytest.fixture(scope="module")
+def three(config):
+    """Two seeds, and a third run with the first seed and another learning rate."""
+    return seeded(config, 2) | {"fast": changed(config, optimizer__learning_rate=0.08)}
+
+
+@pytest.fixture(scope="module")
+def together(three, tmp_path_factory):
+    """The workdir of the three, and the runs."""
+    workdir = tmp_path_factory.mktemp("together")
+    return workdir, train_together(three, workdir)
+
+
+def losses(workdir, split="train"):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [record["loss"] for record in map(json.loads, lines) if record["split"] == split]
+
+
+def assert_same_arrays(left, right):
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+@pytest.fixture(scope="module")
+def alone(three, tmp_path_factory):
+    """The workdirs of two of the three, each trained by itself, the second for two steps more."""
+    folder = tmp_path_factory.mktemp("alone")
+    tj.train(three["fast"], folder / "fast")
+    tj.train(changed(three["seed_1"], train__num_steps=STEPS + 2), folder / "seed_1")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["seed_1", "fast"])
+def test_each_replica_is_the_run_that_its_config_makes(three, together, alone, name):
+    workdir, runs = together
+    expected = losses(alone / name)[:STEPS]
+    assert len(expected) == STEPS
+    np.testing.assert_allclose(losses(workdir / name), expected, rtol=1e-5)
+    valid = losses(workdir / name, "valid"), losses(alone / name, "valid")
+    assert valid[0][0] == pytest.approx(valid[1][0], rel=1e-4)
+    assert runs[name].config.to_dict() == three[name].to_dict()
+
+
+def test_replicas_differ(together):
+    workdir, _ = together
+    first, second, fast = (losses(workdir / name) for name in ("seed_0", "seed_1", "fast"))
+    assert first[0] != second[0]
+    assert first[0] == pytest.approx(fast[0])  # the same seed, before any update
+    assert first[-1] != pytest.approx(fast[-1], rel=1e-3)
+
+
+def test_each_replica_leaves_a_whole_workdir(together):
+    workdir, runs = together
+    loaded = tj.load(workdir / "fast")
+    assert loaded.step == runs["fast"].step == STEPS
+    assert_same_arrays(loaded.params, runs["fast"].params)
+    assert len(loaded.predict(["The dog "])) == 1
+    checkpoints = Checkpoints(workdir / "fast" / "checkpoints", loaded.settings.checkpoint)
+    assert {"training data", "tokenizer of text"} <= checkpoints.kept_provenance("latest").keys()
+
+
+def test_the_folder_of_all_names_them(together):
+    workdir, _ = together
+    with pytest.raises(tj.UserError, match="name one of them: fast, seed_0, seed_1"):
+        tj.load(workdir)
+
+
+def test_replicas_are_resumed_together_bit_for_bit(three, together, tmp_path):
+    half = {name: changed(config, train__num_steps=10) for name, config in three.items()}
+    train_together(half, tmp_path)
+    resumed = train_together(three, tmp_path)
+    workdir, runs = together
+    for name in three:
+        assert losses(tmp_path / name) == losses(workdir / name)
+        assert_same_arrays(resumed[name].params, runs[name].params)
+
+
+def test_a_finished_group_is_not_trained_again(three, together):
+    workdir, runs = together
+    before = (workdir / "fast" / "metrics.jsonl").read_bytes()
+    again = train_together(three, workdir)
+    assert (workdir / "fast" / "metrics.jsonl").read_bytes() == before
+    assert_same_arrays(again["fast"].params, runs["fast"].params)
+
+
+def test_a_replica_goes_on_alone(three, together, alone, tmp_path):
+    """Its workdir has the state of optimizer and data."""
+    workdir, _ = together
+    own = shutil.copytree(workdir / "seed_1", tmp_path / "own")
+    tj.train(changed(three["seed_1"], train__num_steps=STEPS + 2), own)
+    np.testing.assert_allclose(losses(own), losses(alone / "seed_1"), rtol=1e-3)
+
+
+def test_one_that_diverges_leaves_the_others_also_where_they_share_the_data(
+    three, together, tmp_path, monkeypatch
+):
+    """In the order of seed 1, whose run so is the one that was."""
+    # No learning rate that a config may have is sure to diverge so soon.
+    monkeypatch.setattr("transformer_jax.training.optimizer.check_fields", lambda fields: None)
+    short = {"train__num_steps": 3, "eval__every_steps": 3, "data__order_seed": 1}
+    sane = changed(three["seed_1"], **short)
+    mad = changed(sane, seed=0, optimizer__learning_rate=1e12)
+    train_together({"sane": sane, "mad": mad}, tmp_path)
+    workdir, _ = together
+    np.testing.assert_allclose(losses(tmp_path / "sane"), losses(workdir / "seed_1")[:3], rtol=1e-5)
+    assert losses(tmp_path / "mad")[0] != pytest.approx(losses(workdir / "seed_0")[0])  # the order
+    assert None in losses(tmp_path / "mad")  # JSON knows no NaN
+
+
+def test_replicas_that_differ_in_more_are_refused(config, tmp_path):
+    configs = {"a": config, "b": changed(config, model__d_model=32)}
+    with pytest.raises(tj.UserError, match=r"b differs from a in config\.model"):
+        train_together(configs, tmp_path)
+
+
+def test_another_number_of_seeds_is_refused(three, together):
+    workdir, _ = together
+    with pytest.raises(tj.UserError, match="holds fast, seed_0, seed_1 trained together, not"):
+        train_together({"seed_0": three["seed_0"]}, workdir)
+    other = three | {"fast": changed(three["fast"], seed=9)}
+    with pytest.raises(tj.UserError, match="its seed is 0, the config's is 9"):
+        train_together(other, workdir)
+
+
+def test_devices_divide_the_replicas(config, together, tmp_path):
+    """Two replicas on two devices, on the mesh's axis `data`."""
+    code = f"""
+import json, sys, jax
+from ml_collections import ConfigDict
+from transformer_jax.runs.seeds import seeded, train_together
+config = ConfigDict(json.load(open({str(tmp_path / "config.json")!r})))
+runs = train_together(seeded(config, 2), {str(tmp_path / "group")!r})
+print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_forward"]
+    ["inner"]["kernel"].devices()))
+"""
+    short = changed(config, train__num_steps=3, eval__every_steps=3)
+    (tmp_path / "config.json").write_text(json.dumps(short.to_dict()))
+    flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=2"
+    root = Path(__file__).parents[2]
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == ["2", "2"]
+    workdir, _ = together
+    for name in ("seed_0", "seed_1"):
+        expected = losses(workdir / name)[:3]
+        np.testing.assert_allclose(losses(tmp_path / "group" / name), expected, rtol=1e-5)
+
+
+def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(alone / "fast", workdir / "seed_0")
+    kept = (workdir / "seed_0" / "config.json").read_bytes()
+    with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
+        train_together(seeded(changed(config, model__d_ff=48), 2), workdir)
+    with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
+        train_together(seeded(config, 2), workdir / "seed_0")
+    assert (workdir / "seed_0" / "config.json").read_bytes() == kept
+    assert {path.name for path in workdir.iterdir()} == {"seed_0"}
+
+
+def test_a_single_run_is_not_trained_in_their_workdir(config, together):
+    with pytest.raises(tj.UserError, match="holds together, and no mark"):
+        tj.train(config, together[0])

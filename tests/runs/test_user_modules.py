@@ -1,0 +1,313 @@
+"""Components of the user's own: loaded, named by the run, asked for again, never executed by it."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+import textwrap
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sources import SOURCES, open_split
+from transformer_jax.nn.positions import POSITIONS
+from transformer_jax.runs import user_modules
+from transformer_jax.runs.seeds import seeded, train_together
+from transformer_jax.runs.settings import CHOICES
+from transformer_jax.runs.user_modules import load_modules
+
+POSITION = """
+from transformer_jax.nn.positions import POSITIONS, PositionEncoding
+
+VERSION = 1
+
+@POSITIONS.register("{name}")
+class Mine(PositionEncoding):
+    '''Adds nothing, in its own way.'''
+"""
+MOMENTS = {"train.num_steps": 1, "eval.every_steps": 1, "logging.every_steps": 1}
+
+
+@pytest.fixture
+def forgetful():
+    """Modules that a test loads are forgotten behind it, as by a new process."""
+    entries, loaded, known = dict(POSITIONS), dict(user_modules._loaded), set(sys.modules)
+    sets = dict(SOURCES)
+
+    def forget():
+        POSITIONS.restore(entries)
+        SOURCES.restore(sets)
+        user_modules._loaded.clear()
+        user_modules._loaded.update(loaded)
+        for name in set(sys.modules) - known:
+            if not name.startswith(("transformer_jax", "jax")):
+                del sys.modules[name]
+
+    yield forget
+    forget()
+
+
+@pytest.fixture
+def write(tmp_path, forgetful):
+    """`write(text, name)`: a Python file of the user's; its path."""
+
+    def write_file(text, name="mine.py"):
+        path = tmp_path / "own" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return path
+
+    return write_file
+
+
+def told(function, *args, **options):
+    """The one line that a mistake is answered with."""
+    with pytest.raises(tj.UserError) as caught:
+        function(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- Loaded ---
+
+
+def test_a_file_registers_what_the_config_names(write, tiny_config, tiny):
+    path = write(POSITION.format(name="mine"))
+    (named,) = load_modules(str(path))
+    assert named.name == "mine.py" and len(named.sha256) == 64
+    assert POSITIONS["mine"].__doc__ == "Adds nothing, in its own way."
+    assert sys.modules[POSITIONS["mine"].__module__].VERSION == 1
+    assert tiny_config({"model.positions": "mine"}).model.positions == "mine"
+
+
+def test_tj_config_takes_modules(write, tiny):
+    path = write(POSITION.format(name="mine"))
+    quickstart = os.path.join(os.path.dirname(__file__), "..", "..", "configs", "quickstart.py")
+    config = tj.config(quickstart, {"model.positions": "mine"}, modules=[path])
+    assert config.model.positions == "mine" and "mine" in POSITIONS
+
+
+def test_what_has_not_changed_is_not_loaded_again(write):
+    path = write(POSITION.format(name="mine"))
+    load_modules(path)
+    first = POSITIONS["mine"]
+    load_modules([path])
+    assert POSITIONS["mine"] is first
+
+
+def test_a_changed_file_replaces_what_it_registered(write):
+    path = write(POSITION.format(name="mine") + POSITION.format(name="other"))
+    load_modules(path)
+    load_modules(write(POSITION.format(name="mine").replace("nothing", "little")))
+    assert POSITIONS["mine"].__doc__ == "Adds little, in its own way."
+    assert "other" not in POSITIONS
+
+
+def test_a_file_that_fails_leaves_nothing_of_it(write):
+    before = dict(POSITIONS)
+    path = write(POSITION.format(name="mine") + "1 / 0\n")
+    message = told(load_modules, path)
+    assert message == "modules: mine.py, line 9: ZeroDivisionError: division by zero"
+    assert dict(POSITIONS) == before
+    load_modules(write(POSITION.format(name="mine")))
+    working = POSITIONS["mine"]
+    told(load_modules, write(POSITION.format(name="other") + "1 / 0\n"))
+    assert POSITIONS["mine"] is working and "other" not in POSITIONS
+
+
+def test_an_importable_module_and_what_it_imports(write, monkeypatch):
+    monkeypatch.syspath_prepend(str(write("", "pack/__init__.py").parents[1]))
+    write(POSITION.format(name="far"), "pack/parts.py")
+    path = write("import pack.parts\n" + POSITION.format(name="mine"), "pack/positions.py")
+    (named,) = load_modules("pack.positions")
+    assert named.name == "pack.positions"
+    assert POSITIONS["mine"].__module__ == "pack.positions"
+    assert POSITIONS.module_of("far") == "pack.parts"
+    path.write_text("import pack.parts\n" + POSITION.format(name="renamed"))
+    load_modules("pack.positions")
+    assert {"renamed", "far"} <= set(POSITIONS) and "mine" not in POSITIONS
+
+
+def test_a_module_that_fails_may_be_mended(write, monkeypatch):
+    monkeypatch.syspath_prepend(str(write("", "single.py").parent))
+    write(POSITION.format(name="far"), "parts.py")
+    write("import parts\nraise ValueError('two\\nlines')", "single.py")
+    assert told(load_modules, "single") == "modules: single, line 2: ValueError: two lines"
+    assert "far" not in POSITIONS
+    write("import parts\n", "single.py")
+    load_modules("single")
+    assert "far" in POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import sys\nsys.exit()", "modules: mine.py, line 2: it calls exit(); a module of com"),
+        ("exit(3)", "modules: mine.py, line 1: it calls exit()"),
+        ("x = 1\ny = (", "modules: mine.py, line 2: SyntaxError: '(' was never closed"),
+        ("raise KeyError('a')", "modules: mine.py, line 1: KeyError: 'a'"),
+        ("x\0", "modules: mine.py: SyntaxError: source code string cannot contain null bytes"),
+        (POSITION.format(name="alibi"), "line 6: model.positions: the name 'alibi' is taken; choo"),
+    ],
+)
+def test_a_file_that_cannot_be_used(write, text, message):
+    assert message in told(load_modules, write(text))
+
+
+def test_a_name_of_another_module_is_refused(write):
+    load_modules(write(POSITION.format(name="mine"), "first/mine.py"))
+    message = told(load_modules, write(POSITION.format(name="mine"), "second/mine.py"))
+    assert "the name 'mine' is taken" in message
+
+
+def test_a_module_that_is_not_there(write, tmp_path):
+    assert f"cannot read {tmp_path}/absent.py: No such file" in told(
+        load_modules, str(tmp_path / "absent.py")
+    )
+    for name in ("absent_module", "absent.module", "sys", "a..b", "my-file"):
+        assert "modules: " in told(load_modules, name)
+    assert "'absent_module' is no module that can be imported" in told(
+        load_modules, "absent_module"
+    )
+
+
+def test_what_a_module_prints_is_no_result(write, capsys):
+    load_modules(write("print('hello')"))
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+SET = """
+from transformer_jax.data.sources import SOURCES, SourceSet
+
+SOURCES.register("{name}", SourceSet(lambda config, split: [[{{"text": split}}]]))
+"""
+
+
+def test_a_set_of_the_users_own_is_read_and_named_by_the_run(write, tiny_config, tmp_path):
+    load_modules(write(SET.format(name="mine")))
+    config = tiny_config({"data.name": "text,mine"})
+    assert list(open_split(DataConfig(name="mine"), "valid")) == [{"text": "valid"}]
+    user_modules.record_modules(tmp_path, config, [])
+    assert [one["name"] for one in json.loads((tmp_path / "modules.json").read_text())] == [
+        "mine.py"
+    ]
+
+
+# --- Named by the run ---
+
+
+@pytest.fixture(scope="module")
+def trained_with(tiny_language_model, tmp_path_factory, tiny_config):
+    """The workdir of two seeds trained together with a position of the user's, and its file."""
+    folder = tmp_path_factory.mktemp("modules")
+    path = folder / "my_positions.py"
+    path.write_text(POSITION.format(name="lasting"))
+    changes = tiny_language_model | MOMENTS | {"model.positions": "lasting"}
+    before = dict(POSITIONS)
+    load_modules(path)
+    config = tiny_config(changes)
+    train_together(seeded(config, 2), folder / "seeds", modules=path)
+    yield folder / "seeds" / "seed_0", path, config
+    POSITIONS.restore(before)
+
+
+@pytest.fixture
+def run(trained_with, tmp_path, forgetful):
+    """A copy of the workdir in a process that has not loaded the module, the file, the config."""
+    workdir, path, config = trained_with
+    entries = {name: entry for name, entry in POSITIONS.items() if name != "lasting"}
+    kept = dict(POSITIONS), dict(POSITIONS._modules), dict(user_modules._loaded)
+    POSITIONS.restore(entries)
+    user_modules._loaded.clear()
+    own = tmp_path / "own"
+    own.mkdir()
+    yield shutil.copytree(workdir, tmp_path / "run"), shutil.copy(path, own), config
+    POSITIONS.restore(kept[0], kept[1])
+    user_modules._loaded.update(kept[2])
+
+
+def test_the_workdir_names_its_modules_without_their_code(trained_with):
+    workdir, path, _ = trained_with
+    (entry,) = json.loads((workdir / "modules.json").read_text())
+    assert entry.keys() == {"name", "sha256"} and entry["name"] == "my_positions.py"
+    together = workdir.parent / "together" / "modules.json"
+    assert together.read_text() == (workdir / "modules.json").read_text()
+    assert [p for p in workdir.parent.rglob("*") if p.suffix == ".py"] == []
+
+
+def test_a_run_is_loaded_with_its_modules_alone(run):
+    workdir, path, config = run
+    needs = f"the run in {workdir} needs my_positions.py, whose code it does not hold: give "
+    asks = needs + "--modules=PATH/TO/my_positions.py, or modules= in a notebook"
+    assert told(tj.load, workdir) == asks
+    assert told(tj.train, config, workdir) == asks
+    loaded = tj.load(workdir, modules=path)
+    assert loaded.step == 1 and len(loaded.predict(["The dog"])) == 1
+    assert tj.load(workdir).step == 1  # it is here now
+
+
+def test_a_resumed_run_still_names_them(run):
+    workdir, path, config = run
+    tj.train(config, workdir, modules=[path])
+    assert "my_positions.py" in (workdir / "modules.json").read_text()
+    assert tj.train(config, workdir).step == 1
+    assert "my_positions.py" in (workdir / "modules.json").read_text()
+
+
+def test_a_changed_module_is_warned_of(run, caplog):
+    workdir, path, _ = run
+    with open(path, "a") as file:
+        file.write("\n# a word\n")
+    with caplog.at_level(logging.WARNING):
+        tj.load(workdir, modules=path)
+    assert f"my_positions.py has changed since the run in {workdir} was trained" in caplog.text
+
+
+def test_nothing_in_a_workdir_is_executed(run, monkeypatch):
+    workdir, path, config = run
+    inside = workdir / "inside.py"
+    inside.write_text("raise SystemError")
+    monkeypatch.syspath_prepend(str(workdir))
+    for use in (lambda m: tj.load(workdir, modules=m), lambda m: tj.train(config, workdir, m)):
+        for given in (inside, str(inside), "inside"):
+            assert "lies in the workdir, of which nothing is executed" in told(use, given)
+    monkeypatch.syspath_prepend(str(workdir.parents[1]))
+    dotted = f"{workdir.parent.name}.{workdir.name}.inside"
+    assert "lies in the workdir" in told(tj.load, workdir, modules=dotted)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": 3, "sha256": ""}]', '[{"name": "a"}]'])
+def test_a_damaged_list_is_told(run, text):
+    (run[0] / "modules.json").write_text(text)
+    assert "modules.json cannot be read: " in told(tj.load, run[0])
+
+
+def test_a_run_without_modules_names_none(trained_workdir):
+    assert not (trained_workdir / "modules.json").exists()
+
+
+def test_what_the_config_chooses_is_named_however_it_was_loaded(write, monkeypatch, tiny_config):
+    monkeypatch.syspath_prepend(str(write("", "by_hand.py").parent))
+    path = write(POSITION.format(name="mine"), "by_hand.py")
+    import by_hand
+
+    assert by_hand.VERSION == 1
+    workdir = path.parent
+    user_modules.record_modules(workdir, tiny_config({"model.positions": "mine"}), [])
+    assert [one["name"] for one in json.loads((workdir / "modules.json").read_text())] == [
+        "by_hand"
+    ]
+    user_modules.record_modules(workdir, tiny_config(), [])
+    assert not (workdir / "modules.json").exists()
+
+
+# --- The registries ---
+
+
+def test_each_choice_is_a_field_of_the_config(tiny_config):
+    config = tiny_config()
+    for field, registry in CHOICES.items():
+        section, _, name = field.partition(".")
+        assert field == registry.field and config[section][name] in {*registry, None}, field

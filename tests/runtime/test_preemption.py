@@ -1,0 +1,128 @@
+"""Notices of clouds whose metadata servers stand on this machine, and of a file."""
+
+import http.server
+import signal
+import threading
+import time
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.errors import Stopped
+from transformer_jax.runtime import preemption
+
+
+class Metadata(http.server.BaseHTTPRequestHandler):
+    """Answers as Google's and Amazon's servers do; `answers` are theirs."""
+
+    answers: dict
+
+    def do_GET(self):
+        google = self.path.startswith("/computeMetadata/")
+        told = (
+            self.headers.get("Metadata-Flavor") == "Google"
+            if google
+            else (self.headers.get("X-aws-ec2-metadata-token") == "token")
+        )
+        if not told:
+            return self._send(403, "no header")
+        answer = self.answers.get(self.path.rpartition("/")[2])
+        return self._send(200, answer) if answer is not None else self._send(404, "")
+
+    def do_PUT(self):
+        valid = self.path == "/latest/api/token" and "X-aws-ec2-metadata-token-ttl-seconds"
+        self._send(200, "token") if valid in self.headers else self._send(400, "")
+
+    def _send(self, status, text):
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def metadata(monkeypatch):
+    """What the servers answer, by the last part of the path."""
+    answers = {"preempted": "FALSE", "maintenance-event": "NONE"}
+    handler = type("Handler", (Metadata,), {"answers": answers})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("GCE_METADATA_HOST", address)
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://{address}/")
+    yield answers
+    server.shutdown()
+    server.server_close()
+
+
+def test_clouds_give_notice(metadata):
+    assert not preemption.gce() and not preemption.aws()
+    metadata["instance-action"] = '{"action": "terminate", "time": "2026-01-01T00:00:00Z"}'
+    assert preemption.aws()
+    metadata["preempted"] = "TRUE"
+    assert preemption.gce()
+    metadata |= {"preempted": "FALSE", "maintenance-event": "TERMINATE_ON_HOST_MAINTENANCE"}
+    assert preemption.gce()
+
+
+@pytest.fixture
+def signals(monkeypatch):
+    """The SIGTERMs that came."""
+    came = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    yield came
+    signal.signal(signal.SIGTERM, before)
+
+
+def wait_for(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_notice_is_passed_on_once(metadata, signals):
+    with preemption.watch_preemption("gce", seconds=0.01):
+        time.sleep(0.1)
+        assert not signals
+        metadata["preempted"] = "TRUE"
+        wait_for(lambda: signals)
+        time.sleep(0.1)
+    assert signals == [signal.SIGTERM]
+
+
+def test_a_cloud_that_does_not_answer_is_told_once(monkeypatch, signals, caplog):
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    with preemption.watch_preemption("gce", seconds=0.01):
+        time.sleep(0.3)
+    assert not signals
+    assert [r.message for r in caplog.records if "gce does not answer" in r.message] == [
+        caplog.records[0].message
+    ]
+
+
+def test_a_run_saves_and_stops_once_there_is_a_notice(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(preemption, "SECONDS", 0.05)
+    notice = tmp_path / "notice"
+    changes = {
+        "parallel.preemption_notice": str(notice),
+        "train.num_steps": 100_000,
+        "optimizer.final_ratio": 0.1,
+        "eval.every_steps": 100_000,
+        "checkpoint.every_steps": 100_000,
+    }
+    workdir = tmp_path / "run"
+
+    def give():
+        wait_for_steps = workdir / "metrics.jsonl"
+        while not (wait_for_steps.exists() and wait_for_steps.read_text()):
+            time.sleep(0.05)
+        notice.touch()
+
+    giver = threading.Thread(target=give, daemon=True)
+    giver.start()
+    with pytest.raises(Stopped, match="stopped by SIGTERM at step"):
+        tj.train(tiny_config(changes), workdir)
+    assert tj.load(workdir).step > 0

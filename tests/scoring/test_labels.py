@@ -1,0 +1,96 @@
+"""Scores against values worked out by hand."""
+
+import math
+import warnings
+
+import pytest
+
+from transformer_jax.scoring.labels import classification_scores, multiple_choice
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_two_labels():
+    """Of "1": 2 true positives, 1 false, 1 missed; of "0": 1 right. F1 = 4/6; MCC = 1/6."""
+    scores = classification_scores(["1", "1", "1", "0", "0"], ["1", "1", "0", "0", "1"], ["0", "1"])
+    assert scores == {
+        "accuracy": pytest.approx(0.6),
+        "f1": pytest.approx(4 / 6),
+        "matthews": pytest.approx((2 * 1 - 1 * 1) / math.sqrt(3 * 3 * 2 * 2)),
+    }
+
+
+def test_f1_of_two_labels_is_that_of_the_last_in_order():
+    """Of "yes": precision 1/1, recall 1/2."""
+    scores = classification_scores(["yes", "no", "no"], ["yes", "yes", "no"], ["no", "yes"])
+    assert scores["f1"] == pytest.approx(2 / 3)
+
+
+def test_the_positive_label_of_rte_is_entailment():
+    """Of "entailment": precision 1/2, recall 1; of "not_entailment" F1 would be 2/3."""
+    labels = ["entailment", "not_entailment"]
+    yes, no = labels
+    scores = classification_scores([yes, yes, no], [yes, no, no], labels)
+    assert scores["f1"] == pytest.approx(2 / 3)
+    scores = classification_scores([yes, yes, no, yes], [yes, no, no, no], labels)
+    assert scores["f1"] == pytest.approx(2 * (1 / 3) / (1 / 3 + 1))
+
+
+def test_f1_of_more_labels_is_their_mean():
+    """F1: "a" 2/3, "b" 2/3, "c" 1."""
+    scores = classification_scores(["a", "b", "b", "c"], ["a", "a", "b", "c"], "abc")
+    assert scores["accuracy"] == pytest.approx(0.75)
+    assert scores["f1"] == pytest.approx((2 / 3 + 2 / 3 + 1) / 3)
+
+
+def test_a_label_that_does_not_occur_counts_in_the_mean():
+    scores = classification_scores(["a", "b", "b"], ["a", "a", "b"], "abc")
+    assert scores["f1"] == pytest.approx((2 / 3 + 2 / 3 + 0) / 3)
+
+
+def test_all_right_and_all_wrong():
+    assert set(classification_scores(["a", "b"], ["a", "b"], "ab").values()) == {1.0}
+    wrong = classification_scores(["a", "b"], ["b", "a"], "ab")
+    assert wrong == {"accuracy": 0, "f1": 0, "matthews": -1}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "expected", "scores"),
+    [
+        (["b", "b"], ["b", "b"], (1, 1, 0)),
+        (["a", "a"], ["a", "b"], (0.5, 0, 0)),
+        (["a", "b"], ["a", "a"], (0.5, 0, 0)),
+        (["a"], ["b"], (0, 0, 0)),
+    ],
+)
+def test_one_label_only_is_scored_without_a_word(predicted, expected, scores):
+    assert tuple(classification_scores(predicted, expected, "ab").values()) == scores
+
+
+def test_scores_are_plain_numbers():
+    assert {type(score) for score in classification_scores(["a"], ["a"], "a").values()} == {float}
+
+
+def test_nothing_to_score_and_unequal_lengths():
+    with pytest.raises(ValueError, match="no labels"):
+        classification_scores([], [], "a")
+    with pytest.raises(ValueError, match="2 labels cannot be scored against 1"):
+        classification_scores(["a", "b"], ["a"], "ab")
+
+
+# FOLDED tests/scoring/test_labels.py: Accuracy of choices, by hand.
+
+
+def test_the_likeliest_and_the_likeliest_for_its_length():
+    log_probs = [[-4.0, -6.0], [-3.0, -2.0], [-5.0, -4.0, -9.0]]
+    choices = [["ab", "abcdef"], ["a", "b"], ["abcde", "ab", "c"]]
+    found = multiple_choice(log_probs, choices, [1, 1, 0])
+    # Raw: 0, 1, 1. By length: -2 and -1; -3 and -2; -1, -2 and -9.
+    assert found == {"accuracy": pytest.approx(1 / 3), "accuracy_by_length": 1.0}
+    with pytest.raises(ValueError, match="no examples"):
+        multiple_choice([], [], [])

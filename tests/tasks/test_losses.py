@@ -1,0 +1,293 @@
+"""Tasks that predict tokens have the same loss, sums and gradients in tiles of the vocabulary."""
+
+import dataclasses
+import functools
+import logging
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.data.batches.loss_masks import marked
+from transformer_jax.data.batches.packing import padded_batch
+from transformer_jax.errors import UserError
+from transformer_jax.losses import token_losses
+from transformer_jax.models.apply import apply
+from transformer_jax.runs import build
+from transformer_jax.runs.config import complete_config, read_settings
+from transformer_jax.tasks.losses import split_tokens
+from transformer_jax.training.config import TrainConfig
+
+V, ROWS, LENGTH = 45, 3, 12
+MODEL = {"d_model": 16, "d_ff": 24, "num_heads": 2, "num_layers": 1, "dtype": "float32"}
+MODEL |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+ARCHITECTURES = {
+    "translation": "encoder_decoder",
+    "language_modeling": "decoder_only",
+    "masked_lm": "encoder_only",
+}
+TASKS = pytest.mark.parametrize("name", ARCHITECTURES)
+
+
+def task_of(name, tiles, vocab_multiple=1):
+    given = {
+        "task": {"name": name, "mask_rate": 0.5},
+        "model": MODEL | {"architecture": ARCHITECTURES[name], "vocab_multiple": vocab_multiple},
+        "data": dict.fromkeys(("max_length", "max_source_length", "max_target_length"), LENGTH),
+        "train": {"loss_tiles": tiles},
+    }
+    settings = read_settings(complete_config(given, "test"))
+    return build.build_task(settings, dict.fromkeys(("source", "target", "text"), V), None)
+
+
+def batch_of(task):
+    """Rows of two sequences, the second of which ends early, with labels at some places."""
+    rng, batch = np.random.default_rng(0), {}
+    for feature in task.lengths:
+        tokens = rng.integers(4, V, (ROWS, LENGTH))
+        segments = np.where(np.arange(LENGTH) < 5, 1, 2) * (np.arange(LENGTH) < 10)
+        hidden = rng.random(tokens.shape) < 0.4 if feature == "labels" else True
+        batch[feature] = np.where((segments > 0) & hidden, tokens, 0).astype(np.int32)
+        batch[f"{feature}_segment_ids"] = np.tile(segments, (ROWS, 1)).astype(np.int32)
+        positions = np.where(np.arange(LENGTH) < 5, 0, -5) + np.arange(LENGTH)
+        batch[f"{feature}_positions"] = np.tile(positions, (ROWS, 1)).astype(np.int32)
+    return batch
+
+
+def lowered_gradient(task):
+    """A program (params, batch) -> (gradient of the loss, sums)."""
+
+    def loss(params, batch):
+        loss, weight, sums = task.loss(params, batch, None)
+        return loss, {"loss": loss, "weight": weight, **sums}
+
+    params = jax.eval_shape(task.init, jax.random.key(0))
+    return jax.jit(jax.grad(loss, has_aux=True)).lower(params, batch_of(task))
+
+
+def found_by(task, params):
+    fast = {"xla_backend_optimization_level": 0}
+    gradient, sums = lowered_gradient(task).compile(fast)(params, batch_of(task))
+    assert sums["weight"] > 5
+    return gradient, {name: float(value) for name, value in sums.items()}
+
+
+def drawn_params(task):
+    rng, shapes = np.random.default_rng(1), jax.eval_shape(task.init, jax.random.key(0))
+    return jax.tree.map(lambda x: rng.normal(0, 0.3, x.shape).astype(np.float32), shapes)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """`plain(name)`: parameters of a task, and their gradient and sums, of all logits at once."""
+
+    @functools.cache
+    def make(name):
+        params = drawn_params(task_of(name, 1))
+        return params, *found_by(task_of(name, 1), params)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "tiles", "vocab_multiple"),
+    [
+        ("translation", 5, 32),
+        ("language_modeling", 4, 1),
+        ("language_modeling", 1, 32),
+        ("masked_lm", 4, 32),
+    ],
+)
+def test_neither_tiles_nor_padding_of_the_vocabulary_change_a_loss(
+    name, tiles, vocab_multiple, plain
+):
+    """Whatever the padding holds; its gradient is zero."""
+    params, expected, expected_sums = plain(name)
+    task = task_of(name, tiles, vocab_multiple)
+    shapes = jax.eval_shape(task.init, jax.random.key(0))
+
+    def pad(leaf, shape, value=0.0):
+        widths = [(0, more - size) for more, size in zip(shape.shape, leaf.shape, strict=True)]
+        return np.pad(leaf, widths, constant_values=value)
+
+    huge = functools.partial(pad, value=1e4)
+    gradient, sums = found_by(task, jax.tree.map(huge, params, shapes))
+    assert sums == pytest.approx(expected_sums, rel=1e-6)
+    for path, leaf in jax.tree.leaves_with_path(jax.tree.map(pad, expected, shapes)):
+        found = functools.reduce(lambda tree, key: tree[key.key], path, gradient)
+        atol = 1e-6 * np.abs(leaf).max()
+        np.testing.assert_allclose(found, leaf, rtol=1e-5, atol=atol, err_msg=str(path))
+        assert not np.any(np.asarray(found)[np.asarray(leaf) == 0])
+
+
+@pytest.mark.parametrize("name", ["translation", "language_modeling"])
+def test_a_search_never_sees_padding_of_the_vocabulary(name):
+    model, row = task_of(name, 1, vocab_multiple=32).model, jnp.ones((2, 3), jnp.int32)
+    rows = (row, jnp.ones(2, jnp.int32))
+    args = (*rows * (2 if name == "translation" else 1), 8)
+
+    def logits(model):
+        first, memory, state = model.prefill(*args)
+        return first, model.decode_step(row[:, 0], memory, state)[0]
+
+    both = jax.eval_shape(
+        lambda key: model.init_with_output(key, method=logits)[0], jax.random.key(0)
+    )
+    assert [each.shape for each in both] == [(2, V)] * 2
+
+
+@TASKS
+def test_a_loss_in_tiles_never_holds_all_logits(name):
+    """Of the arrays with an axis of the vocabulary, the table is then the largest."""
+    for tiles, holds_all in ((5, False), (1, True)):
+        text = lowered_gradient(task_of(name, tiles)).as_text()
+        shapes = [list(map(int, found.split("x"))) for found in re.findall(r"<([\dx]+)xf32>", text)]
+        largest = max(math.prod(shape) for shape in shapes if V in shape)
+        assert (largest > V * MODEL["d_model"]) == holds_all
+
+
+# FOLDED tests/tasks/test_losses.py: Scores of what follows a text: against the model
+# itself, pair by pair.
+
+
+@pytest.fixture(scope="module")
+def task(tokenizers_of, task_with):
+    changes = {"model.architecture": "decoder_only", "train.label_smoothing": 0.1}
+    return task_with(tokenizers_of("byte_bpe"), "language_modeling", changes)
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return task.init(jax.random.key(0))
+
+
+def log_probs_of(task, params, tokens):
+    """[T - 1, V], of each token but the first."""
+    row = jnp.array([tokens[:-1]])
+    where = jnp.arange(row.shape[1])[None], jnp.ones_like(row)
+    return jax.nn.log_softmax(task.model.apply({"params": params}, row, *where))[0]
+
+
+def test_a_score_is_of_the_target_alone(task, params):
+    tokenizer = task.tokenizers["text"]
+    pairs = [("the old", " man sees a"), ("", "a dog"), ("men and ", "women"), ("the", "")]
+    found = task.score(params, *zip(*pairs, strict=True), batch_size=2)
+    for (source, target), score in zip(pairs, found, strict=True):
+        tokens = [tokenizer.specials.first, *tokenizer.encode(source + target)]
+        own = len(tokenizer.encode(source.rstrip()))
+        log_probs = log_probs_of(task, params, tokens)
+        expected = sum(float(log_probs[i - 1, tokens[i]]) for i in range(own + 1, len(tokens)))
+        assert score.log_prob == pytest.approx(expected if target else 0.0, rel=1e-5)
+    assert found[3] == (0.0, True)
+    assert found[0].log_prob < -1
+
+
+def test_likeliest_tokens_are_greedy(task, params):
+    read = split_tokens(task.tokenizers["text"], "the old man", "")[0]
+    written = []
+    for _ in range(3):
+        log_probs = log_probs_of(task, params, [*read, *written, 0])
+        written.append(int(log_probs[-1].argmax()))
+    changed = [*written[:-1], (written[-1] + 1) % 300]
+    found = task.losses.score(params, [(read, written), (read, changed)], 16, batch_size=2)
+    assert [pair.is_greedy for pair in found] == [True, False]
+
+
+def test_of_a_long_pair_the_last_tokens_are_read(task, params, caplog):
+    source, target = "the old man sees a dog and walks home with a woman .", " the dog"
+    read, counted = split_tokens(task.tokenizers["text"], source, target)
+    assert len(read) + len(counted) > 17
+    with caplog.at_level(logging.WARNING):
+        (_, found) = task.score(params, ["a", source], [" dog", target], batch_size=2)
+    told = f"line 2 has {len(read) + len(counted) - 1} tokens, more than the model sees at once"
+    assert caplog.messages[0].startswith(told) and len(caplog.messages) == 1
+    log_probs = log_probs_of(task, params, [*read, *counted][-17:])
+    expected = sum(
+        float(log_probs[i - 1 - len(counted), token]) for i, token in enumerate(counted, 1)
+    )
+    assert found.log_prob == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(UserError, match=r"score: the target of line 1 has \d+ tokens, more than"):
+        task.score(params, [""], [source], batch_size=2)
+
+
+def test_nothing_but_what_counts_has_a_gradient(task, params):
+    """With respect to every logit, by way of the biases that are added to them."""
+    row = marked([3, 20, 21, 22, 23, 24], [0, 0, 0, 0, 1, 1])
+    assert row["counted"].tolist() == [0, 0, 0, 1, 1]
+    batch = {name: jnp.array(array) for name, array in padded_batch([row, row]).items()}
+
+    def logits_of(batch):
+        return task.model.apply(
+            {"params": params}, batch["input"], batch["input_positions"], batch["input_segment_ids"]
+        )
+
+    def loss(logits):
+        found = token_losses(logits, batch["target"], 0.1)
+        return (found.losses * (batch["counted"] > 0)).sum()
+
+    gradient = np.abs(jax.grad(loss)(logits_of(batch))).sum(axis=-1)
+    np.testing.assert_array_equal(gradient > 0, np.asarray(batch["counted"]) > 0)
+    assert loss(logits_of(batch)) == pytest.approx(float(task.loss(params, batch, None)[0]))
+    whole = {name: array for name, array in batch.items() if not name.startswith("counted")}
+    assert task.loss(params, whole, None)[1] == 10 and task.loss(params, batch, None)[1] == 4
+
+
+def test_a_smoothed_score_is_no_score(task, params):
+    plain = dataclasses.replace(
+        task, loss_options=dataclasses.replace(task.loss_options, label_smoothing=0.0)
+    )
+    found = [one.score(params, ["the"], [" old man"], 1)[0] for one in (task, plain)]
+    assert found[0] == found[1]
+
+
+# FOLDED tests/tasks/test_losses.py: Losses on pairs: R-Drop against its equation.
+
+
+SIZES = {"source": 12, "target": 12}
+BATCH = padded_batch(
+    [{"source": [5, 6, 3], "target": [7, 8, 9, 3]}, {"source": [4, 3], "target": [10, 3]}],
+    {"source": 4, "target": 5},
+)
+
+
+@pytest.fixture(scope="module")
+def losses(tiny_config):
+    changes = {"train.r_drop": 4.0, "train.label_smoothing": 0.1, "model.dropout_rate": 0.3}
+    settings = read_settings(tiny_config({**changes, "model.d_model": 8, "model.d_ff": 8}))
+    return build.build_task(settings, SIZES, None).losses
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(losses):
+    params, key = losses.init(jax.random.key(0)), jax.random.key(1)
+    twice = {name: np.repeat(rows, 2, axis=0) for name, rows in BATCH.items()}
+    logits = np.asarray(apply(losses.model, params, *losses._inputs(twice), rng=key), np.float64)
+    p, q = softmax(logits[::2]), softmax(logits[1::2])
+    right = np.eye(12)[BATCH["target"]] * 0.9 + 0.1 / 12
+    entropy = -(right * (np.log(p) + np.log(q)) / 2).sum(axis=-1)
+    apart = (p * np.log(p / q)).sum(axis=-1) + (q * np.log(q / p)).sum(axis=-1)
+    counted = BATCH["target_segment_ids"] > 0
+    assert (apart[counted] > 1e-4).all()  # dropout differs in the two copies of each row
+    loss, weight, sums = losses(params, BATCH, key)
+    assert (weight, sums["tokens"]) == (6, 6)
+    assert loss == pytest.approx(((entropy + apart) * counted).sum(), rel=1e-5)  # 4 / 4 of it
+
+
+def test_without_dropout_r_drop_changes_nothing(losses):
+    params = losses.init(jax.random.key(0))
+    options = dataclasses.replace(losses.options, r_drop=0.0)
+    plain = dataclasses.replace(losses, options=options)
+    for one, other in zip(losses(params, BATCH, None), plain(params, BATCH, None), strict=True):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_r_drop_wants_whole_distributions():
+    with pytest.raises(ValueError, match=r"r_drop is 5\.0, .* loss_tiles is 2; leave one out"):
+        TrainConfig(r_drop=5.0, loss_tiles=2)

@@ -1,0 +1,115 @@
+"""The loss of one tile of the vocabulary after another is that of all logits at once."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.losses import projected_losses
+from transformer_jax.nn.embeddings import Unprojected
+from transformer_jax.runtime import platform
+
+V, D = 24, 8
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, V, (3, 5)).astype(np.int32)
+WEIGHTS = RNG.normal(size=LABELS.shape).astype(np.float32)
+
+
+X, TABLE, BIAS = (
+    jnp.asarray(RNG.normal(size=shape), jnp.float32) for shape in ((3, 5, D), (V, D), (V,))
+)
+WITH_BIAS = Unprojected(X, TABLE, BIAS, jnp.dtype(jnp.float32), V)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def found_and_gradient(predicted, eps, tiles, z=0.0):
+    def summed(predicted):
+        found = projected_losses(predicted, LABELS, eps, z, tiles)
+        return (found.losses * WEIGHTS).sum(), found
+
+    gradient, found = jax.grad(summed, has_aux=True)(predicted)
+    return found, gradient
+
+
+def apart(found, expected):
+    """Distances of arrays in two trees, in units of their own lengths."""
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return max(np.linalg.norm(np.float64(a) - b) / np.linalg.norm(b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("cap", [None, 1.5])
+@pytest.mark.parametrize(("eps", "z"), [(0.0, 0.0), (0.1, 0.0), (0.1, 0.02)])
+@pytest.mark.parametrize("tiles", [2, 5, 8, 40])
+def test_value_and_gradient_are_those_of_all_logits(eps, z, tiles, cap):
+    """Tiles that divide the vocabulary, that do not, and more than it has tokens."""
+    predicted = WITH_BIAS.replace(cap=cap)
+    found, gradient = found_and_gradient(predicted, eps, tiles, z)
+    expected, expected_gradient = found_and_gradient(predicted, eps, 1, z)
+    assert apart(found[:2], expected[:2]) < 1e-6
+    np.testing.assert_array_equal(found.correct, expected.correct)
+    assert apart(gradient, expected_gradient) < 1e-6
+
+
+def test_a_bias_is_optional():
+    without = WITH_BIAS.replace(bias=None)
+    found, gradient = found_and_gradient(without, 0.1, 5)
+    zero = WITH_BIAS.replace(bias=jnp.zeros(V))
+    expected, expected_gradient = found_and_gradient(zero, 0.1, 1)
+    assert gradient.bias is None
+    assert apart(found[:2], expected[:2]) < 1e-6
+    assert apart(gradient, expected_gradient.replace(bias=None)) < 1e-6
+
+
+def test_products_are_rounded_as_those_of_layers():
+    rounded = WITH_BIAS.replace(dtype=jnp.dtype(jnp.bfloat16))
+    found, gradient = found_and_gradient(rounded, 0.1, 4)
+    expected, expected_gradient = found_and_gradient(rounded, 0.1, 1)
+    assert 1e-6 < apart(gradient, found_and_gradient(WITH_BIAS, 0.1, 4)[1]) < 1e-2
+    assert apart(found[:2], expected[:2]) < 1e-6
+    assert apart(gradient, expected_gradient) < 5e-3
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradient)} == {jnp.dtype(jnp.float32)}
+
+
+@pytest.mark.parametrize("tiles", [2, 3])
+@pytest.mark.parametrize(
+    ("logits", "right"),
+    [([1, 3, 3, 2], 1), ([3, 2, 3, 3], 0), ([0, 1, 2, 3], 3), ([np.nan, 1, 1, 1], None)],
+)
+def test_of_equal_logits_in_several_tiles_the_first_is_the_prediction(tiles, logits, right):
+    table = jnp.array(logits, jnp.float32)[:, None]
+    predicted = Unprojected(jnp.ones((4, 1)), table, None, jnp.dtype(jnp.float32), 4)
+    correct = projected_losses(predicted, jnp.arange(4), tiles=tiles).correct
+    assert correct.tolist() == [label == right for label in range(4)]
+
+
+def test_large_logits_do_not_overflow():
+    table = jnp.array([[1e4], [0], [-1e4]], jnp.float32)
+    predicted = Unprojected(jnp.ones((1, 1)), table, None, jnp.dtype(jnp.float32), 3)
+    loss = lambda predicted: projected_losses(predicted, jnp.array([1]), tiles=3).losses[0]  # noqa: E731
+    value, grad = jax.value_and_grad(loss)(predicted)
+    assert value == 1e4
+    np.testing.assert_allclose(grad.table[:, 0], [1, -1, 0], atol=1e-6)
+
+
+def test_only_an_accelerator_reads_tiles_unasked(compiling_for):
+    """GPT-2's vocabulary and 32,768 tokens: 6.1 GiB of logits, in eight tiles on an H100, each
+    less than a 64th of its memory; four devices hold a fourth each."""
+    labels = np.zeros((32, 1024), np.int32)
+    shapes = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((32, 1024, D), (50_257, D)))
+    predicted = Unprojected(*shapes, None, jnp.dtype(jnp.bfloat16), 50_257)
+
+    def columns():
+        loss = lambda predicted: projected_losses(predicted, labels).losses.sum()  # noqa: E731
+        text = jax.jit(jax.grad(loss)).lower(predicted).as_text()
+        return max(map(int, re.findall(r"tensor<32768x(\d+)xf32>", text)))
+
+    assert columns() == 50_257
+    compiling_for("gpu", "NVIDIA H100 80GB HBM3")
+    assert columns() == -(-50_257 // 8)
+    with platform.shared_by(4):
+        assert columns() == -(-50_257 // 2)
+    with platform.shared_by(64):  # all logits would fit, but are read several times
+        assert columns() == -(-50_257 // 2)

@@ -1,0 +1,190 @@
+"""Byte-level BPE loses nothing, WordPiece reads as BERT's does, and no file can change how."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from transformer_jax.tokenization import HuggingFaceTokenizer, TokenizerConfig
+from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
+from transformer_jax.tokenization.vocabularies import train_model
+
+TEXTS = ["The old man sees the small dog.", "A man, a dog: it isn't unseen. <s> <s> [MASK]"] * 3
+
+
+def trained(kind, vocab_size, **changes):
+    return HuggingFaceTokenizer(
+        train_model(TokenizerConfig(kind, vocab_size, **changes), TEXTS, "")
+    )
+
+
+@pytest.fixture(scope="module")
+def byte_bpe():
+    return trained("byte_bpe", 300)
+
+
+@pytest.fixture(scope="module")
+def wordpiece():
+    return trained("wordpiece", 80)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "\n",
+        "  the\n\n\n old \t\r\n man ",
+        "Größe 老人 \U0001f600 e\u0301\ufb01",
+        "\0\x0b▁Ġ##",
+    ],
+)
+def test_bytes_lose_nothing(byte_bpe, text):
+    ids = byte_bpe.encode(text)
+    assert byte_bpe.decode(ids) == text
+    assert byte_bpe.count_unknown(ids) == 0
+
+
+def test_bytes_have_no_space_put_before_them(byte_bpe):
+    assert byte_bpe.pieces(byte_bpe.encode("the the")) == ["the", "Ġthe"]
+
+
+def test_special_tokens_written_out_are_bytes(byte_bpe):
+    text = "<s>⟨s⟩</s>⟨/s⟩<unk>⟨unk⟩⟨pad⟩[MASK][CLS]"
+    assert min(byte_bpe.encode(text)) > EOS
+    assert byte_bpe.decode(byte_bpe.encode(text)) == text
+    assert byte_bpe.specials.mask is None
+
+
+def test_mask_alone_is_read_in_the_text_of_wordpiece(wordpiece):
+    ids = wordpiece.encode("the [MASK] dog")
+    assert ids[1] == MASK == wordpiece.specials.mask
+    assert wordpiece.pieces(ids) == ["the", "[MASK]", "dog"]
+    assert not {PAD, BOS, EOS, MASK} & set(wordpiece.encode("[CLS] [SEP] [PAD] [UNK] [mask] CLS"))
+
+
+def test_words_are_split_into_pieces_and_punctuation(wordpiece):
+    ids = wordpiece.encode("  the  man,a mandog\n\u200b")
+    assert wordpiece.pieces(ids)[:4] == ["the", "man", ",", "a"]
+    assert wordpiece.pieces(ids)[4] == "man" and wordpiece.pieces(ids)[5].startswith("##")
+    assert wordpiece.decode(ids) == "the man, a mandog"
+
+
+def test_a_word_that_cannot_be_spelled_is_unknown(wordpiece):
+    ids = wordpiece.encode("the 老dog人")
+    assert wordpiece.pieces(ids) == ["the", "[UNK]", "dog", "[UNK]"]
+    assert wordpiece.count_unknown(ids) == 2
+
+
+def test_case_is_kept_unless_lowercase(wordpiece):
+    assert wordpiece.decode(wordpiece.encode("The the")) == "The the"
+    lower = trained("wordpiece", 80, lowercase=True)
+    assert lower.decode(lower.encode("THE thé")) == "the the"
+    assert lower.encode("[MASK]") == [MASK]
+
+
+def test_decode_drops_specials_and_stops_at_none(byte_bpe, wordpiece):
+    for tokenizer in (byte_bpe, wordpiece):
+        man, dog = tokenizer.encode("the man"), tokenizer.encode(" dog")
+        ids = np.array([BOS, *man, UNK, EOS, *dog, EOS, PAD, PAD], np.int32)
+        assert tokenizer.decode(ids) == "the man dog"
+    assert wordpiece.decode([MASK]) == ""
+
+
+def test_where_words_start(byte_bpe, wordpiece):
+    ids = [BOS, *wordpiece.encode("the mandog."), EOS]
+    assert wordpiece.pieces(ids)[1:4] == ["the", "man", "##d"]
+    expected = [not piece.startswith("##") for piece in wordpiece.pieces(ids)]
+    assert wordpiece.starts_word(np.array(ids)) == expected
+    ids = [BOS, *byte_bpe.encode("zt at\nthe"), EOS]
+    assert byte_bpe.pieces(ids) == ["⟨s⟩", "z", "t", "Ġa", "t", "Ċ", "the", "⟨/s⟩"]
+    assert byte_bpe.starts_word(ids) == [True, True, False, True, False, True, False, True]
+    assert byte_bpe.starts_word(ids[6:7]) == [True]  # the first in any case
+
+
+def test_each_word_has_ids_of_its_own(byte_bpe, wordpiece):
+    words = ["man", "dog", "老", ""]
+    assert byte_bpe.encode_words(words) == [byte_bpe.encode(t) for t in ("man", " dog", " 老", " ")]
+    assert byte_bpe.encode_words([""]) == [[UNK]]
+    assert wordpiece.encode_words(words) == [*map(wordpiece.encode, words[:2]), [UNK], [UNK]]
+
+
+def test_half_a_surrogate_pair_does_not_stop_an_encoding(byte_bpe, wordpiece):
+    assert byte_bpe.decode(byte_bpe.encode("the \ud83d man")) == "the \ufffd man"
+    assert wordpiece.decode(wordpiece.encode("the \ud83d man")) == "the man"
+
+
+def test_pickled_tokenizer_encodes_alike(byte_bpe, wordpiece):
+    for tokenizer in (byte_bpe, wordpiece):
+        again = pickle.loads(pickle.dumps(tokenizer))
+        assert again.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
+        assert again.vocab_size == tokenizer.vocab_size
+        assert again.specials.mask == tokenizer.specials.mask
+
+
+def written(kind, change):
+    vocab_size = {"byte_bpe": 270, "wordpiece": 80}[kind]
+    content = json.loads(train_model(TokenizerConfig(kind, vocab_size), TEXTS, ""))
+    change(content)
+    return json.dumps(content).encode()
+
+
+def change_vocab(function):
+    return lambda content: function(content["model"]["vocab"])
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece"])
+def test_a_file_cannot_say_how_text_is_read(kind):
+    """Only vocabulary and merges count: no padding without bounds, no pattern, no dropout."""
+
+    def change(content):
+        content["padding"] = {"strategy": {"Fixed": 10**15}}
+        content["normalizer"] = {"type": "Replace", "lowercase": False}
+        content["pre_tokenizer"] = content["decoder"] = {"type": "Split"}
+        content["added_tokens"] = [{"id": 3, "content": "dog"}]
+        content["model"] |= {"dropout": 1.0, "continuing_subword_prefix": "m"}
+
+    changed = HuggingFaceTokenizer(written(kind, change))
+    plain = HuggingFaceTokenizer(written(kind, lambda content: None))
+    assert changed.encode("the man's dog") == plain.encode("the man's dog")
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_vocab(lambda vocab: vocab.clear()), "ids are not"),
+        (change_vocab(lambda vocab: vocab.update(far=2**40)), "ids are not 0 to"),
+        (change_vocab(lambda vocab: vocab.update(twice=7)), "ids are not 0 to"),
+        (change_vocab(lambda vocab: vocab.update(less=-1)), "ids are not 0 to"),
+        (change_vocab(lambda vocab: vocab.update(half=1.5)), "ids are not 0 to"),
+        (change_vocab(lambda vocab: vocab.update(none=None)), "no tokenizer file"),
+        (change_vocab(lambda vocab: vocab.update({list(vocab)[0]: 1, list(vocab)[1]: 0})), "first"),
+        (change_vocab(lambda vocab: vocab.update({"\ud800": len(vocab)})), "no tokenizer file"),
+        (lambda content: content["model"].update(vocab=[]), "no tokenizer file"),
+        (lambda content: content["model"].update(type="Unigram"), "kind is 'Unigram'"),
+        (lambda content: content.pop("model"), "no tokenizer file"),
+    ],
+)
+def test_a_vocabulary_that_is_not_whole_is_refused(kind, change, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        HuggingFaceTokenizer(written(kind, change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "merges", [[["the", "nothing"]], [["a", "b", "c"]], [["a"]], [[1, 2]], [[[], []]], 3, ["ab", 3]]
+)
+def test_merges_of_what_there_is_not_are_refused(merges):
+    model = written("byte_bpe", lambda content: content["model"].update(merges=merges))
+    with pytest.raises(ValueError, match=r"no tokenizer file"):
+        HuggingFaceTokenizer(model)
+
+
+@pytest.mark.parametrize(
+    "model", [b"", b"[]", b"no model", b"\xff\xfe", b"[" * 100_000, b'{"model": {}}', b"9" * 9999]
+)
+def test_what_is_no_file_of_the_library_is_refused(model):
+    with pytest.raises(ValueError, match=r"no tokenizer file"):
+        HuggingFaceTokenizer(model)

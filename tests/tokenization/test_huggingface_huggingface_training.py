@@ -1,0 +1,105 @@
+"""Byte-level BPE and WordPiece vocabularies: what is always in them, the same in every process."""
+
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import HuggingFaceTokenizer, TokenizerConfig
+from transformer_jax.tokenization.huggingface import BYTES
+from transformer_jax.tokenization.vocabularies import train_model
+
+TEXTS = ["the old man sees the small dogs", "the old dogs see a smaller man, and more"] * 2
+
+
+def vocabulary(kind, vocab_size, texts=TEXTS, **changes):
+    model = train_model(TokenizerConfig(kind, vocab_size, **changes), texts, "joint")
+    tokenizer = HuggingFaceTokenizer(model)
+    return tokenizer.pieces(range(tokenizer.vocab_size))
+
+
+def test_bytes_follow_the_specials_and_merges_follow_them():
+    assert vocabulary("byte_bpe", 260) == ["⟨pad⟩", "⟨unk⟩", "⟨s⟩", "⟨/s⟩", *BYTES]
+    pieces = vocabulary("byte_bpe", 268)
+    assert len(pieces) == 268
+    assert "the" in pieces[260:]
+
+
+def test_characters_follow_the_specials_and_words_follow_them():
+    pieces = vocabulary("wordpiece", 60, ["an ant and", "an ant"])
+    assert pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert pieces[5:12] == ["a", "d", "n", "t", "##d", "##n", "##t"]
+    assert pieces[12:] == ["an", "ant"]  # "and" was met once
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece"])
+def test_size_is_an_upper_bound(kind):
+    assert 30 < len(vocabulary(kind, 1000)) < 400
+    assert len(vocabulary(kind, 275 if kind == "byte_bpe" else 50)) in (275, 50)
+
+
+def test_lowercase_text_has_no_capitals_and_no_accents():
+    texts = ["Été Été", "ÉTÉ"]
+    assert "ete" in vocabulary("wordpiece", 30, texts, lowercase=True)
+    assert "Été" in vocabulary("wordpiece", 30, texts)
+
+
+def test_vocabulary_smaller_than_the_alphabet():
+    with pytest.raises(UserError, match=r"vocab_size 10 is too small: .* joint text alone need 12"):
+        vocabulary("wordpiece", 10, ["an ant and"])
+    assert len(vocabulary("wordpiece", 12, ["an ant and"])) == 12
+
+
+def test_the_rarest_of_very_many_characters_have_no_piece():
+    many = [chr(i) for i in range(0x4E00, 0x4E00 + 1003)]
+    pieces = vocabulary("wordpiece", 1100, [" ".join([*many * 2, "㐀", *many[:1]])])
+    assert len(set(pieces) & set(many)) == 1000
+    assert many[0] in pieces and "㐀" not in pieces and many[-1] not in pieces
+
+
+def test_special_tokens_written_out_in_training_text_are_words_and_punctuation():
+    pieces = vocabulary("wordpiece", 60, ["a [MASK] or [CLS]"] * 3)
+    assert {"[", "]", "MASK", "CLS"} < set(pieces)
+    assert [piece for piece in pieces[5:] if len(piece) > 1 and set("[]") & set(piece)] == []
+
+
+def test_text_without_a_word_is_one_line():
+    with pytest.raises(UserError, match="joint tokenizer has no text to learn from"):
+        vocabulary("wordpiece", 30, ["\x01"])
+
+
+def test_long_documents_are_learned_whole():
+    book = "near\n" * 20_000 + "far away far away"
+    assert "away" in vocabulary("wordpiece", 40, [book])
+    assert "Ġaway" in vocabulary("byte_bpe", 290, [book])
+
+
+PROGRAM = f"""
+import hashlib, os
+from transformer_jax.tokenization import TokenizerConfig
+from transformer_jax.tokenization.vocabularies import train_model
+model = train_model(TokenizerConfig("wordpiece", 60), {TEXTS!r}, "joint")
+print(hashlib.sha256(model).hexdigest())
+assert "TOKENIZERS_PARALLELISM" not in os.environ
+if not (child := os.fork()):
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+def test_another_process_finds_the_same_and_no_fork_is_warned_of():
+    environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
+    other = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment
+    )
+    here = train_model(TokenizerConfig("wordpiece", 60), TEXTS, "joint")
+    assert (other.stdout.strip(), other.stderr) == (hashlib.sha256(here).hexdigest(), "")
+
+
+def test_what_the_environment_said_of_threads_it_says_again(monkeypatch):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    vocabulary("byte_bpe", 262)
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"

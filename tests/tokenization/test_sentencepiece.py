@@ -1,0 +1,211 @@
+"""A tokenizer gives text back, keeps its special ids to itself, and says what it does not know."""
+
+import io
+import pickle
+import random
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from transformer_jax.tokenization import SentencePieceTokenizer, TokenizerConfig
+from transformer_jax.tokenization import sentencepiece as own_sentencepiece
+from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
+from transformer_jax.tokenization.vocabularies import train_model
+
+TEXTS = [
+    "The old man sees the small dog.",
+    "Der alte Mann sieht den kleinen Hund, weil er müde ist.",
+    "“Größe” – isn't it 42 % of what we'd see?",
+]
+
+
+def trained(kind, vocab_size=65):
+    return SentencePieceTokenizer(train_model(TokenizerConfig(kind, vocab_size), TEXTS, "joint"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return trained("bpe")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
+def test_ordinary_text_comes_back_as_it_was(kind):
+    tokenizer = trained(kind, vocab_size=53)  # the most that unigram finds in so little text
+    for text in TEXTS:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_white_space_is_normalised(tokenizer):
+    assert tokenizer.decode(tokenizer.encode("  the\told \u00a0 man\n")) == "the old man"
+
+
+def test_empty_text_has_no_ids(tokenizer):
+    assert tokenizer.encode("") == tokenizer.encode(" \t ") == []
+    assert tokenizer.decode([]) == ""
+
+
+def test_special_tokens_written_out_in_text_are_only_text(tokenizer):
+    assert not {PAD, BOS, EOS} & set(tokenizer.encode("<s> the </s> <pad> ⟨s⟩ ⟨/s⟩ ⟨pad⟩"))
+
+
+def test_decode_drops_specials_and_stops_at_none(tokenizer):
+    old, man = tokenizer.encode("old"), tokenizer.encode("man")
+    ids = np.array([BOS, *old, UNK, EOS, *man, EOS, PAD, PAD], np.int32)
+    assert tokenizer.decode(ids) == "old man"
+
+
+def test_unknown_characters_are_counted(tokenizer):
+    assert tokenizer.count_unknown(tokenizer.encode("the old man")) == 0
+    assert tokenizer.count_unknown(tokenizer.encode("the 老 man 人")) == 2
+
+
+def test_half_a_surrogate_pair_does_not_stop_an_encoding(tokenizer):
+    assert tokenizer.decode(tokenizer.encode("the \ud83d man")).split() == ["the", "man"]
+
+
+def test_word_kind_splits_on_spaces():
+    tokenizer = trained("word")
+    assert tokenizer.pieces(tokenizer.encode("old man sees unseen")) == [
+        "▁old",
+        "▁man",
+        "▁sees",
+        "⟨unk⟩",
+    ]
+
+
+def test_char_kind_splits_into_characters():
+    tokenizer = trained("char")
+    assert tokenizer.pieces(tokenizer.encode("old man")) == list("▁old▁man")
+
+
+LINES = """First Citizen:
+Before we proceed  any further, hear me speak.
+
+All:
+\tSpeak, speak.\r
+  Resolved! Ünïcödé e\u0301 ﬁ \u200b \u3000 \U0001f600
+"""
+
+
+def identical(kind, vocab_size, texts=(LINES,), **changes):
+    config = TokenizerConfig(kind, vocab_size, normalization="identity", **changes)
+    return SentencePieceTokenizer(train_model(config, texts, "text"))
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
+def test_identity_keeps_every_character_where_it_was(kind):
+    tokenizer = identical(kind, 52)  # the most that unigram finds
+    for text in (
+        LINES,
+        "\n",
+        " ",
+        "",
+        "  me  ",
+        "me\n\n  we\n",
+        "we\tme ",
+        " we",
+        "\u200bwe\ufb01\u3000",
+    ):
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.count_unknown(ids) == 0
+
+
+def test_identity_vocabulary_of_characters_is_those_of_the_text():
+    tokenizer = identical("char", 1000)
+    known = tokenizer.pieces(range(4, tokenizer.vocab_size))
+    assert sorted(known) == sorted({*LINES.replace(" ", "▁")})
+    assert tokenizer.encode("We") == tokenizer.encode("W") + tokenizer.encode("e")
+
+
+def test_identity_with_bytes_takes_any_text():
+    tokenizer = identical("bpe", 330, byte_fallback=True)
+    assert tokenizer.decode(tokenizer.encode(" 老\n\n\x0b ▅")) == " 老\n\n\x0b ▅"
+
+
+def test_lines_of_white_space_are_learned_too():
+    tokenizer = identical("char", 20, ["ab", "\n", "\r\n\n", ""])
+    assert tokenizer.count_unknown(tokenizer.encode("a\r\nb")) == 0
+
+
+@pytest.mark.parametrize("written", ["<s>", "<unk>", "</s>"])
+def test_special_tokens_written_out_in_training_text_are_learned(written):
+    tokenizer = identical("char", 30, [f"a {written} b"])
+    assert tokenizer.decode(tokenizer.encode(written)) == written
+
+
+@pytest.mark.parametrize("refused", ["▅", "\0", "\ud800"])
+def test_a_character_that_no_token_can_have_costs_nothing_else(refused, capfd):
+    tokenizer = identical("char", 30, [f"a long {refused} book"])
+    assert tokenizer.count_unknown(tokenizer.encode("a long book")) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_words_begin_at_spaces_and_line_breaks():
+    tokenizer = identical("char", 60)
+    ids = [BOS, *tokenizer.encode("we\nme A"), EOS]
+    assert tokenizer.pieces(ids[1:-1]) == ["w", "e", "\n", "m", "e", "▁", "A"]
+    assert tokenizer.starts_word(ids) == [True, True, False, True, False, False, True, False, True]
+    assert tokenizer.starts_word(np.array(ids[2:4])) == [True, True]  # the first in any case
+
+
+def test_each_word_has_ids_of_its_own(tokenizer):
+    words = ["old", "", "man.", "人"]
+    ids = tokenizer.encode_words(words)
+    assert ids[0] == tokenizer.encode("old") and ids[2] == tokenizer.encode("man.")
+    assert ids[1] == [UNK] and UNK in ids[3]
+    assert tokenizer.specials.mask is None
+
+
+def test_where_spaces_are_text_words_have_theirs():
+    tokenizer = identical("char", 60)
+    assert tokenizer.encode_words(["we", "me"]) == [tokenizer.encode("we"), tokenizer.encode(" me")]
+
+
+def test_pickled_tokenizer_encodes_alike(tokenizer):
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.encode(TEXTS[1]) == tokenizer.encode(TEXTS[1])
+    assert again.vocab_size == tokenizer.vocab_size == 65
+
+
+@pytest.mark.parametrize("model", [b"", b"no model"])
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(ValueError, match=r"empty|no sentencepiece model"):
+        SentencePieceTokenizer(model)
+
+
+def test_model_with_other_special_ids_is_refused():
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(  # whose defaults are unk 0, bos 1, eos 2, no pad
+        sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=52
+    )
+    with pytest.raises(ValueError, match="pad, unk, bos, eos"):
+        SentencePieceTokenizer(model.getvalue())
+
+
+def test_a_piece_that_is_no_text_is_refused():
+    model = train_model(TokenizerConfig("bpe", 65), TEXTS, "joint")
+    piece = "▁m".encode()
+    assert model.count(piece) > 0
+    with pytest.raises(ValueError, match="a piece that is no text"):
+        SentencePieceTokenizer(model.replace(piece, piece[:1] + b"\xff" + piece[2:]))
+
+
+def test_words_encoded_one_by_one_are_the_text(tokenizer):
+    draw = random.Random(0)
+    strange = (
+        "abeö .,\t\n\u00a0\u200b\u0308\u0301\u00ad\u2581\u3000\ufb01\u00a8\u1161\u11a8☃😀\x00\x7f"
+    )
+    texts = ["".join(draw.choices(strange, k=draw.randrange(12))) for _ in range(2000)]
+    whole = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.__reduce__()[1][0])
+    for text in [*TEXTS, *texts, *texts]:  # the second time from memory
+        assert tokenizer.encode(text) == whole.encode(text)
+
+
+def test_words_in_memory_are_bounded(tokenizer, monkeypatch):
+    monkeypatch.setattr(own_sentencepiece, "_KEPT_WORDS", 10)
+    tokenizer = pickle.loads(pickle.dumps(tokenizer))
+    for text in TEXTS * 2:
+        tokenizer.encode(text)
+        assert len(tokenizer._words) <= 10

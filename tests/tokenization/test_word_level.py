@@ -1,0 +1,144 @@
+"""Labels have ids in order, and one never seen is named beside those that were."""
+
+import pickle
+
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import Labels, Symbols, TokenizerConfig
+from transformer_jax.tokenization.word_level import ClassedWords, train_word_classes, word_class
+
+TAGS = Labels(("B-PER", "I-PER", "O"))
+
+
+def test_ids_are_the_places_of_names_and_come_back():
+    assert [TAGS.encode(name) for name in ("B-PER", "I-PER", "O")] == [0, 1, 2]
+    assert [TAGS.decode(i) for i in range(3)] == list(TAGS.names)
+    assert len(TAGS) == TAGS.vocab_size == 3
+
+
+def test_a_label_never_seen_is_named_with_the_known_ones():
+    with pytest.raises(UserError) as caught:
+        TAGS.encode("I-LOC")
+    assert str(caught.value) == (
+        "label 'I-LOC' was never seen in training; the labels are 'B-PER', 'I-PER', 'O'"
+    )
+
+
+def test_of_many_known_labels_a_few_are_named():
+    with pytest.raises(UserError, match=r"are '000', '001', '002', '003', '004', ... \(900 in all"):
+        Labels(tuple(f"{i:03}" for i in range(900))).encode("x")
+
+
+@pytest.mark.parametrize("names", [(), ("a", "a"), (1, 2), (["a"],)])
+def test_names_are_strings_that_differ(names):
+    with pytest.raises(ValueError, match="labels must"):
+        Labels(names)
+
+
+@pytest.mark.parametrize("name", ["größer", "two words", 'a"\n', "\ud800", ""])
+def test_written_labels_come_back(name):
+    labels = Labels(tuple(sorted(("m", name))))
+    assert Labels.from_json(labels.to_json()) == labels
+
+
+def test_pickled_labels_are_the_same():
+    assert pickle.loads(pickle.dumps(TAGS)).encode("O") == TAGS.encode("O") == 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"a": 1}', b'"ab"', b"[1]", b"[]", b"[" * 100_000, b"\xff", b"null"]
+)
+def test_what_is_no_list_of_labels_is_refused(content):
+    with pytest.raises(ValueError, match=r"no list of labels|labels must"):
+        Labels.from_json(content)
+
+
+SYMBOLS = Symbols(["(NP", ")", "NN"])
+
+
+def test_each_symbol_is_a_token_behind_the_special_ones():
+    assert SYMBOLS.vocab_size == 7
+    assert SYMBOLS.encode("(NP NN  XX )") == [4, 6, 1, 5]
+    assert SYMBOLS.encode("") == []
+    assert SYMBOLS.encode_words(["NN", "XX"]) == [[6], [1]]
+    assert SYMBOLS.decode([2, 4, 6, 1, 5, 3]) == "(NP NN )"
+    assert SYMBOLS.pieces([2, 4, 3]) == ["⟨s⟩", "(NP", "⟨/s⟩"]
+    assert SYMBOLS.starts_word([4, 5]) == [True, True]
+    assert SYMBOLS.count_unknown([4, 1, 1]) == 2
+
+
+def test_they_are_stored_as_a_list():
+    for copy in (Symbols.from_json(SYMBOLS.to_json()), pickle.loads(pickle.dumps(SYMBOLS))):
+        assert copy.symbols == SYMBOLS.symbols and copy.encode("NN )") == [6, 5]
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"{}", b"[1]", b"[]", b'["a", "a"]', b'["a b"]', b'[""]']
+)
+def test_what_is_no_list_of_symbols_is_refused(content):
+    with pytest.raises(ValueError, match="symbols"):
+        Symbols.from_json(content)
+
+
+def test_special_tokens_are_no_symbols():
+    with pytest.raises(ValueError, match="differ"):
+        Symbols(["⟨pad⟩"])
+
+
+TEXTS = ["the dog the cat\n", "the dogs walking the dog .\n", "Paris the dog talking 1984\n"]
+
+
+@pytest.mark.parametrize(
+    "word, name",
+    [
+        ("walking", "UNK-LC-ing"),
+        ("Paris", "UNK-CAPS"),  # no plural: -is
+        ("Germans", "UNK-CAPS-s"),
+        ("NASA", "UNK-CAPS"),
+        ("iPhone", "UNK-LC"),
+        ("1984", "UNK-NUM"),
+        ("1990s", "UNK-LC-NUM-s"),
+        ("3D", "UNK-CAPS-NUM"),
+        ("well-known", "UNK-LC-DASH"),
+        ("nation", "UNK-LC-ion"),
+        ("ring", "UNK-LC"),  # too short for an ending
+        ("glass", "UNK-LC"),
+        ("city", "UNK-LC"),
+        ("entity", "UNK-LC-ity"),
+        ("happy", "UNK-LC-y"),
+        ("...", "UNK"),
+        ("Ünded", "UNK-CAPS-ed"),
+    ],
+)
+def test_the_class_of_a_word(word, name):
+    assert word_class(word) == name
+
+
+def trained(vocab_size):
+    config = TokenizerConfig("word_classes", vocab_size)
+    return ClassedWords.from_json(train_word_classes(config, TEXTS, "source"))
+
+
+def test_words_that_occur_once_are_learned_by_class():
+    tokenizer = trained(50)
+    classes = ("UNK", "UNK-CAPS", "UNK-LC", "UNK-LC-ing", "UNK-LC-s", "UNK-NUM")
+    assert tokenizer.symbols == ("the", "dog", *classes)
+    words = ["the", "talking", "jumping", "cat", "1812"]
+    assert tokenizer.pieces(sum(tokenizer.encode_words(words), [])) == [
+        *("the", "UNK-LC-ing", "UNK-LC-ing", "UNK-LC", "UNK-NUM")
+    ]
+    assert tokenizer.decode(tokenizer.encode("the fly")) == "the UNK-LC"
+
+
+def test_a_class_that_was_never_seen_is_the_nearest_one_that_was():
+    tokenizer = trained(50)
+    words = ["nation", "Nation", "x-ray", "3D"]
+    found = tokenizer.pieces(sum(tokenizer.encode_words(words), []))
+    assert found == ["UNK-LC", "UNK-CAPS", "UNK-LC", "UNK-CAPS"]
+
+
+def test_the_most_frequent_ones_stay_in_a_small_vocabulary():
+    assert trained(5).symbols == ("UNK-LC",)
+    assert trained(5).encode("Paris the") == [1, 4]
+    assert len(trained(8).symbols) == 4

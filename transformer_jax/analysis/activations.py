@@ -1,0 +1,260 @@
+"""What a model computes at its places while it reads one example."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from transformer_jax.analysis.pages.attention_page import attention_page
+from transformer_jax.analysis.pages.document import frame
+from transformer_jax.errors import UserError
+from transformer_jax.inference.batches import unpad
+from transformer_jax.inference.model_inputs import ModelInputs
+from transformer_jax.models.apply import apply
+from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches
+from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runtime import platform
+
+LOGITS = "logits"
+"""The name under which the model's own output is collected."""
+
+
+def collect(
+    model: Any, params: Any, reading: ModelInputs, patterns: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """Values in one pass, by place, without batch and padding; float32.
+
+    Args:
+      model: takes `reading.inputs`.
+      params: of the model, on the devices that compute.
+      reading: the example.
+      patterns: of the places (`nn.hooks`), such as "**.weights". The model's output comes with
+        them, as `LOGITS`.
+    """
+    program, axes = _program(model, tuple(patterns))
+    rows = round_up_rows(1, params)
+    inputs = jax.tree.map(lambda x: np.repeat(x, rows, axis=0), reading.inputs)
+    found = unpad(program(params, place_like(params, inputs)), 1)
+    return {path: _cut(path, value[0], axes, reading) for path, value in found.items()}
+
+
+@functools.lru_cache(maxsize=16)
+def _program(
+    model: Any, patterns: tuple[str, ...]
+) -> tuple[Callable[..., dict[str, jax.Array]], dict[str, tuple[str, ...]]]:
+    """A compiled program for the values, and their axes, which are known once it was traced."""
+    axes: dict[str, tuple[str, ...]] = {LOGITS: ("position",)}
+
+    def collected(params: Any, inputs: Sequence[jax.Array]) -> dict[str, jax.Array]:
+        found: dict[str, jax.Array] = {}
+
+        def keep(place: HookPoint, x: jax.Array) -> jax.Array:
+            axes[place.path], found[place.path] = place.axes, x.astype(jnp.float32)
+            return x
+
+        with intercept_activations(keep, lambda path: any(matches(one, path) for one in patterns)):
+            logits = apply(model, params, *inputs)
+        return found | {LOGITS: logits.astype(jnp.float32)}
+
+    return jax.jit(collected, compiler_options=platform.compiler_options()), axes
+
+
+def _cut(
+    path: str, value: np.ndarray, axes: dict[str, tuple[str, ...]], reading: ModelInputs
+) -> np.ndarray:
+    """Without padding."""
+    for i, axis in enumerate(axes[path]):
+        if axis in ("position", "query", "key"):
+            count = len(reading.tokens[_stack(path, axis, reading)])
+            value = value[(slice(None),) * i + (slice(count),)]
+    return value
+
+
+def _stack(path: str, axis: str, reading: ModelInputs) -> str:
+    """The stack whose tokens an axis counts."""
+    if "cross_attention" in path and (axis == "key" or path.endswith((".keys", ".values"))):
+        return "encoder"
+    first = path.partition(".")[0].replace("source_positions", "encoder")
+    return first if first in reading.tokens else reading.last_stack
+
+
+# FOLDED analysis.attention: What a model attends to while it reads one example. L layers, H heads,
+# G heads of keys and values, T queries, S keys, K key size of a head.
+
+
+KINDS: Mapping[str, tuple[str, str]] = {
+    "encoder": ("encoder", "encoder"),
+    "decoder": ("decoder", "decoder"),
+    "cross": ("decoder", "encoder"),
+}
+"""Kinds of attention: the stack whose tokens ask, and the stack whose tokens are attended to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """The attention of one example in every layer and head, as the model used it.
+
+    Attributes:
+      texts: what was read and written, by its name: "source" and "target", or "text".
+      tokens: each token as its vocabulary writes it, by the stack that reads it: "encoder",
+        "decoder".
+      values: what was collected, without the batch's axis, by place (`analysis.places`), such as
+        "encoder.layer_0.self_attention.weights" [H, T, S].
+    """
+
+    texts: Mapping[str, str]
+    tokens: Mapping[str, Sequence[str]]
+    values: Mapping[str, np.ndarray]
+
+    @property
+    def kinds(self) -> list[str]:
+        """Those of `KINDS` that the model has."""
+        return [kind for kind in KINDS if self._places(kind, "weights")]
+
+    def weights(self, kind: str) -> Float[np.ndarray, "L H T S"]:
+        """The weights of a kind: a row sums to 1, and what is masked has 0."""
+        return self.of(kind, "weights")
+
+    def of(self, kind: str, what: str) -> np.ndarray:
+        """Values of all layers, [L, ...].
+
+        Args:
+          kind: of `KINDS`.
+          what: "weights" [L, H, T, S] or, where they were asked for, "queries" [L, H, T, K], "keys"
+            [L, G, S, K], "values" [L, G, S, V] or "heads" [L, H, T, V], the heads' outputs.
+
+        Raises:
+          KeyError: these were not collected.
+        """
+        places = self._places(kind, what)
+        if not places:
+            raise KeyError(f"no {what} of {kind} attention; there are {', '.join(self.values)}")
+        return np.stack([self.values[place] for place in places])
+
+    def _places(self, kind: str, what: str) -> list[str]:
+        """Those of the layers, or that of a stack which attends once, as a recurrent decoder."""
+        stack, _ = KINDS[kind]
+        end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
+        places = [f"{stack}.{end}"] if f"{stack}.{end}" in self.values else []
+        while (place := f"{stack}.layer_{len(places)}.{end}") in self.values:
+            places.append(place)
+        return places
+
+    def stacks(self, kind: str) -> tuple[str, str]:
+        """The stacks whose tokens ask and are attended to, names of `tokens`."""
+        return KINDS[kind]
+
+    def _repr_html_(self) -> str:
+        """In a notebook: its page."""
+        title = next(iter(self.texts.values()), "Attention")
+        return frame(attention_page(self, title))
+
+
+ALSO: Mapping[str, tuple[str, ...]] = {
+    **{name: (f"**.{name}",) for name in ("queries", "keys", "values", "heads")},
+    "stream": ("*.input", "*.layer_*"),
+}
+"""What may be collected besides the weights, and its places."""
+
+
+def attention(
+    model: Any, params: Any, reading: ModelInputs, also: Collection[str] = ()
+) -> Attention:
+    """The attention of a reading, in one pass.
+
+    Args:
+      model: takes `reading.inputs`.
+      params: of the model, on the devices that compute.
+      reading: the example.
+      also: names of `ALSO`; "stream" is the residual stream, as its places name it.
+
+    Raises:
+      UserError: a name that is not in `ALSO`, or the model has no attention.
+    """
+    if unknown := sorted(set(also) - ALSO.keys()):
+        raise UserError(f"attention: also has {unknown[0]!r}; it may have {', '.join(ALSO)}")
+    patterns = ("**.weights", *(pattern for name in sorted(also) for pattern in ALSO[name]))
+    found = Attention(reading.texts, reading.pieces, collect(model, params, reading, patterns))
+    if not found.kinds:
+        raise UserError("attention: no weights were found; this run's model attends to nothing")
+    return found
+
+
+# FOLDED analysis.hidden: The residual stream of one example, and what each layer of it would
+# predict. T tokens, L layers, D model, V vocabulary.
+
+
+@dataclasses.dataclass(frozen=True)
+class Hidden:
+    """What a model holds of one example, layer by layer.
+
+    Attributes:
+      texts, tokens: as of `Attention`.
+      streams: by the stack, [L + 1, T, D]: the embedded tokens, and the residual stream after each
+        layer.
+      lens: [L + 1, T, V], log P of the next token (of a masked model: of the token itself) if the
+        last stack ended at that layer: its stream through the last norm and the output matrix (the
+        logit lens). The last row is the model's own prediction.
+    """
+
+    texts: Mapping[str, str]
+    tokens: Mapping[str, Sequence[str]]
+    streams: Mapping[str, Float[np.ndarray, "L1 T D"]]
+    lens: Float[np.ndarray, "L1 T V"]
+
+
+def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
+    """The streams of a reading, and their logit lens.
+
+    Args:
+      model: takes `reading.inputs`.
+      params: of the model, on the devices that compute.
+      reading: the example.
+
+    Raises:
+      UserError: one of its stacks has no residual stream, as in a recurrent model.
+    """
+    found = collect(model, params, reading, ("*.input", "*.layer_*"))  # of the stacks
+    streams = {stack: _streams(found, stack) for stack in reading.tokens}
+    logits = _logits_of(model, params, reading, streams[reading.last_stack])
+    log_probs = np.asarray(jax.nn.log_softmax(logits))
+    return Hidden(reading.texts, reading.pieces, streams, log_probs)
+
+
+def _streams(found: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
+    if f"{stack}.input" not in found:
+        raise UserError(f"hidden: this model's {stack} has no residual stream that can be seen")
+    layers = [found[f"{stack}.input"]]
+    while (path := f"{stack}.layer_{len(layers) - 1}") in found:
+        layers.append(found[path])
+    return np.stack(layers)
+
+
+def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarray) -> np.ndarray:
+    """The logits [L + 1, T, V] that each stream would have as the output of the last layer: the
+    model reads the example once for each, and the stream takes that output's place."""
+    path = f"{reading.last_stack}.layer_{len(streams) - 2}"
+    rows = round_up_rows(len(streams), params)
+    missing = rows - len(streams), reading.inputs[-1].shape[1] - streams.shape[1]
+    streams_padded = np.pad(streams, ((0, missing[0]), (0, missing[1]), (0, 0)))
+    inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
+    placed = place_like(params, {"streams": streams_padded, "inputs": inputs})
+    logits = unpad(_hidden_program(model, path)(params, **placed), len(streams))
+    return logits[:, : streams.shape[1]]
+
+
+@functools.lru_cache(maxsize=16)
+def _hidden_program(model: Any, path: str) -> Callable[..., jax.Array]:
+    def logits(params: Any, streams: jax.Array, inputs: Sequence[jax.Array]) -> jax.Array:
+        def replace(place: HookPoint, x: jax.Array) -> jax.Array:
+            return streams
+
+        with intercept_activations(replace, lambda found: found == path):
+            return apply(model, params, *inputs).astype(jnp.float32)
+
+    return jax.jit(logits, compiler_options=platform.compiler_options())

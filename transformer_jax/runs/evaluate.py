@@ -1,0 +1,83 @@
+"""Scoring a trained run on a split of its data, or on files."""
+
+import functools
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.buckets.bucket import BucketError
+from transformer_jax.buckets.copies import send
+from transformer_jax.data.files.json_lines import read_choices
+from transformer_jax.data.files.pairs import read_aligned
+from transformer_jax.data.sources import open_split
+from transformer_jax.errors import UserError
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.parallel import hosts
+from transformer_jax.parallel.sharding import mesh_for_use
+from transformer_jax.runs import provenance
+from transformer_jax.runs.build import build_evaluator
+from transformer_jax.runs.config import Settings
+from transformer_jax.tasks.interface import Params, Prediction, Task
+from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.multiple_choice import MultipleChoice
+from transformer_jax.training.evaluation import Evaluator, write_predictions
+
+logger = logging.getLogger(__name__)
+
+
+def evaluator_of(
+    settings: Settings,
+    task: Task,
+    decode: DecodeConfig,
+    split: str,
+    source: str | None,
+    target: str | None,
+) -> tuple[str, Evaluator]:
+    """What scores parameters on a split or on the files `source` and `target`, and its name.
+
+    Raises:
+      UserError: the split or the files cannot be used, or one file is given without the other.
+    """
+    if source is not None and target is not None:
+        if "source" not in task.tokenizers.sides:
+            raise UserError(
+                "evaluate: this run's task has no pairs of source and target; give --split"
+            )
+        name, open_examples = (
+            Path(source).name,
+            functools.partial(read_aligned, source, target, once=True),
+        )
+    elif source is None and target is None:
+        name, open_examples = split, functools.partial(open_split, settings.data, split)
+    else:
+        raise UserError("evaluate: source and target are files that go together; give both")
+    examples = provenance.agreed_data(name, open_examples)
+    return name, build_evaluator(settings, task, examples, decode, mesh_for_use(settings.parallel))
+
+
+def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig) -> dict[str, Any]:
+    """How often a language model's likeliest choice is right, of a file of multiple choice.
+
+    Raises:
+      UserError: the file cannot be used, or the task is none on running text.
+    """
+    if not isinstance(task, LanguageModeling):
+        raise UserError("--choices asks for a language model, and this run's task is another")
+    examples = provenance.agreed_data(Path(path).name, lambda: read_choices(path))
+    choosing = MultipleChoice(task.model, task.tokenizers, task.max_length, task.loss_options)
+    metrics, _ = choosing.evaluate(params, examples, decode)
+    return {**metrics, "num_examples": len(examples), "split": Path(path).name}
+
+
+def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]) -> None:
+    """Writes outputs; where that cannot be done, the metrics are not lost with them."""
+
+    def keep() -> None:
+        try:
+            write_predictions(path, evaluator.decoded, outputs)
+            send(path)
+        except (OSError, BucketError) as error:
+            logger.warning("the outputs are not kept: %s", error)
+
+    hosts.from_primary(keep)

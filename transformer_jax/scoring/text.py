@@ -1,0 +1,152 @@
+"""BLEU and chrF of translations, by sacreBLEU: comparable with published numbers."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+
+def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Corpus scores, 0 to 100, of detokenized translations with one reference each.
+
+    Returns:
+      "bleu": sacreBLEU, cased, 13a tokenization (Papineni et al. 2002; Post 2018); "signature": the
+      settings and version that make it comparable; "bleu_lowercase": the same with case ignored;
+      "chrf": chrF2 (Popović 2015).
+
+    Raises:
+      ValueError: there is nothing to score, or the numbers of lines differ.
+    """
+    # Imported here so that a process that only predicts starts without it.
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"{len(hypotheses)} translations cannot be scored against {len(references)} references"
+        )
+    if not hypotheses:
+        raise ValueError("there are no translations to score")
+    lines, streams = list(hypotheses), [list(references)]
+    bleu = BLEU(tokenize="13a")
+    score = bleu.corpus_score(lines, streams).score
+    # `force` only keeps the warning about text that looks tokenized from coming twice.
+    lowercase = BLEU(tokenize="13a", lowercase=True, force=True).corpus_score(lines, streams).score
+    return {
+        "bleu": score,
+        "bleu_lowercase": lowercase,
+        "chrf": CHRF().corpus_score(lines, streams).score,
+        "signature": str(bleu.get_signature()),
+    }
+
+
+# FOLDED scoring.error_rates: Edits that would turn outputs into their references, for each word or
+# character of these.
+
+
+def word_error_rate(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """{"wer", "cer"}: words, and characters, to insert, delete or replace (Levenshtein 1966), as a
+    share of all in the references. 0 is best; outputs that are too long may go beyond 1.
+
+    White space separates words, and one space stands for it among characters.
+
+    Raises:
+      ValueError: there are no outputs, other than references, or these have no words.
+    """
+    words = [(a.split(), b.split()) for a, b in zip(outputs, references, strict=True)]
+    texts = [(" ".join(a), " ".join(b)) for a, b in words]
+    if not any(reference for _, reference in words):
+        raise ValueError("the references have no words to compare with")
+    return {"wer": _rate(words), "cer": _rate(texts)}
+
+
+def _rate(pairs: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> float:
+    return sum(edits(a, b) for a, b in pairs) / sum(len(b) for _, b in pairs)
+
+
+def edits(output: Sequence[Any], reference: Sequence[Any]) -> int:
+    """The fewest insertions, deletions and replacements that make one sequence the other."""
+    row = list(range(len(reference) + 1))  # of the output so far and each start of the reference
+    for i, x in enumerate(output, 1):
+        above, row = row, [i]
+        for j, y in enumerate(reference):
+            row.append(min(above[j] + (x != y), above[j + 1] + 1, row[j] + 1))
+    return row[-1]
+
+
+def translation_edit_rate(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """{"ter", "ter_signature"}: the same where moving a phrase is one edit, in percent of the
+    references' words, by sacreBLEU (Snover et al. 2006); raises as `word_error_rate`."""
+    # Imported here so that a process that only predicts starts without it.
+    from sacrebleu.metrics import TER
+
+    if len(outputs) != len(references):
+        raise ValueError(f"{len(outputs)} outputs but {len(references)} references")
+    if not any(reference.split() for reference in references):
+        raise ValueError("the references have no words to compare with")
+    ter = TER()
+    score = ter.corpus_score(list(outputs), [list(references)]).score
+    return {"ter": score, "ter_signature": str(ter.get_signature())}
+
+
+# FOLDED scoring.exact_match: How many outputs are their references, word for word.
+
+
+def exact_match(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """{"exact_match": share of the outputs that equal their references}; runs of white space count
+    as one space.
+
+    Raises:
+      ValueError: there are none, or not as many of one as of the other.
+    """
+    if not outputs:
+        raise ValueError("no outputs to compare")
+    pairs = zip(outputs, references, strict=True)
+    return {"exact_match": sum(a.split() == b.split() for a, b in pairs) / len(outputs)}
+
+
+# FOLDED scoring.rouge: ROUGE of summaries: which words, and pairs of words, they share with the
+# references.
+
+
+def rouge(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """{"rouge1", "rouge2", "rougeL"}: the F1 of shared words, of shared pairs of neighbouring words
+    and of the longest common subsequence of words, 0 to 1, each the mean over texts (Lin 2004).
+
+    Words are runs of letters and digits of any script, in lower case and without stemming; on
+    English text that is what Google's rouge_score counts.
+
+    Raises:
+      ValueError: there are none, or not as many of one as of the other.
+    """
+    if not outputs:
+        raise ValueError("no outputs to compare")
+    totals = dict.fromkeys(("rouge1", "rouge2", "rougeL"), 0.0)
+    for output, reference in zip(outputs, references, strict=True):
+        a, b = _words(output), _words(reference)
+        totals["rouge1"] += _f1(_shared(a, b), len(a), len(b))
+        totals["rouge2"] += _f1(_shared(pairwise(a), pairwise(b)), len(a) - 1, len(b) - 1)
+        totals["rougeL"] += _f1(common_subsequence(a, b), len(a), len(b))
+    return {name: total / len(outputs) for name, total in totals.items()}
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", text.lower())
+
+
+def _shared(a: Iterable[object], b: Iterable[object]) -> int:
+    return (Counter(a) & Counter(b)).total()
+
+
+def common_subsequence(a: Sequence[object], b: Sequence[object]) -> int:
+    """The length of the longest sequence whose elements both have in this order."""
+    row = [0] * (len(b) + 1)
+    for x in a:
+        above, row = row, [0]
+        for j, y in enumerate(b):
+            row.append(above[j] + 1 if x == y else max(above[j + 1], row[j]))
+    return row[-1]
+
+
+def _f1(shared: int, of_output: int, of_reference: int) -> float:
+    return 2 * shared / (of_output + of_reference) if shared else 0.0
