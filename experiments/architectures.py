@@ -1,19 +1,19 @@
-"""What did attention bring, and what the Transformer? Three systems on Multi30k, English to German.
+"""Compares recurrent translators with and without attention and a Transformer, on Multi30k.
 
     python -m experiments.architectures --workdir=runs/architectures --minutes=5 --seeds=3 \\
         --data_dir=MULTI30K --output=experiments/results/architectures
 
 A recurrent encoder-decoder without attention (Sutskever et al. 2014), one with additive attention
 (Bahdanau et al. 2015) and a Transformer (Vaswani et al. 2017), of about the same size, with the
-same tokenizer, batches, optimizer and schedule. Each trains for equal time: the milliseconds of an
-update are measured first, one system after the other, and say how many updates fit into the
-minutes. And each trains for equal updates: as many as fit for the slowest one. The test split is
-translated with a beam, and scored in all and by the length of its sources (figure 2 of Bahdanau et
-al.). Nine runs of --minutes each, and six that are shorter.
+same tokenizer, batches, optimizer and schedule. Each trains for equal time (the step time is
+measured first, one system after the other, and gives the number of steps that fit) and for equal
+steps (those of the slowest system). Beam search translates the test split; BLEU is computed in
+total and by source length (figure 2 of Bahdanau et al.). With three seeds these are nine runs of
+--minutes each and six shorter ones.
 
-Writes OUTPUT.csv, the table, which is also printed as Markdown; OUTPUT.png, BLEU by length, with
-standard deviations over seeds; and OUTPUT_alignments.png, what both models with attention look at
-while they read the same pair. What is in the workdir is not done again.
+Writes OUTPUT.csv (the table, also printed as Markdown), OUTPUT.png (BLEU by length, with standard
+deviations over seeds) and OUTPUT_alignments.png (cross-attention of both models with attention on
+one sentence pair). Results that are in the workdir are reused.
 """
 
 import argparse
@@ -52,11 +52,11 @@ SHARED = {
     "checkpoint.keep": 1,
     "checkpoint.keep_params": 1,
 }
-"""What all systems have in common; of the config files remain the models."""
+"""Settings of all systems; only the models come from the config files."""
 MEASURED = 60
-"""Updates by which a system's speed is measured."""
+"""Steps of a speed measurement."""
 LENGTHS = (0, 8, 10, 12, 15, 19, 1000)
-"""Sources with more words than one of these and at most as many as the next are scored together."""
+"""Bounds of the buckets of source length, in words: scores are reported by bucket."""
 EQUAL = ("time", "updates")
 SCORES = "scores.json"
 type Speed = dict[str, float]
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def measured(workdir: Path, changes: Mapping[str, Any]) -> dict[str, Speed]:
-    """Of each system, over the last two thirds of a short run, before anything else trains."""
+    """Measures each system over the last two thirds of a short run, before other training."""
     kept_in = workdir / "speeds.json"
     if kept_in.exists():
         found: dict[str, Speed] = json.loads(kept_in.read_text())
@@ -112,7 +112,7 @@ def measured(workdir: Path, changes: Mapping[str, Any]) -> dict[str, Speed]:
 
 
 def plan(workdir: Path, seconds: float, speeds: Mapping[str, Speed]) -> dict[str, dict[str, int]]:
-    """{"time" and "updates": {system: updates}}, planned once for a workdir."""
+    """Returns {"time" and "updates": {system: steps}}, planned once per workdir."""
     kept = workdir / "updates.json"
     if not kept.exists():
         counts = {
@@ -126,7 +126,7 @@ def plan(workdir: Path, seconds: float, speeds: Mapping[str, Speed]) -> dict[str
 
 
 def trained(workdir: Path, system: str, updates: int, changes: Mapping[str, Any]) -> Run:
-    """The run of a system, trained if it is not yet, for so many updates."""
+    """Returns the run of a system with this number of steps; trains it if missing."""
     folder = workdir / f"{system.replace(' ', '_')}_{updates}" / f"seed_{changes['seed']}"
     print(folder, file=sys.stderr)
     own = dict.fromkeys(("train.num_steps", "eval.every_steps", "checkpoint.every_steps"), updates)
@@ -135,7 +135,7 @@ def trained(workdir: Path, system: str, updates: int, changes: Mapping[str, Any]
 
 
 def scored(run: Run) -> dict[str, Any]:
-    """BLEU of a run's translations of the test split, in all and by length; its size."""
+    """Scores a run on the test split, in total and by length; adds its size."""
     kept = run.workdir / SCORES
     if not kept.exists():
         pairs = open_split(run.settings.data, "test")
@@ -153,7 +153,7 @@ def scored(run: Run) -> dict[str, Any]:
 def score_by_length(
     sources: Sequence[str], outputs: Sequence[str], references: Sequence[str]
 ) -> dict[str, float]:
-    """BLEU of all, and of those whose sources have so many words."""
+    """BLEU of all sentences, and by bucket of source length."""
     words = np.array([len(source.split()) for source in sources])
     groups = {"BLEU": words > 0}
     for above, most in zip(LENGTHS[:-1], LENGTHS[1:], strict=True):
@@ -170,7 +170,7 @@ def score_by_length(
 
 
 def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:
-    """Of a table, from the scores of its seeds."""
+    """Row of the table, from the scores of the seeds."""
     metrics = {"updates": [one["updates"] for one in found]}
     metrics |= {each: [one["bleu"][each] for one in found] for each in found[0]["bleu"]}
     return Row(
@@ -183,7 +183,7 @@ def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:
 
 
 def draw_lengths(rows: Sequence[Row], output: Path) -> None:
-    """BLEU against the length of the source, a panel for equal time and one for equal updates."""
+    """Plots BLEU by source length, one panel for equal time and one for equal steps."""
     figure, axes = grid(len(EQUAL), columns=2)
     for equal, ax in zip(EQUAL, axes, strict=True):
         for each in rows:
@@ -201,14 +201,14 @@ def draw_lengths(rows: Sequence[Row], output: Path) -> None:
 
 
 def draw_alignments(runs: Mapping[str, Run], output: Path) -> None:
-    """The cross-attention of each run over the first test pair of 12 to 15 words: the mean of the
+    """Plots each run's cross-attention on the first test pair of 12 to 15 words: the mean of the
     heads of its last layer."""
     figure, axes = grid(len(runs), columns=2, height=5.0)
     for (name, run), ax in zip(runs.items(), axes, strict=True):
         pairs = open_split(run.settings.data, "test")
         pair = next(one for one in pairs if 12 <= len(one["source"].split()) <= 15)
         found = run.attention(pair["source"], pair["target"])
-        # Row t is what was looked at to write the token after t.
+        # Row t: attention while predicting the token after t.
         written = [*found.tokens["decoder"][1:], "end"]
         weights = found.weights("cross")[-1].mean(axis=0)
         ax.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")

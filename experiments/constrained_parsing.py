@@ -1,11 +1,11 @@
-"""What the constraint of the parser's search gives, and what it costs.
+"""Measures the constraint of the parser's search: share of valid trees, and speed.
 
     python experiments/constrained_parsing.py --config=configs/parse_gum.py --config.data.dir=FOLDER
 
-Parses the first sentences of the validation split, greedily, with a fresh model of the config: with
-the constraint, where each output must be a tree over its own words, and without, where the search
-may write anything. Both write until they end or meet the limit. Or with --workdir=RUN the model of
-a run, which ends by itself. Prints one JSON object. Fields of the config are set as for `train`.
+Parses the first sentences of the validation split greedily with an untrained model of the config,
+with the constraint (each output must be a tree over the input words) and without. Outputs end at
+the end token or the length limit. --workdir=RUN uses the model of a run instead. Prints one JSON
+object. Set config fields as for `train`.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def fresh(config: str, fields: dict[str, str]) -> tuple[Parsing, Any, Any]:
-    """An untrained parser of a config, with the vocabularies of its training split."""
+    """Builds an untrained parser of a config, with the vocabularies of its training split."""
     settings = read_settings(tj.config(config, fields))
     with tempfile.TemporaryDirectory() as folder:
         examples = open_split(settings.data, "train")

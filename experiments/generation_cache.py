@@ -1,9 +1,9 @@
-"""How much time the cache of keys and values saves in generation; it must change no token.
+"""Measures how much time the KV cache saves in generation; the tokens must be the same.
 
     python experiments/generation_cache.py --workdir=runs/shakespeare --tokens=512
 
-Continues prompts of unequal length, beyond the context too, with and without the cache. Prints one
-JSON object; exit status 1 if the tokens differ. Compilation is not timed.
+Continues prompts of different lengths, also beyond the context, with and without the cache. Prints
+one JSON object; exit status 1 if the tokens differ. Compilation is not timed.
 """
 
 import argparse

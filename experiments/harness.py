@@ -1,11 +1,11 @@
-"""A run in EleutherAI's lm-evaluation-harness: its tasks, measured as it measures other models.
+"""Evaluates a run in EleutherAI's lm-evaluation-harness.
 
     pip install lm-eval
     python -m experiments.harness --workdir=RUN --tasks=hellaswag,lambada_openai --limit=100
 
-In a notebook: `lm_eval.simple_evaluate(model=RunInHarness(tj.load(RUN)), tasks=[...])`. Any run of
-a decoder-only model will do; one that follows instructions is taken as a model of plain text. The
-library is not among the project's own, as nothing else here needs it.
+In a notebook: `lm_eval.simple_evaluate(model=RunInHarness(tj.load(RUN)), tasks=[...])`. Works
+for every run of a decoder-only model; an instruction-tuned one is evaluated on plain text. The
+library is not a dependency of the project, as nothing else needs it.
 """
 
 import argparse
@@ -31,17 +31,17 @@ from transformer_jax.tasks.losses import Split, split_tokens
 from transformer_jax.tasks.running_text import RunningText
 
 _AT_ONCE = 1024
-_MOST_TOKENS = 256  # of an answer, where a task does not say
+_MOST_TOKENS = 256  # maximal answer length, unless the task sets one
 _SEARCH = {"search": None, "temperature": None, "top_k": None, "top_p": None, "stop": None}
-"""Of the run's config, what the harness decides instead."""
+"""Config fields of the run that the harness overrides."""
 
 
 class RunInHarness(LM):
-    """A run as the harness asks for it.
+    """A run in the interface of the harness.
 
     Args:
       run: of a decoder-only model.
-      begins: whether the first token of a text stands before each context, as in training here. The
+      begins: start each context with the begin-of-text token, as in training here. The
         harness leaves it out for models whose tokenizer does not add it, such as GPT-2.
     """
 
@@ -58,13 +58,13 @@ class RunInHarness(LM):
         self._tokenizer = task.tokenizers.text("text")
 
     def loglikelihood(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-        """Of each (context, continuation): log P(continuation | context) in nats, and whether it is
+        """Returns, for each (context, continuation), log P in nats, and whether the continuation is
         the greedy one."""
         return self._scores([self._split(*request.args) for request in requests])
 
     def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
-        """log P of each text (text,) in nats, in windows that see what came before as far as the
-        context reaches."""
+        """log P of each text (text,) in nats, in windows that attend to as much earlier text as
+        fits the context."""
         length, first = self._task.max_length, self._tokenizer.specials.first
         windows = [
             [
@@ -79,8 +79,8 @@ class RunInHarness(LM):
         return [sum(next(scores)[0] for _ in of_text) for of_text in windows]
 
     def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-        """What follows each (context, options), up to the first text of `options["until"]`: greedy,
-        or drawn where the options say so."""
+        """Continues each (context, options) up to the first text of `options["until"]`, greedily or
+        by sampling, as the options say."""
         groups: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
             groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(i)
@@ -110,8 +110,8 @@ class RunInHarness(LM):
 
 
 def _decode(given: dict[str, Any], stops: Sequence[str]) -> dict[str, Any]:
-    """The harness's options as fields of the section `decode`."""
-    told = [stop for stop in stops if "|" not in stop]  # which separates them there
+    """Converts the harness's options to fields of the section `decode`."""
+    told = [stop for stop in stops if "|" not in stop]  # the separator in decode.stop
     fields: dict[str, Any] = {"max_extra_length": given.get("max_gen_toks", _MOST_TOKENS)}
     fields |= {"stop": "|".join(told)} if told else {}
     if given.get("do_sample") and given.get("temperature", 1.0) > 0:
@@ -123,7 +123,7 @@ def _decode(given: dict[str, Any], stops: Sequence[str]) -> dict[str, Any]:
 
 
 def _cut(text: str, stops: Sequence[str]) -> str:
-    """Up to the first of the texts that stop it."""
+    """Cuts the text before the first stop text."""
     return text[: min((text.find(stop) for stop in stops if stop in text), default=len(text))]
 
 

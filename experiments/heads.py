@@ -1,13 +1,13 @@
-"""How many heads can go? BLEU against heads removed, least important first (Michel et al. 2019).
+"""Prunes attention heads: BLEU by number of heads removed (Michel et al. 2019).
 
     python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/heads \\
         --seeds=3 --config.train.num_steps=2900 --config.optimizer.warmup_steps=1000
     python -m experiments.heads --workdir=runs/heads --output=runs/heads/heads.csv
 
-Of each run in the workdir, heads are ordered by their importance for the loss of the validation
-split: by gradient, by switching off each alone, and at random for comparison. Then more and more of
-them are removed, and the test split is translated. Writes BLEU as CSV, and the curves with standard
-deviations over seeds as a PNG beside it.
+Orders the heads of each run in the workdir by importance for the validation loss: by gradient, by
+ablation of each head alone, and at random for comparison. Then removes more and more of them, least
+important first, and translates the test split. Writes BLEU as CSV and, beside it, the curves with
+standard deviations over seeds as PNG.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from transformer_jax.runs.run import Run
 from transformer_jax.scoring.text import score_translations
 
 Head = tuple[str, int]
-"""The place of an attention's heads, and the number of one."""
+"""Path of an attention's heads, and the index of one head."""
 
 FIELDS = ["run", "order", "removed", "bleu"]
 
@@ -66,7 +66,7 @@ def measure(run: Run, split: str, points: int) -> Iterator[dict[str, Any]]:
 
 
 def orders(run: Run) -> dict[str, list[Head]]:
-    """All heads of the model, least important first."""
+    """All heads of the model, least important first, in each order."""
     found = {}
     for by in ("gradient", "switching_off"):
         print(f"{run.workdir}: importance by {by}", file=sys.stderr)
@@ -81,7 +81,7 @@ def without(run: Run, heads: list[Head]) -> Run:
     """The run with heads removed: their rows of W^O are 0.
 
     That is what `run.patched({f"{place}[{i}]": 0, ...})` computes (tests/models/test_patches.py),
-    but with the program that is there: a patch would compile each search anew.
+    but reuses the compiled search, which a patch would compile again.
     """
     params = run.params
     for place, head in heads:
@@ -97,7 +97,7 @@ def _with_zeros(tree: Any, path: list[str], row: int) -> Any:
 
 
 def read(table: Path) -> list[dict[str, Any]]:
-    """The rows of a CSV file as `main` writes it."""
+    """Reads the rows of a CSV file that `main` wrote."""
     with table.open() as file:
         rows = list(csv.DictReader(file))
     return [{**row, "removed": int(row["removed"]), "bleu": float(row["bleu"])} for row in rows]
@@ -113,7 +113,7 @@ def curve(rows: list[dict[str, Any]], order: str) -> tuple[list[float], list[flo
 
 
 def draw(table: Path) -> None:
-    """The curves of a CSV file, as a PNG beside it."""
+    """Plots the curves of a CSV file as a PNG beside it."""
     rows = read(table)
     figure = Figure(figsize=(6, 3.6), layout="constrained")
     axes = figure.subplots()

@@ -1,12 +1,12 @@
-"""The host time of a training step: everything outside the compiled call.
+"""Measures the host time of a training step: everything outside the compiled call.
 
     python experiments/host_overhead.py --config=configs/multi30k_en_de.py --steps=300 \\
       --config.model.d_model=64
 
 Trains with the real data, loop and log, but waits for the end of each compiled call, so that no
-host work overlaps with the device. The time between two calls is spent on the next batch, placing
-it on the devices, the metrics, the log and the progress bar. Fields of the config are set as for
-`train`; a small model is enough. Prints one JSON object, times in ms.
+host work overlaps with the device. The time between two calls goes to the next batch, its transfer
+to the devices, the metrics, the log and the progress bar. Set config fields as for `train`; a small
+model is enough. Prints one JSON object, times in ms.
 """
 
 import argparse

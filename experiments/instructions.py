@@ -1,4 +1,4 @@
-"""What tuning a small language model to instructions brings: all of its parameters, or adapters.
+"""Instruction tuning of a small language model: all parameters, adapters, and then DPO.
 
     python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/base \\
         --config.data.name=wikitext2,gutenberg --config.data.dir=WIKITEXT2,GUTENBERG \\
@@ -7,15 +7,14 @@
     python -m experiments.instructions --base=runs/base --workdir=runs/instructions \\
         --data_dir=ALPACA --steps=300 --examples=20000 --output=experiments/results/instructions
 
-The base is tuned on Alpaca with all of its parameters, with adapters beside them (LoRA, Hu et al.
-2021), and the same model learns Alpaca from nothing, in as many updates of as many tokens. All are
-measured by the perplexity of the answers of the test split, and the base as it is, too. Then each
-run that was tuned as a whole learns to prefer the answers of the set to its own, greedy ones (DPO,
-Rafailov et al. 2023), and is measured by the margin of both on instructions of the test split.
+Tunes the base on Alpaca with all parameters and with adapters (LoRA, Hu et al. 2021), and trains
+the same model on Alpaca from scratch, with equal steps and batches. Measures the perplexity of the
+answers in the test split, of the untuned base too. Then DPO (Rafailov et al. 2023) trains each
+fully tuned run to prefer the answers of the data set to its own greedy ones; measures the margin
+between both on instructions of the test split.
 
-Writes OUTPUT.csv, the table, which is also printed as Markdown, and OUTPUT_answers.md, the answers
-of the first seed to the first instructions of the test split. What is in the workdir is not done
-again.
+Writes OUTPUT.csv (the table, also printed as Markdown) and OUTPUT_answers.md (answers of the first
+seed to the first instructions of the test split). Results that are in the workdir are reused.
 """
 
 import argparse
@@ -49,7 +48,7 @@ OWN: dict[str, dict[str, Any]] = {
         "optimizer.learning_rate": 5e-3,
     },
 }
-"""What the ways of tuning have besides configs/alpaca.py."""
+"""Settings of each kind of tuning, on top of configs/alpaca.py."""
 MEASURED = ("perplexity", "accuracy")
 PREFERENCES = ("margin", "accuracy", "chosen_reward", "rejected_reward")
 PAIRS = {"train": 400, "valid": 50, "test": 100}
@@ -91,7 +90,7 @@ def _alpaca_fields() -> dict[str, Any]:
 
 
 def tuned(args: argparse.Namespace, way: str, changes: Mapping[str, Any]) -> Run:
-    """The run of a way and a seed, trained if it is not yet."""
+    """Returns the run of a kind of tuning and a seed; trains it if missing."""
     folder = args.workdir / way.replace(" ", "_") / f"seed_{changes['seed']}"
     print(folder, file=sys.stderr)
     steps = dict.fromkeys(("train.num_steps", "optimizer.decay_steps"), args.steps)
@@ -104,7 +103,7 @@ def tuned(args: argparse.Namespace, way: str, changes: Mapping[str, Any]) -> Run
 
 
 def preferred(args: argparse.Namespace, seed: int) -> Run:
-    """The run of a seed that prefers the set's answers, trained if it is not yet."""
+    """Returns the DPO run of a seed; trains it if missing."""
     origin, folder = args.workdir / WHOLE.replace(" ", "_") / f"seed_{seed}", args.workdir / "DPO"
     print(folder / f"seed_{seed}", file=sys.stderr)
     files = pairs_of(tj.load(origin), folder / f"pairs_{seed}")
@@ -119,8 +118,8 @@ def preferred(args: argparse.Namespace, seed: int) -> Run:
 
 
 def pairs_of(run: Run, folder: Path) -> dict[str, Path]:
-    """Files of preferences, written if they are not yet: the answers of the set to instructions
-    without an input, and before the run's own, where these differ and are not empty."""
+    """Files of preferences, written if missing: answers of the data set (chosen) and of the run
+    (rejected) to instructions without input, if these differ and are not empty."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
     for split, count in PAIRS.items():
@@ -140,7 +139,7 @@ def pairs_of(run: Run, folder: Path) -> dict[str, Path]:
 
 
 def instructions(examples: Sequence[Mapping[str, str]], count: int) -> list[tuple[str, str]]:
-    """The first questions of one line without an input, and their answers."""
+    """First one-line instructions without input, with their answers."""
     found = list[tuple[str, str]]()
     for example in examples:
         question, *others, answer = from_text(example["turns"])
@@ -162,7 +161,7 @@ def scored(run: Run, names: Sequence[str]) -> dict[str, float]:
 
 
 def untuned_row(run: Run, workdir: Path) -> Row:
-    """Of the base as it is; what is kept of it is kept in the workdir."""
+    """Row of the untuned base; its metrics are stored in the workdir."""
     kept = workdir / SCORES
     if not kept.exists():
         workdir.mkdir(parents=True, exist_ok=True)
@@ -172,8 +171,8 @@ def untuned_row(run: Run, workdir: Path) -> Row:
 
 
 def row(name: str, runs: Sequence[Run], found: Sequence[Mapping[str, float]]) -> Row:
-    """Of a table, from the runs and scores of its seeds; with what is trained, and what a
-    checkpoint takes."""
+    """Row of the table, from the runs and scores of the seeds: metrics, trained parameters and
+    checkpoint size."""
     metrics: dict[str, list[float | None]] = {
         each: [one[each] for one in found] for each in found[0]
     }
@@ -207,7 +206,7 @@ def _saved(run: Run) -> dict[str, float]:
 
 
 def shown(runs: Mapping[str, Run], examples: Sequence[Mapping[str, str]]) -> str:
-    """Markdown: some instructions, and what each run answers."""
+    """Formats instructions and the answers of each run as Markdown."""
     asked = instructions(examples, SHOWN)
     answers = {name: run.predict([one for one, _ in asked]) for name, run in runs.items()}
     parts = []

@@ -1,9 +1,9 @@
-"""The baseline that a tagger must beat: each word's most frequent tag.
+"""Baseline of a tagger: each word's most frequent tag.
 
     python experiments/most_frequent_tag.py --config=configs/pos_gum.py --config.data.dir=FOLDER
 
 A word that is not in the training split gets the most frequent tag of the words that occur there
-once. Prints one JSON object. Fields of the config are set as for `train`.
+once. Prints one JSON object. Set config fields as for `train`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def asked_for(description: str) -> tuple[DataConfig, str]:
-    """The section data of the config, and the split to score, that the command line names."""
+    """Reads the data section of the config and the split to score from the command line."""
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--config", required=True)
     parser.add_argument("--split", default="valid")
@@ -40,7 +40,7 @@ def asked_for(description: str) -> tuple[DataConfig, str]:
 
 
 class MostFrequentTag:
-    """The most frequent tag of each word; of others, that of words which occur once."""
+    """Most frequent tag of each word; for unknown words, the one of words that occur once."""
 
     def __init__(self, tagged: Iterable[tuple[str, str]]):
         counts: dict[str, Counter] = defaultdict(Counter)

@@ -1,15 +1,14 @@
-"""The baselines that a parser must beat, scored as its trees are.
+"""Baselines of a parser, scored like its trees.
 
     python -m experiments.parsing_baselines --config=configs/parse_gum.py --config.data.dir=FOLDER
 
-The tags of both are each word's most frequent one (most_frequent_tag.py). "right_branching": each
-constituent is a word and the rest of the sentence; a final mark of punctuation stands below the
-root. "most_frequent_structure": the brackets that sentences of these tags had most often in the
-training split; where there was none, those of sentences of as many words; where there was none of
-these either, right-branching ones. Labels of right-branching trees are the most frequent ones in
-the training split: of constituents that begin a sentence, and of those that end one.
+Both use each word's most frequent tag (most_frequent_tag.py). "right_branching": each constituent
+is a word and the rest of the sentence; final punctuation is attached to the root. Its labels are
+the most frequent ones in the training split: of constituents that begin a sentence, and of those
+that end one. "most_frequent_structure": the most frequent brackets of training sentences with the
+same tags, else of sentences with the same length, else right-branching ones.
 
-Prints one JSON object. Fields of the config are set as for `train`.
+Prints one JSON object. Set config fields as for `train`.
 """
 
 import json
@@ -47,7 +46,7 @@ def main() -> None:
 
 
 class FrequentStructures:
-    """The most frequent structure of sentences with the same tags, or of the same length."""
+    """Most frequent structure of sentences with the same tags, else of the same length."""
 
     def __init__(self, trees: Sequence[Tree]):
         counts: dict[Hashable, Counter[Structure]] = defaultdict(Counter)
@@ -73,7 +72,7 @@ class RightBranching:
             for (label, start, end), count in constituents(tree, [True] * length).items():
                 if (start, end) == (0, length):
                     whole[label] += count
-                elif end >= length - 1 and end - start > 1:  # before a final mark of punctuation
+                elif end >= length - 1 and end - start > 1:  # without final punctuation
                     rest[label] += count
         self.root = Counter(tree.label for tree in trees).most_common(1)[0][0]
         self.whole, self.rest = (found.most_common(1)[0][0] for found in (whole, rest))
@@ -89,7 +88,7 @@ class RightBranching:
 
 
 def filled(structure: Structure, tags: Sequence[str], words: Sequence[str]) -> Tree:
-    """The tree of this structure over these words and tags."""
+    """Fills a structure with words and tags."""
     left = iter(tags)
     return from_tokens([next(left) if part is None else part for part in structure], words)
 

@@ -1,5 +1,5 @@
-"""What `make quickstart` shows of the trained run: BLEU beside a dictionary's, translations, and
-pages of what the model does.
+"""Report of `make quickstart`: BLEU of the run and of a dictionary, translations, and pages that
+show the model's attention and computation.
 
 python -m experiments.quickstart --workdir=runs/quickstart
 """
@@ -21,7 +21,7 @@ from transformer_jax.scoring.text import score_translations
 SPLITS = {"test": "unseen sentences", "test_combinations": "unseen combinations of words"}
 NUM_SHOWN = 3
 EXAMPLE = "YOUR CAT IS A LOVELY CAT"
-"""What is walked through: words that the grammar has not, so that the tokenizer spells them."""
+"""Example of the walk: its words are not in the grammar, so the tokenizer splits them."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def report(run: Run, split: str, meaning: str) -> None:
 
 
 def write_pages(run: Run) -> None:
-    """Writes the attention of the first translation and the walk of the example, and names both."""
+    """Writes the attention page of the first translation and the walk; prints their paths."""
     first = open_split(read_settings(run.config).data, "test")[0]["source"]
     attention = run.attention(first, also=("queries", "keys"))
     shown = attention_page(attention, title=first, beams=run.beam_tree(first).as_json())

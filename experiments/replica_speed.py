@@ -1,11 +1,11 @@
-"""How much time training seeds together saves, start and compilation included.
+"""Measures the time saved by training seeds together, start and compilation included.
 
     python experiments/replica_speed.py --config=configs/quickstart.py --seeds=4 \\
         --config.train.num_steps=300
 
 Trains the seeds in one program (`train --seeds`) and then one after another (`train`), both times
 starting with an empty compilation cache. Prints one JSON object; exit status 1 if a seed's losses
-of the first 20 steps differ by more than 1e-5. Fields of the config are set as for `train`.
+of the first 20 steps differ by more than 1e-5. Set config fields as for `train`.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def train(folder: Path, runs: list[list[str]]) -> float:
-    """Trains the runs one after another; returns the seconds that they take."""
+    """Trains the runs one after another; returns the total seconds."""
     environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(folder / "cache")}
     start = time.perf_counter()
     for number, words in enumerate(runs):

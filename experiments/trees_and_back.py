@@ -1,10 +1,9 @@
-"""Whether a parser's tokens give the trees of these files back exactly.
+"""Checks that trees survive conversion to a parser's tokens and back.
 
     python experiments/trees_and_back.py GUM/*.trees.gz
 
-Reads files of trees in brackets; turns each tree into tokens and those into a tree, with and
-without a lookahead. Prints how many trees there are, and how many come back, as JSON; the exit
-status is 1 where one does not.
+Reads files of bracketed trees; converts each tree to tokens and back, with and without lookahead.
+Prints the number of trees and of equal ones as JSON; exit status 1 if one differs.
 """
 
 import argparse
@@ -37,7 +36,7 @@ def main() -> None:
 
 
 def comes_back(tree: Tree) -> bool:
-    """Whether both ways to write the tree lead back to it."""
+    """Returns True if both token forms convert back to the tree."""
     tokens, words = to_tokens(tree), tree.words()
     read = without_lookahead(with_lookahead(tokens, words))
     return str(tree) == str(from_tokens(tokens, words)) == str(from_tokens(read, words))

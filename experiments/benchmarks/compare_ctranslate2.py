@@ -1,9 +1,9 @@
-"""What CTranslate2 writes with an exported run, beside what the run writes.
+"""Compares the outputs of a run with those of its export in CTranslate2.
 
     python experiments/benchmarks/compare_ctranslate2.py --workdir=RUN --model=DIR --lines=FILE
 
-Translations by beam search (4 beams, scores divided by the length), or 40 tokens of continuation,
-the likeliest each. Prints the lines that differ, and how many agree.
+Translates with beam search (4 beams, scores divided by length), or continues each line greedily by
+40 tokens. Prints the lines that differ, and the number that agree.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import transformer_jax as tj
 
 CONTINUED = 40
 PATIENCE = (
-    4  # CTranslate2 stops once so many times 4 outputs ended, the run once none can be better
+    4  # CTranslate2 stops when patience * 4 outputs are finished, the run when none can improve
 )
 
 
@@ -47,7 +47,7 @@ def translations(run: Any, directory: str, lines: list[str]) -> list[str]:
     tokens = [source.pieces(source.encode(line)) for line in lines]
     names = {piece: i for i, piece in enumerate(target.pieces(range(target.vocab_size)))}
     outputs = []
-    for row in tokens:  # each has a limit of its own
+    for row in tokens:  # each has its own length limit
         (found,) = translator.translate_batch(
             [row],
             beam_size=4,

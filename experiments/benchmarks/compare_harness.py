@@ -1,14 +1,14 @@
-"""The lm-evaluation-harness on a run, and on what the run was exported to: the same numbers?
+"""Compares the lm-evaluation-harness on a run with the harness on its export.
 
     python -m transformer_jax export --workdir=RUN --format=hf --to=EXPORTED
     python -m experiments.benchmarks.compare_harness --items=TEXT --model=RUN --output=ours.json
     python experiments/benchmarks/compare_harness.py --items=TEXT --model=EXPORTED \\
         --output=theirs.json --beside=ours.json
 
-The first needs this project and lm-eval, the second PyTorch, transformers and lm-eval, each in an
-environment of its own. Of the first lines of TEXT with 8 words or more, each second half is scored
-behind the first, the whole is scored by itself, the first half is continued, and what continues it
-is scored, too. A folder with checkpoints is a run; any other one is read by transformers.
+The first environment needs this project and lm-eval, the second PyTorch, transformers and lm-eval.
+For the first lines of TEXT with at least 8 words: scores the second half given the first, scores
+the whole line, continues the first half, and scores that continuation. A folder with checkpoints is
+a run; transformers loads any other one.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
         for (first, _), text in zip(halves, found["generated"], strict=True)
         if text
     ]
-    found["loglikelihood"] += model.loglikelihood(greedy)  # of texts whose mark is mostly set
+    found["loglikelihood"] += model.loglikelihood(greedy)  # of continuations that are mostly greedy
     args.output.write_text(json.dumps(found, indent=1))
     if args.beside:
         _compare(json.loads(args.output.read_text()), json.loads(args.beside.read_text()))
@@ -64,8 +64,8 @@ def _run(workdir: Path) -> Any:
 
 
 def _exported(folder: Path, begins: bool) -> Any:
-    """The harness's own model, which would count the first token of rolling texts, too, were it to
-    begin them with it: `begins` is for what is scored or continued."""
+    """Loads the export as the harness's own model. `begins` holds for texts that are scored or
+    continued; in rolling texts the harness would count the begin-of-text token too."""
     from lm_eval.models.huggingface import HFLM
 
     flags = {"device": "cpu", "dtype": "float32", "batch_size": 1, "add_bos_token": begins}
@@ -77,7 +77,7 @@ def _request(*args: Any) -> Any:
 
 
 def _compare(found: dict[str, Any], other: dict[str, Any]) -> None:
-    """Prints the largest differences, and how many texts and greedy marks are the same."""
+    """Prints the largest differences, and how many texts and greedy flags are equal."""
     count = len(found["generated"])
     pairs = list(zip(found["loglikelihood"], other["loglikelihood"], strict=True))
     rolling = zip(found["rolling"], other["rolling"], strict=True)

@@ -1,11 +1,11 @@
-"""Time to compile the training step at several depths, with scanned layers and unrolled.
+"""Measures the time to compile the training step by depth, with scanned and unrolled layers.
 
     python experiments/benchmarks/compile_depth.py --layers=12,24,48
 
-A narrow decoder (`d_model` 64), whose products cost nothing: what grows is the program. Nothing is
-cached. Prints a row for each depth: seconds to trace the step and to compile it, of the processor
-and not of the clock, and the instructions of the compiled program; with `--state` seconds until the
-first state is there, is stacked, and has its layers one by one again.
+Uses a narrow decoder (`d_model` 64), so that only the size of the program matters, and no cache.
+Prints a row per depth: CPU seconds to trace and to compile the step, and the number of instructions
+in the compiled program; with `--state`, CPU seconds to create the first state, to stack its layers,
+and to unstack them.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> int:
         for layers in map(int, args.layers.split(",")):
             print("|", layers, *(f"| {seconds:.1f}" for seconds in state_seconds(layers)), "|")
         return 0
-    step_seconds(1, scan=True)  # what JAX loads once
+    step_seconds(1, scan=True)  # loads JAX's lazy parts
     print("| layers | scanned | traced, s | compiled, s | instructions |")
     print("| ---: | --- | ---: | ---: | ---: |")
     for scan in [True, False] if args.unrolled else [True]:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def step_seconds(layers: int, scan: bool) -> tuple[float, float, int]:
-    """Processor seconds to trace and to compile the step, and how long the program is."""
+    """CPU seconds to trace and to compile the step, and the length of the program."""
     settings, task, engine, step, init_state = training(layers, scan)
     state = build.abstract_state(settings, init_state, engine.mesh)
     batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
@@ -70,7 +70,7 @@ def step_seconds(layers: int, scan: bool) -> tuple[float, float, int]:
 
 
 def state_seconds(layers: int) -> list[float]:
-    """Processor seconds to make the first state, to stack its layers, and to take them apart."""
+    """CPU seconds to create the first state, to stack its layers, and to unstack them."""
     settings, _, engine, _, init_state = training(layers, scan=True)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     times = [time.process_time()]
@@ -82,7 +82,7 @@ def state_seconds(layers: int) -> list[float]:
 
 
 def training(layers: int, scan: bool) -> tuple[Any, ...]:
-    """Settings, task, engine, step and first state of so many layers."""
+    """Settings, task, engine, step and first state of a model with `layers` layers."""
     depth = {"num_layers": layers, "scan_layers": scan}
     config = complete_config(CONFIG | {"model": CONFIG["model"] | depth}, "the benchmark")
     settings = read_settings(config)

@@ -1,10 +1,10 @@
-"""Time from starting `train` to its first step, with an empty and a full compilation cache.
+"""Measures the time from starting `train` to its first step, with an empty and a warm cache.
 
     python experiments/benchmarks/first_step.py --config=configs/quickstart.py --rounds=3
 
-Each round has its own cache and two new workdirs: the first start compiles, the second finds the
-compiled programs. The time runs from the start of the process to the line with the first step's
-metrics, tokenizer and data included. Prints one JSON object, medians in seconds.
+Each round has its own compilation cache and two new workdirs: the first start compiles, the second
+loads the compiled programs. The time ends at the line with the first step's metrics; tokenizer and
+data are included. Prints one JSON object, medians in seconds.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def to_the_first_step(config: str, overrides: list[str], folder: Path, name: str) -> float:
-    """Seconds to the first step of a new run, which is then killed; its cache is in `folder`."""
+    """Seconds to the first step of a new run, which is then killed. The cache is in `folder`."""
     words = [f"--config={config}", f"--workdir={folder / name}", "--config.logging.every_steps=1"]
     command = [sys.executable, "-m", "transformer_jax", "train", *words, *overrides]
     start = time.perf_counter()

@@ -1,13 +1,13 @@
-"""How many tokens a second the input pipeline delivers without a model, and what a token costs.
+"""Measures the throughput of the input pipeline without a model, and its CPU time.
 
     python experiments/benchmarks/input_pipeline.py --config=configs/multi30k_en_de.py \\
         --workers=0,1,2
 
-Trains the config's tokenizer, then reads, tokenizes and packs batches as training would, and drops
-them: with a thread (0) and with worker processes in turn. Fields of the config are set as for
-`train`. Prints a JSON object for each number of workers; padding does not count. On a machine that
-does other work `cpu_s_per_million` says more than `tokens_per_s`: seconds of a core in the workers,
-and in this process, for a million tokens; both without the start, whose seconds stand beside.
+Trains the config's tokenizer, then reads, tokenizes and packs batches as in training and discards
+them, with a thread (0) and with worker processes in turn. Set config fields as for `train`. Prints
+a JSON object per number of workers; padding does not count. On a busy machine `cpu_s_per_million`
+says more than `tokens_per_s`: CPU seconds of the workers and of this process per million tokens.
+Start-up is excluded and reported separately.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.tokenization import load_tokenizers
 
-WARM_UP = 20  # batches at least; more than are packed ahead
+WARM_UP = 20  # at least this many batches, more than are packed ahead
 
 
 def main() -> int:
@@ -66,13 +66,13 @@ def main() -> int:
 
 
 def measured(batches: TrainBatches, read: Sequence[str], count: int) -> dict[str, float]:
-    """Tokens a second, and seconds of a core for a million tokens.
+    """Returns tokens per second, and CPU seconds per million tokens.
 
     Args:
-      batches: of which some are taken first, to a batch before which the pipeline had to pack: then
-        as much has been packed ahead as at the end.
-      read: the features whose tokens count.
-      count: batches to measure, or some more.
+      batches: some are taken first, until the pipeline had to pack: then as much is packed ahead as
+        at the end.
+      read: features whose tokens count.
+      count: number of batches to measure, at least.
     """
     take(batches, read, WARM_UP)
     take_to_packing(batches, read)
@@ -88,7 +88,7 @@ def measured(batches: TrainBatches, read: Sequence[str], count: int) -> dict[str
 
 
 def take(batches: TrainBatches, read: Sequence[str], count: int) -> int:
-    """The tokens of so many batches."""
+    """Tokens of the next `count` batches."""
     return sum(
         int((batch[f"{feature}_segment_ids"] > 0).sum())
         for batch in (next(batches) for _ in range(count))
@@ -97,7 +97,7 @@ def take(batches: TrainBatches, read: Sequence[str], count: int) -> int:
 
 
 def take_to_packing(batches: TrainBatches, read: Sequence[str]) -> int:
-    """The tokens of the batches up to the first of new groups."""
+    """Tokens of the batches up to the first one of new groups."""
     seen, tokens = batches.seen, 0
     while batches.seen == seen:
         tokens += take(batches, read, 1)
@@ -105,7 +105,7 @@ def take_to_packing(batches: TrainBatches, read: Sequence[str]) -> int:
 
 
 def workers_time() -> float:
-    """Seconds of a core that the worker processes have taken, by Linux's account of them."""
+    """CPU seconds of the worker processes so far, from /proc."""
     seconds = 0.0
     for worker in active_children():
         fields = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,11 +1,11 @@
-"""Time and memory of importing a Llama of 1.1 billion parameters.
+"""Measures time and memory of importing a Llama of 1.1 billion parameters.
 
     python experiments/benchmarks/large_import.py --tokenizer=DIR
 
-Random weights of TinyLlama's sizes, in bfloat16 as published models are, are written to a temporary
-folder; DIR holds the tokenizer.json and tokenizer_config.json of a Llama. Prints one JSON object:
-bytes of the parameters in float32, the most memory of the process that imports them, what such a
-process has before it reads them, and seconds.
+Writes random weights of TinyLlama's sizes, in bfloat16 like published models, to a temporary
+folder. DIR contains tokenizer.json and tokenizer_config.json of a Llama. Prints one JSON object:
+bytes of the parameters in float32, peak memory of the importing process, memory of such a process
+before it reads them, and seconds.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def write_model(directory: Path) -> int:
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """Of the tensors."""
+    """Shapes of the tensors."""
     width, inner, rows = SIZES["hidden_size"], SIZES["intermediate_size"], SIZES["vocab_size"]
     shared = width // SIZES["num_attention_heads"] * SIZES["num_key_value_heads"]
     of_layer = {
@@ -95,9 +95,8 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def most_memory(command: list[str]) -> tuple[int, float]:
-    """The most bytes that a command had in memory at once, as the system counts them, and its
-    seconds. Of the processes that were started so far, the largest is counted: start small ones
-    first."""
+    """Peak memory of a command in bytes, and its seconds. The system reports the largest child so
+    far, so run small commands first."""
     start = time.perf_counter()
     subprocess.run(command, check=True)
     seconds = time.perf_counter() - start

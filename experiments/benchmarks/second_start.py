@@ -1,10 +1,10 @@
-"""Seconds from a command to its first step, where the text was encoded before, and where not.
+"""Measures the time from a command to its first step, with and without the token cache.
 
     python -m experiments.benchmarks.second_start --folder=/tmp/starts --megabytes=1,200
 
-Draws text of each size, in files of a megabyte, and trains one step of a small language model on it
-three times, each in a new workdir, with a tokenizer learned before: the first encodes, the second
-finds the tokens that the first has kept, the third keeps none. Prints a row for each size. With
+Generates text of each size, in files of a megabyte, and trains one step of a small language model
+on it three times, each in a new workdir, with a tokenizer trained before: the first run tokenizes
+and fills the cache, the second reads the cache, the third has none. Prints a row per size. With
 --pairs a small encoder-decoder reads each line as source and target.
 """
 
@@ -64,19 +64,19 @@ def main() -> None:
 
 
 def files_of_text(text: Path) -> dict[str, object]:
-    """The fields that name the files of a folder."""
+    """Config fields for the files of a folder (language model)."""
     return {"data.train_text": text / "*.txt", "data.valid_text": text / "000.txt"}
 
 
 def files_of_pairs(text: Path) -> dict[str, object]:
-    """Likewise of both sides."""
+    """Config fields for the files of a folder (pairs)."""
     splits = {"train": "*.txt", "valid": "000.txt"}
     sides = ("source", "target")
     return {f"data.{name}_{side}": text / splits[name] for name in splits for side in sides}
 
 
 def drawn(folder: Path, megabytes: int) -> Path:
-    """A folder of files of a megabyte, lines of words drawn as often as their rank says."""
+    """Writes a folder of one-megabyte files of words with Zipf frequencies."""
     rng = np.random.default_rng(0)
     letters = rng.integers(ord("a"), ord("z") + 1, (20_000, 12), np.uint8)
     words = [bytes(row[: 2 + i % 9]).decode() for i, row in enumerate(letters)]
@@ -91,7 +91,7 @@ def drawn(folder: Path, megabytes: int) -> Path:
 
 
 def seconds(config: str, workdir: Path, changes: dict[str, object]) -> float:
-    """From the command's start to the end of its first step."""
+    """Seconds from the start of the command to the end of its first step."""
     flags = [f"--config.{name}={value}" for name, value in changes.items()]
     command = [sys.executable, "-m", "transformer_jax", "train", f"--workdir={workdir}", *flags]
     started = time.time()

@@ -5,8 +5,8 @@
         --peer="PEER/bin/python train_step.py --model marian --size base"
 
 The last line that each command prints on stdout must be a JSON object with `tokens_per_s`. They run
-in turn (ours, peer, ours, peer, ...), so that other work on the machine slows both; there may be
-several peers. Prints one JSON object with each program's median, its runs and its highest memory in
+in turn (ours, peer, ours, peer, ...), so that other work on the machine slows both; several peers
+are possible. Prints one JSON object with each program's median, its runs and its highest memory in
 MB, and for each peer the ratio of our median to the peer's.
 """
 
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def run(command: str) -> dict[str, Any]:
-    """The JSON object that the command printed last, with its highest memory as `memory_mb`."""
+    """Runs a command; returns its last JSON object, with its peak memory as `memory_mb`."""
     child = subprocess.Popen(shlex.split(command), stdout=subprocess.PIPE, text=True)
     output = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
@@ -65,7 +65,7 @@ def memory(maxrss: int) -> dict[str, int]:
 
 
 def compare(commands: list[str], runs: list[list[dict[str, Any]]]) -> dict[str, Any]:
-    """The report; the first command is ours."""
+    """Builds the report; the first command is ours."""
     ours, *peers = map(summary, commands, runs)
     for peer in peers:
         peer["ratio"] = round(ours["tokens_per_s"] / peer["tokens_per_s"], 2)

@@ -1,11 +1,10 @@
-"""A profile of a training step or a search: time by part of the model.
+"""Profiles a training step or a search: time by part of the model.
 
     python experiments/benchmarks/where_time_goes.py decode --config=configs/quickstart.py --rows=20
 
 Runs `benchmark train` or `benchmark decode` with the same flags and traces one warm call. Each
-operation counts towards the module and the primitive that it was compiled from; an operation that
-XLA fused from several, towards the last. Times of parallel threads are added up. Prints a Markdown
-table.
+operation counts for the module and primitive that it was compiled from; a fused operation counts
+for the last of its parts. Times of parallel threads are summed. Prints a Markdown table.
 """
 
 import argparse
@@ -83,7 +82,7 @@ def origins(program: str) -> dict[str, str]:
 
 
 def readable(op_name: str) -> str:
-    """Module and primitive, from JAX's path to an operation; layers are not told apart."""
+    """Module and primitive, from JAX's path of an operation, without the layer's number."""
     backward = "backward " if "transpose(" in op_name else ""
     path = re.sub(r"layer_\d+", "layer", op_name)
     path = re.sub(r"\w+\(([^()]*)\)", r"\1", path).replace("()", "")
@@ -93,8 +92,8 @@ def readable(op_name: str) -> str:
 
 
 def sums_by_part(times, names) -> tuple[Counter, Counter]:
-    """Milliseconds and number of operations of each part. Loops are left out: their operations
-    count by themselves."""
+    """Milliseconds and number of operations of each part. Loops are left out, as their operations
+    are counted."""
     parts, calls = Counter(), Counter()
     for operation, runs in times.items():
         if not operation.startswith(("while", "call", "conditional")):

@@ -1,18 +1,18 @@
-"""Does a run whose workdir is in a bucket lose anything to kills, lost machines and flipped bits?
+"""Tests runs in buckets against kills, lost machines and flipped bits.
 
 python experiments/faults/bucket_faults.py --bucket=s3 --config=configs/quickstart.py \
     --workdir=runs/bucket_faults
 
 Trains once on disk without interruption, and once in a bucket of an emulator on loopback (s3 or gs)
-that refuses, loses and delays requests. That run is killed again and again (SIGKILL), every other
-time while a checkpoint is on its way to the bucket. After half of the kills the machine is gone,
-with the copy on its disk; after others one bit is flipped in the newest checkpoint of the bucket or
-of the copy. Then the run goes on. At the end its last checkpoint must equal the uninterrupted
-run's bit for bit, and its records must be the same but for the clock.
+that refuses, loses and delays requests. That run is killed many times (SIGKILL), every other time
+during the upload of a checkpoint. After half of the kills the machine is lost with its local copy;
+after others one bit is flipped in the newest checkpoint of the bucket or the copy. Then the run
+resumes. At the end its last checkpoint must equal the uninterrupted run's bit for bit, and its
+records must be equal except for times.
 
-Each time it must go on from the newest checkpoint that was whole: in the copy if that is there, or
-else in the bucket. Where it goes on from one before, checkpoints are lost. Fields of the config are
-set as for `train`. Prints one JSON object; exit status 1 if anything is lost or differs.
+Each time the run must resume from the newest intact checkpoint, of the copy if it exists, else of
+the bucket; if it resumes from an earlier one, checkpoints were lost. Set config fields as for
+`train`. Prints one JSON object; exit status 1 if anything is lost or differs.
 """
 
 import argparse
@@ -45,7 +45,7 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.step_folder import step_folders
 
 STEP = re.compile(r"checkpoints/([0-9]+)/(.+)")
-SECONDS = 120  # to wait for the moment of a kill
+SECONDS = 120  # seconds to wait for the moment of a kill
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 class Campaign:
-    """The run in the bucket, and what happens to it."""
+    """The run in the bucket, with its kills and flipped bits."""
 
     def __init__(
         self,
@@ -98,12 +98,12 @@ class Campaign:
 
     @property
     def copy(self) -> Path:
-        """The working copy, which may be gone."""
+        """Local copy of the workdir; may be deleted."""
         found = list((self.root / "cache").glob("transformer_jax/workdirs/*/files/run"))
         return found[0] if found else self.root / "none"
 
     def round(self, kind: str, during_push: bool, left: int) -> None:
-        """Starts the run, kills it, and does what is to be done then."""
+        """Starts the run, kills it, then deletes the copy or flips a bit."""
         self._faults(0.03)
         first = max(last_checkpoint(self.copy), self._newest_sealed())
         far = 1 + 2 * (self.num_steps - first) // (left + 1)
@@ -137,7 +137,7 @@ class Campaign:
             return subprocess.Popen([*words, f"--workdir={self.address}"], stderr=messages)
 
     def _note_start(self, status: int) -> None:
-        """Notes where the last start went on from; exits where it failed by itself."""
+        """Records the step that the last start resumed from; exits if the start failed."""
         messages = (self.root / "messages").read_text()
         if status not in (0, -signal.SIGKILL):
             sys.exit(messages)
@@ -146,7 +146,7 @@ class Campaign:
             self.told[-1]["goes_on_from"] = int(found[1]) if found else 0
 
     def report(self, uninterrupted: Path) -> dict:
-        """What came of it, once the run has finished."""
+        """Report of the campaign, after the run has finished."""
         self._note_start(self._started().wait())
         brought = self.root / "brought"
         for name in self.bucket.entries():
@@ -170,7 +170,7 @@ class Campaign:
         self.cloud.faults.delayed = (4 * share, 0.3)
 
     def _files(self) -> dict[int, set[str]]:
-        """The files of each step in the bucket."""
+        """Files of each step in the bucket."""
         found: dict[int, set[str]] = {}
         for name in self.bucket.entries("checkpoints"):
             if match := STEP.fullmatch(name):
@@ -182,11 +182,11 @@ class Campaign:
         return max(sealed, default=0)
 
     def _on_its_way(self) -> bool:
-        """Whether the bucket has part of a checkpoint."""
+        """Returns True if the bucket has part of a checkpoint."""
         return any(manifest.MANIFEST not in names for names in self._files().values())
 
     def _newest_whole(self) -> int:
-        """The newest step that is whole, in the copy or in the bucket; 0 for none."""
+        """Newest intact step in the copy or the bucket; 0: none."""
         here = step_folders(self.copy / "checkpoints")
         whole = [step for step, folder in here.items() if manifest.damage(folder) is None]
         for step, names in self._files().items():
@@ -199,7 +199,7 @@ class Campaign:
         return max(whole, default=0)
 
     def _flip(self, gone: bool) -> str:
-        """Flips a bit in a file of the newest checkpoint, in the bucket if the copy is to go."""
+        """Flips a bit in the newest checkpoint, in the bucket if the copy will be deleted."""
         files, here = self._files(), step_folders(self.copy / "checkpoints")
         sealed = [step for step, names in files.items() if manifest.MANIFEST in names]
         if len(sealed if gone else here) < 2:

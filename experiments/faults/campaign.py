@@ -1,13 +1,13 @@
-"""What every campaign of faults shares: cases run as real processes, and a verdict on each.
+"""Runs the cases of fault campaigns as real processes, and judges each.
 
-A case has a folder of its own. Its commands run there, several at once where it has several, each
-either in a new interpreter or, a hundred times as fast, in a fork of this process, which has
-imported everything and started no device. Whatever the case does, all of these must hold:
+Each case has its own folder. Its commands run there at the same time, each in a new interpreter or,
+a hundred times as fast, in a fork of this process, which has imported everything and started no
+device. For every case:
 
 - no command runs longer than `SECONDS` or is ended by a signal that nobody sent;
 - stderr holds no traceback; with status 2 it holds exactly one line that begins with `error:`;
 - the exit status is one of those that the case allows;
-- everything in the case's `outside/` is as it was (names, links, modes and contents).
+- everything in the case's `outside/` is unchanged (names, links, modes and contents).
 
     cases = (Case(f"epoch {n}", [Command(["train", ...])], prepare=copy_a_run) for n in range(9))
     sys.exit(report(run(cases, workdir), sys.stderr))
@@ -39,22 +39,22 @@ GIBIBYTES = 8  # of address space for each command
 OUTPUT = 64 << 20  # bytes that a command may print
 EITHER = frozenset({0, 2})
 NATIVE = ("Fatal Python error", "terminate called", "Check failed:", "*** SIG")
-"""What C and C++ print when they give up."""
+"""Messages of crashes in C and C++."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """One command line of the program, and what surrounds it.
+    """One command line of the program, with its environment.
 
     Attributes:
-      argv: after `python -m transformer_jax`.
+      argv: words after `python -m transformer_jax`.
       stdin: bytes to read; None: a closed descriptor.
-      closed: further descriptors (1, 2) to close. A fork cannot show this: sets `fresh`.
-      environ: variables to set, or to take away (None).
+      closed: further descriptors (1, 2) to close. Needs a new interpreter: sets `fresh`.
+      environ: variables to set, or to remove (None).
       limits: {resource.RLIMIT_...: most}.
       fresh: start a new interpreter instead of a fork.
-      before: called in the child just before the command (umask, a folder that goes away, ...); of
-        a fresh one, before the interpreter.
+      before: called in the child just before the command (umask, a deleted folder, ...); for
+        a fresh one, before the interpreter starts.
     """
 
     argv: Sequence[str]
@@ -68,7 +68,7 @@ class Command:
 
 @dataclasses.dataclass
 class Ended:
-    """How a command ended: its status (-N: by signal N), what it printed, and its seconds."""
+    """End of a command: its status (-N: by signal N), output and seconds."""
 
     status: int
     stdout: str
@@ -79,16 +79,16 @@ class Ended:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What to run, and what to require of it beyond what every case must fulfil.
+    """A case: what to run, and requirements beyond those of every case.
 
     Attributes:
-      name: says what is done, for the report.
+      name: describes the case in the report.
       commands: run at the same time.
       prepare: fills the case's folder (the working directory); what it puts in `outside/` must
-        stay as it is.
+        not change.
       allowed: exit statuses.
-      check: (folder, how each command ended) -> what is wrong.
-      watch: (pid, seconds since the start, folder), called all the time while a command runs; may
+      check: (folder, end of each command) -> what is wrong.
+      watch: (pid, seconds since the start, folder), called repeatedly while a command runs; may
         send signals.
     """
 
@@ -102,7 +102,7 @@ class Case:
 
 @dataclasses.dataclass
 class Verdict:
-    """Of one case: what is wrong, and how its commands ended."""
+    """Result of a case: what is wrong, and how its commands ended."""
 
     case: Case
     wrong: list[str]
@@ -110,8 +110,8 @@ class Verdict:
 
 
 def run(cases: Iterable[Case], workdir: Path, jobs: int = 2) -> Iterator[Verdict]:
-    """Runs the cases, `jobs` at a time, each in a new folder of `workdir` that is deleted if all
-    was well. Yields verdicts in the order in which the cases end."""
+    """Runs the cases, `jobs` at a time, each in a new folder of `workdir` that is deleted if
+    nothing is wrong. Yields verdicts in the order in which the cases end."""
     workdir.mkdir(parents=True, exist_ok=True)
     import_everything()
     waiting, running = enumerate(cases), []
@@ -128,8 +128,8 @@ def run(cases: Iterable[Case], workdir: Path, jobs: int = 2) -> Iterator[Verdict
 
 
 def report(verdicts: Iterable[Verdict], progress: TextIO) -> int:
-    """Prints one JSON object: how many cases ended with which statuses, the slowest, and those with
-    something wrong. Returns the exit status: 1 if any has."""
+    """Prints one JSON object: number of cases by status, the slowest case, and the failed ones.
+    Returns the exit status: 1 if any failed."""
     statuses: collections.Counter[str] = collections.Counter()
     bad, count, slowest, since = [], 0, 0.0, time.monotonic()
     for count, verdict in enumerate(verdicts, 1):
@@ -148,7 +148,7 @@ def report(verdicts: Iterable[Verdict], progress: TextIO) -> int:
 
 
 def import_everything() -> None:
-    """Imports the whole program, so that forks start at once; starts no device."""
+    """Imports the whole program, so that forks start fast; starts no device."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # as the command line does, before jax
     package = importlib.import_module("transformer_jax")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
@@ -157,7 +157,7 @@ def import_everything() -> None:
 
 
 def snapshot(folder: Path) -> dict[str, tuple]:
-    """What lies under a folder: {name: (mode, size, content's digest or link's target)}."""
+    """Content of a folder: {name: (mode, size, digest of the content or target of the link)}."""
     found = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
@@ -173,7 +173,7 @@ def snapshot(folder: Path) -> dict[str, tuple]:
 
 
 class _Running:
-    """A case that runs."""
+    """A running case."""
 
     def __init__(self, case: Case, folder: Path) -> None:
         self._case, self._folder = case, folder
@@ -195,7 +195,7 @@ class _Running:
             os._exit(99)  # the child must never return into the campaign
 
     def poll(self) -> bool:
-        """Lets the case's watcher act; whether all commands have ended."""
+        """Calls the case's watcher; returns True if all commands have ended."""
         seconds = time.monotonic() - self._since
         for place, pid in enumerate(self._pids):
             if place in self._ended:
@@ -208,7 +208,7 @@ class _Running:
                 out, err = (self._printed(place, name) for name in ("out", "err"))
                 status = os.waitstatus_to_exitcode(status)
                 self._ended[place] = Ended(status, out, err, seconds, hung)
-                _kill(pid)  # what it started and left behind
+                _kill(pid)  # processes that it started and left
         return len(self._ended) == len(self._pids)
 
     def _printed(self, place: int, stream: str) -> str:
@@ -216,7 +216,7 @@ class _Running:
             return file.read(OUTPUT).decode(errors="backslashreplace")
 
     def verdict(self) -> Verdict:
-        """What is wrong with the case; its folder stays if anything is."""
+        """Returns the verdict; deletes the folder if nothing is wrong."""
         ended = [self._ended[place] for place in range(len(self._pids))]
         wrong = [
             what
@@ -254,7 +254,7 @@ def _become(command: Command, folder: Path, streams: list[Path]) -> None:
 
 
 def _forked(argv: Sequence[str]) -> int:
-    """The program's exit status, in this process."""
+    """Runs the program in this process; returns its exit status."""
     sys.argv = ["transformer_jax", *argv]
     try:
         runpy.run_module("transformer_jax", run_name="__main__")
@@ -266,25 +266,25 @@ def _forked(argv: Sequence[str]) -> int:
 
 
 def _leave(status: int) -> None:
-    """Ends as an interpreter ends: its exit functions run, and what is buffered is written."""
+    """Exits like an interpreter: runs exit functions and flushes buffers."""
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (OSError, ValueError):
-            status = status or 120  # as the interpreter's own
+            status = status or 120  # as the interpreter does
     os._exit(status)
 
 
 def _kill(pid: int) -> None:
-    """Kills a command and all that it started."""
+    """Kills a command and all processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _wrong(ended: Ended, allowed: frozenset[int], limits: Mapping[int, int]) -> list[str]:
-    """What no command may do, whatever its case."""
+    """Violations of the rules for every command."""
     wrong = ["hang: killed"] if ended.hung else []
     if not ended.hung and ended.status not in allowed:
         wrong.append(f"status: {ended.status}, allowed {sorted(allowed)}")
@@ -299,6 +299,6 @@ def _wrong(ended: Ended, allowed: frozenset[int], limits: Mapping[int, int]) -> 
 
 
 def _delete(folder: Path) -> None:
-    """Removes a case's folder, whatever rights its own folders have been left with."""
+    """Deletes a case's folder, whatever permissions its folders have."""
     subprocess.run(["chmod", "-R", "u+rwx", "--", str(folder)], stderr=subprocess.DEVNULL)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,8 +1,8 @@
-"""What a hostile hand may do to a workdir: one kind of damage a function, drawn at random.
+"""Random damage to a workdir, one kind per function.
 
-Each takes the workdir, a folder `outside` of it, whose files must stay as they are, and a source of
-random numbers; it returns what was done, in a few words. With `mend`, the checksums of tokenizers
-and checkpoints fit what was done, as one makes them who wants what is behind them to be read.
+Each function takes the workdir, a folder `outside` of it, whose files must not change, and a random
+generator; it returns a short description. With `mend`, checksums of tokenizers and checkpoints are
+made to fit, as an attacker would do.
 """
 
 import copy
@@ -51,12 +51,12 @@ Damage = Callable[[Path, Path, random.Random], str]
 
 
 def files(run: Path) -> list[Path]:
-    """All that is read of a run."""
+    """All files of a run that are read."""
     return evenly(path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
 
 
 def places(run: Path) -> list[Path]:
-    """Files, folders, and names that a run writes to."""
+    """Files, folders and names that a run writes."""
     newest = max(step_folders(run / "checkpoints"), default=0)
     written = [
         *("predictions", f"predictions/test-{newest}.jsonl", "config.json.partial", "profile"),
@@ -68,15 +68,15 @@ def places(run: Path) -> list[Path]:
 
 
 def evenly(paths: Iterable[Path]) -> list[Path]:
-    """The paths in an order that does not change, those outside of `checkpoints/`, which are few,
-    so often that they are chosen as often."""
+    """Paths in a fixed order. Those outside of `checkpoints/`, which are few, are repeated so that
+    they are drawn equally often."""
     found = sorted(paths)
     others = [path for path in found if "checkpoints" not in path.parts]
     return found + others * (len(found) // max(len(others), 1))
 
 
 def linked(run: Path, outside: Path, draw: random.Random) -> str:
-    """A file or folder, one that is there or one that a run would write, becomes a link."""
+    """Replaces an existing or future file or folder by a link."""
     path = draw.choice(places(run))
     kind = draw.choice(["moved", "file", "folder", "dangling", "itself", "device", "inside"])
     target = {"file": outside / "it", "folder": outside, "device": Path("/dev/zero")}.get(kind)
@@ -91,7 +91,7 @@ def linked(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def no_file(run: Path, outside: Path, draw: random.Random) -> str:
-    """A pipe, a socket, a device or a folder in the place of anything."""
+    """Replaces any file by a pipe, a socket, a device or a folder."""
     path = draw.choice(places(run))
     kind = draw.choice(["pipe", "socket", "device", "folder", "file"])
     clear(path)
@@ -113,7 +113,7 @@ def no_file(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def huge(run: Path, outside: Path, draw: random.Random) -> str:
-    """A sparse file of many gigabytes; the manifest may say that it is so large."""
+    """Makes a file sparse and many gigabytes large; the manifest may give that size."""
     path = draw.choice(files(run))
     os.truncate(path, HUGE)
     step = step_of(run, path)
@@ -126,14 +126,14 @@ def huge(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def mutated_file(run: Path, outside: Path, draw: random.Random) -> str:
-    """Bytes of any file change; checksums may be mended."""
+    """Changes bytes of any file; may mend checksums."""
     path = draw.choice(files(run))
     path.write_bytes(mutated(path.read_bytes(), draw))
     return f"{path.relative_to(run)} mutated{mend(run, path, draw)}"
 
 
 def mutated_vocabulary(run: Path, outside: Path, draw: random.Random) -> str:
-    """Bytes of a tokenizer change, and its checksum."""
+    """Changes bytes of a tokenizer, and its checksum."""
     path = draw.choice(sorted(p for p in (run / "tokenizer").iterdir() if p.name != "sides.json"))
     path.write_bytes(mutated(path.read_bytes(), draw))
     mend_tokenizers(run)
@@ -141,7 +141,7 @@ def mutated_vocabulary(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def mutated_json(run: Path, outside: Path, draw: random.Random) -> str:
-    """One value of a JSON file becomes another one; checksums may be mended."""
+    """Changes a value of a JSON file; may mend checksums."""
     paths = [path for path in files(run) if parsed(path) is not None]
     path = draw.choice(paths)
     content = parsed(path)
@@ -151,7 +151,7 @@ def mutated_json(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def mutated_layout(run: Path, outside: Path, draw: random.Random) -> str:
-    """What is stored about an array (its shape, its chunks, ...) changes, or its content goes."""
+    """Changes the stored metadata of an array (shape, chunks, ...), or deletes its content."""
     step = draw.choice(sorted(step_folders(run / "checkpoints").values()))
     item = step / draw.choice(["params", "training"])
     tree = json.loads((item / "_METADATA").read_bytes())["tree_metadata"]
@@ -164,7 +164,7 @@ def mutated_layout(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def store(item: str, name: str, layout: str) -> None:
-    """Changes the stored layout of an array; "null" takes away its content."""
+    """Changes the stored layout of an array; "null" deletes its content."""
     import tensorstore
 
     base = {"driver": "file", "path": item}
@@ -177,7 +177,7 @@ def store(item: str, name: str, layout: str) -> None:
 
 
 def leaving_names(run: Path, outside: Path, draw: random.Random) -> str:
-    """A name in a file leads out of the workdir."""
+    """Makes a name in a file point out of the workdir."""
     away = ["../../../outside/it", "/dev/zero", str(outside / "it"), "d/../../../../config.json"]
     name = draw.choice(away)
     step = draw.choice(sorted(step_folders(run / "checkpoints").values()))
@@ -200,14 +200,14 @@ def leaving_names(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def rights(run: Path, outside: Path, draw: random.Random) -> str:
-    """Rights are taken away."""
+    """Removes permissions."""
     path, mode = draw.choice(sorted(run.rglob("*"))), draw.choice([0, 0o200, 0o400, 0o500])
     path.chmod(mode)
     return f"{path.relative_to(run)} has mode {mode:o}"
 
 
 def strange_names(run: Path, outside: Path, draw: random.Random) -> str:
-    """Files or folders of strange names are added."""
+    """Adds files or folders with strange names."""
     folder = draw.choice(sorted({run, run / "tokenizer", *(run / "checkpoints").rglob("")}))
     name = draw.choice(NAMES)
     if draw.random() < 0.5:
@@ -218,7 +218,7 @@ def strange_names(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def many_steps(run: Path, outside: Path, draw: random.Random) -> str:
-    """Thousands of folders of steps, empty or like a true one."""
+    """Adds thousands of step folders, empty or like a real one."""
     checkpoints = draw.choice([run / "checkpoints", run / "checkpoints" / "snapshots"])
     newest = max(step_folders(run / "checkpoints").items())[1]
     count = draw.choice([20, 2000])
@@ -231,7 +231,7 @@ def many_steps(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def deep(run: Path, outside: Path, draw: random.Random) -> str:
-    """Hundreds of folders within one another, in the place of anything, or brackets in a file."""
+    """Replaces anything by hundreds of nested folders, or by nested brackets in a file."""
     path = draw.choice(places(run))
     if draw.random() < 0.5:
         clear(path)
@@ -250,7 +250,7 @@ def deep(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def second_names(run: Path, outside: Path, draw: random.Random) -> str:
-    """Files are hard links to some outside."""
+    """Makes files hard links to outside ones."""
     paths = [run / name for name in (".transformer_jax", "metrics.jsonl", "config.json")]
     for number, path in enumerate(draw.sample([*paths, draw.choice(files(run))], 2)):
         os.link(path, outside / f"hard_{number}")
@@ -258,7 +258,7 @@ def second_names(run: Path, outside: Path, draw: random.Random) -> str:
 
 
 def lost(run: Path, outside: Path, draw: random.Random) -> str:
-    """A file or a folder is gone, or is another one's."""
+    """Deletes a file or folder, or replaces it by another one."""
     path = draw.choice(sorted(run.rglob("*")))
     other = draw.choice(files(run))
     content = other.read_bytes()
@@ -274,11 +274,11 @@ KINDS: list[tuple[Damage, int]] = [
     *((mutated_json, 6), (mutated_layout, 2), (leaving_names, 2), (rights, 1), (strange_names, 2)),
     *((many_steps, 1), (deep, 2), (second_names, 2), (lost, 2)),
 ]
-"""With how often each is drawn."""
+"""Kinds of damage with their relative frequencies."""
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
-    """The data with one kind of damage, drawn at random."""
+    """Returns the data with random damage of one kind."""
     place = draw.randrange(len(data) + 1)
     length = draw.randrange(1, 64)
     match draw.randrange(6):
@@ -301,7 +301,7 @@ def mutated(data: bytes, draw: random.Random) -> bytes:
 
 
 def parsed(path: Path) -> Any:
-    """The content of a JSON file with a value that can change, else None."""
+    """Content of a JSON file if it has a value to change, else None."""
     try:
         content = json.loads(path.read_bytes())
     except ValueError:
@@ -310,7 +310,7 @@ def parsed(path: Path) -> Any:
 
 
 def change(content: Any, draw: random.Random) -> str:
-    """Changes, takes away or adds a value somewhere within; returns where and how."""
+    """Changes, removes or adds a value at a random place; returns where and how."""
     inner = content
     while True:
         keys = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
@@ -333,7 +333,7 @@ def change(content: Any, draw: random.Random) -> str:
 
 
 def mend(run: Path, path: Path, draw: random.Random) -> str:
-    """Mends the checksums over a file, mostly."""
+    """Mends the checksums of a file, in most cases."""
     if draw.random() < 0.3:
         return ""
     if path.parent.name == "tokenizer" and path.name != "sides.json":
@@ -361,7 +361,7 @@ def mend_checkpoint(step: Path) -> None:
 
 
 def step_of(run: Path, path: Path) -> Path | None:
-    """The folder of the step that a path lies in."""
+    """Step folder of a path."""
     whole = [run, *path.relative_to(run).parts]
     for end in range(2, len(whole)):
         if str(whole[end]).isdecimal():
@@ -370,7 +370,7 @@ def step_of(run: Path, path: Path) -> Path | None:
 
 
 def clear(path: Path) -> None:
-    """Makes room for something else."""
+    """Deletes a path, to replace it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

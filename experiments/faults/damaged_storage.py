@@ -1,13 +1,13 @@
-"""Does storage that flips bits or runs full cost more than the newest checkpoint?
+"""Tests checkpoints against flipped bits and a full disk.
 
     python experiments/faults/damaged_storage.py --config=configs/quickstart.py --workdir=runs/d
 
-Trains a run. Then, 100 times: flips one bit in a file of the last checkpoint, looks for the
-checkpoint to continue from, and restores the bit. Each time the damage must be found and the
-checkpoint before be taken. (Orbax's metadata at the top of the folder is left out: nothing is
-restored from it.) Then trains on a disk of 2 MB, in a mount namespace of its own (Linux): the run
-must stop with one line and status 2, and what it saved before must load. Fields of the config are
-set as for `train`. Prints one JSON object; exit status 1 if any check failed.
+Trains a run. Then, 100 times: flips one bit in a file of the last checkpoint, opens the checkpoint
+to resume from, and restores the bit. Each time the damage must be detected and the previous
+checkpoint used. (Orbax's metadata at the top of the folder is left out: nothing is restored from
+it.) Then trains on a disk of 2 MB, in its own mount namespace (Linux): the run must stop with a
+one-line message and status 2, and earlier checkpoints must load. Set config fields as for `train`.
+Prints one JSON object; exit status 1 if any check failed.
 """
 
 import argparse
@@ -53,8 +53,8 @@ def main() -> int:
 
 
 def flip_a_bit(workdir: Path, draw: random.Random) -> dict:
-    """Flips a bit of the last checkpoint, and tells whether its file was named and the checkpoint
-    before was taken. Restores the bit."""
+    """Flips a bit of the last checkpoint; returns True if its file was named and the previous
+    checkpoint used. Restores the bit."""
     checkpoints = workdir / "checkpoints"
     steps = step_folders(checkpoints)
     newest, before = sorted(steps, reverse=True)[:2]

@@ -1,12 +1,12 @@
-"""Do the processes of a job notice in time that they are about to do different things?
+"""Tests that processes of a job detect disagreements before they start.
 
     python experiments/faults/disagree.py --workdir=runs/disagree --cases=60
 
 Each case starts two processes of one job, with two devices each, on this machine. They differ in
 one field of the config, in the data, the user's module, the code, a flag of JAX, the number of
-processes or the folder that they write. Where the field may differ (`runs.provenance.FREE`), both
-must do what was asked. Else both must exit with status 2 and one line that names what differs,
-before anything but a mark is written. Prints one JSON object; exit status 1 if a case ended
+processes or the output folder. If the field may differ (`runs.provenance.FREE`), both must succeed.
+Otherwise both must exit with status 2 and one line that names the difference, before anything but a
+marker file is written. Prints one JSON object; exit status 1 if a case ended
 otherwise.
 """
 
@@ -51,7 +51,7 @@ OTHERS: dict[str, Any] = {
     "task.metric": "exact_match",
     "train.init_from": "run",
 }
-"""Other values of fields of text that are no names of a registry."""
+"""Other values of text fields that are not registry names."""
 MODULE = """
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 
@@ -59,13 +59,13 @@ ACTIVATIONS.register("mine", lambda x: {} * x)
 """
 WITH_MODULE = ("--modules=mine.py", "--config.model.activation=mine")
 ELSEWHERE = "elsewhere"
-"""Where a second process works that has files of its own; like the first one's folder at first."""
+"""Folder of a second process with its own files; initially a copy of the first one's."""
 SPLITS = {"train": 60, "valid": 4}
 
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """What is particular to one process of a job: words, numbers, variables, where it works."""
+    """Settings of one process of a job: arguments, numbers, variables, folder."""
 
     words: tuple[str, ...] = ()
     verb: str = "train"
@@ -92,7 +92,7 @@ def main() -> int:
 
 
 def field_cases() -> Iterator[Case]:
-    """A case for each field of the config."""
+    """One case per config field."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.provenance import FREE
     from transformer_jax.runs.settings import FIELDS
@@ -110,7 +110,7 @@ def field_cases() -> Iterator[Case]:
 
 
 def another(name: str, value: Any, kind: type) -> Any:
-    """A value of the field that is not the given one."""
+    """Another value of the field."""
     from transformer_jax.runs.settings import CHOICES
 
     if name in OTHERS:
@@ -125,7 +125,7 @@ def another(name: str, value: Any, kind: type) -> Any:
 
 
 def special_cases() -> Iterator[Case]:
-    """What else may differ between two processes."""
+    """Cases of other differences between two processes."""
     one, moved = Process(), Process(folder=ELSEWHERE)
     yield job("nothing", "", Process(("--dry_run",)), Process(("--dry_run",)))
     yield job("a line of a file", "training data", one, moved, other_line)
@@ -154,7 +154,7 @@ def job(
     prepare: Callable[[Path], object] = bool,
     fresh: bool = False,
 ) -> Case:
-    """Two processes; what both must tell, or nothing where they may differ so."""
+    """Case of two processes, with the text that both must print; none if they may differ."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -173,7 +173,7 @@ def job(
 
 
 def command(process: Process, number: int, address: str, fresh: bool) -> Command:
-    """The command line of one process."""
+    """Command line of one process."""
     words = [process.verb, "--workdir=run", "--distributed", f"--coordinator={address}"]
     words += [f"--num_processes={process.processes}", f"--process_id={number}"]
     if process.verb == "train":
@@ -185,7 +185,8 @@ def command(process: Process, number: int, address: str, fresh: bool) -> Command
 
 
 def wrong(folder: Path, ended: list[Ended], told: str) -> list[str]:
-    """What is wrong with how two processes ended that had to tell this, or nothing."""
+    """Returns what is wrong with the ends of two processes that had to print this text, if
+    anything."""
     if not told:
         return []
     errors = [line for one in ended for line in one.stderr.splitlines() if line.startswith("error")]
@@ -199,7 +200,7 @@ def wrong(folder: Path, ended: list[Ended], told: str) -> list[str]:
 
 
 def write_text(folder: Path) -> None:
-    """Writes the files of the config into a folder, some pairs of the embedded task."""
+    """Writes the files of the config to a folder: some pairs of the embedded task."""
     from transformer_jax.data.config import DataConfig
     from transformer_jax.data.sources import open_split
 

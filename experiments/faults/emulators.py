@@ -1,10 +1,10 @@
-"""An S3 server (moto) and a Cloud Storage emulator on loopback, behind a proxy where requests fail.
+"""S3 server (moto) and Cloud Storage emulator on loopback, with a proxy that fails requests.
 
     with emulator("gs") as cloud:
         cloud.faults.refused = 0.2
         subprocess.run([..., f"--workdir={cloud.address}/run"], env=os.environ | cloud.environ)
 
-Run by itself, it serves one until it is ended, and prints what to set:
+As a script, it serves one until it is stopped, and prints the variables to set:
 
     python experiments/faults/emulators.py s3
 """
@@ -30,14 +30,14 @@ _PER_REQUEST = ("connection", "transfer-encoding", "content-length", "date", "se
 
 @dataclass
 class Faults:
-    """What happens to requests; may be changed at any time.
+    """Faults of requests; may be changed at any time.
 
     Attributes:
-      refused: share of them that are answered by 503.
-      lost: share of them of which the request, or the answer, does not arrive.
-      delayed: (share of them, seconds).
-      forbidden: whether writes are answered by 403.
-      draw: source of random numbers.
+      refused: share of requests that are answered with 503.
+      lost: share of requests that are lost, or whose answer is.
+      delayed: (share of requests, seconds).
+      forbidden: answer writes with 403.
+      draw: random generator.
     """
 
     refused: float = 0.0
@@ -49,12 +49,12 @@ class Faults:
 
 @dataclass(frozen=True)
 class Emulator:
-    """A server that runs.
+    """A running server.
 
     Attributes:
-      address: of a bucket, as in --workdir.
-      environ: variables by which clients find it.
-      faults: what goes wrong between them.
+      address: address of a bucket, as in --workdir.
+      environ: environment variables for clients.
+      faults: faults of the proxy.
     """
 
     address: str
@@ -64,7 +64,7 @@ class Emulator:
 
 @contextlib.contextmanager
 def emulator(kind: str) -> Iterator[Emulator]:
-    """An empty bucket of "s3" or "gs", while the block runs."""
+    """Context with an empty bucket of "s3" or "gs"."""
     with contextlib.ExitStack() as held:
         start = {"s3": _moto, "gs": _cloud_storage}[kind]
         upstream = start(held)
@@ -110,7 +110,7 @@ def _cloud_storage(held: contextlib.ExitStack) -> int:
 
 
 def _asked(port: int, method: str, path: str, headers: dict[str, str] | None = None) -> int:
-    """The status of an answer without a body that matters."""
+    """Sends a request; returns the status."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     with contextlib.closing(connection):
         connection.request(method, path, headers=headers or {})
@@ -119,7 +119,7 @@ def _asked(port: int, method: str, path: str, headers: dict[str, str] | None = N
 
 @contextlib.contextmanager
 def _serving(upstream: int, faults: Faults) -> Iterator[int]:
-    """The port of a proxy."""
+    """Serves a proxy; yields its port."""
 
     class Handler(_Proxy):
         pass
@@ -135,11 +135,11 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """A client that is killed hangs up."""
+        """Ignores errors: killed clients close connections."""
 
 
 class _Proxy(BaseHTTPRequestHandler):
-    """Hands requests on, or does not."""
+    """Forwards requests, or fails them."""
 
     protocol_version = "HTTP/1.1"
     upstream: int
@@ -157,7 +157,7 @@ class _Proxy(BaseHTTPRequestHandler):
             return self._answer(503, [], b"")
         if chance < faults.refused + faults.lost / 2:
             return self._hang_up()
-        # The emulator knows no preconditions; no other write may come between.
+        # The emulator has no preconditions, so writes are serialized here.
         held = self.creating if self.command in ("POST", "PUT") else contextlib.nullcontext()
         with held:
             answer = (412, [], b"{}") if self._exists(body) else self._forwarded(body)
@@ -178,7 +178,7 @@ class _Proxy(BaseHTTPRequestHandler):
         return b"".join(chunks)
 
     def _exists(self, body: bytes) -> bool:
-        """Whether a write of Cloud Storage asks for a new object, and there is one."""
+        """Returns True if a Cloud Storage write requires a new object, but it exists."""
         url = urlsplit(self.path)
         query = parse_qs(url.query)
         if query.get("ifGenerationMatch") != ["0"]:
@@ -205,7 +205,7 @@ class _Proxy(BaseHTTPRequestHandler):
         for name, value in headers:
             if name.lower() not in _PER_REQUEST:
                 self.send_header(name, value)
-        # Of a HEAD, the length of what a GET would bring.
+        # A HEAD has the length of the GET's body.
         length = told.get("content-length") if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()
@@ -217,7 +217,7 @@ class _Proxy(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def log_message(self, *_: object) -> None:
-        """Nothing is told of a request."""
+        """Logs nothing."""
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Does any value of a config cost more than an error of one line?
+"""Fuzzes config values: training must succeed or fail with a one-line error.
 
     python experiments/faults/fuzz_config.py --workdir=runs/fuzz_config --cases=2000
 
 Each case trains a tiny config of one of the tasks for two steps, with one to three fields set to
-something else: values of other types, the ends of their ranges and what lies just outside, numbers
-that are none, huge and negative ones, choices of other fields, texts that are no paths, lists in
-lists. They are given as flags or stand in the config file. The run must train to its end, or end
-with status 2 and one line. `campaign` says what else is required. Prints one JSON object; exit
+other values: wrong types, bounds of ranges and values just outside, NaN, huge and negative numbers,
+choices of other fields, texts that are not paths, nested lists. They are set by flags or in the
+config file. The run must finish, or exit with status 2 and one line. `campaign` lists the other
+requirements. Prints one JSON object; exit
 status 1 if any case ended otherwise.
 """
 
@@ -30,7 +30,7 @@ SCORED = ("translation", "classifier", "pair_classifier", "tagger")
 
 
 def _split(text: str) -> list[str]:
-    """Words, written shortly."""
+    """Splits a text into words."""
     return text.split()
 
 
@@ -52,7 +52,7 @@ OBJECTS = [
     *(f"__import__('numpy').{value}" for value in ("float32('nan')", "int8(3)", "ones(3)")),
     "__import__('functools').reduce(lambda inner, _: [inner], [0] * 5000)",
 ]
-"""Of a config file, as Python writes them."""
+"""Values in a config file, as Python literals."""
 
 LONGEST = {
     "train.num_steps": 3,
@@ -65,7 +65,7 @@ LONGEST = {
     "data.num_workers": 2,
     "data.order_seed": 2**31 - 1,
 }
-"""The largest number that a case can wait for, where larger ones are right."""
+"""Largest valid numbers for fields where larger ones would take too long."""
 
 
 def main() -> int:
@@ -73,7 +73,7 @@ def main() -> int:
 
 
 class Drawn:
-    """The case of each number."""
+    """Draws the case of each number."""
 
     def __init__(self, texts: Path) -> None:
         self._texts = texts
@@ -103,7 +103,7 @@ class Drawn:
 
 
 def values(name: str) -> Sequence[str]:
-    """Texts for a field: what anything may be asked for, and what lies about its limits."""
+    """Texts for a field: general ones, and values around its limits."""
     field, limits = FIELDS[name], _limits(name)
     found = [*NUMBERS, *TEXTS] if field.type is str else [*NUMBERS, *NUMBERS, *TEXTS[:8]]
     for limit in limits:
@@ -129,7 +129,7 @@ def _is_more(text: str, most: float | None) -> bool:
 
 
 def _limits(name: str) -> tuple[Any, ...]:
-    """What the type of a field is annotated with."""
+    """Annotations of a field's type."""
     section, _, field = name.rpartition(".")
     hint = typing.get_type_hints(SECTIONS.get(section, Settings), include_extras=True)[field]
     hints = [hint, *typing.get_args(hint)]  # of `Size | None`
@@ -137,7 +137,7 @@ def _limits(name: str) -> tuple[Any, ...]:
 
 
 def _prepare(folder: Path, task: str, fields: Mapping[str, str]) -> None:
-    """A config file that starts from the task's and sets fields to Python's own values."""
+    """Writes a config file that extends the task's and sets fields to Python values."""
     (folder / "outside" / "file").write_text("mine\n")
     lines = ["import sys", f"sys.path.insert(0, {str(tiny_runs.CONFIGS)!r})"]
     lines += [f"from {tiny_runs.RUNS[task][0]} import get_config as base", "", "def get_config():"]
@@ -151,7 +151,7 @@ def _prepare(folder: Path, task: str, fields: Mapping[str, str]) -> None:
 
 
 def _check(folder: Path, ended: list[Ended]) -> list[str]:
-    """A run that ended well has its checkpoint, and nothing lies beside it."""
+    """Requires of a successful run a checkpoint and no other files."""
     wrong = []
     if ended[0].status == 0 and not (folder / "run" / "checkpoints").is_dir():
         wrong.append("run: no checkpoint")

@@ -1,12 +1,12 @@
-"""Does any command line, input or environment cost more than an error of one line?
+"""Fuzzes command lines, inputs and environments: success, or a one-line error.
 
     python experiments/faults/fuzz_shell.py --workdir=runs/fuzz_shell --cases=2000
 
-Each case is one command of the shell on a copy of a tiny finished run. Its words are damaged (given
-twice, misspelt, of the wrong type, huge, no Unicode; paths of folders, links, devices, long names),
-and so are stdin, the descriptors, the environment, the folder that it runs in and what the system
-allows it. It must do what it was asked (and write as many lines as it read), or end with status 2
-and one line of error, having changed nothing of the user's. `campaign` says what else is required.
+Each case is one shell command on a copy of a tiny finished run. Its words are damaged (repeated,
+misspelled, of the wrong type, huge, not Unicode; paths of folders, links, devices, long names), as
+are stdin, descriptors, environment, working directory and resource limits. It must succeed (and
+write as many lines as it read), or exit with status 2 and a one-line error, without changing the
+user's files. `campaign` lists the other requirements.
 Prints one JSON object; exit status 1 if any case ended otherwise.
 """
 
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 class Drawn:
-    """The case of each number."""
+    """Draws the case of each number."""
 
     def __init__(self, runs: Path) -> None:
         self._runs = runs
@@ -50,7 +50,7 @@ class Drawn:
         if not damaged and words[:2] == ["score", "--workdir=run"] and task != "translation":
             allowed = {2}
         if words[:1] == ["plan"]:
-            allowed = allowed | {2}  # where the accelerator's compiler is not installed
+            allowed = allowed | {2}  # if the accelerator's compiler is not installed
         command = Command(words, **{"stdin": stdin, **surroundings})
         told = {name: value for name, value in surroundings.items() if name != "before"}
         name = f"{number}: {task}: {_short(words)} {_short(told) if told else ''}"
@@ -64,7 +64,7 @@ class Drawn:
         )
 
     def _words(self, draw: random.Random, task: str) -> list[str]:
-        """A command line without a mistake."""
+        """Draws a correct command line."""
         verb = draw.choices([*_VERBS], _VERBS.values())[0]
         fields = tiny_runs.overrides(task, self._runs / "texts")
         config = [f"--config={tiny_runs.CONFIGS / tiny_runs.RUNS[task][0]}.py"]
@@ -172,7 +172,7 @@ SURROUNDINGS += 3 * [_full, _left, _folder, _limited, _harmless]
 
 
 class _Before:
-    """What happens in the child before the command."""
+    """Changes in the child before the command."""
 
     def __init__(self, what: str, descriptors: tuple[int, ...] = ()) -> None:
         self._what, self._descriptors = what, descriptors
@@ -191,12 +191,12 @@ class _Before:
             os.mkdir("gone")
             os.chdir("gone")
             os.rmdir("../gone")
-        if self._what == "read_only":  # for root too
+        if self._what == "read_only":  # also for root
             os.chdir("/proc/self")
 
 
 class _Count:
-    """Requires a line for each that was read, where a command says that all went well."""
+    """Requires of a successful command as many lines as it read."""
 
     def __init__(self, words: list[str], stdin: bytes) -> None:
         self._words, self._lines = words, stdin.count(b"\n") + (stdin[-1:] not in (b"", b"\n"))
@@ -214,7 +214,7 @@ class _Count:
 
 
 def _prepare(folder: Path, runs: Path, task: str) -> None:
-    """The folder of a case: a copy of the run, what the user holds dear, and odd files."""
+    """Fills the folder of a case: a copy of the run, the user's files, and odd files."""
     shutil.copytree(runs / task, folder / "run")
     outside = folder / "outside"
     shutil.copytree(runs / "texts", outside, dirs_exist_ok=True)

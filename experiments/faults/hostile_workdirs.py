@@ -1,12 +1,12 @@
-"""Does a workdir from a hostile hand ever do more than fail with one line?
+"""Tests damaged workdirs: each must work or fail with a one-line error.
 
     python experiments/faults/hostile_workdirs.py --workdir=runs/hostile --cases=2000
 
-Trains two tiny runs. In each case one of them is copied, damaged in a way drawn at random (see
-`damage`), and then used: predicted with, evaluated, scored, drawn, trained on, or started from. The
-program must work or exit with status 2 and one line, in bounded memory and time, and leave all that
-lies outside of the workdir as it is (see `campaign`). A case is drawn by its number: `--first=N
---cases=1` repeats one. Prints one JSON object; exit status 1 if anything was wrong.
+Trains two tiny runs. Each case copies one, damages it at random (see `damage`), and uses it:
+predict, evaluate, score, plot, resume, or initialize from it. The program must succeed or exit with
+status 2 and one line, in bounded memory and time, and change nothing outside of the workdir (see
+`campaign`). A case is determined by its number: `--first=N --cases=1` repeats one. Prints one JSON
+object; exit status 1 if anything was wrong.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-os.environ.setdefault(  # programs here run for moments: compiling them is what takes the time
+os.environ.setdefault(  # compiling takes most of the time here
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     " --xla_disable_hlo_passes=onednn-contraction-rewriter",
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def make_runs(base: Path) -> None:
-    """The runs that the cases copy, and the text that they are of."""
+    """Trains the runs that the cases copy; writes their text."""
     from transformer_jax.data.config import DataConfig
     from transformer_jax.data.sources import open_split
 
@@ -113,7 +113,7 @@ def make_runs(base: Path) -> None:
 
 
 def train(base: Path, name: str, workdir: Path | str, steps: int, **more: object) -> list[str]:
-    """The command line that trains a run, or goes on with it."""
+    """Command line that trains or resumes a run."""
     fields = {**TINY, **RUNS[name], **more, "train.num_steps": steps}
     for field, value in fields.items():
         if value in ("source", "target"):
@@ -123,7 +123,7 @@ def train(base: Path, name: str, workdir: Path | str, steps: int, **more: object
 
 
 def uses(base: Path, name: str) -> dict[str, list[str]]:
-    """What one does with a workdir called `run`."""
+    """Commands that use a workdir called `run`."""
     few = [f"--{side}={base}/few.{side}" for side in ("source", "target")]
     found = {
         "predict": ["predict", "--workdir=run"],
@@ -143,7 +143,7 @@ def uses(base: Path, name: str) -> dict[str, list[str]]:
 
 
 def hostile_cases(base: Path, numbers: range) -> Iterator[campaign.Case]:
-    """The cases of these numbers."""
+    """Cases of these numbers."""
     kinds, often = zip(*damage.KINDS, strict=True)
     for number in numbers:
         draw = random.Random(number)
@@ -158,7 +158,7 @@ def hostile_cases(base: Path, numbers: range) -> Iterator[campaign.Case]:
 
 
 def prepare(folder: Path, run: Path, kind: damage.Damage, draw: random.Random) -> None:
-    """Copies a run, in half of the cases with its newest checkpoint alone, and damages it."""
+    """Copies a run, in half of the cases with only its newest checkpoint, and damages it."""
     shutil.copytree(run, folder / "run")
     (folder / "outside" / "it").write_text("the user's own")
     if draw.random() < 0.5:

@@ -1,9 +1,10 @@
-"""SIGKILLs while text is encoded for the cache of tokens: what comes out in the end?
+"""Tests the token cache against SIGKILLs while text is tokenized.
 
     python -m experiments.faults.kill_encoding --folder=/tmp/encoding --kills=20
 
-Draws 60 MB of text, encodes it in one go, then for the cache in processes that are killed after a
-random time each, until one ends. Prints how much each found done, and compares the tokens.
+Generates 60 MB of text and tokenizes it without interruption, then for the cache in processes that
+are killed after random times, until one finishes. Prints the progress that each found, and compares
+the tokens.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main() -> int:
         command += [f"--folder={args.folder}", f"--workers={args.workers}"]
         process = subprocess.Popen(command)
         time.sleep(rng.uniform(2.0, 8.0))
-        if process.poll() is not None:  # all is encoded: once more from the beginning
+        if process.poll() is not None:  # everything is tokenized: start again
             shutil.rmtree(args.folder / "tokens")
             continue
         process.kill()
@@ -64,12 +65,12 @@ def main() -> int:
 
 
 def documents(folder: Path) -> WholeFiles:
-    """Drawn text, a file of a megabyte each."""
+    """Generates text files of one megabyte."""
     return WholeFiles(tuple(map(str, sorted(drawn(folder / "text", MEGABYTES).glob("*.txt")))))
 
 
 def kept(folder: Path, workers: int = 0) -> TokenStream:
-    """The tokens that the cache has, or has then."""
+    """Tokens of the cache, filled if necessary."""
     tokenizers = load_tokenizers(folder / "tokenizer")
     tokenizer = tokenizers.text("text")
     identity = tokenizers.sha256["text"]

@@ -1,15 +1,15 @@
-"""Does a run that is killed again and again end bit for bit as the uninterrupted one?
+"""Tests that a run that is killed many times ends bit for bit as an uninterrupted one.
 
 python experiments/faults/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume
 
 Trains once without interruption and once with SIGKILL (or `--signal=SIGTERM`, which loses no step)
-at random steps, some of them while a checkpoint is being written. Then compares everything in the
-last checkpoints of the two runs, and their metrics. Fields of the config are set as for `train`.
-Prints one JSON object; exit status 1 if anything differs, or a kill lost more steps than it may:
-one interval of checkpoints with `checkpoint.asynchronous=false`, else one more, that in which the
-last save was written; after SIGTERM none.
+at random steps, some of them while a checkpoint is being written. Then compares the last
+checkpoints of the two runs, and their metrics. Set config fields as for `train`. Prints one JSON
+object; exit status 1 if anything differs, or a kill lost too many steps: more than one checkpoint
+interval with `checkpoint.asynchronous=false`, otherwise more than two (the last save may have been
+in progress), after SIGTERM any.
 
-`--quick` is for small models: what they compile is not optimized, and all of it is cached.
+`--quick` is for small models: compilation is not optimized, and all programs are cached.
 """
 
 import argparse
@@ -39,16 +39,16 @@ from transformer_jax.checkpoints.step_folder import (
 )
 
 SAVING = f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
-TAIL = 1 << 14  # bytes at the end of metrics.jsonl, enough for some records
+TAIL = 1 << 14  # bytes at the end of metrics.jsonl, some records
 QUICK = {
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     " --xla_disable_hlo_passes=onednn-contraction-rewriter",
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
 }
-"""Programs that compile quickly, and that the cache can hold."""
+"""Flags for programs that compile fast and can be cached."""
 RESUMABLE = 75
 CLOCKED = ("time", "tokens_per_s", "step_ms", "mfu", "xla_flops_per_s", "goodput", "share_")
-"""How the names of metrics begin that depend on the clock."""
+"""Prefixes of metrics that depend on the clock."""
 
 
 def main() -> int:
@@ -102,7 +102,7 @@ def main() -> int:
 
 
 def start(command: list[str], workdir: Path) -> subprocess.Popen:
-    """Starts a command of the shell on a workdir; its messages are in `stderr`."""
+    """Starts a shell command on a workdir; its messages go to `stderr`."""
     words = [sys.executable, "-m", "transformer_jax", *command, f"--workdir={workdir}"]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -123,7 +123,7 @@ def kill_at_random(
     how: signal.Signals,
     draw: random.Random,
 ) -> Iterator[dict]:
-    """Starts and kills a run `count` times, or more often until `during_save` kills hit a save.
+    """Starts and kills a run `count` times, or until `during_save` kills hit a save.
 
     The kills are spread over the steps of the run.
     """
@@ -151,13 +151,13 @@ def kill_at_random(
 
 
 def latest_damage(workdir: Path) -> str | None:
-    """What is damaged in the newest checkpoint; None if nothing is, or there is none."""
+    """Damage of the newest checkpoint; None if it is intact or missing."""
     folders = step_folders(workdir / "checkpoints")
     return manifest.damage(folders[max(folders)]) if folders else None
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    """Waits until the condition holds; exits if the process ends before that."""
+    """Waits until the condition holds; exits if the process ends first."""
     while not condition():
         if process.poll() is not None:
             sys.exit(f"the run ended before it could be killed: {process.communicate()[1]}")
@@ -169,7 +169,7 @@ def last_checkpoint(workdir: Path) -> int:
 
 
 def last_step(workdir: Path, since: float) -> int:
-    """The last step recorded after the time `since`; 0 if there is none."""
+    """Last step recorded after the time `since`; 0 if there is none."""
     path = workdir / "metrics.jsonl"
     if not path.exists():
         return 0
@@ -186,18 +186,18 @@ def last_step(workdir: Path, since: float) -> int:
 
 
 def saving(workdir: Path) -> bool:
-    """Whether a checkpoint is being written."""
+    """Returns True if a checkpoint is being written."""
     return any((workdir / "checkpoints").glob(SAVING))
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """Names of what differs between the last checkpoints of two workdirs, bit for bit."""
+    """Names of the arrays that differ between the last checkpoints of two workdirs."""
     left, right = last_arrays(one), last_arrays(other)
     return sorted(name for name in left | right if left.get(name) != right.get(name))
 
 
 def last_arrays(workdir: Path) -> dict[str, tuple]:
-    """Everything in the last checkpoint, by name: (dtype, shape, bytes) of each array."""
+    """Arrays of the last checkpoint by name: (dtype, shape, bytes)."""
     step, folder = max(step_folders(workdir / "checkpoints").items())
     found = {"step": (step,), "data": (read_data(folder),)}
     for item in (PARAMS, TRAINING):
@@ -210,7 +210,7 @@ def last_arrays(workdir: Path) -> dict[str, tuple]:
 
 
 def metrics(workdir: Path) -> list[dict]:
-    """The records of a run, without the metrics that depend on the clock."""
+    """Records of a run, without metrics that depend on the clock."""
     lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = map(json.loads, lines)
     return [{k: v for k, v in one.items() if not k.startswith(CLOCKED)} for one in records]

@@ -1,14 +1,14 @@
-"""What the cases of `fuzz_shell` are drawn from: flags, their values, inputs, variables, files."""
+"""Values for the cases of `fuzz_shell`: flags, their values, inputs, variables, files."""
 
 from transformer_jax.cli.arguments import DECODE_OPTIONS
 
 
 def _split(text: str) -> list[str]:
-    """Words, written shortly."""
+    """Splits a text into words."""
     return text.split()
 
 
-NO_TEXT = "\udcff\udc80"  # bytes that are no UTF-8, as Python hands them over
+NO_TEXT = "\udcff\udc80"  # bytes that are not UTF-8, as Python passes them
 PLAUSIBLE = ["1", "2", "3", "0.5"]
 NUMBERS = [
     *PLAUSIBLE,
@@ -27,7 +27,7 @@ PICTURES = ["plot.png", "new/plot.png", "run", "loop", "/dev/full", "a" * 300, N
 MODULES = [*PATHS, "outside/good.py", "outside/bad.py", "outside/exits.py", "json", "a..b"]
 VALUES: dict[str, list[str | None]] = {
     "paths": [*PATHS],
-    "inputs": [path for path in PATHS if path != "fifo"],  # from which they wait for a writer
+    "inputs": [path for path in PATHS if path != "fifo"],  # where reading waits for a writer
     "numbers": [*NUMBERS],
     "few": [*_split("-1 0 1 4 5 six")],
     "output": [*PICTURES],
@@ -55,7 +55,7 @@ KINDS = {
     **{name: name for name in _split("output modules checkpoint format split device")},
     **{name: kind for kind, names in _OF.items() for name in names.split()},
 }
-"""What the values of a flag are drawn from. (`--distributed` waits for others, and is left out.)"""
+"""Values of each flag. (`--distributed` is left out: it waits for other processes.)"""
 
 _RUN = ["workdir", "checkpoint", "average", "modules"]
 _FIELDS = [name for name in KINDS if name.startswith("config.")]
@@ -77,7 +77,7 @@ FLAGS = {
     "plan": ["config", "device", "modules", *_FIELDS],
     "benchmark": ["config", "batch_size", "source_length", "beam_size", "steps", *_FIELDS],
 }
-"""The flags that a verb takes."""
+"""Flags of each verb."""
 
 LINE = b"The man sees the film .\n"
 INPUTS = [
@@ -114,4 +114,4 @@ FILES = {
     "exits.py": b"import sys\nsys.exit(0)\n",
     "sweep.py": b"def get_sweep():\n    return {'config': 'x', 'rows': {'a': {}}, 'seeds': 1}\n",
 }
-"""The user's own, in `outside/`."""
+"""The user's files, in `outside/`."""

@@ -1,13 +1,12 @@
-"""Does every command end as documented when it gets a signal, whatever it is doing?
+"""Tests that every command ends as documented after a signal, in every phase.
 
     python experiments/faults/signals.py --workdir=/tmp/signals --cases=200
 
-Each case sends one signal at a drawn moment: within a phase of `train` (while the program is
-imported, data is read, the tokenizer learned, the step compiled, steps are taken, a checkpoint is
-written, the validation split scored, and at the end), or at any moment of another command. It must
-end with the status that docs/pods.md gives, without a traceback, and leave no damaged checkpoint.
-What trains is then started again, and must end with the metrics of a run that was never stopped, to
-the last digit. Prints the seconds from the signals to the ends, and the harness's report.
+Each case sends one signal at a random moment: in a phase of `train` (import, data, tokenizer,
+compilation, steps, checkpoint, validation, end), or during another command. It must end with the
+status in docs/pods.md, without a traceback, and leave no damaged checkpoint. Training is then
+resumed and must reach exactly the metrics of an uninterrupted run. Prints the seconds from the
+signals to the ends, and the report of the campaign.
 """
 
 import argparse
@@ -73,16 +72,16 @@ ENDS = {
     signal.SIGHUP: {-signal.SIGHUP},
     signal.SIGKILL: {-signal.SIGKILL},
 }
-"""Signals that users and schedulers send -> the statuses of a command that one ends."""
+"""Signals of users and schedulers -> exit statuses of a command that one ends."""
 SECONDS = 60
-"""From a signal to the end, at most."""
+"""Maximal seconds from a signal to the end."""
 
 Phase = Callable[[Path], bool]
-"""Whether the command in a folder has come so far."""
+"""Returns True if the command in a folder has reached a phase."""
 
 
 def told(words: str) -> Phase:
-    """It has written these words to stderr."""
+    """Condition: these words are on stderr."""
 
     def found(folder: Path) -> bool:
         path = folder / "0.err"
@@ -92,7 +91,7 @@ def told(words: str) -> Phase:
 
 
 def at_step(remainder: int, split: str) -> Phase:
-    """The last record is of this split, at a step that leaves this remainder by 10."""
+    """Condition: the last record is of this split, at a step with this remainder modulo 10."""
 
     def reached(folder: Path) -> bool:
         last = newest_record(folder / "run")
@@ -111,18 +110,19 @@ PHASES: dict[str, Phase] = {
     "validation": at_step(0, "train"),
     "the end": lambda folder: newest_record(folder / "run").get("step") == SMALL["train.num_steps"],
 }
-"""What tells that `train` has reached a phase."""
+"""Condition of each phase of `train`."""
 
 
 @dataclasses.dataclass
 class Interruption:
-    """A signal to come, to the one command of a case.
+    """A planned signal to the command of a case.
 
     Attributes:
-      how: which signal.
-      reached: the phase in which it comes.
-      after: seconds from the beginning of the phase.
-      began, sent: when, in seconds since the start of the case; None: not yet.
+      how: the signal.
+      reached: the phase in which it is sent.
+      after: seconds after the start of the phase.
+      began, sent: times of the phase and the signal, in seconds since the start of the case; None:
+        not yet.
     """
 
     how: signal.Signals
@@ -150,7 +150,7 @@ def main() -> int:
     names = args.commands.split(",")
     workdir = args.workdir.absolute()
     (workdir / "stopped").mkdir(parents=True)
-    campaign.SECONDS = 300  # from the start; from the signal, 60
+    campaign.SECONDS = 300  # since the start; since the signal, 60
     os.environ |= QUICK | {"XDG_CACHE_HOME": str(workdir / "cache")}
     trains = [name for name in COMMANDS if name in TRAINS and name in {*names, "train"}]
     whole = [*run(whole_runs(trains, workdir), workdir / "trained")]
@@ -172,7 +172,7 @@ def main() -> int:
 
 
 def whole_runs(names: Sequence[str], workdir: Path) -> Iterator[Case]:
-    """Each command undisturbed; what trains leaves the folder to compare with."""
+    """Runs each command without a signal; training leaves the folder to compare with."""
     for name in names:
 
         def keep(folder: Path, ended: list[Ended], name: str = name) -> list[str]:
@@ -184,7 +184,7 @@ def whole_runs(names: Sequence[str], workdir: Path) -> Iterator[Case]:
 
 
 def fill(name: str, workdir: Path) -> Callable[[Path], None]:
-    """What prepares the folder of a command: files, and a run if it uses one."""
+    """Returns a function that prepares a command's folder: files, and a run if it uses one."""
 
     def prepare(folder: Path) -> None:
         (folder / "sweep.py").write_text(SWEEP)
@@ -203,15 +203,15 @@ def interrupted(
     waits: list[float],
     workdir: Path,
 ) -> Iterator[Case]:
-    """The cases, every phase of `train` and every other command in turn.
+    """Cases: every phase of `train` and every other command in turn.
 
     Args:
-      names: of the commands.
-      count: how many.
-      draw: makes the moments and the signals.
-      seconds: of each command, undisturbed.
-      waits: gets the seconds from each signal to the end of its command.
-      workdir: gets what trained, in `stopped/`.
+      names: names of the commands.
+      count: number of cases.
+      draw: random generator of moments and signals.
+      seconds: duration of each command without a signal.
+      waits: receives the seconds from each signal to the end of its command.
+      workdir: receives stopped trainings, in `stopped/`.
     """
     kinds = [("train", phase) for phase in PHASES if "train" in names]
     kinds += [(name, "any moment") for name in names if name != "train"]
@@ -234,8 +234,8 @@ def interrupted(
 
 
 def started(command: Command, phase: str) -> Command:
-    """The command with a sign that it has started: a file; or of a new interpreter, which itself
-    answers an interrupt in its first moments, the names of what it imports."""
+    """The command with a sign that it has started: a file, or for a new interpreter (which handles
+    an early interrupt itself) the names of its imports."""
     if phase == "import":
         return dataclasses.replace(command, fresh=True, environ={"PYTHONPROFILEIMPORTTIME": "1"})
     caches = {"XDG_CACHE_HOME": "cache"} if phase == "compiling" else {}  # an empty one
@@ -250,7 +250,7 @@ def before_a_fork() -> None:
 def look(
     folder: Path, ended: list[Ended], *, due: Interruption, waits: list[float], stopped: Path
 ) -> list[str]:
-    """What is wrong after a signal; what trained is kept to go on with."""
+    """Returns what is wrong after a signal; keeps trainings to resume them."""
     wrong = []
     if due.sent is not None:
         waits.append(ended[0].seconds - due.sent)
@@ -265,7 +265,7 @@ def look(
 
 
 def gone_on_with(workdir: Path) -> Iterator[Case]:
-    """What trained and was stopped, started again."""
+    """Cases that resume the stopped trainings."""
     for stopped in sorted((workdir / "stopped").iterdir()):
         name = stopped.name.split(" ", 1)[1]
 
@@ -281,13 +281,13 @@ def gone_on_with(workdir: Path) -> Iterator[Case]:
 
 
 def all_metrics(folder: Path) -> dict[str, list[dict]]:
-    """The records of each run below a folder, but for times."""
+    """Records of each run below a folder, without times."""
     paths = folder.rglob("metrics.jsonl")
     return {str(path.relative_to(folder)): metrics(path.parent) for path in paths}
 
 
 def newest_record(workdir: Path) -> dict:
-    """The last whole record of a run; nothing where there is none."""
+    """Last complete record of a run; empty if there is none."""
     path = workdir / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     whole = collections.deque((line for line in lines if line.endswith(b"\n")), maxlen=1)

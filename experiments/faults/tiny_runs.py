@@ -1,4 +1,4 @@
-"""Finished runs of every task, trained in seconds: what campaigns damage and use.
+"""Trains tiny runs of every task in seconds, for the campaigns.
 
 python experiments/faults/tiny_runs.py --workdir=runs/tiny
 """
@@ -52,11 +52,11 @@ RUNS = {
     "pair_classifier": ("sst2", "pairs", {"data.name": "labeled_tsv"}),
     "tagger": ("pos_gum", "tags", {"data.name": "tagged_words"}),
 }
-"""The config, the file of its text, and further fields, of each run."""
+"""Config, text file and further fields of each run."""
 
 
 def overrides(name: str, texts: Path) -> dict[str, object]:
-    """The fields that shrink a run's config and give it its text."""
+    """Fields that shrink a run's config and set its text."""
     _, text, further = RUNS[name]
     if text:
         paths = {f"data.{split}_text": texts / text for split in SPLITS}
@@ -71,14 +71,14 @@ def overrides(name: str, texts: Path) -> dict[str, object]:
 
 
 def write_texts(folder: Path) -> None:
-    """The texts that the runs train on."""
+    """Writes the texts of the runs."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in TEXTS.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def make(workdir: Path) -> None:
-    """Trains those that are not there yet, in a process of its own: this one starts no device."""
+    """Trains missing runs in a separate process, so that this one starts no device."""
     if pid := os.fork():
         if os.waitpid(pid, 0)[1]:
             sys.exit("tiny runs: a training failed")
@@ -104,13 +104,13 @@ def _train(workdir: Path) -> None:
 def drawn_by_number(
     about: str, folder: str, make: Callable[[Path], None], drawn: Callable[[Path], Callable]
 ) -> int:
-    """The command line of a campaign whose cases are drawn by their numbers; its exit status.
+    """Command line of a campaign whose cases are numbered; returns the exit status.
 
     Args:
-      about: its docstring.
-      folder: of the workdir, which `make` fills with what the cases start from.
-      make: fills it.
-      drawn: that folder -> (number -> case).
+      about: docstring of the campaign.
+      folder: folder in the workdir that `make` fills with the starting point of the cases.
+      make: fills the folder.
+      drawn: folder -> (number -> case).
     """
     parser = argparse.ArgumentParser(description=about.splitlines()[0], allow_abbrev=False)
     parser.add_argument(
@@ -120,7 +120,7 @@ def drawn_by_number(
     parser.add_argument("--first", type=int, default=0, help="number of the first case: its seed")
     args = parser.parse_args()
     base, cases = args.workdir.absolute() / folder, args.workdir / "cases"
-    shutil.rmtree(cases, ignore_errors=True)  # what an earlier campaign kept of its bad ones
+    shutil.rmtree(cases, ignore_errors=True)  # failed cases of an earlier campaign
     os.environ |= {
         "XLA_FLAGS": QUICKEST,
         "JAX_COMPILATION_CACHE_DIR": str(args.workdir.absolute() / "xla"),

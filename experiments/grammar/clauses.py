@@ -1,4 +1,4 @@
-"""Draws clauses: a verb, what it asks for, and adverbs that go with it."""
+"""Draws clauses: a verb, its complements, and matching adverbs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ from experiments.grammar.words import (
     Verb,
 )
 
-# the families of verbs with their shares of the clauses
+# families of verbs with their shares of clauses
 _FAMILIES = (OBJECT_VERBS, GIVING_VERBS, PLAIN_VERBS, MOTION_VERBS, (BE,))
 _SHARES = tuple(accumulate((0.56, 0.11, 0.14, 0.1, 0.09)))
 _FOR_ANIMALS = tuple(verb for family in _FAMILIES for verb in family if verb.name in ANIMAL_VERBS)
@@ -66,7 +66,7 @@ def _times_in(tense: str, negated: bool) -> tuple[Adverb, ...]:
 
 @cache
 def _verbs_with(kind: str) -> tuple[Verb, ...]:
-    """Those that can leave an object of `kind` out of a relative clause: no `whom I listen to`."""
+    """Verbs whose object of `kind` can be relativized: not `whom I listen to`."""
     plain = (verb for verb in OBJECT_VERBS if not verb.government.english)
     return tuple(verb for verb in plain if kind in verb.kinds)
 
@@ -162,7 +162,7 @@ class ClauseSampler:
         return WILL if tense == "future" else None
 
     def _complements(self, subject: Argument, verb: Verb, negated: bool) -> dict[str, Any]:
-        """What the verb asks for or allows, as fields of a clause."""
+        """Complements that the verb requires or allows, as fields of a clause."""
         if verb in MOTION_VERBS:
             return {"place": self._prepositional(GOALS, "l")}
         if verb in PLAIN_VERBS:

@@ -1,4 +1,4 @@
-"""The word-for-word baseline: what a dictionary achieves without any grammar."""
+"""Word-for-word baseline: a dictionary without grammar."""
 
 import re
 from functools import cache
@@ -14,7 +14,7 @@ from experiments.grammar.verbs import (
     SAYING_VERBS,
 )
 
-# for words of many forms the most frequent one
+# for words with several forms the most frequent one
 _FUNCTION_WORDS = """
     the die  a ein  an ein  this dieser  these diese  every jeder  all alle  no kein  not nicht
     my mein  his sein  her ihr  our unser  many viele  some einige  two zwei  three drei
@@ -30,9 +30,9 @@ _FUNCTION_WORDS = """
 
 
 def dictionary_translate(sentence: str) -> str:
-    """Replaces each English word by its most usual German form.
+    """Replaces each English word by its most common German form.
 
-    Words that the dictionary lacks, and punctuation, stay; so does the first letter's case.
+    Keeps unknown words, punctuation and the case of the first letter.
     """
     translation = re.sub(r"\w+", lambda match: _translate(match[0]), sentence)
     return translation[0].upper() + translation[1:] if sentence[:1].isupper() else translation
@@ -45,7 +45,7 @@ def _translate(word: str) -> str:
 
 @cache
 def _entries() -> dict[str, str]:
-    """English form -> German form; of forms that coincide the one entered last is kept."""
+    """English form -> German form; the last entry wins for equal forms."""
     entries = {}
     for verb in (*SAYING_VERBS, *MOTION_VERBS, *PLAIN_VERBS, *GIVING_VERBS, *OBJECT_VERBS, BE):
         past = verb.german_past or (verb.participle,) * 3

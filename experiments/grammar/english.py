@@ -1,4 +1,4 @@
-"""The English side: agreement, do-support, a and an, where adverbs go."""
+"""English: agreement, do-support, a and an, position of adverbs."""
 
 from experiments.grammar.meaning import (
     Argument,
@@ -16,7 +16,7 @@ Words = list[str]
 
 
 def english(sentence: Sentence) -> str:
-    """The sentence in English, capitalised and punctuated."""
+    """Returns the sentence in English, capitalized and punctuated."""
     main = _clause(sentence.main, question=sentence.question)
     words = main
     if sentence.other:
@@ -63,7 +63,7 @@ def _has_auxiliary(clause: Clause) -> bool:
 
 
 def _verb_group(clause: Clause, is_question: bool) -> tuple[str, Words]:
-    """The finite verb, and the verbs behind it (behind `not`, and behind a question's subject)."""
+    """Finite verb, and the verbs after it (after `not`, and after the subject of a question)."""
     verb, modal, agreement = clause.verb, clause.modal, clause.subject.agreement
     if modal:
         finite, base = modal.english, modal.english[0]

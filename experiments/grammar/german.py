@@ -1,8 +1,8 @@
-"""The German side: gender, case, adjective endings, separable verbs and the order of words.
+"""German: gender, case, adjective endings, separable verbs and word order.
 
 A clause is built by its topological fields: [front] finite verb [middle] right bracket, where the
-bracket holds the particle, participle or infinitive. A verb-final clause moves the finite verb
-behind the bracket, which joins a separable verb again: `ruft ... an`, `..., weil ... anruft`.
+bracket has the particle, participle or infinitive. A verb-final clause moves the finite verb after
+the bracket, which rejoins a separable verb: `ruft ... an`, `..., weil ... anruft`.
 """
 
 from experiments.grammar.meaning import (
@@ -23,7 +23,7 @@ Words = list[str]
 
 
 def german(sentence: Sentence) -> str:
-    """The sentence in German, capitalised and punctuated."""
+    """Returns the sentence in German, capitalized and punctuated."""
     conjunction, other = sentence.conjunction, []
     if sentence.other:
         order = _verb_final if conjunction.subordinating else _main
@@ -40,7 +40,7 @@ def german(sentence: Sentence) -> str:
 
 
 def _main(clause: Clause) -> Words:
-    """A main clause: its first place is the fronted adverbial's, or else the subject's."""
+    """Main clause; the fronted adverbial comes first, else the subject."""
     if clause.fronted == "time":
         return _verb_second(clause, [clause.time.german])
     if clause.fronted == "place":
@@ -50,7 +50,7 @@ def _main(clause: Clause) -> Words:
 
 
 def _verb_second(clause: Clause, front: Words) -> Words:
-    """`front` in the first place (empty in a yes-no question), the subject behind the verb."""
+    """Verb-second clause: `front` (empty in a yes-no question), verb, subject."""
     finite, bracket = _verb_complex(clause)
     return [*front, finite, *_argument(clause.subject, "nom"), *_middle(clause), *bracket]
 
@@ -63,7 +63,7 @@ def _verb_final(clause: Clause) -> Words:
 
 
 def _verb_complex(clause: Clause) -> tuple[str, Words]:
-    """The finite verb, and the right bracket."""
+    """Finite verb and right bracket."""
     verb, agreement = clause.verb, clause.subject.agreement
     if clause.modal:
         return clause.modal.german[agreement], [verb.prefix + verb.german]
@@ -75,9 +75,9 @@ def _verb_complex(clause: Clause) -> tuple[str, Words]:
 
 
 def _middle(clause: Clause) -> Words:
-    """What stands between the verbs, the subject aside.
+    """Middle field without the subject.
 
-    Recipient and definite objects come before adverbs and `nicht`, indefinite objects behind;
+    Recipient and definite objects come before adverbs and `nicht`, indefinite objects after them;
     prepositional phrases and predicates come last. An indefinite object is negated by `kein`.
     """
     early, late, tied = _objects(clause)
@@ -100,7 +100,7 @@ def _adverb(clause: Clause) -> Words:
 
 
 def _objects(clause: Clause) -> tuple[Words, Words, Words]:
-    """Objects before the adverbs, behind them, and behind a preposition."""
+    """Objects before the adverbs, after them, and after a preposition."""
     early = _argument(clause.recipient, "dat") if clause.recipient else []
     obj = clause.obj
     if obj is None:

@@ -1,4 +1,4 @@
-"""What a sentence says, before either language: the shared source of both of its sides."""
+"""Meaning of a sentence, from which both languages are generated."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from experiments.grammar.words import (
 
 @dataclass(frozen=True, slots=True)
 class NounPhrase:
-    """A noun with its determiner, and what describes it."""
+    """A noun with determiner, adjective and relative clause."""
 
     determiner: Determiner
     noun: Noun
@@ -34,7 +34,7 @@ class NounPhrase:
 
     @property
     def gender(self) -> str:
-        """Key of the German endings: all genders are alike in the plural."""
+        """Key of the German endings; the plural has one for all genders."""
         return "p" if self.plural else self.noun.gender
 
 
@@ -49,7 +49,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The place in a relative clause of the noun phrase that the clause describes."""
+    """Gap in a relative clause: position of the noun phrase that it describes."""
 
     antecedent: NounPhrase
 
@@ -63,7 +63,7 @@ Argument = NounPhrase | Pair | Pronoun | Gap
 
 @dataclass(frozen=True, slots=True)
 class PrepositionalPhrase:
-    """A noun phrase behind a preposition."""
+    """A preposition with a noun phrase."""
 
     preposition: Preposition
     phrase: NounPhrase
@@ -94,7 +94,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A main clause, alone or joined with another one."""
+    """One main clause, or two joined ones."""
 
     main: Clause
     conjunction: Conjunction | None = None
@@ -118,14 +118,14 @@ class Sentence:
         return pairs
 
     def co_occurrences(self) -> set[tuple[str, str]]:
-        """(verb, noun) for every verb and every noun of the sentence, however they are related."""
+        """(verb, noun) for every verb and every noun of the sentence, in any relation."""
         clauses = list(self.clauses())
         nouns = {phrase.noun.english for clause in clauses for phrase in noun_phrases(clause)}
         return {(clause.verb.name, noun) for clause in clauses for noun in nouns}
 
 
 def noun_phrases(clause: Clause) -> Iterator[NounPhrase]:
-    """The noun phrases of a clause, those inside their relative clauses left out."""
+    """Noun phrases of a clause, without those inside relative clauses."""
     place = clause.place.phrase if clause.place else None
     for argument in (clause.subject, clause.obj, clause.recipient, place):
         if isinstance(argument, Pair):

@@ -19,7 +19,7 @@ GENDERS = ("m", "f", "n", "p")
 
 
 def endings(nom: str, acc: str, dat: str) -> dict[str, str]:
-    """{"nom m": ..., ...} from a row each of the endings m f n p; `-` is none."""
+    """Parses {"nom m": ..., ...} from one row per case of the endings m f n p; `-`: none."""
     return {
         f"{case} {gender}": ending.strip("-")
         for case, row in (("nom", nom), ("acc", acc), ("dat", dat))

@@ -30,7 +30,7 @@ def _tenses(text: str) -> frozenset[str]:
 
 
 WHY = Adverb("why", "warum", _tenses("present past future modal"))
-# in the present a yes-no question would open with any verb there is, capitalised
+# in the present a yes-no question could start with any verb, capitalized
 YES_NO = Adverb("", "", _tenses("past future modal"))
 
 EVERY_DAY = Adverb("every day", "jeden Tag", _tenses("present past modal"))

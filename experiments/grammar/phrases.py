@@ -1,4 +1,4 @@
-"""Draws noun phrases: which determiners go with which nouns, and where."""
+"""Draws noun phrases, with determiners that fit noun and position."""
 
 import random
 from bisect import bisect
@@ -26,7 +26,7 @@ PLAIN = (*DEFINITE, A, A, A, A)  # without quantities, whose negation would be a
 QUANTIFIED = (*PLAIN, *PLAIN, EVERY, ALL, *QUANTITIES)
 FOR_SUBJECTS = (*QUANTIFIED, NO)  # as an object, `no` would be `not ... a`
 
-_SUBJECT_PRONOUNS = (PRONOUNS[0], *PRONOUNS)  # `I` has verb forms to itself
+_SUBJECT_PRONOUNS = (PRONOUNS[0], *PRONOUNS)  # `I` has its own verb forms
 _PLURAL_ONLY = frozenset((ALL, *QUANTITIES))
 _SINGULAR_ONLY = frozenset((EVERY, NO))
 _WITHOUT_OWNER = frozenset(("man", "woman"))  # `my man` would be my husband
@@ -50,7 +50,7 @@ def _fits(determiner: Determiner, noun: Noun) -> bool:
 
 
 class PhraseSampler:
-    """Draws phrases, deterministically in `seed`; no noun twice until `start_sentence`."""
+    """Draws phrases, deterministically by `seed`; no noun twice until `start_sentence`."""
 
     def __init__(self, seed: int):
         self._random = random.Random(seed).random
@@ -66,11 +66,11 @@ class PhraseSampler:
         return options[int(self._random() * len(options))]
 
     def weighted[T](self, options: Sequence[T], bounds: Sequence[float]) -> T:
-        """One of `options`, by their shares cumulated to 1."""
+        """Draws one of `options` by cumulative shares."""
         return options[bisect(bounds, self._random() * bounds[-1])]
 
     def noun_phrase(self, kinds: str, determiners: Sequence[Determiner]) -> NounPhrase:
-        """A phrase whose noun is of one of `kinds`, with one of `determiners` that fits it."""
+        """Draws a phrase with a noun of one of `kinds` and a fitting one of `determiners`."""
         noun = self._unused(kinds)
         determiner = self.pick(determiners)
         while not _fits(determiner, noun):

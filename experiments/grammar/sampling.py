@@ -1,4 +1,4 @@
-"""Draws meanings: what is said, restricted to what is natural and unambiguous in both languages."""
+"""Draws meanings that are natural and unambiguous in both languages."""
 
 from dataclasses import replace
 from itertools import accumulate
@@ -25,7 +25,7 @@ _UNSPLIT_VERBS = tuple(verb for verb in OBJECT_VERBS if not verb.prefix)
 
 
 class MeaningSampler:
-    """An endless source of meanings, deterministic in `seed`. No noun stands in one twice."""
+    """Endless source of meanings, deterministic by `seed`; no noun occurs twice in one."""
 
     def __init__(self, seed: int):
         self._draw = PhraseSampler(seed)
@@ -52,7 +52,7 @@ class MeaningSampler:
         return Sentence(self._with_front(clause) if self._draw.chance(0.3) else clause)
 
     def _relative_on_object(self) -> Sentence:
-        """The object ends the main clause, so that nothing comes between it and its clause."""
+        """Relative clause on the object, which ends the main clause, so the two are adjacent."""
         verb = self._draw.pick(_UNSPLIT_VERBS)
         phrase = self._draw.noun_phrase(verb.kinds, PLAIN)
         subject = self._clauses.subject(verb, FOR_SUBJECTS)
@@ -82,13 +82,13 @@ class MeaningSampler:
         return Sentence(main, conjunction, self._sequel("past" if past else "present", conjunction))
 
     def _sequel(self, tense: str, conjunction: Conjunction) -> Clause:
-        """A clause joined to one in `tense`: the past goes with the past."""
+        """Second clause, joined to one in `tense`: past with past."""
         if tense != "past":
             tense = self._draw.pick([tense for tense in _NON_PAST if tense in conjunction.tenses])
         return self._clauses.clause(tense, negation=0.2 if conjunction.negatable else 0.0)
 
     def _with_front(self, clause: Clause) -> Clause:
-        """The clause with an adverbial in front, if it has one that can stand there."""
+        """Fronts an adverbial of the clause, if one can be fronted."""
         if clause.time:
             return replace(clause, fronted="time")
         located = clause.place and clause.place.preposition in LOCATIONS

@@ -1,7 +1,7 @@
-"""Splits of one endless stream of sentence pairs, by what each pair contains.
+"""Splits of an endless stream of sentence pairs, by the content of each pair.
 
-A stream is deterministic in its seed, and a pair's split depends on the pair and the seed alone.
-Hence splits of any size share nothing, and a larger split begins with the smaller one.
+A stream is deterministic by its seed; the split of a pair depends only on pair and seed. So splits
+of any size are disjoint, and a larger split begins with the smaller one.
 """
 
 from hashlib import sha256
@@ -21,11 +21,11 @@ HELD_OUT_SHARE = 0.06  # of the nouns that a verb takes as its object
 
 
 class PairStream:
-    """The stream of a seed, drawn as far as any split has asked for.
+    """Stream of a seed, drawn as far as any split needs.
 
-    Splits: `train`; `valid` and `test`, whose sentences are in no other split, on neither side;
-    `test_combinations`, each of whose sentences has a verb with an object that never stand together
-    in a sentence of another split.
+    Splits: `train`; `valid` and `test`, whose sentences are in no other split, in neither language;
+    `test_combinations`, whose sentences each have a verb-object pair that never occurs together in
+    a sentence of another split.
     """
 
     def __init__(self, seed: int):
@@ -34,8 +34,7 @@ class PairStream:
         self._pairs = {split: {} for split in SPLITS}  # target -> source
 
     def first(self, split: str, count: int) -> list[dict[str, str]]:
-        """The first `count` pairs of a split, {"source": English, "target": German}, no two
-        alike."""
+        """First `count` distinct pairs of a split, {"source": English, "target": German}."""
         pairs = self._pairs[split]
         while len(pairs) < count:
             self._draw()
@@ -51,12 +50,13 @@ class PairStream:
 
 
 def split_of(sentence: Sentence, target: str, held_out: frozenset[tuple[str, str]]) -> str | None:
-    """The split of a sentence.
+    """Returns the split of a sentence.
 
-    None if it has more than MAX_WORDS, or if a held-out noun meets its verb, but not as its object.
+    None if it has more than MAX_WORDS words, or a held-out noun with its verb, but not as its
+    object.
 
-    The German side decides: one English sentence has one German one, so that neither side of a
-    pair can be in two splits.
+    The German side decides. Each English sentence has one German one, so neither side of a pair can
+    be in two splits.
     """
     if target.count(" ") >= MAX_WORDS:
         return None
@@ -67,7 +67,7 @@ def split_of(sentence: Sentence, target: str, held_out: frozenset[tuple[str, str
 
 
 def held_out_combinations(seed: int) -> frozenset[tuple[str, str]]:
-    """(verb, noun) pairs kept out of training: of every verb, a share of its objects."""
+    """(verb, noun) pairs held out of training: a share of each verb's objects."""
     pairs = []
     for verb in OBJECT_VERBS + GIVING_VERBS:
         candidates = [(verb.name, noun.english) for noun in NOUNS if noun.kind in verb.kinds]

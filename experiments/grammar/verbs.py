@@ -85,7 +85,7 @@ _GOVERNING_VERBS = _verbs(
 )
 OBJECT_VERBS = _ACCUSATIVE_VERBS + _GOVERNING_VERBS
 
-# the object is what is given; who gets it is a person in the dative
+# the object is given; the recipient is a person in the dative
 GIVING_VERBS = _verbs(
     """
     give  gives  gave    - -  geben    gibt    gegeben   hat artcfd
@@ -108,7 +108,7 @@ PLAIN_VERBS = _verbs(
     """
 )
 
-# with a place as their goal: into the house, to the city
+# with a place as goal: into the house, to the city
 MOTION_VERBS = _verbs(
     """
     go    goes   went  - - gehen  geht  gegangen ist
@@ -162,5 +162,5 @@ ANIMAL_VERBS = frozenset(
     ("see", "find", "need", "love", "follow", "look for", "look at", "wait for", "help")
     + ("eat", "drink", "sleep", "swim", "fall asleep", "run", "come", "go")
 )
-# verbs whose deed may be done `for` a person
+# verbs with a beneficiary: `for` a person
 SERVING_VERBS = frozenset(("buy", "find", "write", "draw", "carry", "repair"))

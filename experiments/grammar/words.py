@@ -1,6 +1,6 @@
-"""The kinds of words of the grammar, and how a row of a table becomes one.
+"""Word classes of the grammar, and the parsing of table rows.
 
-Kinds of nouns, by which verbs and adjectives select them, are single letters: p person, a animal,
+Verbs and adjectives select nouns by kind, a single letter: p person, a animal,
 r to read, t thing, c clothes, o to open, f food, d drink, v vehicle, l place. Cases are nom, acc
 and dat.
 """
@@ -13,7 +13,7 @@ FIRST, THIRD, PLURAL = range(3)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Noun:
-    """A noun with its plurals and its German gender."""
+    """A noun with plurals and German gender."""
 
     english: str
     english_plural: str  # empty: a mass noun, which has neither plural nor `a`
@@ -30,20 +30,20 @@ class Noun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adjective:
-    """An adjective and what its German endings follow."""
+    """An adjective, with the stem of its German endings."""
 
     english: str
     german: str
-    stem: str  # what the endings follow: teuer, but teur-e
+    stem: str  # stem of the endings: teuer, but teur-e
     kinds: str  # of the nouns it describes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Determiner:
-    """An article or what stands in its place; an empty form leaves the noun bare.
+    """An article or another determiner; an empty form leaves the noun bare.
 
-    `declension` is the ending it asks of an adjective: weak, mixed or strong.
-    `definite` objects stand before adverbs and `nicht`, the others behind.
+    `declension` of a following adjective: weak, mixed or strong. `definite` objects come before
+    adverbs and `nicht`, others after them.
     """
 
     english: str
@@ -55,7 +55,7 @@ class Determiner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pronoun:
-    """A personal pronoun and the verb form that it asks for."""
+    """A personal pronoun with its verb form."""
 
     english: str
     english_object: str
@@ -66,7 +66,7 @@ class Pronoun:
 
 @dataclass(frozen=True, slots=True)
 class Preposition:
-    """How a noun phrase is tied in; an empty word means a bare noun phrase on that side."""
+    """A preposition; an empty word means a bare noun phrase in that language."""
 
     english: str
     german: str
@@ -75,9 +75,9 @@ class Preposition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verb:
-    """A verb of both languages with its forms and what it governs."""
+    """A verb in both languages, with forms and complements."""
 
-    name: str  # base form and what belongs to it: `look for` is not `look at`
+    name: str  # base form with preposition: `look for` is not `look at`
     english: str  # base form
     english_present: Forms
     english_past: Forms
@@ -85,7 +85,7 @@ class Verb:
     prefix: str  # wirft das Buch `weg`
     german: str  # infinitive without the prefix
     german_present: Forms
-    german_past: Forms | None  # where the simple past is the usual one; otherwise the perfect
+    german_past: Forms | None  # if the simple past is usual; otherwise the perfect
     participle: str
     auxiliary: str  # hat, ist
     government: Preposition  # of the object
@@ -94,7 +94,7 @@ class Verb:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Modal:
-    """A modal verb, or what English has in its place."""
+    """A modal verb, or its English equivalent."""
 
     english: Forms
     is_auxiliary: bool  # `can see`, `is allowed to see`; otherwise with do-support: `wants to see`
@@ -105,16 +105,16 @@ class Modal:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adverb:
-    """An adverb and the tenses that it goes with."""
+    """An adverb with its tenses."""
 
     english: str
     german: str
-    tenses: frozenset[str]  # where it may stand: present, past, future, modal
+    tenses: frozenset[str]  # allowed with: present, past, future, modal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conjunction:
-    """What joins a clause, and the order of words that it asks for in German."""
+    """A conjunction, with the German word order that it requires."""
 
     english: str
     german: str
@@ -126,6 +126,6 @@ class Conjunction:
 
 
 def table(text: str) -> list[list[str]]:
-    """Rows of whitespace-separated cells; `-` is an empty cell."""
+    """Parses rows of whitespace-separated cells; `-` is an empty cell."""
     lines = text.strip().splitlines()
     return [["" if cell == "-" else cell for cell in line.split()] for line in lines]

@@ -1,9 +1,9 @@
-"""Draws English-German pairs and writes them as aligned files, one sentence a line, gzipped.
+"""Writes English-German pairs to aligned files, one sentence per line, gzipped.
 
     python -m experiments.grammar.write --to=DIR [--size=20000] [--seed=0]
 
-DIR gets train.en.gz, train.de.gz, valid.en.gz, ...: --size pairs to train on, 1,000 of each split
-that is scored. A run reads them with --config.data.name=parallel_text and the paths in
+DIR gets train.en.gz, train.de.gz, valid.en.gz, ...: --size pairs to train on, 1,000 of each other
+split. A run reads them with --config.data.name=parallel_text and the paths in
 --config.data.train_source=DIR/train.en.gz, --config.data.train_target=DIR/train.de.gz and so on.
 The defaults write what the package ships as `synthetic_en_de`: DIR is then
 transformer_jax/data/sets/embedded_text.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from experiments.grammar.splits import SPLITS, PairStream
 
-HELD_OUT_SIZE = 1000  # pairs of each split that is scored
+HELD_OUT_SIZE = 1000  # pairs of each split for evaluation
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def write(folder: Path, size: int, seed: int) -> None:
         pairs = stream.first(split, size if split == "train" else HELD_OUT_SIZE)
         for side, language in {"source": "en", "target": "de"}.items():
             lines = "".join(f"{pair[side]}\n" for pair in pairs)
-            packed = gzip.compress(lines.encode(), mtime=0)  # no time: the same bytes every time
+            packed = gzip.compress(lines.encode(), mtime=0)  # no time: the same bytes each time
             (folder / f"{split}.{language}.gz").write_bytes(packed)
 
 

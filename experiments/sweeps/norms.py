@@ -1,10 +1,10 @@
-"""Where should the norm be placed, and which norm?
+"""Placement and kind of the norm.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/norms.py --workdir=runs/norms
 
 LayerNorm after the residual sum as in the paper, before the sublayer (Xiong et al. 2020), or before
-and after it (Ding et al. 2021); and RMSNorm (Zhang and Sennrich 2019) in the same places. All else
-is equal.
+and after it (Ding et al. 2021); and RMSNorm (Zhang and Sennrich 2019) in the same places.
+Everything else is equal.
 """
 
 PLACEMENTS = ("post", "pre", "sandwich")

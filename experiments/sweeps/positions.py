@@ -1,11 +1,11 @@
-"""Which position encodings work beyond the trained length?
+"""Position encodings within and beyond the training length.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/positions.py --workdir=runs/positions
 
 Each encoding is trained on windows of 64 characters, then scored on the same text in windows of 64,
-128 and 256. Press et al. (2022) asked this of sinusoids, T5's buckets, rotary positions and ALiBi.
-A table of learned positions ends at the trained length and has no metrics beyond it. Sinusoids are
-much larger than GPT-2's small initial embeddings; a further row has the paper's initialization and
+128 and 256. Press et al. (2022) did this for sinusoids, T5's buckets, rotary positions and ALiBi.
+Learned positions end at the training length and have no metrics beyond it. Sinusoids are much
+larger than GPT-2's small initial embeddings; a further row has the paper's initialization and
 scaled embeddings.
 """
 

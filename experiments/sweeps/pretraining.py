@@ -1,4 +1,4 @@
-"""Does pre-training help when there are few labels?
+"""Pre-training for a task with few labels.
 
     python -m transformer_jax train --config=configs/bert_small.py --workdir=runs/bert_small ...
     python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/gpt ...
@@ -7,7 +7,7 @@
 
 The first 2,000 sentences of SST-2, about ten epochs, five seeds: a small encoder and a small
 decoder of the same size, from scratch and pre-trained on running text. Accuracy is measured on
-SST-2's 872 development sentences, which were used to choose the learning rate and nothing else.
+SST-2's 872 development sentences, which were otherwise used only to choose the learning rate.
 From scratch, the vocabulary comes from the 2,000 sentences.
 """
 

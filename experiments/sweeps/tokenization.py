@@ -1,10 +1,10 @@
-"""Which units should a translator read and write?
+"""Tokenization of a translator: characters, BPE, unigram and words.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/tokenization.py --workdir=runs/units
 
-Characters, BPE and unigram pieces in three vocabulary sizes, and whole words, trained for about the
-same time. Compare BLEU only: losses are per token, and the rows have different tokens. Sequences of
-characters may be four times as long.
+Characters, BPE and unigram pieces in three vocabulary sizes, and words, trained for about the same
+time. Compare BLEU only: losses are per token, and the rows have different tokens. Character
+sequences may be four times as long.
 """
 
 SIZES = (1000, 4000, 8000)

@@ -1,10 +1,10 @@
-"""Does a model with the norm before the sublayer need a warm-up?
+"""Warm-up with the norm before and after the sublayer.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/warmup.py --workdir=runs/warmup
 
 Xiong et al. (2020): with the norm after the residual sum, gradients near the output are large at
 first, and Adam fails without warm-up; with the norm before the sublayer it does not. Each placement
-is trained with a warm-up of one update, a short and a long one, at the same peak learning rate.
+is trained with a warm-up of one step, a short and a long one, at the same peak learning rate.
 """
 
 PLACEMENTS = ("post", "pre")

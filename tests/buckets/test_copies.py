@@ -129,6 +129,12 @@ def test_a_link_in_a_copy_is_not_written_through(at, address, tmp_path):
     with pytest.raises(UserError, match="leads out of .* through a link"):
         fetched(address)
     assert not list((tmp_path / "elsewhere").iterdir())
+    at.delete("b/c")
+    (tmp_path / "elsewhere" / "c").write_text("mine")
+    (folder.parents[1] / copies._INDEX).write_text(json.dumps({"b/c": "1"}))
+    with pytest.raises(UserError, match="leads out of .* through a link"):  # nor is it removed
+        fetched(address)
+    assert (tmp_path / "elsewhere" / "c").read_text() == "mine"
 
 
 @pytest.mark.parametrize("ending", ["..", "."])

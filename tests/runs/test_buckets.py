@@ -126,7 +126,7 @@ def test_mistakes_are_one_line(address, message_of, tiny_config, capsys):
         assert main([*verb, f"--workdir={address}"]) == 2
         assert capsys.readouterr().err == f"error: there is nothing at {address}\n"
     nowhere = message_of(tj.train, tiny_config(), "nowhere://bucket/run")
-    assert nowhere.startswith("cannot reach nowhere://bucket/run: ")
+    assert nowhere.startswith("'nowhere://bucket/run' is no address that may be used")
     Bucket(address).write("config.json", b"of another program")
     Bucket(address).write("metrics.jsonl", b"")
     assert "no mark that a run here made it" in message_of(tj.train, tiny_config(), address)

@@ -224,3 +224,8 @@ def test_a_workdir_that_cannot_be_made_is_one_line(tmp_path):
         sole_writer(tmp_path / "file" / "run"),
     ):
         pass
+
+
+@pytest.mark.parametrize("name", ["..", "../other", "/abs", "a//b", ""])
+def test_a_workdir_within_another_leads_nowhere_else(tmp_path, name, message_of):
+    assert "is not the name of a file below" in message_of(lambda: workdir_within(tmp_path, name))
