@@ -1,27 +1,32 @@
-"""Files are replaced whole, links are not followed, and nothing is read without end."""
+"""Atomic writing, links, size limits, locks and names of files."""
 
+import errno
 import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
-    everything_below,
+    NoLocksError,
+    atomic_writer,
+    entries_below,
     is_safe_name,
+    open_locked,
     open_to_append,
     path_below,
     read_regular,
     remove,
-    replacing,
-    write_whole,
+    write_atomic,
 )
 
 
-def test_a_file_is_replaced_once_it_is_whole(tmp_path):
+def test_a_file_is_replaced_when_the_new_one_is_complete(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         file.write("neü".encode())
         assert path.read_text() == "old"
     assert path.read_text(encoding="utf-8") == "neü"
@@ -31,24 +36,24 @@ def test_a_file_is_replaced_once_it_is_whole(tmp_path):
 def test_after_an_error_the_file_is_as_it_was(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(path):
+    with pytest.raises(KeyboardInterrupt), atomic_writer(path):
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", ["file", "file.partial"])
-def test_a_link_is_replaced_and_what_it_names_kept(tmp_path, name):
+def test_a_link_is_replaced_and_its_target_kept(tmp_path, name):
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (tmp_path / name).symlink_to(precious)
-    write_whole(tmp_path / "file", "new")
+    write_atomic(tmp_path / "file", "new")
     assert precious.read_text() == "mine"
     assert (tmp_path / "file").read_text() == "new"
     assert not (tmp_path / "file").is_symlink()
 
 
-def test_what_is_appended_to_is_no_link(tmp_path):
+def test_links_are_not_appended_to(tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (tmp_path / "file").symlink_to(precious)
@@ -79,7 +84,7 @@ def folder(path, tmp_path):
 
 
 @pytest.mark.parametrize("become", [link, dangling, pipe, socket_file, folder])
-def test_what_is_no_regular_file_is_neither_read_nor_appended_to(tmp_path, monkeypatch, become):
+def test_only_regular_files_are_read_or_appended_to(tmp_path, monkeypatch, become):
     (tmp_path / "precious").write_text("mine")
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     path = tmp_path / "file"
@@ -92,7 +97,7 @@ def test_what_is_no_regular_file_is_neither_read_nor_appended_to(tmp_path, monke
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_no_more_is_read_than_asked_for(tmp_path):
+def test_a_file_above_the_size_limit_is_not_read(tmp_path):
     path = tmp_path / "file"
     path.write_text("12345")
     assert read_regular(path, 5) == b"12345"
@@ -100,31 +105,30 @@ def test_no_more_is_read_than_asked_for(tmp_path):
         read_regular(path, 4)
 
 
-def test_what_has_a_second_name_is_not_appended_to(tmp_path):
+def test_hard_links_are_not_appended_to(tmp_path):
     (tmp_path / "precious").write_text("mine")
     os.link(tmp_path / "precious", tmp_path / "file")
     with pytest.raises(OSError, match="second name"):
         open_to_append(tmp_path / "file")
-    write_whole(tmp_path / "file", "new")
+    write_atomic(tmp_path / "file", "new")
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_everything_below_a_folder_but_not_behind_a_link(tmp_path):
+def test_entries_below_a_folder_do_not_include_those_behind_links(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").touch()
     (tmp_path / "run" / "deep" / "er").mkdir(parents=True)
     (tmp_path / "run" / "deep" / "file").touch()
     (tmp_path / "run" / "link").symlink_to(tmp_path / "outside")
     found = {
-        os.path.relpath(entry.path, tmp_path / "run")
-        for entry in everything_below(tmp_path / "run")
+        os.path.relpath(entry.path, tmp_path / "run") for entry in entries_below(tmp_path / "run")
     }
     assert found == {"deep", "deep/er", "deep/file", "link"}
-    assert list(everything_below(tmp_path / "nowhere")) == []
+    assert list(entries_below(tmp_path / "nowhere")) == []
 
 
 @pytest.mark.parametrize("become", [link, pipe, folder])
-def test_what_is_removed_is_not_followed(tmp_path, become):
+def test_links_are_removed_and_not_followed(tmp_path, become):
     (tmp_path / "precious").write_text("mine")
     become(tmp_path / "file", tmp_path)
     remove(tmp_path / "file")
@@ -132,12 +136,46 @@ def test_what_is_removed_is_not_followed(tmp_path, become):
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
+HOLDER = """
+import pathlib, sys
+from transformer_jax.runtime.files import open_locked
+file = open_locked(pathlib.Path(sys.argv[1]))
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_ends_with_the_file_or_the_process_that_holds_it(tmp_path):
+    path = tmp_path / "lock"
+    words = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(BlockingIOError):
+            open_locked(path)
+        holder.kill()
+    with open_locked(path) as file:
+        file.write("mine")
+        with pytest.raises(BlockingIOError):
+            open_locked(path)
+    open_locked(path, wait=True).close()
+    assert path.read_text() == "mine"
+
+
+def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
+    def refuse(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(NoLocksError, match="No locks available"):
+        open_locked(tmp_path / "lock")
+
+
 ODD_NAMES = ["", "/abs", "x//abs", "x/", ".", "..", "./x", "x/./y", "../x", "x/../../y"]
 ODD_NAMES += ["C:x", "c:/x", "x\\y", "..\\x", "x\0y"]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_name_that_leads_elsewhere_is_no_path_below_a_folder(tmp_path, name):
+def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
     assert not is_safe_name(name)
     with pytest.raises(UserError, match="is not the name of a file below") as told:
         path_below(tmp_path, name)
@@ -145,7 +183,7 @@ def test_a_name_that_leads_elsewhere_is_no_path_below_a_folder(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["a", "a/b", "..a", "a..", ".hidden/b", "a b", "ab:c", "ü/\n"])
-def test_any_other_name_is_a_path_below_a_folder(tmp_path, name):
+def test_any_other_name_is_a_path_below_the_folder(tmp_path, name):
     assert is_safe_name(name) and path_below(tmp_path, name) == tmp_path / name
 
 

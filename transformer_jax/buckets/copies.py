@@ -8,7 +8,6 @@ was fetched; `id`, a name that no other copy has; `pins/`, of the mirror.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -29,11 +28,11 @@ from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
     cache_folder,
     is_safe_name,
-    open_to_append,
+    open_locked,
     path_below,
     read_regular,
     remove,
-    write_whole,
+    write_atomic,
 )
 
 logger = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ def fetched(
         bring(bucket, folder, needed)
         if needed or _index(home) != index:
             index |= {name: there[name] for name in needed}
-            write_whole(home / _INDEX, json.dumps(index))
+            write_atomic(home / _INDEX, json.dumps(index))
     return folder
 
 
@@ -172,7 +171,7 @@ def _home(kind: str, address: str) -> Path:
     """The folder of a copy, made if absent."""
     home = _place(kind, address)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(home / _ADDRESS, address.rstrip("/"))
+    write_atomic(home / _ADDRESS, address.rstrip("/"))
     return home
 
 
@@ -188,14 +187,14 @@ def _place(kind: str, address: str) -> Path:
 
 @contextlib.contextmanager
 def _locked(home: Path, wait: bool) -> Iterator[None]:
-    with open_to_append(home / _LOCK) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError as error:
-            raise UserError(
-                f"{_address(home)}: another process on this machine is training there; "
-                "wait for it, or choose another --workdir"
-            ) from error
+    try:
+        file = open_locked(home / _LOCK, wait=wait)
+    except BlockingIOError as error:
+        raise UserError(
+            f"{_address(home)}: another process on this machine is training there; "
+            "wait for it, or choose another --workdir"
+        ) from error
+    with file:
         yield
 
 
@@ -218,7 +217,7 @@ def _index(home: Path) -> dict[str, str]:
 
 def _id(home: Path) -> str:
     if not (home / _ID).exists():
-        write_whole(home / _ID, uuid.uuid4().hex)
+        write_atomic(home / _ID, uuid.uuid4().hex)
     return read_regular(home / _ID, SETTINGS_BYTES).decode()
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from transformer_jax.buckets.bucket import Bucket, BucketError, MirrorLayout, at_once, bring
 from transformer_jax.buckets.lease import FOLDER, Lease, Lost
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import everything_below, path_below, remove
+from transformer_jax.runtime.files import entries_below, path_below, remove
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +234,7 @@ class Mirror:
     def _files(self) -> dict[str, _Stamp]:
         """The regular files of the folder that are settled, and in no damaged unit."""
         found = {}
-        for entry in everything_below(self._folder):
+        for entry in entries_below(self._folder):
             try:
                 status = entry.stat(follow_symlinks=False)
                 if entry.is_file(follow_symlinks=False):

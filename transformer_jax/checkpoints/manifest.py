@@ -20,11 +20,11 @@ from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
-    everything_below,
+    entries_below,
     is_safe_name,
     open_regular,
     read_regular,
-    write_whole,
+    write_atomic,
 )
 
 MANIFEST = "manifest.json"
@@ -98,7 +98,7 @@ def read_entries(folder: Path) -> dict[str, Any]:
 def write_entries(folder: Path, entries: dict[str, Any]) -> None:
     """Writes them with a digest of their own: in a damaged name, no file would be missed."""
     sealed = {"files": entries, "sha256": _digest(entries)}
-    write_whole(folder / MANIFEST, json.dumps(sealed, indent=1) + "\n")
+    write_atomic(folder / MANIFEST, json.dumps(sealed, indent=1) + "\n")
 
 
 def _digest(entries: Any) -> str:
@@ -185,7 +185,7 @@ def _require_bounded(folder: Path, subfolders: Collection[str] | None, most: int
     The manifest may list them as they are, and does not list all that Orbax reads.
     """
     total = size = 0
-    for entry in everything_below(folder):
+    for entry in entries_below(folder):
         with contextlib.suppress(OSError):  # gone, as a run tidies up, or too deep to be read
             size = entry.stat(follow_symlinks=False).st_size
         name = Path(entry.path).relative_to(folder)

@@ -28,7 +28,7 @@ from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel import hosts
-from transformer_jax.runtime.files import METADATA_BYTES, read_regular, remove, write_whole
+from transformer_jax.runtime.files import METADATA_BYTES, read_regular, remove, write_atomic
 
 # FOLDED checkpoints.processes: Which processes Orbax writes and reads with.
 
@@ -172,7 +172,7 @@ def write_score(folder: Path, score: float) -> None:
         raise OSError(errno.ELOOP, "it is a link", str(folder))
     remove(folder / METRICS)
     (folder / METRICS).mkdir()
-    write_whole(folder / _SCORE, json.dumps({"score": score}))
+    write_atomic(folder / _SCORE, json.dumps({"score": score}))
     manifest.add(folder, _SCORE)
 
 

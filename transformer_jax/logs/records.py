@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 from transformer_jax.runtime.files import (
     RECORDS_BYTES,
     SETTINGS_BYTES,
+    atomic_writer,
     open_regular,
     open_to_append,
-    replacing,
 )
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def _drop_after(path: Path, last_step: int) -> None:
     if len(kept) == len(lines):
         return
     logger.info("%s: %d lines after step %d dropped", path, len(lines) - len(kept), last_step)
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         file.writelines(kept)
 
 

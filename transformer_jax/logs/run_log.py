@@ -20,7 +20,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.logs.records import RecordFile, plain_value
 from transformer_jax.logs.tensorboard import EventFile
 from transformer_jax.ranges import Range, Steps, check_fields
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 
 # FOLDED logs.progress: How a run shows where it is: a bar on a terminal, log lines elsewhere.
 
@@ -311,7 +311,7 @@ def _start_wandb(project: str, workdir: Path) -> Any:
     kept = workdir / "wandb" / "run_id"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
-        write_whole(kept, uuid.uuid4().hex)
+        write_atomic(kept, uuid.uuid4().hex)
     config = workdir / "config.json"
     return wandb.init(
         project=project,

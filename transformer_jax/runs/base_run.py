@@ -31,7 +31,7 @@ from transformer_jax.runs import provenance
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, workdir_path
-from transformer_jax.runtime.files import open_regular, replacing
+from transformer_jax.runtime.files import atomic_writer, open_regular
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import ContinuationLosses, Split
 from transformer_jax.tasks.preference import Preference
@@ -261,7 +261,7 @@ def _keep(path: Path, kept: _StoredScores) -> None:
     """Where that cannot be done, they are computed again next time."""
     try:
         path.parent.mkdir(exist_ok=True)
-        with replacing(path) as file:
+        with atomic_writer(path) as file:
             np.savez(file, **kept._asdict())
     except OSError as error:
         logger.warning("the reference's log-probabilities are not kept: %s", error)

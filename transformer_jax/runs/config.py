@@ -34,7 +34,7 @@ from transformer_jax.runs.settings import (
 )
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import CONFIG, with_files
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.tasks import TASKS
 
 # FOLDED runs.config_file: Running a user's file of Python: a config file with its `get_config()`,
@@ -303,7 +303,7 @@ def load_json(path: Path) -> ConfigDict:
 
 def save_json(config: ConfigDict, path: Path) -> None:
     """Writes a config, whole or not at all."""
-    write_whole(path, json.dumps(config.to_dict(), indent=2) + "\n")
+    write_atomic(path, json.dumps(config.to_dict(), indent=2) + "\n")
 
 
 def check_same_run(config: ConfigDict, kept: ConfigDict, workdir: Path) -> None:

@@ -29,7 +29,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.registry import reregistered
 from transformer_jax.runs.settings import CHOICES
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
-from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_whole
+from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
@@ -84,7 +84,7 @@ def record_modules(workdir: Path, config: ConfigDict, named: Iterable[UserModule
     needed = dict.fromkeys([*named, *_chosen(config)])
     path = workdir / MODULES
     if needed:
-        write_whole(path, json.dumps([asdict(one) for one in needed], indent=2) + "\n")
+        write_atomic(path, json.dumps([asdict(one) for one in needed], indent=2) + "\n")
     else:
         path.unlink(missing_ok=True)  # of a start that failed, with any config
 

@@ -28,7 +28,6 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
 import base64
 import contextlib
 import dataclasses
-import fcntl
 import logging
 import os
 import re
@@ -51,8 +50,9 @@ from transformer_jax.parallel.hosts import Statement
 from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
-    everything_below,
-    open_to_append,
+    NoLocksError,
+    entries_below,
+    open_locked,
     path_below,
     read_regular,
 )
@@ -134,7 +134,7 @@ def workdir_path(workdir: str | Path) -> Path:
     _require_storable(Path(workdir).absolute())
     for name in (MARK, *RUN.written):
         _require_regular(Path(workdir, name))
-        for entry in everything_below(Path(workdir, name)):
+        for entry in entries_below(Path(workdir, name)):
             if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
                 _require_regular(Path(entry.path))
     _require_regular(Path(workdir, WANDB))  # in which its own library sets links
@@ -269,20 +269,18 @@ def _lock(workdir: Path, kind: WorkdirKind, held: contextlib.ExitStack) -> str:
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         require_own(workdir, kind)
-        file = held.enter_context(open_to_append(workdir / kind.mark))
-    except OSError as error:
-        raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file = held.enter_context(open_locked(workdir / kind.mark))
     except BlockingIOError as error:
-        file.seek(0)
+        holder = read_regular(workdir / kind.mark, SETTINGS_BYTES).decode().strip()
         raise UserError(
-            f"{workdir}: {file.read().strip() or 'another process'} is training there; "
+            f"{workdir}: {holder or 'another process'} is training there; "
             "wait for it, or choose another --workdir"
         ) from error
-    except OSError as error:  # a file system without locks
+    except NoLocksError as error:
         logger.warning("%s cannot be locked (%s); do not start two runs there", workdir, error)
         return ""
+    except OSError as error:
+        raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
     told = f"{processes.describe_process()}\n"
     file.truncate(0)
     file.write(told)

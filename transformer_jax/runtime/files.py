@@ -1,12 +1,13 @@
-"""Files of a workdir, which may come from anywhere: regular ones alone are read, and only up to a
-size; they are written whole or not at all, and neither goes through a link.
+"""Safe reading, atomic writing and locking of files.
 
-The sizes are far above those of any run, so that a file of terabytes that takes no room on the disk
-ends in one line and not in the use of all memory.
+A workdir may come from a stranger. So only regular files are read, up to a size; links are not
+followed. The size limits are far above what any run writes: a sparse file of terabytes ends in an
+error message, not in the use of all memory.
 """
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import shutil
@@ -19,24 +20,27 @@ from typing import BinaryIO, TextIO
 from transformer_jax.errors import UserError
 
 SETTINGS_BYTES = 2**20
-"""Most of config.json, modules.json, a sweep's result, or one record of metrics.jsonl."""
+"""Size limit of config.json, modules.json, a sweep's result, and one record of metrics.jsonl."""
 VOCABULARY_BYTES = 2**26
-"""Most of a file in tokenizer/."""
+"""Size limit of a file in tokenizer/."""
 METADATA_BYTES = 2**26
-"""Most of a file of a checkpoint that holds no arrays. (The manifest of a thousand files has
+"""Size limit of a checkpoint's files other than arrays. (The manifest of a thousand files has
 2**17; the shardings of 1,500 arrays on 4,096 devices just fit.)"""
 RECORDS_BYTES = 2**28
-"""Most of metrics.jsonl, which has some 250 bytes a record."""
-
+"""Size limit of metrics.jsonl, which has about 250 bytes a record."""
 
 _DRIVE = re.compile("[A-Za-z]:")
 
 
-def is_safe_name(name: str) -> bool:
-    """Returns True if a name that others have chosen leads to a file below any folder.
+class NoLocksError(OSError):
+    """The file system has no locks."""
 
-    The parts between its "/" are names of files and folders: a name is refused if it is absolute,
-    has an empty part, ".", "..", a backslash, a NUL, or begins with a drive's letter ("C:").
+
+def is_safe_name(name: str) -> bool:
+    """Returns True if an untrusted name, joined to a folder, is a path below that folder.
+
+    Its parts, separated by "/", are names of files and folders. False if the name is absolute, has
+    an empty part, ".", "..", a backslash or a NUL, or begins with a drive's letter ("C:").
     """
     parts = name.split("/")
     has_odd_part = any(part in ("", ".", "..") for part in parts)
@@ -44,7 +48,7 @@ def is_safe_name(name: str) -> bool:
 
 
 def path_below(folder: Path, name: str) -> Path:
-    """Path of a file or folder below `folder`, for a name that others have chosen.
+    """Joins a folder and an untrusted name.
 
     Raises:
       UserError: the name is not safe (`is_safe_name`), or a link leads out of the folder.
@@ -61,13 +65,30 @@ def path_below(folder: Path, name: str) -> Path:
     return path
 
 
+def cache_folder(name: str) -> Path | None:
+    """Folder for files that can be made or fetched again: $XDG_CACHE_HOME/transformer_jax/`name`.
+
+    The default of $XDG_CACHE_HOME is ~/.cache. The folder need not exist. None if the user has no
+    home.
+    """
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return root / "transformer_jax" / name
+
+
 def open_regular(path: Path, most: int | None = None) -> BufferedReader:
-    """Opens a regular file of at most `most` bytes (None: any number) to read it.
+    """Opens a regular file to read it.
+
+    Args:
+      path: of the file.
+      most: size limit in bytes; None: no limit.
 
     Raises:
-      OSError: it cannot be opened, is larger, or something else: a link, a pipe or a device, say.
+      OSError: the file cannot be opened, is larger, or is not regular (a link, a pipe, a device).
     """
-    file = os.fdopen(_opened(path, os.O_RDONLY), "rb")
+    file = os.fdopen(_open_descriptor(path, os.O_RDONLY), "rb")
     size = os.fstat(file.fileno()).st_size
     if most is None or size <= most:
         return file
@@ -76,14 +97,14 @@ def open_regular(path: Path, most: int | None = None) -> BufferedReader:
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """The content of a regular file; OSError as for `open_regular`."""
+    """Reads a regular file; arguments and errors are those of `open_regular`."""
     with open_regular(path, most) as file:
         return file.read(most)
 
 
-def everything_below(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """All that lies in a folder and its subfolders, without following links; what cannot be listed
-    now is left out."""
+def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """All entries of a folder and its subfolders. Links are not followed, and folders that cannot
+    be listed are skipped."""
     folders = [os.fspath(folder)]
     while folders:
         try:
@@ -96,9 +117,11 @@ def everything_below(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` once the block ends; after an error, or a kill, `path`
-    is as it was. A link at `path` is replaced, not followed."""
+def atomic_writer(path: Path) -> Iterator[BinaryIO]:
+    """Context of a temporary file that replaces `path` at the end of the block.
+
+    After an error or a kill, `path` is unchanged. A link at `path` is replaced, not followed.
+    """
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
     with partial.open("xb") as file:  # x: neither an existing file nor a link is opened
@@ -112,36 +135,61 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     partial.replace(path)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file of UTF-8 text as `replacing` does."""
-    with replacing(path) as file:
+def write_atomic(path: Path, text: str) -> None:
+    """Writes UTF-8 text with `atomic_writer`."""
+    with atomic_writer(path) as file:
         file.write(text.encode())
 
 
 def open_to_append(path: Path) -> TextIO:
-    """A file of UTF-8 text, made if absent, each line of which is written at once.
+    """Opens a UTF-8 text file, line-buffered, to read and append; creates it if missing.
 
     Raises:
-      OSError: the path is no regular file or cannot be written, or the file has a second name (a
-        hard link), whose content would change with it.
+      OSError: the file cannot be written, is not regular, or has a second name (a hard link), whose
+        content would change too.
     """
-    descriptor = _opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    descriptor = _open_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
     if os.fstat(descriptor).st_nlink > 1:
         os.close(descriptor)
         raise OSError(errno.EMLINK, "it has a second name (a hard link)", str(path))
     return os.fdopen(descriptor, "a+", buffering=1, encoding="utf-8")
 
 
+def open_locked(path: Path, *, wait: bool = False) -> TextIO:
+    """Opens a file like `open_to_append` and locks it.
+
+    No other process can lock it until the file is closed or this process ends.
+
+    Args:
+      path: of the file.
+      wait: wait for a process that holds the lock.
+
+    Raises:
+      BlockingIOError: another process holds the lock, and `wait` is False.
+      NoLocksError: the file system has no locks.
+      OSError: the file cannot be opened.
+    """
+    file = open_to_append(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        file.close()
+        if isinstance(error, BlockingIOError):
+            raise
+        raise NoLocksError(error.errno, error.strerror, str(path)) from error
+    return file
+
+
 def remove(path: Path) -> None:
-    """Deletes a file, a link or a folder with all that is in it; nothing if there is none."""
+    """Deletes a file, a link, or a folder with its content; does nothing if there is none."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def _opened(path: Path, flags: int) -> int:
-    """The descriptor of a regular file; of a pipe, no other end is waited for."""
+def _open_descriptor(path: Path, flags: int) -> int:
+    """Descriptor of a regular file. Does not block on a pipe."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
@@ -151,17 +199,4 @@ def _opened(path: Path, flags: int) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is no regular file", str(path))
-
-
-# FOLDED runtime.cache_folder: Where this program keeps what it can make or bring again.
-
-
-def cache_folder(name: str) -> Path | None:
-    """A folder of the user's cache (`$XDG_CACHE_HOME`, else `~/.cache`), which need not be there;
-    None where the user has no home."""
-    try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        return None
-    return root / "transformer_jax" / name
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))

@@ -39,9 +39,9 @@ from transformer_jax.runs.workdir import (
 )
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
+    atomic_writer,
     read_regular,
-    replacing,
-    write_whole,
+    write_atomic,
 )
 from transformer_jax.scoring import METRICS
 from transformer_jax.sweeps import tables
@@ -60,8 +60,8 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
     """Writes table.txt, table.md, table.csv and table.png into a workdir."""
     ways = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
     for ending, write in ways.items():
-        write_whole(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
-    with replacing(workdir / f"{TABLE}.png") as file:
+        write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
+    with atomic_writer(workdir / f"{TABLE}.png") as file:
         draw_rows(rows).savefig(file, format="png")
 
 
@@ -94,7 +94,7 @@ def stopwatch(path: Path) -> Iterator[Callable[[], float]]:
         yield seconds
     finally:
         if any(any(path.parent.glob(f"{runs}/{MARK}")) for runs in ("*", "*/*")):
-            write_whole(path, f"{seconds():.1f}\n")
+            write_atomic(path, f"{seconds():.1f}\n")
 
 
 def run_sweep(
@@ -187,7 +187,7 @@ def _row(
     with stopwatch(folder / SECONDS) as seconds:
         runs = dict(_trained(seeded(config, sweep.seeds), folder, at_once, modules))
         result = _measured(sweep, runs, min(at_once, sweep.seeds)) | {"seconds": seconds()}
-    write_whole(kept, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
+    write_atomic(kept, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
     return Row(name, **result)
 
 

@@ -19,7 +19,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_of, place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
-from transformer_jax.runtime.files import replacing
+from transformer_jax.runtime.files import atomic_writer
 from transformer_jax.scoring.command import scores_by_command
 from transformer_jax.tasks.interface import ChecksSearch, Prediction, Task
 from transformer_jax.training.step import Sums
@@ -169,7 +169,7 @@ def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction
     if not outputs:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as file:
+    with atomic_writer(path) as file:
         for record in _records(examples, outputs):
             line = json.dumps(record, ensure_ascii=False) + "\n"
             # Half of a UTF-16 pair, which JSON can hold, is written as JSON does: \ud800.

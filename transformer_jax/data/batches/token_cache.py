@@ -11,7 +11,6 @@ before it was killed is not encoded again.
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import importlib.metadata
@@ -37,12 +36,13 @@ from transformer_jax.data.examples import Corpora, Corpus, Example, Features, Pa
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
+    atomic_writer,
     cache_folder,
+    open_locked,
     open_regular,
     read_regular,
     remove,
-    replacing,
-    write_whole,
+    write_atomic,
 )
 from transformer_jax.runtime.processes import Lifeline
 from transformer_jax.runtime.shared_arrays import SharedFile, Stored
@@ -265,7 +265,7 @@ class _CachedStream:
         texts = (self.documents[i]["text"] for i in range(first, last))
         encoded = [np.asarray(self.tokenizer.encode(text), np.int32) for text in texts]
         laid = [piece for tokens in encoded for piece in (tokens, self._between)]
-        with replacing(self._part(number)) as file:
+        with atomic_writer(self._part(number)) as file:
             np.savez(file, tokens=np.concatenate(laid), sizes=np.array([len(x) for x in encoded]))
 
     def _whole(self) -> bool:
@@ -279,7 +279,7 @@ class _CachedStream:
 
     def _put_together(self) -> bool:
         sizes = []
-        with replacing(self.folder / "tokens.bin") as file:
+        with atomic_writer(self.folder / "tokens.bin") as file:
             file.write(np.array([self.first], np.int32))
             for number in range(self.parts):
                 try:
@@ -290,29 +290,24 @@ class _CachedStream:
                     logger.warning("%s is damaged (%s): encoded again", self._part(number), error)
                     self._part(number).unlink(missing_ok=True)
                     return False
-        with replacing(self.folder / "sizes.npy") as file:
+        with atomic_writer(self.folder / "sizes.npy") as file:
             np.save(file, np.concatenate(sizes))
         digests = {name: _digest(self.folder / name) for name in _STREAM[:-1]}
-        write_whole(self._index, json.dumps({"format": FORMAT, "sha256": digests}) + "\n")
+        write_atomic(self._index, json.dumps({"format": FORMAT, "sha256": digests}) + "\n")
         remove(self._parts)
         return True
 
 
 @contextlib.contextmanager
 def _locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
-    """Whether this process holds the lock of a path, which ends with it at the latest."""
+    """Locks a file; yields False if another process holds the lock or the folder is gone."""
     try:
-        file = path.open("w")
-    except FileNotFoundError:  # the folder went, as the whole was put together
+        file = open_locked(path, wait=wait)
+    except (BlockingIOError, FileNotFoundError):  # the folder goes when the parts are put together
         yield False
         return
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield True
 
 
 def _digest(path: Path) -> str:
