@@ -23,7 +23,7 @@ import jax
 import transformer_jax as tj
 from transformer_jax.cli.parser import take_overrides
 from transformer_jax.data.sources import open_split
-from transformer_jax.inference.seq2seq_search import SourceSearch, find_all
+from transformer_jax.inference.seq2seq_search import Seq2SeqSearch, search_in_batches
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.runs.prepare import build_tokenizers
@@ -50,12 +50,12 @@ def main() -> None:
     parts = [part for line in lines for part in task.parts(line)]
     requests = [task.writing.request(part, number) for number, part in enumerate(parts)]
     report = {"sentences": len(lines), "trees_over_their_words": whole}
-    free = SourceSearch(task.model, task.search.specials)
+    free = Seq2SeqSearch(task.model, task.search.specials)
     for name, search in (("constrained", task.search), ("free", free)):
         find = functools.partial(search, params, decode=decode)
-        find_all(find, requests, decode.batch_size)  # compiles
+        search_in_batches(find, requests, decode.batch_size)  # compiles
         start = time.perf_counter()
-        found = find_all(find, requests, decode.batch_size)
+        found = search_in_batches(find, requests, decode.batch_size)
         seconds = time.perf_counter() - start
         tokens = sum(int((row != search.specials.pad).sum()) for row, _ in found)
         report[name] = {

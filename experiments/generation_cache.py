@@ -13,7 +13,7 @@ import sys
 import time
 
 import transformer_jax as tj
-from transformer_jax.inference.generation import Continuation, Output
+from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.runs.config import read_settings
 
 
@@ -34,7 +34,7 @@ def main() -> int:
     prompts = [[specials.first, *tokens[:length]] for length in lengths]
     seconds, drawn = {}, {}
     for name, use_cache in (("cached", True), ("uncached", False)):
-        engine = Continuation(run.model, context, specials, use_cache)
+        engine = TokenGenerator(run.model, context, specials, use_cache)
         for _ in range(2):  # the first run compiles
             start = time.perf_counter()
             outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]

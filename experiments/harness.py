@@ -27,7 +27,7 @@ import transformer_jax as tj
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.language_modeling import LanguageModeling
-from transformer_jax.tasks.losses import Split, split_tokens
+from transformer_jax.tasks.losses import ContextTarget, split_tokens
 from transformer_jax.tasks.running_text import RunningText
 
 _AT_ONCE = 1024
@@ -94,11 +94,11 @@ class RunInHarness(LM):
             found |= zip(places, (_cut(text, stops) for text in texts), strict=True)
         return [found[i] for i in range(len(requests))]
 
-    def _split(self, context: str, continuation: str) -> Split:
+    def _split(self, context: str, continuation: str) -> ContextTarget:
         read, counted = split_tokens(self._tokenizer, context, continuation)
         return (read if self._begins or len(read) == 1 else read[1:]), counted
 
-    def _scores(self, splits: Sequence[Split]) -> list[tuple[float, bool]]:
+    def _scores(self, splits: Sequence[ContextTarget]) -> list[tuple[float, bool]]:
         run, found = self._run, list[tuple[float, bool]]()
         with tqdm(total=len(splits), desc="scores", disable=None) as bar:
             for chunk in batched(splits, _AT_ONCE):

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Sequence
 from experiments.most_frequent_tag import MostFrequentTag, asked_for
 from transformer_jax.data.sources import open_split
 from transformer_jax.scoring.parseval import DELETED_TAGS, constituents, parseval
-from transformer_jax.trees import CLOSE, OPEN, Tree, from_tokens, parse_tree, to_tokens
+from transformer_jax.trees import CLOSE, OPEN, Tree, parse_tree, tree_from_tokens, tree_to_tokens
 
 Structure = tuple[str | None, ...]
 """The tokens of a tree, with None for each tag."""
@@ -51,7 +51,7 @@ class FrequentStructures:
     def __init__(self, trees: Sequence[Tree]):
         counts: dict[Hashable, Counter[Structure]] = defaultdict(Counter)
         for tree in trees:
-            tokens = to_tokens(tree)
+            tokens = tree_to_tokens(tree)
             structure = tuple(one if one[0] in (OPEN, CLOSE) else None for one in tokens)
             tags = tuple(tag for _, tag in tree.leaves())
             for key in (tags, len(tags)):
@@ -90,7 +90,7 @@ class RightBranching:
 def filled(structure: Structure, tags: Sequence[str], words: Sequence[str]) -> Tree:
     """Fills a structure with words and tags."""
     left = iter(tags)
-    return from_tokens([next(left) if part is None else part for part in structure], words)
+    return tree_from_tokens([next(left) if part is None else part for part in structure], words)
 
 
 if __name__ == "__main__":

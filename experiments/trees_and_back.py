@@ -14,9 +14,9 @@ from transformer_jax.data.files.trees import read_parses
 from transformer_jax.errors import UserError
 from transformer_jax.trees import (
     Tree,
-    from_tokens,
     parse_tree,
-    to_tokens,
+    tree_from_tokens,
+    tree_to_tokens,
     with_lookahead,
     without_lookahead,
 )
@@ -37,9 +37,9 @@ def main() -> None:
 
 def comes_back(tree: Tree) -> bool:
     """Returns True if both token forms convert back to the tree."""
-    tokens, words = to_tokens(tree), tree.words()
+    tokens, words = tree_to_tokens(tree), tree.words()
     read = without_lookahead(with_lookahead(tokens, words))
-    return str(tree) == str(from_tokens(tokens, words)) == str(from_tokens(read, words))
+    return str(tree) == str(tree_from_tokens(tokens, words)) == str(tree_from_tokens(read, words))
 
 
 if __name__ == "__main__":

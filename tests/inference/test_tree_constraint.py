@@ -10,7 +10,7 @@ import pytest
 
 from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
 from transformer_jax.tokenization import Symbols
-from transformer_jax.trees import from_tokens, with_lookahead
+from transformer_jax.trees import tree_from_tokens, with_lookahead
 
 PLAIN = Symbols(["(A", "(B", ")", "X", "Y"])
 READING = Symbols([*PLAIN.symbols, "/", "/a", "/b"])
@@ -26,7 +26,7 @@ def outputs(symbols, num_words, limit):
     for length in range(2, limit - reads):
         for tokens in itertools.product(PLAIN.symbols, repeat=length):
             try:
-                from_tokens(tokens, words)
+                tree_from_tokens(tokens, words)
             except ValueError:
                 continue
             read = with_lookahead(tokens, words) if symbols is READING else tokens

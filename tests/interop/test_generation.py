@@ -9,8 +9,8 @@ import pytest
 
 from tests.interop.published import DECODERS, FIXTURES, TRANSLATORS, expected, published
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.generation import Continuation, Output
-from transformer_jax.inference.seq2seq_search import SourceSearch
+from transformer_jax.inference.generation import Output, TokenGenerator
+from transformer_jax.inference.seq2seq_search import Seq2SeqSearch
 from transformer_jax.models.apply import call
 from transformer_jax.tokenization import Frame, SpecialTokens
 
@@ -55,7 +55,7 @@ def test_translations(name, kind):
         "numbers": np.arange(rows, dtype=np.int32),
     }
     decode = GREEDY if kind == "greedy" else BEAM
-    search = SourceSearch(model, special)
+    search = Seq2SeqSearch(model, special)
     tokens, scores = jax.tree.leaves(search.compiled(params, arrays, decode, limit))
     outputs = []
     for row in np.asarray(tokens)[:, 0].tolist():
@@ -74,7 +74,7 @@ def test_continuations(name):
         row[:n].tolist() for row, n in zip(want["prompt"], want["prompt_lengths"], strict=True)
     ]
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]
-    for _ in Continuation(model, 28, special).draw(params, outputs, GREEDY):
+    for _ in TokenGenerator(model, 28, special).draw(params, outputs, GREEDY):
         pass
     drawn = [output.tokens for output in outputs]
     ended = [row[:-1] if row[-1] == special.eos else row for row in found_rows(want["greedy"])]

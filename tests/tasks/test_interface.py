@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.inference.generation import Continuation, Output
+from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.losses import token_losses
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
@@ -21,9 +21,9 @@ from transformer_jax.runs.run import Run
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import (
     Prediction,
-    ScoresPairs,
-    Streams,
-    TakesPrefixes,
+    SupportsPrefixes,
+    SupportsScoring,
+    SupportsStreaming,
     TaskKind,
 )
 from transformer_jax.tasks.losses import packed_loss, row_inputs
@@ -86,9 +86,8 @@ class Copying:
         prompts = [[EOS, *text.encode(line), EOS] for line in lines]
         outputs = [Output(prompt, number, 0) for number, prompt in enumerate(prompts, first_line)]
         for batch in batched(outputs, decode.batch_size):
-            list(
-                Continuation(self.model, self.max_length, text.specials).draw(params, batch, decode)
-            )
+            generator = TokenGenerator(self.model, self.max_length, text.specials)
+            list(generator.draw(params, batch, decode))
         for output in outputs:
             yield [Prediction(text.decode(output.tokens), output.log_prob)]
 
@@ -121,7 +120,7 @@ def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
 
 def test_what_it_cannot_do_is_refused(config, tmp_path, tokenizers_of, task_with):
     task = task_with(tokenizers_of("char"), "copying", {"model.architecture": "decoder_only"})
-    assert not isinstance(task, ScoresPairs | Streams | TakesPrefixes)
+    assert not isinstance(task, SupportsScoring | SupportsStreaming | SupportsPrefixes)
     run = Run(config, tmp_path, task, params={}, step=0)
     for use, told in (
         (

@@ -12,10 +12,10 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.scoring.parseval import METRICS, parseval
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.interface import ScoresPairs, TakesPrefixes
+from transformer_jax.tasks.interface import SupportsPrefixes, SupportsScoring
 from transformer_jax.tasks.parsing import tree_symbols
 from transformer_jax.tokenization import Symbols, TokenizerConfig, train_tokenizers
-from transformer_jax.trees import parse_tree, to_tokens, with_lookahead
+from transformer_jax.trees import parse_tree, tree_to_tokens, with_lookahead
 
 TREES = [
     "(TOP (S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (DT a) (NN cat)))))",
@@ -139,10 +139,10 @@ def test_the_evaluation_is_that_of_the_predictions(task, params):
 
 def test_what_is_looked_at_is_what_is_predicted(task, params):
     [[best, _]] = task.predict(params, ["the dog sees"], DECODE)
-    reading = task.reading(params, "the dog sees", None, DECODE)
+    reading = task.model_inputs(params, "the dog sees", None, DECODE)
     assert reading.texts == {"source": "the dog sees", "target": best.text}
     assert reading.tokens["decoder"][1:] == reading.outputs[:-1]
-    given = task.reading(params, EXAMPLES[0]["source"], TREES[0], DECODE)
+    given = task.model_inputs(params, EXAMPLES[0]["source"], TREES[0], DECODE)
     assert given.outputs == task.preprocess(EXAMPLES[0], None)["target"].tolist()
     tree = task.beam_tree(params, "the dog sees", DECODE)
     output = tree.nodes[tree.outputs[0]]
@@ -150,7 +150,7 @@ def test_what_is_looked_at_is_what_is_predicted(task, params):
     path, node = [], output
     while node.parent is not None:
         path, node = [node.token, *path], tree.nodes[node.parent]
-    assert path[:-1] == to_tokens(parse_tree(best.text))
+    assert path[:-1] == tree_to_tokens(parse_tree(best.text))
 
 
 def test_what_cannot_be_is_refused(task, params):
@@ -158,8 +158,8 @@ def test_what_cannot_be_is_refused(task, params):
     with pytest.raises(UserError, match="max_extra_length is 1, and a tree takes 2 tokens more"):
         list(task.predict(params, ["home"], decode))
     with pytest.raises(UserError, match="no word to parse"):
-        task.reading(params, " ", None, DECODE)
-    assert isinstance(task, ScoresPairs) and not isinstance(task, TakesPrefixes)
+        task.model_inputs(params, " ", None, DECODE)
+    assert isinstance(task, SupportsScoring) and not isinstance(task, SupportsPrefixes)
 
 
 def test_the_least_room_gives_flat_trees(task, params):
@@ -173,7 +173,7 @@ def test_with_words_in_the_vocabulary_the_decoder_reads_them(task_of, random_par
     task = task_of(4)
     features = task.preprocess(EXAMPLES[0], None)
     classes = ["UNK-LC", "UNK-LC", "UNK-LC-s", "UNK-LC", "UNK-LC"]
-    expected = with_lookahead(to_tokens(parse_tree(TREES[0])), classes)
+    expected = with_lookahead(tree_to_tokens(parse_tree(TREES[0])), classes)
     symbols = task.tokenizers.text("target")
     assert symbols.decode(features["target"].tolist()) == " ".join(expected)
     params, lines = random_params(task), ["the dog sees", "", "home", "( a dog )"]

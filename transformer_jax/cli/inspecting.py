@@ -96,9 +96,9 @@ def _walk(run: Any, text: str) -> str:
 
 def _attention(run: Any, text: str) -> str:
     from transformer_jax.analysis.pages.attention_page import attention_page
-    from transformer_jax.tasks.interface import ShowsBeams
+    from transformer_jax.tasks.interface import SupportsBeamTree
 
-    has_beams = isinstance(run.task, ShowsBeams) and "beam" in run.settings.decode.searches
+    has_beams = isinstance(run.task, SupportsBeamTree) and "beam" in run.settings.decode.searches
     attention = run.attention(text, also=("queries", "keys"))
     beams = run.beam_tree(text).as_json() if has_beams else None
     return attention_page(attention, title=text, beams=beams)

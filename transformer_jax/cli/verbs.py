@@ -127,9 +127,9 @@ def predict(args: argparse.Namespace) -> None:
 
 
 def _reads_objects(run: Any) -> bool:
-    from transformer_jax.tasks.interface import ReadsObjects
+    from transformer_jax.tasks.interface import SupportsJsonObjects
 
-    return isinstance(run.task, ReadsObjects)
+    return isinstance(run.task, SupportsJsonObjects)
 
 
 def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:

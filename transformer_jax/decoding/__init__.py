@@ -6,13 +6,13 @@ from transformer_jax.decoding.constraints import Constraint, constrained, masked
 from transformer_jax.decoding.interface import (
     DecodeStep,
     Hypotheses,
-    KeepsOrder,
     Memory,
     Prefill,
+    Reorderable,
     Search,
     Start,
     State,
-    up_to_end,
+    truncate_at_eos,
 )
 from transformer_jax.decoding.sampling import (
     Sampler,
@@ -28,12 +28,12 @@ __all__ = [
     "DecodeStep",
     "Memory",
     "State",
-    "KeepsOrder",
+    "Reorderable",
     "Start",
     "Search",
     "StepwiseSearch",
     "Hypotheses",
-    "up_to_end",
+    "truncate_at_eos",
     "Samples",
     # What a search may write.
     "Constraint",

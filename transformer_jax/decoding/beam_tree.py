@@ -17,7 +17,7 @@ from transformer_jax.decoding.beam_search import (
     last_tokens,
     n_best,
 )
-from transformer_jax.decoding.interface import DecodeStep, Start, up_to_end
+from transformer_jax.decoding.interface import DecodeStep, Start, truncate_at_eos
 
 Path = tuple[int, ...]
 
@@ -188,7 +188,7 @@ def _best(count: int, what: str) -> str:
 def _of_rows(rules: Rules, tokens: Any, values: Any, length: int) -> list[tuple[Path, float]]:
     """The hypotheses of the one sentence, each with its value; none where a place is empty."""
     return [
-        (tuple(up_to_end(row[:length].tolist(), rules.eos_id)), value)
+        (tuple(truncate_at_eos(row[:length].tolist(), rules.eos_id)), value)
         for row, value in zip(tokens[0], values[0].tolist(), strict=True)
         if value > -math.inf
     ]

@@ -20,14 +20,14 @@ Memory = Any
 State = Any
 """A pytree whose every leaf is led by B after `prefill` and by N in the search, such as the hidden
 state of an RNN. The N rows of a sentence are neighbours: row b * K + k is beam k of sentence b. A
-part that `KeepsOrder` is led by B throughout."""
+part that `Reorderable` is led by B throughout."""
 
 
 @runtime_checkable
-class KeepsOrder(Protocol):
+class Reorderable(Protocol):
     """A part of the state that is led by B and reorders its beams itself, such as a KV cache."""
 
-    def reorder(self, parents: Int[Array, "B K"]) -> "KeepsOrder":
+    def reorder(self, parents: Int[Array, "B K"]) -> "Reorderable":
         """The part for K new beams a sentence; `parents` names the old beam each goes on from."""
 
 
@@ -86,7 +86,7 @@ class Hypotheses(NamedTuple):
     scores: Array
 
 
-def up_to_end(tokens: Sequence[int], eos_id: int) -> list[int]:
+def truncate_at_eos(tokens: Sequence[int], eos_id: int) -> list[int]:
     """The tokens of an output as a search returns it: those up to the first `eos_id`, with it."""
     tokens = list(tokens)
     return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
@@ -133,7 +133,7 @@ def _map(of_part: Callable[[Any], Any], of_leaf: Callable[[Array], Array], state
     """Maps parts that keep the order of their beams, led by B, and all other leaves, led by N."""
 
     def keeps_order(part: Any) -> bool:
-        return isinstance(part, KeepsOrder)
+        return isinstance(part, Reorderable)
 
     def mapped(part: Any) -> Any:
         return of_part(part) if keeps_order(part) else of_leaf(part)

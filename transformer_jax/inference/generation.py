@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.batches.packing import LENGTH_STEP, pad_rows, row_lengths
-from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch, up_to_end
+from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch, truncate_at_eos
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
@@ -62,7 +62,7 @@ class Output:
 
 
 @dataclasses.dataclass(frozen=True)
-class Continuation:
+class TokenGenerator:
     """Draws what follows prompts of unequal length, all in one batch.
 
     The model sees `context` tokens at most. Where a prompt, with what was drawn behind it, is
@@ -176,7 +176,7 @@ class Continuation:
         for i, (output, count) in enumerate(zip(outputs, before, strict=True)):
             if not output.ended:
                 found = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
-                output.tokens[count:] = up_to_end(found, self.specials.eos)
+                output.tokens[count:] = truncate_at_eos(found, self.specials.eos)
                 output.log_probs[count:] = log_probs[i, : len(output.tokens) - count].tolist()
                 enough = needed(output)
                 output.ended = bool(ended[i]) or enough is not None
@@ -257,7 +257,7 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class TextContinuation:
+class TextGenerator:
     """Draws the texts that follow prompts.
 
     Attributes:
@@ -267,7 +267,7 @@ class TextContinuation:
         it is a text of its own.
     """
 
-    drawing: Continuation
+    drawing: TokenGenerator
     tokenizer: Tokenizer
     joins: bool = True
 

@@ -69,7 +69,7 @@ def source_tokens(
     return frame.around(tokens[:kept])
 
 
-def text_reading(
+def text_inputs(
     body: Any,
     tokenizers: Tokenizers,
     text: str,
@@ -95,7 +95,7 @@ def text_reading(
     return ModelInputs({"text": text}, {stack: tokens}, {stack: pieces}, inputs)
 
 
-def pair_reading(
+def pair_inputs(
     tokenizers: Tokenizers, texts: Mapping[str, str], source: Sequence[int], target: Sequence[int]
 ) -> ModelInputs:
     """What an encoder-decoder reads: the source, and the target shifted right.

@@ -65,7 +65,7 @@ class Request:
     forced: int = 0
 
 
-def find_all(
+def search_in_batches(
     search: Callable[[Sequence[Request]], Found], requests: Sequence[Request], batch_size: int
 ) -> list[Found]:
     """The outputs of each request, in order; those of like length are searched for together.
@@ -129,7 +129,7 @@ def longest_output(arrays: Mapping[str, np.ndarray], max_extra_length: int) -> i
 
 
 @dataclasses.dataclass(frozen=True)
-class SourceSearch:
+class Seq2SeqSearch:
     """Finds the outputs of a batch of sources by the search that a `DecodeConfig` names; compiled
     for few shapes.
 

@@ -1,4 +1,4 @@
-"""The constraint under which a search writes nothing but trees, in the tokens of `trees.tree`.
+"""The constraint under which a search writes nothing but trees, in the tokens of `trees`.
 
 Axes: B batch, N = B * beams, W words given, V vocabulary.
 """

@@ -33,7 +33,7 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, workdir_path
 from transformer_jax.runtime.files import atomic_writer, open_regular
 from transformer_jax.tasks.interface import Task
-from transformer_jax.tasks.losses import ContinuationLosses, Split
+from transformer_jax.tasks.losses import CausalLosses, ContextTarget
 from transformer_jax.tasks.preference import Preference
 
 _BASE = "base of its adapters"
@@ -233,7 +233,7 @@ class KeptReference:
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         shapes = sharding.shard(shapes, mesh_for_use(self.settings.parallel))
         params = base_params(self.settings, shapes, self.loaded_from)
-        losses = ContinuationLosses(task.model, task.loss_options)
+        losses = CausalLosses(task.model, task.loss_options)
         size, found = self.settings.decode.batch_size, list[float]()
         with tqdm(total=len(texts), desc="reference", unit="answer", disable=None) as bar:
             for start in range(0, len(texts), _TEXTS_AT_ONCE):
@@ -245,7 +245,7 @@ class KeptReference:
         return np.array(found, np.float32)
 
 
-def _split(tokens: np.ndarray, counted: np.ndarray) -> Split:
+def _split(tokens: np.ndarray, counted: np.ndarray) -> ContextTarget:
     start = int(counted.argmax())
     return tokens[:start].tolist(), tokens[start:].tolist()
 

@@ -7,7 +7,7 @@ from transformer_jax.conversations import ASSISTANT, SYSTEM, USER, Turn
 from transformer_jax.errors import UserError
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.runs.run import Run, decode_options
-from transformer_jax.tasks.interface import Converses
+from transformer_jax.tasks.interface import SupportsChat
 
 
 class Chat:
@@ -25,7 +25,7 @@ class Chat:
     """
 
     def __init__(self, run: Run, **decode: Any) -> None:
-        if not isinstance(run.task, Converses):
+        if not isinstance(run.task, SupportsChat):
             raise UserError("chat: this run's task answers no conversation; use predict")
         self._task = run.task
         self._decode = decode_options(run.settings.decode, run.task, "stream", decode)

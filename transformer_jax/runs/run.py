@@ -22,14 +22,14 @@ from transformer_jax.runs.config import Settings, override, read_settings
 from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
 from transformer_jax.runs.settings import parsed
 from transformer_jax.tasks.interface import (
-    NamesOptions,
+    DeclaresDecodeFields,
     Params,
     Prediction,
-    ScoresPairs,
-    ShowsBeams,
-    ShowsReading,
-    Streams,
-    TakesPrefixes,
+    SupportsBeamTree,
+    SupportsInspection,
+    SupportsPrefixes,
+    SupportsScoring,
+    SupportsStreaming,
     Task,
 )
 from transformer_jax.tokenization import Tokenizers
@@ -88,7 +88,7 @@ def _of_other_searches(section: DecodeConfig, given: Mapping[str, Any]) -> dict[
 def _unread(use: str, task: Task) -> set[str]:
     """The fields of the section `decode` that a task does not read: in `predict`, `evaluate` or
     `stream`."""
-    if not isinstance(task, NamesOptions):
+    if not isinstance(task, DeclaresDecodeFields):
         return set()
     read = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
     if use == "stream":
@@ -202,11 +202,11 @@ class Run:
         Raises:
           UserError: the task cannot tell, or has no targets.
         """
-        if not isinstance(self.task, ShowsReading):
-            raise UserError("this run's task does not tell what its model reads (`reading`)")
+        if not isinstance(self.task, SupportsInspection):
+            raise UserError("this run's task does not tell what its model reads (`model_inputs`)")
         if not isinstance(source, str):
             raise UserError("reading: source is a list of texts; give one text")
-        return self.task.reading(self.params, source, target, self.settings.decode)
+        return self.task.model_inputs(self.params, source, target, self.settings.decode)
 
     def beam_tree(self, line: str, **decode: Any) -> BeamTree:
         """What the beam search for a line's outputs looked at, kept and dropped, and why.
@@ -214,7 +214,7 @@ class Run:
         Raises:
           UserError: the task, or the search that is chosen, has no beams.
         """
-        if not isinstance(self.task, ShowsBeams):
+        if not isinstance(self.task, SupportsBeamTree):
             raise UserError("beam_tree: this run's task does not search with beams")
         return self.task.beam_tree(self.params, line, self._decode("predict", decode))
 
@@ -250,7 +250,7 @@ class Run:
         params = weights_as(options.weights, self.params)
         if prefixes is None:
             return list(self.task.predict(params, lines, options, first_line))
-        if not isinstance(self.task, TakesPrefixes):
+        if not isinstance(self.task, SupportsPrefixes):
             raise UserError(
                 "prefixes: this run's task cannot start its outputs with given text; leave them out"
             )
@@ -265,7 +265,7 @@ class Run:
 
     def pair_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
         """As `score`, with whether greedy search writes the target."""
-        if not isinstance(self.task, ScoresPairs):
+        if not isinstance(self.task, SupportsScoring):
             raise UserError("score: this run's task does not tell how likely a target is")
         _require_texts("score", sources=sources, targets=targets)
         if len(sources) != len(targets):
@@ -294,7 +294,7 @@ class Run:
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
         """What follows a line, piece by piece as it is drawn; UserError where a task has none."""
-        if not isinstance(self.task, Streams):
+        if not isinstance(self.task, SupportsStreaming):
             raise UserError("stream: this run's task does not continue text; use predict")
         options = self._decode("stream", decode)
         return self.task.stream(weights_as(options.weights, self.params), line, options)

@@ -16,7 +16,7 @@ from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.model_inputs import ModelInputs, text_reading
+from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TextClassifier
@@ -152,12 +152,12 @@ class Classification:
             best = np.argsort(-found, kind="stable")[: decode.num_outputs]
             yield [Prediction(names[i], float(found[i])) for i in best]
 
-    def reading(
+    def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """A text, or text<tab>pair, as the model reads it."""
         tokens, first = self.tokens(source.split("\t", 1)), np.ones((1, 1), np.int32)
-        return text_reading(self.model.body, self.tokenizers, source, target, tokens, first)
+        return text_inputs(self.model.body, self.tokenizers, source, target, tokens, first)
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:

@@ -29,8 +29,8 @@ from transformer_jax.data.batches.loss_masks import MARKED, MarkedTexts
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.generation import Continuation, TextContinuation
-from transformer_jax.inference.model_inputs import ModelInputs, text_reading
+from transformer_jax.inference.generation import TextGenerator, TokenGenerator
+from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -43,7 +43,7 @@ from transformer_jax.tasks.interface import (
     TaskParts,
 )
 from transformer_jax.tasks.language_modeling import LanguageModeling
-from transformer_jax.tasks.losses import ContinuationLosses
+from transformer_jax.tasks.losses import CausalLosses
 from transformer_jax.tokenization import Tokenizers, plain_ids
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Instruction:
     max_length: int
     template: Template
     loss_options: LossOptions
-    read: ClassVar[Sequence[str]] = ContinuationLosses.read
+    read: ClassVar[Sequence[str]] = CausalLosses.read
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = LanguageModeling.predicts_by
     evaluates_by: ClassVar[Sequence[str]] = ()
@@ -108,9 +108,9 @@ class Instruction:
         return Writer(self.template, self.tokenizers.text("text"))
 
     @functools.cached_property
-    def losses(self) -> ContinuationLosses:
+    def losses(self) -> CausalLosses:
         """Of the model, on conversations."""
-        return ContinuationLosses(self.model, self.loss_options)
+        return CausalLosses(self.model, self.loss_options)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
@@ -209,21 +209,21 @@ class Instruction:
             pairs.append((prompt, plain_ids(tokenizer, target)))
         return self.losses.score(params, pairs, self.max_length, batch_size)
 
-    def reading(
+    def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """An instruction as the model reads it, with the answer behind it, if that is given."""
         prompt = self._prompt(_conversation(source, "the text"), "the text", decode)
         tokens = [*prompt, *plain_ids(self.tokenizers.text("text"), target or "")]
-        return text_reading(self.model, self.tokenizers, source + (target or ""), None, tokens)
+        return text_inputs(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
     @functools.cached_property
-    def continuation(self) -> TextContinuation:
+    def continuation(self) -> TextGenerator:
         """Draws answers behind prompts."""
         tokenizer = self.tokenizers.text("text")
         specials = dataclasses.replace(tokenizer.specials, eos=self.writer.end)
-        drawing = Continuation(self.model, self.max_length, specials)
-        return TextContinuation(drawing, tokenizer, joins=False)
+        drawing = TokenGenerator(self.model, self.max_length, specials)
+        return TextGenerator(drawing, tokenizer, joins=False)
 
     def _prompt(self, conversation: Conversation, name: str, decode: DecodeConfig) -> list[int]:
         """The tokens of a conversation that is to be answered, with room behind them."""

@@ -226,7 +226,7 @@ class TaskKind:
 
 
 @runtime_checkable
-class ChecksSearch(Protocol):
+class SupportsSearchCheck(Protocol):
     """A task whose evaluation searches for outputs."""
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
@@ -234,7 +234,7 @@ class ChecksSearch(Protocol):
 
 
 @runtime_checkable
-class ScoresPairs(Protocol):
+class SupportsScoring(Protocol):
     """A task that tells how likely a target is behind its source."""
 
     def score(
@@ -244,7 +244,7 @@ class ScoresPairs(Protocol):
 
 
 @runtime_checkable
-class TakesPrefixes(Protocol):
+class SupportsPrefixes(Protocol):
     """A task whose outputs can be made to start with given text."""
 
     def predict_with_prefixes(
@@ -259,7 +259,7 @@ class TakesPrefixes(Protocol):
 
 
 @runtime_checkable
-class Streams(Protocol):
+class SupportsStreaming(Protocol):
     """A task that continues text."""
 
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
@@ -267,7 +267,7 @@ class Streams(Protocol):
 
 
 @runtime_checkable
-class ReadsObjects(Protocol):
+class SupportsJsonObjects(Protocol):
     """A task that takes JSON objects as examples."""
 
     @property
@@ -276,7 +276,7 @@ class ReadsObjects(Protocol):
 
 
 @runtime_checkable
-class Converses(Protocol):
+class SupportsChat(Protocol):
     """A task that answers conversations."""
 
     def reply(
@@ -286,10 +286,10 @@ class Converses(Protocol):
 
 
 @runtime_checkable
-class ShowsReading(Protocol):
+class SupportsInspection(Protocol):
     """A task that tells what its model reads, so that others can look inside."""
 
-    def reading(
+    def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """An example as the model reads it.
@@ -306,7 +306,7 @@ class ShowsReading(Protocol):
 
 
 @runtime_checkable
-class ShowsBeams(Protocol):
+class SupportsBeamTree(Protocol):
     """A task whose search can be followed step by step."""
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
@@ -315,7 +315,7 @@ class ShowsBeams(Protocol):
 
 
 @runtime_checkable
-class NamesOptions(Protocol):
+class DeclaresDecodeFields(Protocol):
     """A task that says which fields of the section `decode` it reads: others are refused where they
     are given for one call."""
 

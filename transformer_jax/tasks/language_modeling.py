@@ -15,8 +15,8 @@ import numpy as np
 
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
-from transformer_jax.inference.generation import Continuation, TextContinuation
-from transformer_jax.inference.model_inputs import ModelInputs, text_reading
+from transformer_jax.inference.generation import TextGenerator, TokenGenerator
+from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -28,7 +28,7 @@ from transformer_jax.tasks.interface import (
     Prediction,
     TaskParts,
 )
-from transformer_jax.tasks.losses import ContinuationLosses
+from transformer_jax.tasks.losses import CausalLosses
 from transformer_jax.tasks.running_text import RunningText
 from transformer_jax.tokenization import Tokenizers
 
@@ -55,7 +55,7 @@ class LanguageModeling:
     max_length: int
     text: RunningText
     loss_options: LossOptions
-    read: ClassVar[Sequence[str]] = ContinuationLosses.read
+    read: ClassVar[Sequence[str]] = CausalLosses.read
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "alpha"),
@@ -85,9 +85,9 @@ class LanguageModeling:
         )
 
     @functools.cached_property
-    def losses(self) -> ContinuationLosses:
+    def losses(self) -> CausalLosses:
         """Of the model, on windows."""
-        return ContinuationLosses(self.model, self.loss_options)
+        return CausalLosses(self.model, self.loss_options)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
@@ -180,19 +180,19 @@ class LanguageModeling:
             )
         return prompt
 
-    def reading(
+    def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """A text as the model reads it, with the text that follows it, if that is given."""
         tokens = self.drawing.kept(self._prompt(source + (target or ""), 1))
-        return text_reading(self.model, self.tokenizers, source + (target or ""), None, tokens)
+        return text_inputs(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
     @functools.cached_property
-    def continuation(self) -> TextContinuation:
+    def continuation(self) -> TextGenerator:
         """Draws what follows prompts."""
-        return TextContinuation(self.drawing, self.tokenizers.text("text"))
+        return TextGenerator(self.drawing, self.tokenizers.text("text"))
 
     @functools.cached_property
-    def drawing(self) -> Continuation:
+    def drawing(self) -> TokenGenerator:
         """Draws tokens behind prompts."""
-        return Continuation(self.model, self.max_length, self.tokenizers.specials("text"))
+        return TokenGenerator(self.model, self.max_length, self.tokenizers.specials("text"))

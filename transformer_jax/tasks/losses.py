@@ -79,12 +79,12 @@ def row_scores(found: TokenLosses, counted: jax.Array) -> tuple[jax.Array, jax.A
 
 logger = logging.getLogger(__name__)
 
-Split = tuple[Sequence[int], Sequence[int]]
+ContextTarget = tuple[Sequence[int], Sequence[int]]
 """Tokens that are read, at least one, and behind them those that count."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ContinuationLosses:
+class CausalLosses:
     """What training and scoring compute of rows of the features "input", "target" (the same, one
     token on) and, where not all targets count, "counted": 1 for each that does.
 
@@ -116,7 +116,7 @@ class ContinuationLosses:
         return jnp.where(_counted(batch), -unsmoothed, 0.0)
 
     def score(
-        self, params: Params, pairs: Sequence[Split], context: int, batch_size: int
+        self, params: Params, pairs: Sequence[ContextTarget], context: int, batch_size: int
     ) -> list[PairScore]:
         """Of each pair, what the model makes of its second part behind its first.
 
@@ -178,7 +178,7 @@ class ContinuationLosses:
         )
 
 
-def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> Split:
+def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:
     """The tokens of a source, the first token before them, and those of the target behind it.
 
     Both are encoded together, so that no word is cut that the tokenizer would not cut; white space
@@ -190,7 +190,7 @@ def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> Split:
     return [tokenizer.specials.first, *together[:count]], together[count:]
 
 
-def _within(context: int, read: Sequence[int], counted: Sequence[int], name: str) -> Split:
+def _within(context: int, read: Sequence[int], counted: Sequence[int], name: str) -> ContextTarget:
     """The last tokens that the model can see, those that count among them."""
     if len(counted) > context:
         raise UserError(
@@ -221,7 +221,7 @@ def _counted(batch: Batch) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class PairLosses:
+class Seq2SeqLosses:
     """What training and scoring compute of pairs, packed as the features "source" and "target".
 
     Attributes:

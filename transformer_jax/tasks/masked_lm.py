@@ -20,7 +20,7 @@ from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.model_inputs import ModelInputs, as_row, text_reading
+from transformer_jax.inference.model_inputs import ModelInputs, as_row, text_inputs
 from transformer_jax.losses import projected_losses
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.apply import apply
@@ -250,13 +250,13 @@ class MaskedLanguageModeling:
                 logger.warning(told, i + first_line)
             yield results.get(i, [Prediction(line, 1.0)])
 
-    def reading(
+    def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """A text as the model reads it; all its places are predicted."""
         tokens = self._row(source)
         everywhere = as_row(tokens)[1]
-        return text_reading(self.model, self.tokenizers, source, target, tokens, everywhere)
+        return text_inputs(self.model, self.tokenizers, source, target, tokens, everywhere)
 
     def _row(self, line: str) -> list[int]:
         frame = self.specials.encoder

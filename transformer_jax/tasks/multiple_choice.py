@@ -29,7 +29,7 @@ from transformer_jax.tasks.interface import (
     Prediction,
     TaskParts,
 )
-from transformer_jax.tasks.losses import ContinuationLosses, split_tokens
+from transformer_jax.tasks.losses import CausalLosses, split_tokens
 from transformer_jax.tokenization import Tokenizers
 
 Question = tuple[str, Sequence[str]]
@@ -52,7 +52,7 @@ class MultipleChoice:
     tokenizers: Tokenizers
     max_length: int
     loss_options: LossOptions
-    read: ClassVar[Sequence[str]] = ContinuationLosses.read
+    read: ClassVar[Sequence[str]] = CausalLosses.read
     best_by: ClassVar[str] = "accuracy"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
@@ -72,9 +72,9 @@ class MultipleChoice:
         return cls(model, parts.tokenizers, length, parts.loss)
 
     @functools.cached_property
-    def losses(self) -> ContinuationLosses:
+    def losses(self) -> CausalLosses:
         """Of the model, on contexts with a choice."""
-        return ContinuationLosses(self.model, self.loss_options)
+        return CausalLosses(self.model, self.loss_options)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""

@@ -11,12 +11,17 @@ import jax
 import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Features
-from transformer_jax.decoding import BeamTree, up_to_end
+from transformer_jax.decoding import BeamTree, truncate_at_eos
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.model_inputs import ModelInputs, pair_reading
+from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
 from transformer_jax.inference.pairs import PairScore, require_reach, row_bytes, score_pairs
-from transformer_jax.inference.seq2seq_search import Found, Request, SourceSearch, find_all
+from transformer_jax.inference.seq2seq_search import (
+    Found,
+    Request,
+    Seq2SeqSearch,
+    search_in_batches,
+)
 from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.source_to_target import SourceToTarget
@@ -30,7 +35,7 @@ from transformer_jax.tasks.interface import (
     Prediction,
     TaskParts,
 )
-from transformer_jax.tasks.losses import PairLosses
+from transformer_jax.tasks.losses import Seq2SeqLosses
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import (
     UNKNOWN,
@@ -43,11 +48,11 @@ from transformer_jax.tokenization import (
 from transformer_jax.trees import (
     READ,
     Tree,
-    from_tokens,
-    joined,
+    join_trees,
     parse_tree,
     split_words,
-    to_tokens,
+    tree_from_tokens,
+    tree_to_tokens,
     with_lookahead,
     without_lookahead,
 )
@@ -95,7 +100,7 @@ def tree_symbols(task: TaskConfig, trees: Iterable[str]) -> set[str]:
     symbols, counts = set[str](), Counter[str]()
     for text in trees:
         tree = parse_tree(text)
-        symbols.update(to_tokens(tree))
+        symbols.update(tree_to_tokens(tree))
         counts.update(tree.words())
     if not task.tree_words:
         return symbols
@@ -133,7 +138,7 @@ class TreeWriting:
 
     def encode(self, tree: Tree) -> list[int]:
         """All tokens of a tree, special ones among them."""
-        tokens = to_tokens(tree)
+        tokens = tree_to_tokens(tree)
         if self.looks_ahead:
             tokens = with_lookahead(tokens, map(self._words.name_of, tree.words()))
         return self.symbols.specials.translation.around(self.symbols.encode(" ".join(tokens)))
@@ -156,9 +161,9 @@ class TreeWriting:
         ]
 
     def _tree(self, words: Sequence[str], row: np.ndarray) -> Tree:
-        *written, _ = up_to_end(row.tolist(), self.symbols.specials.eos)
+        *written, _ = truncate_at_eos(row.tolist(), self.symbols.specials.eos)
         pieces = self.symbols.pieces(written)
-        return from_tokens(without_lookahead(pieces) if self.looks_ahead else pieces, words)
+        return tree_from_tokens(without_lookahead(pieces) if self.looks_ahead else pieces, words)
 
     @functools.cached_property
     def _words(self) -> ClassedWords:
@@ -174,7 +179,7 @@ class Parsing:
     """The task of an encoder-decoder on {"source", "target"}: words, separated by spaces, and their
     tree in brackets.
 
-    The decoder writes the tree in the tokens of `trees.tree`, and under a constraint: each output
+    The decoder writes the tree in the tokens of `trees`, and under a constraint: each output
     is a tree over exactly the words of its sentence.
 
     Attributes:
@@ -191,7 +196,7 @@ class Parsing:
     max_target_length: int
     loss_options: LossOptions
     text: TreeWriting | None
-    read: ClassVar[Sequence[str]] = PairLosses.read
+    read: ClassVar[Sequence[str]] = Seq2SeqLosses.read
     best_by: ClassVar[str] = "f1"
     evaluates_by: ClassVar[Sequence[str]] = Translation.evaluates_by
     predicts_by: ClassVar[Sequence[str]] = Translation.predicts_by
@@ -237,18 +242,18 @@ class Parsing:
         return self.text
 
     @functools.cached_property
-    def losses(self) -> PairLosses:
+    def losses(self) -> Seq2SeqLosses:
         """Of the model, on sentences and trees."""
         predicts = self.text.predicts if self.text else None
         specials = self.tokenizers.specials("target")
-        return PairLosses(self.model, specials, self.loss_options, predicts)
+        return Seq2SeqLosses(self.model, specials, self.loss_options, predicts)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
         return self.losses.init(rng)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """As `PairLosses`."""
+        """As `Seq2SeqLosses`."""
         return self.losses(params, batch, rng)
 
     def evaluate(
@@ -306,7 +311,7 @@ class Parsing:
     ) -> list[Found]:
         self._check(0, decode)
         search = functools.partial(self.search, params, decode=decode)
-        return find_all(search, requests, decode.batch_size)
+        return search_in_batches(search, requests, decode.batch_size)
 
     def _check(self, longest: int, decode: DecodeConfig) -> None:
         least = SHORTEST - self.tokenizers.specials("source").translation.size()
@@ -317,7 +322,7 @@ class Parsing:
             )
         self.search.check(longest, decode)
 
-    def reading(
+    def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """A sentence and its tree as the model reads them; of one that is too long, what it reads
@@ -328,7 +333,7 @@ class Parsing:
             target = str(self.writing.trees(part, found)[0][0])
         given = {"source": " ".join(part.words), "target": target}
         written = self._tokens(given)["target"]
-        return pair_reading(self.tokenizers, given, part.tokens, written)
+        return pair_inputs(self.tokenizers, given, part.tokens, written)
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
         """How a beam search comes to the trees of a line; UserError for another search."""
@@ -343,10 +348,10 @@ class Parsing:
         raise UserError("there is no word to parse")
 
     @functools.cached_property
-    def search(self) -> SourceSearch:
+    def search(self) -> Seq2SeqSearch:
         """Finds trees for sentences, as tokens; without tokenizers, anything."""
         constraint = self.text.constraint if self.text else None
-        return SourceSearch(self.model, self.tokenizers.specials("target"), constraint)
+        return Seq2SeqSearch(self.model, self.tokenizers.specials("target"), constraint)
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
@@ -372,4 +377,4 @@ def _together(parts: Sequence[tuple[Tree, float]]) -> Prediction:
     if not parts:
         return Prediction("", 0.0)
     trees, scores = zip(*parts, strict=True)
-    return Prediction(str(joined(trees)), sum(scores))
+    return Prediction(str(join_trees(trees)), sum(scores))

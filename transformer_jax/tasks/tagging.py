@@ -16,7 +16,7 @@ import numpy as np
 from transformer_jax.data.examples import Corpus, Example, Features
 from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.inference.model_inputs import ModelInputs, text_reading
+from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import token_losses
 from transformer_jax.models.apply import apply
 from transformer_jax.models.classifier import BODIES, TokenClassifier
@@ -159,12 +159,12 @@ class Tagging:
             score = float(row[firsts].max(axis=1).mean()) if firsts else 1.0
             yield [Prediction(" ".join(tags), score)]
 
-    def reading(
+    def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """A line's words as the model reads them, as many as a row has room for."""
         tokens, _ = self._tokens(_words(source))
-        return text_reading(self.model.body, self.tokenizers, source, target, tokens)
+        return text_inputs(self.model.body, self.tokenizers, source, target, tokens)
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:

@@ -14,11 +14,11 @@ import numpy as np
 
 from transformer_jax.data.batches.token_cache import TokenCaching, pairs_as_tokens
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.decoding import BeamTree, up_to_end
+from transformer_jax.decoding import BeamTree, truncate_at_eos
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
-from transformer_jax.inference.model_inputs import ModelInputs, pair_reading, source_tokens
+from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs, source_tokens
 from transformer_jax.inference.pairs import PairScore, require_reach, row_bytes, score_pairs
-from transformer_jax.inference.seq2seq_search import Request, SourceSearch, find_all
+from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch, search_in_batches
 from transformer_jax.metrics import metrics_of
 from transformer_jax.models.source_to_target import SourceToTarget
 from transformer_jax.scoring import METRICS, best_by
@@ -30,7 +30,7 @@ from transformer_jax.tasks.interface import (
     Prediction,
     TaskParts,
 )
-from transformer_jax.tasks.losses import PairLosses
+from transformer_jax.tasks.losses import Seq2SeqLosses
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 
@@ -54,7 +54,7 @@ class Translation:
     loss_options: LossOptions
     metric: str = "bleu"
     caching: TokenCaching = TokenCaching()
-    read: ClassVar[Sequence[str]] = PairLosses.read
+    read: ClassVar[Sequence[str]] = Seq2SeqLosses.read
     evaluates_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
         *("search", "max_extra_length", "batch_size"),
@@ -111,16 +111,16 @@ class Translation:
         return {side: _framed(self.tokenizers.text(side), pair[side]) for side in self.lengths}
 
     @functools.cached_property
-    def losses(self) -> PairLosses:
+    def losses(self) -> Seq2SeqLosses:
         """Of the model, on pairs."""
-        return PairLosses(self.model, self.tokenizers.specials("target"), self.loss_options)
+        return Seq2SeqLosses(self.model, self.tokenizers.specials("target"), self.loss_options)
 
     def init(self, rng: jax.Array) -> Params:
         """Fresh parameters."""
         return self.losses.init(rng)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """As `PairLosses`."""
+        """As `Seq2SeqLosses`."""
         return self.losses(params, batch, rng)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Translation:
         around = self.tokenizers.specials("source").translation.size()
         worded = [request for request in requests if len(request.source) > around]
         search = functools.partial(self.search, params, decode=decode)
-        found = find_all(search, worded, decode.batch_size)
+        found = search_in_batches(search, worded, decode.batch_size)
         results = {
             request.number: [
                 Prediction(self._text(request.prefix, row), float(score))
@@ -183,7 +183,7 @@ class Translation:
         for request in requests:
             yield results.get(request.number, [Prediction("", 0.0)])
 
-    def reading(
+    def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
         """A pair as the model reads it."""
@@ -191,11 +191,14 @@ class Translation:
         if target is None:
             found, _ = self.search(params, [Request(read, number=1)], decode)
             specials = self.tokenizers.specials("target")
-            written = [*specials.translation.head, *up_to_end(found[0, 0].tolist(), specials.eos)]
+            written = [
+                *specials.translation.head,
+                *truncate_at_eos(found[0, 0].tolist(), specials.eos),
+            ]
             target = self.tokenizers.text("target").decode(written)
         else:
             written = _framed(self.tokenizers.text("target"), target)
-        return pair_reading(self.tokenizers, {"source": source, "target": target}, read, written)
+        return pair_inputs(self.tokenizers, {"source": source, "target": target}, read, written)
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
         """How a beam search comes to the translations of a line; UserError for another search."""
@@ -209,12 +212,14 @@ class Translation:
     def _text(self, prefix: Sequence[int], tokens: np.ndarray) -> str:
         """The output of a search for tokens [L] behind a prefix."""
         tokenizer = self.tokenizers.text("target")
-        return tokenizer.decode([*prefix, *up_to_end(tokens.tolist(), tokenizer.specials.eos)])
+        return tokenizer.decode(
+            [*prefix, *truncate_at_eos(tokens.tolist(), tokenizer.specials.eos)]
+        )
 
     @functools.cached_property
-    def search(self) -> SourceSearch:
+    def search(self) -> Seq2SeqSearch:
         """Finds outputs for sources, as tokens."""
-        return SourceSearch(self.model, self.tokenizers.specials("target"))
+        return Seq2SeqSearch(self.model, self.tokenizers.specials("target"))
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int

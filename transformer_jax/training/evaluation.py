@@ -21,7 +21,7 @@ from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import atomic_writer
 from transformer_jax.scoring.command import scores_by_command
-from transformer_jax.tasks.interface import ChecksSearch, Prediction, Task
+from transformer_jax.tasks.interface import Prediction, SupportsSearchCheck, Task
 from transformer_jax.training.step import Sums
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Evaluator:
             never saw; or the search is refused.
         """
         _ = self._batches
-        if isinstance(self.task, ChecksSearch):
+        if isinstance(self.task, SupportsSearchCheck):
             self.task.check_search(self.decoded, self.decode)
 
     @functools.cached_property

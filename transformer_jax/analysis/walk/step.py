@@ -52,7 +52,9 @@ KINDS: Mapping[str, StepKind] = {
         "tokenization/tokenizer",
         "Tokenizer.encode",
     ),
-    "ids": _kind("Token ids", "t_i ∈ {0, …, V−1}", "section 5.1", "analysis/reading", "as_row"),
+    "ids": _kind(
+        "Token ids", "t_i ∈ {0, …, V−1}", "section 5.1", "inference/model_inputs", "as_row"
+    ),
     "embedding": _kind(
         "Embedding", "x_i = E_(t_i)", "section 3.4", "nn/embeddings", "Embedding.embed"
     ),

@@ -14,7 +14,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.trees import (
     Tree,
     parse_tree,
-    tree_lines,
+    tree_line_spans,
     without_function_tags,
     without_traces,
 )
@@ -61,7 +61,7 @@ def read_trees(path: str, to_example: Callable[[Tree], Example]) -> Corpus:
         none that `to_example` takes (the first such line is named, a tree by its first).
     """
     lines = TextLines(path)
-    places = list(tree_lines(lines))
+    places = list(tree_line_spans(lines))
     if not places:
         raise UserError(f"{path} has no tree: every line of it is blank")
 

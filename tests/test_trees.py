@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from transformer_jax.trees import (
-    Growing,
     Tree,
-    from_tokens,
-    joined,
+    TreeBuilder,
+    join_trees,
     parse_tree,
     split_words,
-    to_tokens,
-    tree_lines,
+    tree_from_tokens,
+    tree_line_spans,
+    tree_to_tokens,
     with_lookahead,
     without_function_tags,
     without_lookahead,
@@ -41,15 +41,15 @@ def test_a_tree_may_be_deeper_than_python_recurses():
 
 def test_what_is_joined_stands_below_the_first_root():
     parts = [parse_tree(f"(TOP (NP (NN {word})))") for word in "ab"]
-    assert joined(parts[:1]) is parts[0]
-    assert str(joined(parts)) == "(TOP (NP (NN a)) (NP (NN b)))"
+    assert join_trees(parts[:1]) is parts[0]
+    assert str(join_trees(parts)) == "(TOP (NP (NN a)) (NP (NN b)))"
     leaf = parse_tree("(NN c)")
-    assert str(joined([*parts, leaf])) == "(TOP (NP (NN a)) (NP (NN b)) (NN c))"
-    assert str(joined([leaf, leaf])) == "( (NN c) (NN c))"
+    assert str(join_trees([*parts, leaf])) == "(TOP (NP (NN a)) (NP (NN b)) (NN c))"
+    assert str(join_trees([leaf, leaf])) == "( (NN c) (NN c))"
 
 
 def test_what_grows_is_one_tree():
-    growing = Growing()
+    growing = TreeBuilder()
     with pytest.raises(ValueError, match="no tree"):
         growing.whole()
     growing.leaf("NN", "a")
@@ -102,9 +102,14 @@ def test_what_is_not_one_tree_is_an_error(tree, problem):
 
 def test_trees_stand_on_lines_of_their_own():
     lines = ["", "( (S", "   (NN a)", "))", "  ", "(TOP (NN b))", "(TOP (NN c))", "(X"]
-    assert list(tree_lines(lines)) == [(1, 4), (5, 6), (6, 7), (7, 8)]
-    assert list(tree_lines(["text", ")", "(NN a))", "(NN b)"])) == [(0, 1), (1, 2), (2, 3), (3, 4)]
-    assert list(tree_lines(["", " "])) == []
+    assert list(tree_line_spans(lines)) == [(1, 4), (5, 6), (6, 7), (7, 8)]
+    assert list(tree_line_spans(["text", ")", "(NN a))", "(NN b)"])) == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+        (3, 4),
+    ]
+    assert list(tree_line_spans(["", " "])) == []
 
 
 def test_brackets_among_words_are_written_as_trees_have_them():
@@ -154,8 +159,8 @@ def drawn_tree(rng, depth=0):
 
 def test_tokens_are_brackets_with_labels_and_tags():
     tree = parse_tree("(TOP (NP (DT The) (NN house)))")
-    assert to_tokens(tree) == ["(TOP", "(NP", "DT", "NN", ")", ")"]
-    assert to_tokens(parse_tree("( (S (NN a)))")) == ["(", "(S", "NN", ")", ")"]
+    assert tree_to_tokens(tree) == ["(TOP", "(NP", "DT", "NN", ")", ")"]
+    assert tree_to_tokens(parse_tree("( (S (NN a)))")) == ["(", "(S", "NN", ")", ")"]
 
 
 def test_tokens_and_words_give_the_tree_back():
@@ -163,13 +168,13 @@ def test_tokens_and_words_give_the_tree_back():
     trees = [drawn_tree(rng) for _ in range(300)]
     assert any(tree.word is not None for tree in trees)
     for tree in trees:
-        assert from_tokens(to_tokens(tree), tree.words()) == tree
+        assert tree_from_tokens(tree_to_tokens(tree), tree.words()) == tree
         assert parse_tree(str(tree)) == tree
 
 
 def test_a_lookahead_reads_each_word_before_the_brackets_in_front_of_it():
     tree = parse_tree("(TOP (S (NP (DT The) (NN end)) (VP (VBZ comes))))")
-    tokens = with_lookahead(to_tokens(tree), tree.words())
+    tokens = with_lookahead(tree_to_tokens(tree), tree.words())
     assert " ".join(tokens) == "/The DT (TOP (S (NP /end NN /comes VBZ ) (VP / ) ) )"
     assert " ".join(with_lookahead(["NN"], ["a"])) == "/a NN /"
 
@@ -177,7 +182,7 @@ def test_a_lookahead_reads_each_word_before_the_brackets_in_front_of_it():
 def test_a_lookahead_loses_nothing():
     rng = np.random.default_rng(1)
     for tree in (drawn_tree(rng) for _ in range(300)):
-        tokens = to_tokens(tree)
+        tokens = tree_to_tokens(tree)
         assert without_lookahead(with_lookahead(tokens, tree.words())) == tokens
 
 
@@ -194,4 +199,4 @@ def test_a_lookahead_loses_nothing():
 )
 def test_other_tokens_are_no_tree(tokens, problem):
     with pytest.raises(ValueError, match=problem):
-        from_tokens(tokens.split(" "), ["a", "b"])
+        tree_from_tokens(tokens.split(" "), ["a", "b"])

@@ -48,7 +48,7 @@ class Tree:
         return "".join(parts).removeprefix(" ")
 
 
-class Growing:
+class TreeBuilder:
     """A tree that grows from left to right. What would be no tree raises ValueError."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Growing:
             self.tree = node
 
 
-def joined(parts: Sequence[Tree]) -> Tree:
+def join_trees(parts: Sequence[Tree]) -> Tree:
     """One tree over the words of several: all they have below their roots, below the first root."""
     first, *others = parts
     if not others:
@@ -129,7 +129,7 @@ def parse_tree(text: str) -> Tree:
     Raises:
       ValueError: it is not one tree with balanced brackets and a word in each leaf.
     """
-    growing = Growing()
+    growing = TreeBuilder()
     for part in _PARTS.finditer(text):
         if part["word"]:
             growing.leaf(part["tag"], part["word"])
@@ -144,7 +144,7 @@ def parse_tree(text: str) -> Tree:
     return growing.whole()
 
 
-def tree_lines(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
+def tree_line_spans(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
     """The places of trees among the lines of a file: of each its first line, and that behind its
     last. A tree may be spread over lines, and begins on one of its own; blank lines are skipped.
 
@@ -229,7 +229,7 @@ READ = "/"
 """What the token of a word starts with, and by itself the end of the sentence."""
 
 
-def to_tokens(tree: Tree) -> list[str]:
+def tree_to_tokens(tree: Tree) -> list[str]:
     """The tokens of a tree."""
     return [
         CLOSE if node is None else (OPEN if node.word is None else "") + node.label
@@ -237,13 +237,13 @@ def to_tokens(tree: Tree) -> list[str]:
     ]
 
 
-def from_tokens(tokens: Iterable[str], words: Sequence[str]) -> Tree:
+def tree_from_tokens(tokens: Iterable[str], words: Sequence[str]) -> Tree:
     """The tree of its tokens and its words.
 
     Raises:
       ValueError: they are none.
     """
-    growing, left = Growing(), iter(words)
+    growing, left = TreeBuilder(), iter(words)
     for token in tokens:
         if token == CLOSE:
             growing.close()
@@ -262,7 +262,7 @@ def with_lookahead(tokens: Sequence[str], words: Iterable[str]) -> list[str]:
     """The tokens of a tree with a lookahead of one word.
 
     Args:
-      tokens: as `to_tokens` gives them.
+      tokens: as `tree_to_tokens` gives them.
       words: what stands for each word.
     """
     tags = (token for token in tokens if not token.startswith((OPEN, CLOSE)))
@@ -274,7 +274,7 @@ def with_lookahead(tokens: Sequence[str], words: Iterable[str]) -> list[str]:
 
 
 def without_lookahead(tokens: Iterable[str]) -> list[str]:
-    """The tokens of `to_tokens`, of what `with_lookahead` made of them."""
+    """The tokens of `tree_to_tokens`, of what `with_lookahead` made of them."""
     found, tag = list[str](), None
     for token in tokens:
         if token.startswith(READ):
