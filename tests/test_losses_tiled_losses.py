@@ -109,7 +109,7 @@ def test_only_an_accelerator_reads_tiles_unasked(compiling_for):
     assert columns() == 50_257
     compiling_for("gpu", "NVIDIA H100 80GB HBM3")
     assert columns() == -(-50_257 // 8)
-    with platform.shared_by(4):
+    with platform.sharded_over(4):
         assert columns() == -(-50_257 // 2)
-    with platform.shared_by(64):  # all logits would fit, but are read several times
+    with platform.sharded_over(64):  # all logits would fit, but are read several times
         assert columns() == -(-50_257 // 2)

@@ -155,7 +155,7 @@ def _tiles_for(num_bytes: int) -> int:
         return 1
     known = accelerator_of(platform.target().kind)
     of_device = known.memory if known else _UNKNOWN_MEMORY
-    least = math.ceil(num_bytes / platform.sharing_devices() / (of_device * _SHARE))
+    least = math.ceil(num_bytes / platform.num_sharding_devices() / (of_device * _SHARE))
     return max(2, 1 << (least - 1).bit_length())
 
 

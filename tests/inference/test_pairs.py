@@ -25,7 +25,7 @@ def test_of_long_pairs_fewer_are_scored_at_once():
 
 
 def test_a_pair_that_memory_has_no_room_for_is_refused(monkeypatch):
-    monkeypatch.setattr("transformer_jax.runtime.platform.memory", lambda: 2 << 30)
+    monkeypatch.setattr("transformer_jax.runtime.platform.usable_memory", lambda: 2 << 30)
     pairs = [{"source": [9] * 12, "target": [9]}]
     with pytest.raises(UserError, match="score: a text of 12 tokens takes about 12 GiB of memory"):
         score_pairs(lambda *_: None, PARAMS, pairs, 4, row_bytes=lambda n: n << 30)

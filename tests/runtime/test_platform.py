@@ -1,4 +1,4 @@
-"""What is asked of the device that programs are compiled for."""
+"""Dtypes, compiler options, peaks and memory of the device that programs are compiled for."""
 
 import resource
 
@@ -12,9 +12,16 @@ from transformer_jax.runtime import platform
 from transformer_jax.runtime.platform import peak_flops
 
 
+class Device:
+    platform = "gpu"
+
+    def __init__(self, kind):
+        self.device_kind = kind
+
+
 @pytest.fixture
 def cpu_with_flags(monkeypatch, tmp_path):
-    """Pretends that this machine's CPU has these flags."""
+    """Function that pretends that this machine's CPU has these flags."""
 
     def pretend(flags):
         cpuinfo = tmp_path / "cpuinfo"
@@ -47,10 +54,10 @@ def test_auto_is_bfloat16_on_a_cpu_with_such_instructions(flags, cpu_with_flags,
         ("tpu", "TPU v5 lite", "bfloat16"),
         ("gpu", "NVIDIA A100-SXM4-80GB", "bfloat16"),
         ("gpu", "Tesla T4", "float32"),
-        ("gpu", "a GPU of no table", "bfloat16"),
+        ("gpu", "an unknown GPU", "bfloat16"),
     ],
 )
-def test_auto_goes_by_the_device_that_is_compiled_for(
+def test_auto_depends_on_the_device_that_is_compiled_for(
     name, kind, dtype, cpu_with_flags, compiling_for
 ):
     cpu_with_flags("avx512f amx_bf16")
@@ -59,7 +66,7 @@ def test_auto_goes_by_the_device_that_is_compiled_for(
     assert platform.compiler_options() == {}
 
 
-def test_what_was_traced_for_one_device_is_traced_again_for_another(compiling_for):
+def test_a_function_is_traced_again_for_another_kind_of_device(compiling_for):
     traced = []
     double = jax.jit(lambda x: traced.append(platform.target().kind) or 2 * x)
     here = jax.devices()[0].device_kind
@@ -71,7 +78,7 @@ def test_what_was_traced_for_one_device_is_traced_again_for_another(compiling_fo
     assert traced == [here, "Tesla T4"]
 
 
-def test_a_gpu_of_no_table_is_asked_for_its_capability():
+def test_an_unknown_gpu_has_bfloat16_from_capability_8_on():
     for capability, native in (("7.0", False), ("12.0", True)):
         device = Device("NVIDIA of another year")
         device.compute_capability = capability
@@ -79,25 +86,15 @@ def test_a_gpu_of_no_table_is_asked_for_its_capability():
             assert platform.has_bfloat16_products() == native
 
 
-def test_options_are_those_that_the_compiler_knows(cpu_with_flags, monkeypatch):
+def test_options_that_the_compiler_does_not_know_are_not_set(cpu_with_flags, monkeypatch):
     cpu_with_flags("amx_bf16")
     monkeypatch.setattr(platform, "_compiler_knows", lambda options: False)
     assert platform.compiler_options() == {}
 
 
-def test_an_unknown_option_is_noticed():
+def test_an_unknown_option_is_recognized():
     assert platform._compiler_knows(())
     assert not platform._compiler_knows((("xla_cpu_option_of_no_release", True),))
-
-
-# --- Peaks.
-
-
-class Device:
-    platform = "gpu"
-
-    def __init__(self, kind):
-        self.device_kind = kind
 
 
 @pytest.mark.parametrize(
@@ -116,7 +113,7 @@ class Device:
         ("Abacus", None),
     ],
 )
-def test_peaks_go_by_the_start_of_the_kind(kind, peak):
+def test_peaks_are_looked_up_by_the_start_of_the_kind(kind, peak):
     assert peak_flops(Device(kind), jnp.bfloat16) == peak
 
 
@@ -124,29 +121,26 @@ def test_the_peak_of_a_cpu_is_measured():
     assert 1e9 < peak_flops(jax.devices()[0], jnp.float32) < 1e14
 
 
-# FOLDED tests/runtime/test_platform.py: What cannot fit into memory is refused with both sizes.
-
-
-def test_what_fits_is_let_through_and_what_does_not_is_told(monkeypatch):
-    monkeypatch.setattr(platform, "memory_of_device", lambda: 24 * 2**30)
+def test_content_larger_than_the_memory_is_refused_with_both_sizes(monkeypatch):
+    monkeypatch.setattr(platform, "usable_memory", lambda: 24 * 2**30)
     platform.require_memory(24 * 2**30, "weights")
     message = "^weights need at least 48 GiB; this machine has 24 GiB$"
     with pytest.raises(UserError, match=message):
         platform.require_memory(48 * 2**30, "weights")
     with pytest.raises(UserError, match="at least 4,096 GiB"):
         platform.require_memory(2**42, "weights")
-    monkeypatch.setattr(platform, "memory_of_device", lambda: None)
+    monkeypatch.setattr(platform, "usable_memory", lambda: None)
     platform.require_memory(2**80, "weights")
 
 
-def test_host_memory_is_what_this_process_may_use(monkeypatch, tmp_path):
-    whole = platform.host_memory()
+def test_usable_memory_honors_the_limits_of_the_process_and_its_container(monkeypatch, tmp_path):
+    whole = platform.usable_memory()
     assert 2**28 < whole < 2**50
     limits = (2**27, resource.RLIM_INFINITY)
     monkeypatch.setattr(platform.resource, "getrlimit", lambda which: limits)
-    assert platform.host_memory() == 2**27
-    monkeypatch.setattr(platform, "_OF_CONTAINER", tmp_path / "memory.max")
+    assert platform.usable_memory() == 2**27
+    monkeypatch.setattr(platform, "_CONTAINER_LIMIT", tmp_path / "memory.max")
     (tmp_path / "memory.max").write_text("1048576\n")
-    assert platform.host_memory() == 2**20
+    assert platform.usable_memory() == 2**20
     (tmp_path / "memory.max").write_text("max\n")
-    assert platform.host_memory() == 2**27
+    assert platform.usable_memory() == 2**27

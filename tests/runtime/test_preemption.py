@@ -1,4 +1,4 @@
-"""Notices of clouds whose metadata servers stand on this machine, and of a file."""
+"""Preemption notices of local metadata servers, and of a file."""
 
 import http.server
 import signal
@@ -13,18 +13,18 @@ from transformer_jax.runtime import preemption
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
-    """Answers as Google's and Amazon's servers do; `answers` are theirs."""
+    """Imitates the metadata servers of Google and Amazon."""
 
     answers: dict
 
     def do_GET(self):
         google = self.path.startswith("/computeMetadata/")
-        told = (
+        has_header = (
             self.headers.get("Metadata-Flavor") == "Google"
             if google
             else (self.headers.get("X-aws-ec2-metadata-token") == "token")
         )
-        if not told:
+        if not has_header:
             return self._send(403, "no header")
         answer = self.answers.get(self.path.rpartition("/")[2])
         return self._send(200, answer) if answer is not None else self._send(404, "")
@@ -44,7 +44,7 @@ class Metadata(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def metadata(monkeypatch):
-    """What the servers answer, by the last part of the path."""
+    """The servers' answers, by the last part of the path."""
     answers = {"preempted": "FALSE", "maintenance-event": "NONE"}
     handler = type("Handler", (Metadata,), {"answers": answers})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -57,7 +57,7 @@ def metadata(monkeypatch):
     server.server_close()
 
 
-def test_clouds_give_notice(metadata):
+def test_notices_of_clouds_are_recognized(metadata):
     assert not preemption.gce() and not preemption.aws()
     metadata["instance-action"] = '{"action": "terminate", "time": "2026-01-01T00:00:00Z"}'
     assert preemption.aws()
@@ -69,7 +69,7 @@ def test_clouds_give_notice(metadata):
 
 @pytest.fixture
 def signals(monkeypatch):
-    """The SIGTERMs that came."""
+    """The SIGTERMs that this process received."""
     came = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
     yield came
@@ -83,7 +83,7 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
-def test_a_notice_is_passed_on_once(metadata, signals):
+def test_a_notice_sends_one_sigterm(metadata, signals):
     with preemption.watch_preemption("gce", seconds=0.01):
         time.sleep(0.1)
         assert not signals
@@ -93,7 +93,7 @@ def test_a_notice_is_passed_on_once(metadata, signals):
     assert signals == [signal.SIGTERM]
 
 
-def test_a_cloud_that_does_not_answer_is_told_once(monkeypatch, signals, caplog):
+def test_a_cloud_that_does_not_answer_is_logged_once(monkeypatch, signals, caplog):
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
     with preemption.watch_preemption("gce", seconds=0.01):
         time.sleep(0.3)
@@ -103,8 +103,8 @@ def test_a_cloud_that_does_not_answer_is_told_once(monkeypatch, signals, caplog)
     ]
 
 
-def test_a_run_saves_and_stops_once_there_is_a_notice(tiny_config, tmp_path, monkeypatch):
-    monkeypatch.setattr(preemption, "SECONDS", 0.05)
+def test_a_run_saves_and_stops_after_a_notice(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(preemption, "POLL_SECONDS", 0.05)
     notice = tmp_path / "notice"
     changes = {
         "parallel.preemption_notice": str(notice),

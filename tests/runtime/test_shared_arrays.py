@@ -1,3 +1,5 @@
+"""Objects shared through a file: arrays and code arrive in another process."""
+
 import multiprocessing
 import sys
 import types
@@ -18,7 +20,7 @@ def assert_same(found):
 
 
 @pytest.mark.parametrize("make", [SharedFile.on_disk, lambda: SharedFile.in_memory(1 << 20)])
-def test_what_is_stored_is_loaded(make):
+def test_a_dumped_object_is_loaded(make):
     file = make()
     stored = file.dump(VALUE)
     assert len(stored.pickled) < 1000  # the large array is in the file
@@ -27,7 +29,7 @@ def test_what_is_stored_is_loaded(make):
     assert SharedFile.on_disk().load(SharedFile.on_disk().dump("no array")) == "no array"
 
 
-def test_places_in_a_file_are_used_again():
+def test_arrays_change_when_their_place_in_the_file_is_overwritten():
     file = SharedFile.in_memory(4096)
     first, second = (file.dump(np.full(10, i), start=2048 * i) for i in range(2))
     seen = file.load(first)
@@ -46,7 +48,7 @@ def load_there(file, stored, result):
         result.put(repr(error))
 
 
-def test_another_process_loads_it(monkeypatch):
+def test_another_process_loads_arrays_and_functions(monkeypatch):
     made_by_hand = types.ModuleType("made_by_hand")  # as a user's file is loaded
     monkeypatch.setitem(sys.modules, "made_by_hand", made_by_hand)
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Variables of the environment that JAX cannot use."""
+"""Environment variables that JAX cannot use, freed memory, and plugins without a device."""
 
 import os
 import platform
@@ -11,23 +11,19 @@ from transformer_jax.runtime import startup
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("XLA_FLAGS", "--xla_nonsense", "XLA_FLAGS=--xla_nonsense cannot be used: Unknown flag"),
         ("JAX_ENABLE_X64", "maybe", "invalid truth value 'maybe' for environment 'JAX_ENABLE_X64'"),
         ("JAX_PLATFORMS", "abacus", "JAX_PLATFORMS=abacus cannot be used: Unable to initialize"),
     ],
 )
-def test_what_jax_cannot_use_is_told_in_one_line(name, value, told):
+def test_a_variable_that_jax_cannot_use_is_one_line_of_error(name, value, message):
     words = [sys.executable, "-m", "transformer_jax", "evaluate", "--workdir=absent"]
     answer = subprocess.run(words, env=os.environ | {name: value}, capture_output=True, text=True)
     assert answer.returncode == 2
     assert answer.stderr.startswith("error: ") and answer.stderr.count("\n") == 1
-    assert told in answer.stderr
-
-
-# FOLDED tests/runtime/test_startup.py: Freed memory is used again, seen by the page faults
-# that it spares.
+    assert message in answer.stderr
 
 
 PROGRAM = """
@@ -47,17 +43,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 def page_faults(keep):
     program = PROGRAM.format(keep=keep)
-    # NumPy would ask for huge pages, of which a system may have none to give.
+    # Page faults of huge pages, which NumPy requests, would not be comparable.
     environment = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}
     return int(subprocess.check_output([sys.executable, "-c", program], env=environment))
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's malloc alone is asked")
-def test_what_was_freed_is_used_again():
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
+def test_freed_memory_is_used_again_without_page_faults():
     assert page_faults(keep=True) < 1000 < page_faults(keep=False)
-
-
-# FOLDED tests/runtime/test_startup.py: Compilers of devices that are not here.
 
 
 @pytest.mark.parametrize(
@@ -70,7 +63,7 @@ def test_what_was_freed_is_used_again():
     ],
     ids=["a compiler alone", "a device too", "neither", "the user has chosen"],
 )
-def test_the_cpu_is_used_where_a_compiler_has_no_device(
+def test_jax_uses_the_cpu_if_a_plugin_is_installed_without_a_device(
     installed, devices, chosen, expected, monkeypatch
 ):
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
@@ -78,5 +71,5 @@ def test_the_cpu_is_used_where_a_compiler_has_no_device(
         monkeypatch.setenv("JAX_PLATFORMS", chosen)
     monkeypatch.setattr(startup.importlib.util, "find_spec", lambda name: installed or None)
     monkeypatch.setattr(startup.glob, "glob", lambda path: devices)
-    startup.leave_out_absent_devices()
+    startup.skip_plugins_without_devices()
     assert os.environ.get("JAX_PLATFORMS") == expected

@@ -14,7 +14,7 @@ from transformer_jax.errors import RESUMABLE, Stopped, UserError
 from transformer_jax.runtime.startup import (
     check_environment,
     keep_freed_memory,
-    leave_out_absent_devices,
+    skip_plugins_without_devices,
 )
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.require_stdout()
         log_to_stderr()
         keep_freed_memory()
-        leave_out_absent_devices()
+        skip_plugins_without_devices()
         check_environment()
     except (UserError, OSError) as error:
         return _status_of(error)

@@ -77,8 +77,8 @@ def score_pairs(
     order = sorted(range(len(pairs)), key=lambda i: longest(pairs[i]))
     while order:
         length = longest(pairs[order[-1]])
-        size, memory = row_bytes(length), platform.memory()
-        if size > memory:
+        size, memory = row_bytes(length), platform.usable_memory()
+        if memory is not None and size > memory:
             raise UserError(
                 f"score: a text of {length} tokens takes about {size >> 30} GiB of memory, and "
                 f"{memory >> 30} GiB are here"

@@ -151,7 +151,10 @@ class JitEngine:
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
         rows = NamedSharding(self.mesh, ROWS)
         batch = jax.tree.map(lambda leaf: shape_struct(leaf.shape, leaf.dtype, rows), batch)
-        with platform.compiling_for(self.mesh.devices.flat[0]), platform.shared_by(self.mesh.size):
+        with (
+            platform.compiling_for(self.mesh.devices.flat[0]),
+            platform.sharded_over(self.mesh.size),
+        ):
             step = jax.jit(
                 train_step,
                 donate_argnums=0,

@@ -22,7 +22,7 @@ from transformer_jax.parallel.engines import Engine
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
 from transformer_jax.runs.workdir import PROFILE
-from transformer_jax.runtime.platform import devices_that_share, require_memory
+from transformer_jax.runtime.platform import devices_per_memory, require_memory
 from transformer_jax.runtime.preemption import watch_preemption
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
@@ -53,7 +53,7 @@ def require_room(settings: Settings, state: TrainState, engine: Engine, largest:
     gradient, tokens = size(state.params), settings.train.tokens_per_batch
     part = largest * engine.num_replicas // engine.mesh.size
     require_memory(
-        devices_that_share() * (size(state) + gradient + part),
+        devices_per_memory() * (size(state) + gradient + part),
         f"config: {sum(leaf.size for leaf in jax.tree.leaves(state.params)):,} parameters, with "
         f"gradients, optimizer and train.tokens_per_batch {tokens},",
     )

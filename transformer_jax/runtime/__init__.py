@@ -1,1 +1,1 @@
-"""What the process asks of the machine: memory, compiled programs, the compiler, the device."""
+"""Services of the machine and the process: devices, memory, files, processes, preemption."""

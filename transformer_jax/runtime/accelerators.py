@@ -1,18 +1,17 @@
-"""What accelerators can do, as their makers state it: the table behind peaks, dtypes and plans.
+"""Table of accelerators: peak FLOPs, memory, bandwidths and clock, as published by their makers.
 
-Sources, all for one device and for dense products (the makers' figures with sparsity are twice
-these):
+All figures are for one device and for dense products (figures with sparsity are twice as high).
 
-- NVIDIA's datasheets of T4, V100, A10, A100, L4, L40S, H100, H200, GH200 and HGX B200; numbers of
+- NVIDIA: datasheets of T4, V100, A10, A100, L4, L40S, H100, H200, GH200 and HGX B200; numbers of
   cores, clocks and caches from the architecture whitepapers (Turing, Ampere, Ada, Hopper,
   Blackwell). 32-bit integer operations: lanes of a core (CUDA C++ Programming Guide, throughput of
   native arithmetic) x cores x boost clock.
-- Google Cloud's TPU documentation, "System architecture" of v2 to v6e and TPU7x. The clock is the
-  peak divided by the operations a cycle of the matrix units (128 x 128 until v5p, then 256 x 256).
-  float32 products (`Precision.HIGHEST`) take six passes of bfloat16.
-- Networks between hosts or slices: of the makers' reference systems (DGX: one adapter a GPU; TPU:
-  the documentation's bandwidth of the data center network, a chip's share of it). L4, A10 and T4
-  come in all sorts of hosts; 25 Gb/s a device is assumed.
+- TPU: Google Cloud's documentation, "System architecture" of v2 to v6e and TPU7x. The clock is the
+  peak divided by the operations per cycle of the matrix units (128 x 128 until v5p, then 256 x
+  256). float32 products (`Precision.HIGHEST`) take six passes of bfloat16.
+- Networks between hosts or slices: the makers' reference systems (DGX: one adapter per GPU; TPU: a
+  chip's share of the documented bandwidth of the data center network). L4, A10 and T4 come in many
+  kinds of hosts; 25 Gb/s per device is assumed.
 """
 
 import dataclasses
@@ -22,21 +21,21 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class Accelerator:
-    """One device of a kind, as JAX counts them: a TPU7x chip is two, a v4 chip is one.
+    """One device, as JAX counts them: a TPU7x chip is two devices, a v4 chip is one.
 
     Attributes:
-      kinds: what its `device_kind` may start with.
-      platform: of JAX: "gpu" or "tpu".
-      peaks: FLOPs a second of products of each dtype that it multiplies natively.
+      kinds: possible beginnings of its `device_kind`.
+      platform: JAX's platform, "gpu" or "tpu".
+      peaks: FLOPs per second of products, for each dtype that it multiplies natively.
       memory: bytes.
-      bandwidth: bytes a second from and to memory.
-      interconnect: bytes a second that leave it for others of its host or slice, over all links.
-      network: bytes a second that leave it for other hosts or slices.
-      clock: cycles a second.
-      cores: of a GPU, its streaming multiprocessors.
-      capability: of a GPU, the compute capability of CUDA.
-      cache: of a GPU, bytes of the last level.
-      integer_lanes: of a GPU, 32-bit integer operations of a core in a cycle.
+      bandwidth: bytes per second to and from memory.
+      interconnect: bytes per second that it sends within its host or slice, over all links.
+      network: bytes per second that it sends to other hosts or slices.
+      clock: cycles per second.
+      cores: streaming multiprocessors (GPUs only, like the fields below).
+      capability: CUDA compute capability.
+      cache: bytes of the last-level cache.
+      integer_lanes: 32-bit integer operations per core and cycle.
     """
 
     kinds: tuple[str, ...]
@@ -53,13 +52,13 @@ class Accelerator:
     integer_lanes: int = 64
 
     def peak(self, dtype: str) -> float:
-        """FLOPs a second of products whose operands are of a dtype; what is not native is
-        multiplied as float32."""
+        """FLOPs per second of products in `dtype`; dtypes that are not native are multiplied as
+        float32."""
         return self.peaks.get(dtype, self.peaks["float32"])
 
     @property
     def integer_ops(self) -> float | None:
-        """32-bit integer operations a second; None where the makers do not say."""
+        """32-bit integer operations per second; None if not published (TPUs)."""
         return self.cores * self.integer_lanes * self.clock or None
 
 
@@ -233,11 +232,12 @@ ACCELERATORS = {
         clock=1.05e9,
     ),
 }
-"""By the names that people use."""
+"""Accelerators by their common names."""
 
 
 def accelerator_of(device_kind: str) -> Accelerator | None:
-    """The entry for a `device_kind` of JAX, which may go on after the kind's words; or None."""
+    """Finds the accelerator for a JAX `device_kind`, which may have more words than its entry in
+    `kinds`; None if there is none."""
     found = [
         (len(kind), accelerator)
         for accelerator in ACCELERATORS.values()

@@ -1,7 +1,6 @@
-"""Notices that a machine is about to be taken away: clouds give them some seconds before they end a
-machine that is lent cheaply, or that they must repair.
+"""Preemption notices: a cloud announces, seconds before, that it will take a machine away.
 
-A notice is passed on to this process as a SIGTERM, on which training saves and stops.
+This module turns a notice into a SIGTERM, on which training saves and stops.
 """
 
 import contextlib
@@ -16,18 +15,18 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 5.0
-"""Between two looks: Google's clouds leave 30 seconds behind a notice, Amazon's 120."""
+POLL_SECONDS = 5.0
+"""Seconds between polls. After a notice, Google leaves 30 seconds, Amazon 120."""
 
 _ANSWER_SECONDS = 2.0
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def gce() -> bool:
-    """Whether Google's Compute Engine, of which Cloud TPUs are a part, has given notice.
+    """Returns True if the GCE metadata server (Cloud TPU too) announces preemption.
 
     Raises:
-      OSError: its metadata server does not answer.
+      OSError: the server does not answer.
     """
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     url = f"http://{host}/computeMetadata/v1/instance"
@@ -37,10 +36,10 @@ def gce() -> bool:
 
 
 def aws() -> bool:
-    """Whether Amazon's EC2 has given notice to a spot instance.
+    """Returns True if the EC2 metadata service announces the end of a spot instance.
 
     Raises:
-      OSError: its metadata service does not answer.
+      OSError: the service does not answer.
     """
     url = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://169.254.169.254").rstrip("/")
     lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
@@ -55,39 +54,39 @@ def aws() -> bool:
 
 
 CLOUDS: Mapping[str, Callable[[], bool]] = {"gce": gce, "aws": aws}
-"""Those that are asked by name; any other name is that of a file, which is a notice once it is
-there."""
+"""Sources of notices by name, for `parallel.preemption_notice`."""
 
 
 @contextlib.contextmanager
 def watch_preemption(notice: str | None, seconds: float | None = None) -> Iterator[None]:
-    """Sends this process a SIGTERM once there is a notice, while the block runs.
+    """Polls for a preemption notice during the block; on a notice, sends this process a SIGTERM.
 
     Args:
-      notice: a name of `CLOUDS`, or the path of a file; None: none is looked for.
-      seconds: between two looks; None: `SECONDS`.
+      notice: a key of `CLOUDS`, or the path of a file whose existence is the notice; None: no
+        polling.
+      seconds: time between polls; None: `POLL_SECONDS`.
     """
     if notice is None:
         yield
         return
-    given = CLOUDS.get(notice) or Path(notice).expanduser().exists
+    is_announced = CLOUDS.get(notice) or Path(notice).expanduser().exists
     ended = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         silent = False
-        while not ended.wait(SECONDS if seconds is None else seconds):
+        while not ended.wait(POLL_SECONDS if seconds is None else seconds):
             try:
-                if given():
+                if is_announced():
                     logger.warning("notice by %s: this machine is about to be taken away", notice)
                     os.kill(os.getpid(), signal.SIGTERM)
                     return
             except OSError as error:
                 if not silent:
-                    told = "%s does not answer (%s): no notice would reach this run"
-                    logger.warning(told, notice, error)
+                    text = "%s does not answer (%s): no notice would reach this run"
+                    logger.warning(text, notice, error)
                 silent = True
 
-    watcher = threading.Thread(target=look, name="preemption notice", daemon=True)
+    watcher = threading.Thread(target=poll, name="preemption notice", daemon=True)
     watcher.start()
     try:
         yield
@@ -97,6 +96,6 @@ def watch_preemption(notice: str | None, seconds: float | None = None) -> Iterat
 
 
 def _answer(url: str, headers: Mapping[str, str], method: str = "GET") -> str:
-    asked = urllib.request.Request(url, headers=dict(headers), method=method)
-    with _direct.open(asked, timeout=_ANSWER_SECONDS) as found:
-        return str(found.read(1000).decode()).strip()
+    request = urllib.request.Request(url, headers=dict(headers), method=method)
+    with _direct.open(request, timeout=_ANSWER_SECONDS) as answer:
+        return str(answer.read(1000).decode()).strip()

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them."""
+"""Processes: child processes that end with their parent, and a description of this process."""
 
 import datetime
 import os
@@ -9,42 +9,39 @@ from typing import Any
 
 
 class Lifeline:
-    """A pipe that nothing is written to: where its one end is closed, those at the other notice.
+    """Ends child processes when their parent cuts it or is gone, whatever ended the parent.
 
-    Pickled for processes of `multiprocessing`, it is their end. Theirs notice at once when the
-    process that made it cuts it, or is no more, whatever ended that.
+    It is a pipe to which nothing is written: reading it returns once the parent's end is closed.
+    Pickled for a process of `multiprocessing`, it becomes the child's end.
     """
 
     def __init__(self) -> None:
-        self._ours: int | None
-        self._theirs, self._ours = os.pipe()
+        self._parent_end: int | None
+        self._child_end, self._parent_end = os.pipe()
 
     def cut(self) -> None:
-        """Ends the processes that hang on; again, nothing."""
-        if self._ours is not None:
-            os.close(self._ours)
-            os.close(self._theirs)
-            self._ours = None
+        """Ends the processes that called `exit_when_cut`. A second call has no effect."""
+        if self._parent_end is not None:
+            os.close(self._parent_end)
+            os.close(self._child_end)
+            self._parent_end = None
 
-    def hang_on(self) -> None:
-        """From now on this process ends, with status 1, when the other cuts the line or is gone."""
+    def exit_when_cut(self) -> None:
+        """Makes this process exit with status 1 when the parent cuts the line or is gone."""
         threading.Thread(target=self._wait, daemon=True).start()
 
     def _wait(self) -> None:
-        os.read(self._theirs, 1)
+        os.read(self._child_end, 1)
         os._exit(1)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"theirs": reduction.DupFd(self._theirs)}
+        return {"child_end": reduction.DupFd(self._child_end)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._theirs, self._ours = state["theirs"].detach(), None
-
-
-# FOLDED runtime.this_process: Who writes somewhere, for the others who find it taken.
+        self._child_end, self._parent_end = state["child_end"].detach(), None
 
 
 def describe_process() -> str:
-    """This process, its machine and the time now, to the microsecond: no two are alike."""
+    """Text that identifies this process: its number, its machine and the time in microseconds."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
     return f"process {os.getpid()} on {socket.gethostname()}, since {now}"

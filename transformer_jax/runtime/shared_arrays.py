@@ -1,4 +1,4 @@
-"""Objects for other processes, with their arrays in a file that all of them map."""
+"""Objects shared between processes: their arrays are in a file that all processes map."""
 
 import mmap
 import os
@@ -14,8 +14,13 @@ import cloudpickle
 _ALIGNMENT = 64  # bytes: of any dtype, and a line of the processor's cache
 
 
-class Stored(NamedTuple):
-    """An object in a `SharedFile`: itself pickled, and the places of its arrays in the file."""
+class SharedObject(NamedTuple):
+    """Handle of an object in a `SharedFile`.
+
+    Attributes:
+      pickled: the object without its arrays.
+      places: (start, stop) of each array in the file, in bytes.
+    """
 
     pickled: bytes
     places: list[tuple[int, int]]
@@ -24,8 +29,8 @@ class Stored(NamedTuple):
 class SharedFile:
     """A file without a name, which processes share by its descriptor.
 
-    It can be pickled for processes of `multiprocessing`, and for no other place. It is gone with
-    the last of them, whatever ended them.
+    It can be pickled only for processes of `multiprocessing`. The system deletes it when the last
+    of them ends, however that ends.
 
     Args:
       file: open for reading and writing.
@@ -36,13 +41,16 @@ class SharedFile:
 
     @classmethod
     def on_disk(cls) -> "SharedFile":
-        """A temporary file, empty."""
+        """Creates an empty temporary file."""
         return cls(tempfile.TemporaryFile())
 
     @classmethod
     def in_memory(cls, size: int) -> "SharedFile":
-        """A file of so many bytes that takes memory as it is written to, and no room in /dev/shm,
-        which is small in containers; where the system has none of these, on disk."""
+        """Creates a file of `size` bytes that takes memory as it is written to.
+
+        It takes no room in /dev/shm, which is small in containers. On disk if the system has no
+        such files.
+        """
         if not hasattr(os, "memfd_create"):
             shared = cls.on_disk()
         else:
@@ -52,15 +60,15 @@ class SharedFile:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return os.fstat(self._file.fileno()).st_size
 
-    def dump(self, value: Any, start: int = 0) -> Stored:
-        """Stores an object as it is now.
+    def dump(self, value: Any, start: int = 0) -> SharedObject:
+        """Writes the arrays of an object to the file; returns a handle with the rest of it.
 
         Args:
-          value: which arrays go to the file; the rest is in what is returned.
-          start: where in the file the arrays begin; what lay there is overwritten.
+          value: the object.
+          start: offset in the file from which on the arrays overwrite its content.
 
         Raises:
           OSError: the file cannot be written.
@@ -79,17 +87,17 @@ class SharedFile:
                 cloudpickle.register_pickle_by_value(module)
         pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=write)
         self._file.flush()
-        return Stored(pickled, places)
+        return SharedObject(pickled, places)
 
-    def load(self, stored: Stored) -> Any:
-        """A new object; its arrays are read-only and what the file holds at any time."""
+    def load(self, stored: SharedObject) -> Any:
+        """Loads an object. Its arrays are read-only views of the file: they change with it."""
         arrays = [self._content[start:stop] for start, stop in stored.places]
         return pickle.loads(stored.pickled, buffers=arrays)
 
     @cached_property
     def _content(self) -> memoryview:
         if not self.size:
-            return memoryview(b"")  # which cannot be mapped
+            return memoryview(b"")  # an empty file cannot be mapped
         return memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
 
     def __getstate__(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Diagnostics:
         """
         batch = place_own_rows(rows, self.mesh)
         device = self.mesh.devices.flat[0]
-        with platform.compiling_for(device), platform.shared_by(self.mesh.size):
+        with platform.compiling_for(device), platform.sharded_over(self.mesh.size):
             figures = self._program(state, batch)
         return {name: float(value) for name, value in jax.device_get(figures).items()}
 

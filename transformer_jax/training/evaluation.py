@@ -110,7 +110,7 @@ class Evaluator:
         """The task's metrics of the loss over all examples; nothing is decoded."""
         sums: dict[str, float] = {}
         mesh = mesh_of(params)
-        with platform.shared_by(mesh.size if mesh else 1):
+        with platform.sharded_over(mesh.size if mesh else 1):
             for batch in self._batches:
                 batch_sums = self._batch_sums(params, place_like(params, batch))
                 sums = add_sums(sums, hosts.to_host(batch_sums))

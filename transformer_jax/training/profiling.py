@@ -16,7 +16,7 @@ from jax.extend.core import Jaxpr, Literal, Var, jaxprs_in_params
 
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import CompiledStep
-from transformer_jax.runtime.platform import peak_of_job
+from transformer_jax.runtime.platform import job_peak_flops
 from transformer_jax.tasks.interface import Task
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float],
       dtype: the config's `model.dtype`.
       step: compiled.
     """
-    peak = peak_of_job(product_dtype(dtype))
+    peak = job_peak_flops(product_dtype(dtype))
     device_flops = (step.executable.cost_analysis() or {}).get("flops")
 
     def metrics(seconds: float) -> dict[str, float]:

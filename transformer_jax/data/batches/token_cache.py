@@ -45,7 +45,7 @@ from transformer_jax.runtime.files import (
     write_atomic,
 )
 from transformer_jax.runtime.processes import Lifeline
-from transformer_jax.runtime.shared_arrays import SharedFile, Stored
+from transformer_jax.runtime.shared_arrays import SharedFile, SharedObject
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 # FOLDED data.batches.other_processes: Other processes that do some of the work of this one.
@@ -78,7 +78,7 @@ def helped(work: Callable[[], object], count: int) -> Iterator[None]:
                 process.join()
 
 
-def _help(lifeline: Lifeline, file: SharedFile, stored: Stored) -> None:
+def _help(lifeline: Lifeline, file: SharedFile, stored: SharedObject) -> None:
     begin(lifeline)
     file.load(stored)()
 

@@ -20,7 +20,7 @@ from absl import flags
 from transformer_jax.data.batches.packing import Examples, PackedGroup, Packer
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.processes import Lifeline
-from transformer_jax.runtime.shared_arrays import SharedFile, Stored
+from transformer_jax.runtime.shared_arrays import SharedFile, SharedObject
 
 # FOLDED data.batches.rounds: What streams pack, group by group.
 
@@ -136,11 +136,11 @@ class _Worker:
         self._stored.close()
 
 
-class _Rounds(grain.IterDataset[Stored]):
+class _Rounds(grain.IterDataset[SharedObject]):
     """Rounds of some streams, packed by the process that iterates."""
 
     def __init__(
-        self, file: SharedFile, streams: Stored, starts: Mapping[str, int], memory: SharedFile
+        self, file: SharedFile, streams: SharedObject, starts: Mapping[str, int], memory: SharedFile
     ):
         super().__init__()
         self._file, self._streams, self._starts, self._memory = file, streams, starts, memory
@@ -148,7 +148,7 @@ class _Rounds(grain.IterDataset[Stored]):
     def __iter__(self) -> "_RoundsIterator":
         return _RoundsIterator(self._packed())
 
-    def _packed(self) -> Iterator[Stored]:
+    def _packed(self) -> Iterator[SharedObject]:
         streams = self._file.load(self._streams)
         size = self._memory.size // _SLOTS
         found = rounds({i: streams[i] for i in self._starts}, self._starts)
@@ -156,14 +156,14 @@ class _Rounds(grain.IterDataset[Stored]):
             yield self._memory.dump(groups, start=number % _SLOTS * size)
 
 
-class _RoundsIterator(grain.DatasetIterator[Stored]):
+class _RoundsIterator(grain.DatasetIterator[SharedObject]):
     """Without state of its own: who takes the rounds knows where they are."""
 
-    def __init__(self, packed: Iterator[Stored]):
+    def __init__(self, packed: Iterator[SharedObject]):
         super().__init__()
         self._packed = packed
 
-    def __next__(self) -> Stored:
+    def __next__(self) -> SharedObject:
         try:
             return next(self._packed)
         except Exception as error:
@@ -194,5 +194,5 @@ def begin(lifeline: Lifeline) -> None:
     it leaves accelerators alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    lifeline.hang_on()
+    lifeline.exit_when_cut()
     jax.config.update("jax_platforms", "cpu")
