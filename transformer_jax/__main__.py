@@ -5,11 +5,11 @@ import sys
 try:
     from transformer_jax.cli import terminal
 
-    terminal.install()
+    terminal.handle_interrupts()
     from transformer_jax.cli.main import main
 
     status = main()
-    terminal.end_at_once()
-except KeyboardInterrupt:  # while the program is imported
+    terminal.exit_silently_if_interrupted()
+except KeyboardInterrupt:  # during the imports
     status = 130
 sys.exit(status)

@@ -243,7 +243,7 @@ def started(command: Command, phase: str) -> Command:
 
 
 def before_a_fork() -> None:
-    terminal.install()
+    terminal.handle_interrupts()
     Path("started").touch()
 
 

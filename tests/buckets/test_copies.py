@@ -11,7 +11,7 @@ from transformer_jax.buckets.copies import (
     fetched,
     fetched_file,
     fetched_matches,
-    outgoing,
+    folder_to_upload,
     send,
     working_copy,
 )
@@ -148,13 +148,13 @@ def test_a_copy_lies_below_its_home(at, address, ending):
 
 
 def test_what_is_exported_to_an_address_is_brought_there(address, at, tmp_path):
-    with outgoing(str(tmp_path / "here")) as folder:
+    with folder_to_upload(str(tmp_path / "here")) as folder:
         assert folder == tmp_path / "here"
-    with outgoing(address) as folder:
+    with folder_to_upload(address) as folder:
         (folder / "deep").mkdir()
         (folder / "deep" / "model").write_bytes(b"weights")
     assert at.read("deep/model") == b"weights"
-    with pytest.raises(UserError, match=f"{address} is not empty"), outgoing(address):
+    with pytest.raises(UserError, match=f"{address} is not empty"), folder_to_upload(address):
         pass
 
 

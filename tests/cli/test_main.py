@@ -93,7 +93,7 @@ def test_an_error_that_an_interrupt_became_is_quiet(api, capsys, monkeypatch):
     api.load = load
     with pytest.raises(SystemError):
         main(["evaluate", "--workdir=x"])
-    monkeypatch.setattr(terminal, "came", lambda: True)
+    monkeypatch.setattr(terminal, "was_interrupted", lambda: True)
     assert main(["evaluate", "--workdir=x"]) == 130
     assert capsys.readouterr().err == ""
 

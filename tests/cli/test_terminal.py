@@ -59,7 +59,9 @@ def test_an_input_that_cannot_be_read_is_told(capitals):
 
 
 def test_no_file_is_opened_where_a_standard_stream_was():
-    code = "from transformer_jax.cli.terminal import open_standard as fill; fill(); import os;"
+    code = (
+        "from transformer_jax.cli.terminal import open_standard_streams as fill; fill(); import os;"
+    )
     code += "print(os.open('/dev/null', os.O_RDONLY), file=open('/dev/stderr', 'w'))"
     assert run("<&- >&-", [sys.executable, "-c", code]).stderr == b"3\n"
 
@@ -74,9 +76,6 @@ def test_who_waits_for_a_pipe_that_does_not_block_gets_all_of_it(capitals):
         os.write(write, b"two\n")
         os.close(write)
         assert process.stdout.read() == b"TWO\n"
-
-
-# FOLDED tests/cli/test_terminal.py: Ctrl-C ends the program, whatever it is doing.
 
 
 # A program whose `load` does what a test asks for, and then would run for long.

@@ -148,7 +148,7 @@ def send(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def outgoing(folder: str) -> Iterator[Path]:
+def folder_to_upload(folder: str) -> Iterator[Path]:
     """A folder to write to: the one that is named; or, of an address, one that is brought there
     once the block ends.
 

@@ -1,1 +1,1 @@
-"""The shell: verbs and their flags, results on stdout, all else on stderr."""
+"""The command line. Results go to stdout, log lines and progress to stderr."""

@@ -1,4 +1,4 @@
-"""One example a line: how they are read, written and counted."""
+"""Examples as lines of text: reading, escaping and counting them."""
 
 import json
 import logging
@@ -13,10 +13,10 @@ from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_SECONDS_WORTH_REPORTING = 5
+_REPORTED_SECONDS = 5  # runs that take longer report lines a second
 
 _ESCAPED = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
-_MEANT = {escaped: character for character, escaped in _ESCAPED.items()}
+_UNESCAPED = {escaped: character for character, escaped in _ESCAPED.items()}
 
 
 def escape(text: str) -> str:
@@ -25,14 +25,13 @@ def escape(text: str) -> str:
 
 
 def unescape(line: str) -> str:
-    r"""The inverse of `escape`. A backslash before anything else stands for itself."""
-    return re.sub(r"\\[\\nr]", lambda match: _MEANT[match[0]], line)
+    r"""The inverse of `escape`. A backslash before any other character is kept."""
+    return re.sub(r"\\[\\nr]", lambda match: _UNESCAPED[match[0]], line)
 
 
-def example_of(line: str, objects: bool) -> str:
-    """An example as a task takes it; where it takes JSON objects, too, these have escapes of their
-    own."""
-    return line if objects and _is_object(line) else unescape(line)
+def read_example(line: str, reads_objects: bool) -> str:
+    """The example on a line, unescaped unless it is a JSON object and the task reads these."""
+    return line if reads_objects and _is_object(line) else unescape(line)
 
 
 def _is_object(line: str) -> bool:
@@ -43,11 +42,11 @@ def _is_object(line: str) -> bool:
 
 
 def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
-    r"""Yields the lines of `stream`, at most `most` at a time, without waiting for more to come.
+    r"""Yields the lines of `stream` in batches of at most `most`, as soon as they arrive.
 
-    Whoever writes a line and waits for its answer gets it; a file is read in full batches. Lines
-    end at "\n" alone, and the last one counts without it. What is not UTF-8 becomes U+FFFD, with
-    a warning that names the line.
+    A writer that waits for the answer to a line gets it; a file is read in full batches. Only "\n"
+    ends a line, and the last line may lack it. Bytes that are not UTF-8 become U+FFFD, with a
+    warning that names the line.
 
     Raises:
       UserError: the stream cannot be read.
@@ -59,15 +58,15 @@ def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
 
 
 def _read_available(stream: BufferedIOBase, most: int) -> Iterator[tuple[bytes, ...]]:
-    begun: list[bytes] = []  # the parts of a line whose end is not yet read
+    parts: list[bytes] = []  # of a line whose end is not read yet
     while block := _read_block(stream):
         first, *others = block.split(b"\n")
-        begun.append(first)
+        parts.append(first)
         if others:
-            lines = [b"".join(begun), *others]
-            begun = [lines.pop()]
+            lines = [b"".join(parts), *others]
+            parts = [lines.pop()]
             yield from batched(lines, most)
-    if rest := b"".join(begun):
+    if rest := b"".join(parts):
         yield (rest,)
 
 
@@ -83,7 +82,8 @@ def _decode(line: bytes, number: int) -> str:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
         logger.warning(
-            "line %d of the input is not UTF-8 from byte %d on; what cannot be read becomes U+FFFD",
+            "line %d of the input is not UTF-8 from byte %d on; bytes that cannot be read become "
+            "U+FFFD",
             number,
             error.start + 1,
         )
@@ -91,56 +91,56 @@ def _decode(line: bytes, number: int) -> str:
 
 
 class LineCount:
-    """Counts lines on stderr: a progress bar on a terminal and, if it took some seconds, lines a
-    second at the end.
+    """Counts lines on stderr: a progress bar on a terminal, and lines a second at the end.
 
     Args:
-      done: what was done to the lines, such as "predicted".
-      total: how many there are, if known.
+      participle: names the work in the last message, such as "predicted".
+      total: number of lines, if known.
     """
 
-    def __init__(self, done: str, total: int | None = None) -> None:
+    def __init__(self, participle: str, total: int | None = None) -> None:
         from tqdm import tqdm
 
-        self._done, self._count, self._start = done, 0, time.perf_counter()
+        self._participle, self._count, self._start = participle, 0, time.perf_counter()
         self._bar = tqdm(total=total, unit=" lines", disable=None, leave=False)
 
     def __enter__(self) -> Self:
         return self
 
     def advance(self, count: int) -> None:
-        """Counts so many lines more."""
+        """Adds `count` lines."""
         self._count += count
         self._bar.update(count)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.close()
         seconds = time.perf_counter() - self._start
-        if kind is None and seconds > _SECONDS_WORTH_REPORTING:
+        if kind is None and seconds > _REPORTED_SECONDS:
             logger.info(
                 "%s %d lines in %.1f s, %.1f a second",
-                *(self._done, self._count, seconds, self._count / seconds),
+                *(self._participle, self._count, seconds, self._count / seconds),
             )
 
 
-# FOLDED cli.prefixes: What the output of each line is to start with, from a file beside the lines.
-
-
 def open_prefixes(path: str | None) -> Callable[[int, list[str]], dict[str, list[str]]]:
-    """(number of the first, lines) -> the option that says what their outputs start with.
+    """Opens a file with the prefix of each output, one a line.
+
+    Returns:
+      A function of the number of the first line and the lines: the option `prefixes` for them, or
+      no option if `path` is None. It raises UserError if the file has fewer lines than the input.
 
     Raises:
-      UserError: the file cannot be read; later, it has fewer lines than the input.
+      UserError: the file cannot be read.
     """
     if path is None:
         return lambda number, lines: {}
     from transformer_jax.data.files.text import TextLines
 
-    kept = TextLines(path, once=True)
+    file = TextLines(path, once=True)
 
-    def of_lines(number: int, lines: list[str]) -> dict[str, list[str]]:
-        if number + len(lines) - 1 > len(kept):
-            raise UserError(f"--prefixes: {path} has {len(kept)} lines, fewer than the input")
-        return {"prefixes": [unescape(kept[number - 1 + i]) for i in range(len(lines))]}
+    def prefixes_of(number: int, lines: list[str]) -> dict[str, list[str]]:
+        if number + len(lines) - 1 > len(file):
+            raise UserError(f"--prefixes: {path} has {len(file)} lines, fewer than the input")
+        return {"prefixes": [unescape(file[number - 1 + i]) for i in range(len(lines))]}
 
-    return of_lines
+    return prefixes_of

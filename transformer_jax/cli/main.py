@@ -1,4 +1,4 @@
-"""From a command line to an exit status."""
+"""Runs a command line and returns its exit status."""
 
 import argparse
 import logging
@@ -7,9 +7,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from transformer_jax.cli import inspecting, terminal, verbs
+from transformer_jax.cli import terminal
 from transformer_jax.cli.parser import parse
 from transformer_jax.cli.terminal import log_to_stderr
+from transformer_jax.cli.verbs import RUN_VERB
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
 from transformer_jax.runtime.startup import (
     check_environment,
@@ -22,25 +23,17 @@ logger = logging.getLogger(__name__)
 USER_ERROR = 2
 BROKEN_PIPE = 141
 
-_ELSEWHERE = {
-    "chat": verbs.chat,
-    "plan": verbs.plan,
-    "inspect": inspecting.inspect,
-    "import": verbs.import_published,
-    "export": verbs.export,
-}
-"""What verbs do that `verbs` has not."""
-_LONGEST = 1000  # characters of a message
+_MAX_MESSAGE = 1000  # characters
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb: 0 once what it asks for is done, or 2 and one line on stderr where the user
-    got something wrong.
+    """Runs one verb and returns its exit status.
 
-    A run that SIGTERM stopped is saved, and the same command goes on (75). An interrupt (130) and a
-    reader that went away (141), such as `head`, are quiet.
+    0: done. 2: a user error, with one line on stderr. 75: stopped by SIGTERM and saved; the same
+    command resumes. 130: interrupted, and 141: the reader of stdout has gone (such as `head`), both
+    without a message.
     """
-    terminal.open_standard()
+    terminal.open_standard_streams()
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         terminal.require_stdout()
@@ -49,26 +42,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         skip_plugins_without_devices()
         check_environment()
     except (UserError, OSError) as error:
-        return _status_of(error)
-    return _run_one_of_many(args) if getattr(args, "distributed", False) else _run(args)
+        return _exit_status(error)
+    return _run_in_job(args) if getattr(args, "distributed", False) else _run(args)
 
 
 def _run(args: argparse.Namespace) -> int:
     try:
-        run_verb = _ELSEWHERE.get(args.verb) or getattr(verbs, args.verb)
-        run_verb(args)
+        RUN_VERB[args.verb](args)
         terminal.flush()
     except KeyboardInterrupt:
         return terminal.INTERRUPTED
     except Exception as error:
-        if terminal.came():  # in the middle of compiled code, which made another error of it
+        if terminal.was_interrupted():  # compiled code turns an interrupt into another error
             return terminal.INTERRUPTED
-        return _status_of(error)
+        return _exit_status(error)
     return 0
 
 
-def _status_of(error: Exception) -> int:
-    """The exit status that an error has, once it is told; raises it where it is the program's."""
+def _exit_status(error: Exception) -> int:
+    """Reports an error and returns its exit status; raises it again if it is a bug."""
     match error:
         case Stopped():
             logger.info("%s", error)
@@ -77,20 +69,23 @@ def _status_of(error: Exception) -> int:
             return _fail(str(error))
         case BrokenPipeError():
             return BROKEN_PIPE
-        case FileNotFoundError() if error.filename is None:  # of os.getcwd alone
+        case FileNotFoundError() if error.filename is None:  # only os.getcwd
             return _fail("the current folder is gone; go to another one")
-        case OSError() if error.errno is not None:  # the system's: rights, room, a failing disk
+        case OSError() if error.errno is not None:  # from the system: rights, full or failing disk
             where = "" if error.filename is None else f"{error.filename}: "
             return _fail(f"{where}{error.strerror}")
         case MemoryError():
             return _fail(f"out of memory: {error}")
-        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # XLA's
+        case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # from XLA
             return _fail(f"out of memory: {error}")
     raise error
 
 
-def _run_one_of_many(args: argparse.Namespace) -> int:
-    """As `_run`; a process that fails exits at once, so that the others do not wait for it."""
+def _run_in_job(args: argparse.Namespace) -> int:
+    """Runs a verb in one process of a job.
+
+    A process that fails exits at once, so that the others do not wait for it.
+    """
     from transformer_jax.parallel import hosts
 
     _keep_stdout_for_results()
@@ -104,21 +99,22 @@ def _run_one_of_many(args: argparse.Namespace) -> int:
             hosts.leave(RESUMABLE)
         traceback.print_exc()
         hosts.leave(1)
-    if status not in (0, RESUMABLE):  # these all processes have, and end together
+    if status not in (0, RESUMABLE):  # with these two, all processes end together
         hosts.leave(status)
     return status
 
 
 def _keep_stdout_for_results() -> None:
-    """Sends what C++ libraries print (Gloo, on connecting) to stderr instead."""
+    """Sends the output of C++ libraries (Gloo prints when it connects) to stderr."""
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     sys.stdout = results
 
 
 def _fail(message: str) -> int:
+    """Prints an error on one line, without its middle if it quotes a very long value."""
     line = " ".join(message.splitlines())
-    if len(line) > _LONGEST:  # some value in it is
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
-    terminal.tell(f"error: {line}")
+    if len(line) > _MAX_MESSAGE:
+        line = f"{line[: _MAX_MESSAGE // 2]} ... {line[-_MAX_MESSAGE // 2 :]}"
+    terminal.print_message(f"error: {line}")
     return USER_ERROR

@@ -1,4 +1,7 @@
-"""From words to a verb and its flags. Imports nothing heavy: `--help` answers at once."""
+"""Parses a command line: verbs, flags and overrides of config fields.
+
+Imports nothing heavy, so that `--help` answers at once.
+"""
 
 import argparse
 import difflib
@@ -12,25 +15,20 @@ from transformer_jax.cli.arguments import (
     PROGRAM,
     OneLineParser,
     Verbs,
-    add_base,
-    add_config,
-    add_decode_options,
-    add_distributed,
-    add_max_length,
-    add_modules,
-    add_patches,
-    add_run,
-    natural,
-    pattern,
-    positive,
-    seeds,
+    add_base_flag,
+    add_config_flag,
+    add_decode_flags,
+    add_distributed_flags,
+    add_max_length_flag,
+    add_modules_flag,
+    add_patch_flag,
+    add_run_flags,
+    natural_int,
+    positive_int,
+    regular_expression,
+    seed_count,
 )
-from transformer_jax.cli.inspecting import add_inspect
-from transformer_jax.cli.verbs import add_chat, add_export, add_import, add_plan
 from transformer_jax.errors import UserError
-
-# FOLDED cli.flags: The verbs and their flags, declared.
-
 
 VERBS: dict[str, dict[str, Any]] = {
     "train": {},
@@ -46,10 +44,77 @@ VERBS: dict[str, dict[str, Any]] = {
     "import": {},
     "export": {},
 }
+"""Verbs, and the verbs that may follow each of them."""
+
+CHAT_COMMANDS = (
+    "/reset starts over, /system TEXT starts over with an instruction how to answer, /quit ends"
+)
+
+_RUN_VERBS = ("evaluate", "predict", "chat", "score", "inspect", "import", "export")
+"""Verbs that take no config: the run has its own."""
+_REQUIRED = {
+    "score": {"source", "target"},
+    "plan": {"device"},
+    "inspect": {"to"},
+    "import": {"from"},
+    "export": {"to", "format"},
+}
+"""Flags that verbs need besides --config or --workdir."""
+_EXCLUDED = {
+    "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
+    "seeds": {"dry_run", "distributed"},
+    "attention": {"config"},
+    "choices": {"split", "source", "target", "command", *DECODE_OPTIONS},
+}
+"""Flags, and the flags that have no effect beside each of them."""
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parses a verb and its flags; `overrides` maps SECTION.FIELD to the text of its value.
+
+    Raises:
+      UserError: a verb or flag is unknown (the message names the nearest), missing or malformed.
+    """
+    words, overrides = take_overrides(argv)
+    _check_verbs(words)
+    args, unknown = build_parser().parse_known_args(words)
+    _check_unknown(args, unknown)
+    _check_overrides(args, overrides)
+    _check_required(args)
+    _check_exclusive(args)
+    _check_distributed(args)
+    args.overrides = overrides
+    return args
+
+
+def take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Separates overrides (`--config.a.b=value` or `--config.a.b value`) from the other words.
+
+    Returns:
+      The other words, and the overrides as {"a.b": "value"}.
+
+    Raises:
+      UserError: a field has no value.
+    """
+    words, overrides = [], {}
+    rest = iter(argv)
+    for word in rest:
+        if word.startswith("--") and word.endswith("=--"):  # argparse makes [] of it
+            raise UserError(f"{word.removesuffix('=--')} has no value: -- is not a value")
+        if not word.startswith(OVERRIDE):
+            words.append(word)
+            continue
+        flag, has_value, value = word.partition("=")
+        if not has_value:
+            value = next(rest, "--")
+            if value.startswith("--"):
+                raise UserError(f"{flag} has no value; write {flag}=VALUE")
+        overrides[flag.removeprefix(OVERRIDE)] = value
+    return words, overrides
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all verbs; fields of the config are not its business."""
+    """Parser of all verbs and their flags; `parse` handles the overrides of config fields."""
     parser = OneLineParser(
         prog=PROGRAM, description="Trains, scores and uses Transformers; one config, one run."
     )
@@ -58,25 +123,25 @@ def build_parser() -> argparse.ArgumentParser:
     _add_sweep(verbs)
     _add_evaluate(verbs)
     _add_predict(verbs)
-    add_chat(verbs)
+    _add_chat(verbs)
     _add_score(verbs)
     _add_plot(verbs)
     _add_benchmark(verbs)
-    add_plan(verbs)
-    add_inspect(verbs)
-    add_import(verbs)
-    add_export(verbs)
+    _add_plan(verbs)
+    _add_inspect(verbs)
+    _add_import(verbs)
+    _add_export(verbs)
     return parser
 
 
 def _add_train(verbs: Verbs) -> None:
     train = verbs.add_parser(
         "train",
-        help="train a config in a workdir, or go on from its last checkpoint",
+        help="train a config in a workdir, or resume from its last checkpoint",
         epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
     )
-    add_config(train)
-    train.add_argument("--workdir", metavar="DIR", help="where the run is kept; made if absent")
+    add_config_flag(train)
+    train.add_argument("--workdir", metavar="DIR", help="the run's directory; made if absent")
     train.add_argument(
         "--dry_run",
         action="store_true",
@@ -84,36 +149,36 @@ def _add_train(verbs: Verbs) -> None:
     )
     train.add_argument(
         "--seeds",
-        type=seeds,
+        type=seed_count,
         metavar="N",
-        help="train N seeds, from the config's upwards, together; each has a workdir in DIR",
+        help="train N seeds together, counted up from the config's; each has a workdir in DIR",
     )
-    add_modules(train)
-    add_distributed(train)
+    add_modules_flag(train)
+    add_distributed_flags(train)
 
 
 def _add_sweep(verbs: Verbs) -> None:
     sweep = verbs.add_parser(
         "sweep",
-        help="train the rows of a sweep, several seeds each; prints and keeps a table",
+        help="train the rows of a sweep, several seeds each; prints and saves a table",
         epilog=f"Any field can be set for all rows: {OVERRIDE}SECTION.FIELD=VALUE. The same "
-        "command goes on where it stopped.",
+        "command resumes a sweep that stopped.",
     )
-    sweep.add_argument("--sweep", metavar="FILE", help="the experiment, as experiments/NAME.py")
+    sweep.add_argument("--sweep", metavar="FILE", help="the sweep, such as experiments/NAME.py")
     sweep.add_argument("--config", metavar="FILE", help="instead of the sweep's own base config")
-    sweep.add_argument("--workdir", metavar="DIR", help="where runs and tables are kept")
+    sweep.add_argument("--workdir", metavar="DIR", help="directory of the runs and tables")
     sweep.add_argument(
         "--rows",
-        type=pattern,
+        type=regular_expression,
         default="",
         metavar="REGEX",
-        help="only rows whose name has it",
+        help="only rows whose name contains a match",
     )
-    sweep.add_argument("--seeds", type=seeds, metavar="N", help="instead of the sweep's own")
+    sweep.add_argument("--seeds", type=seed_count, metavar="N", help="instead of the sweep's own")
     sweep.add_argument(
-        "--at_once", type=positive, metavar="N", help="seeds in one program (default: all)"
+        "--at_once", type=positive_int, metavar="N", help="seeds in one program (default: all)"
     )
-    add_modules(sweep)
+    add_modules_flag(sweep)
 
 
 def _add_evaluate(verbs: Verbs) -> None:
@@ -122,21 +187,23 @@ def _add_evaluate(verbs: Verbs) -> None:
         help="score a run; prints one JSON object",
         epilog="Files are one example a line.",
     )
-    add_run(evaluate)
-    add_max_length(evaluate)
-    add_patches(evaluate)
+    add_run_flags(evaluate)
+    add_max_length_flag(evaluate)
+    add_patch_flag(evaluate)
     evaluate.add_argument("--split", help="the split of the run's data to score (default: test)")
     evaluate.add_argument("--source", metavar="FILE", help="score this file instead of a split")
     evaluate.add_argument("--target", metavar="FILE", help="the references of --source")
     evaluate.add_argument(
-        "--choices", metavar="FILE", help="score a language model by this file of multiple choice"
+        "--choices",
+        metavar="FILE",
+        help="score a language model on this file of multiple-choice questions",
     )
     evaluate.add_argument(
         "--command",
-        help="a program that scores the outputs, too: JSON lines in, one object of numbers out",
+        help="also score the outputs by this program: JSON lines in, one object of numbers out",
     )
-    add_decode_options(evaluate)
-    add_distributed(evaluate)
+    add_decode_flags(evaluate)
+    add_distributed_flags(evaluate)
 
 
 def _add_predict(verbs: Verbs) -> None:
@@ -144,28 +211,39 @@ def _add_predict(verbs: Verbs) -> None:
         "predict",
         help="read one example a line from stdin, write one line for each",
         epilog=r"In a line, \\ stands for a backslash, \n for a line feed and \r for a carriage "
-        r"return; the output is written in the same way, unless --format=jsonl.",
+        r"return; the output is escaped in the same way, unless --format=jsonl.",
     )
-    add_run(predict)
-    add_max_length(predict)
-    add_patches(predict)
+    add_run_flags(predict)
+    add_max_length_flag(predict)
+    add_patch_flag(predict)
     predict.add_argument("--format", choices=("text", "jsonl"), default="text")
     predict.add_argument(
         "--num_outputs",
-        type=positive,
+        type=positive_int,
         metavar="N",
         help="outputs an example, best first; more than one needs --format=jsonl",
     )
     predict.add_argument(
-        "--prefixes", metavar="FILE", help="what each output starts with, one line an example"
+        "--prefixes", metavar="FILE", help="how each output starts, one line an example"
     )
     predict.add_argument(
         "--stream",
         action="store_true",
-        help="write an output piece by piece as it is drawn, one example at a time, unescaped",
+        help="write an output piece by piece as it is generated, one example at a time, unescaped",
     )
-    add_decode_options(predict)
-    add_distributed(predict)
+    add_decode_flags(predict)
+    add_distributed_flags(predict)
+
+
+def _add_chat(verbs: Verbs) -> None:
+    chat = verbs.add_parser(
+        "chat",
+        help="talk to a run that follows instructions",
+        epilog=f"One question per line; {CHAT_COMMANDS}.",
+    )
+    add_run_flags(chat)
+    add_max_length_flag(chat)
+    add_decode_flags(chat)
 
 
 def _add_score(verbs: Verbs) -> None:
@@ -174,17 +252,17 @@ def _add_score(verbs: Verbs) -> None:
         help="print log P(target | source) of each pair of two files, in nats, one a line",
         epilog="Files are one example a line.",
     )
-    add_run(score)
-    add_patches(score)
+    add_run_flags(score)
+    add_patch_flag(score)
     score.add_argument("--source", metavar="FILE")
     score.add_argument("--target", metavar="FILE")
     score.add_argument(
         "--format",
         choices=("text", "jsonl"),
         default="text",
-        help="jsonl: objects that also tell whether greedy search writes the target",
+        help="jsonl: objects that also say whether greedy search generates the target",
     )
-    add_distributed(score)
+    add_distributed_flags(score)
 
 
 def _add_plot(verbs: Verbs) -> None:
@@ -193,14 +271,16 @@ def _add_plot(verbs: Verbs) -> None:
         help="draw the curves of runs, a run's attention, or a config's rates and positions",
         epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
     )
-    add_config(plot)
+    add_config_flag(plot)
     plot.add_argument("--workdir", metavar="DIR,DIR...", help="the runs to draw in one picture")
     plot.add_argument(
         "--attention",
         metavar="TEXT",
-        help="draw what the heads of one run attend to in an example, in place of its curves",
+        help="draw the attention of one run on an example instead of its curves",
     )
-    plot.add_argument("--layer", type=natural, metavar="N", help="of --attention (default: last)")
+    plot.add_argument(
+        "--layer", type=natural_int, metavar="N", help="of --attention (default: last)"
+    )
     plot.add_argument(
         "--kind",
         choices=("encoder", "decoder", "cross"),
@@ -213,8 +293,8 @@ def _add_plot(verbs: Verbs) -> None:
         help="the picture, a PNG, or an SVG where FILE ends in .svg (default: curves.png, "
         "attention.png or CONFIG.png, here)",
     )
-    add_base(plot)
-    add_modules(plot)
+    add_base_flag(plot)
+    add_modules_flag(plot)
 
 
 def _add_benchmark(verbs: Verbs) -> None:
@@ -224,54 +304,89 @@ def _add_benchmark(verbs: Verbs) -> None:
     what = benchmark.add_subparsers(dest="what", metavar="train|decode", title="what to time")
     for name, sizes in BENCHMARK_SIZES.items():
         verb = what.add_parser(name, help=f"{name} on random tokens, warm, median of many")
-        add_config(verb)
+        add_config_flag(verb)
         for size in sizes:
-            verb.add_argument(f"--{size}", type=positive, metavar="N")
-        add_modules(verb)
+            verb.add_argument(f"--{size}", type=positive_int, metavar="N")
+        add_modules_flag(verb)
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The verb and its flags; `overrides` maps `SECTION.FIELD` to the text given for it.
+def _add_plan(verbs: Verbs) -> None:
+    plan = verbs.add_parser(
+        "plan",
+        help="compile a config's step for devices that are not here; prints what it would cost",
+        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. One JSON "
+        "object goes to stdout, a table to stderr.",
+    )
+    add_config_flag(plan)
+    plan.add_argument(
+        "--device",
+        metavar="KIND:SIZE",
+        help="h100:8 (GPUs), h100:32x8 (hosts x GPUs), v5e:4x4 or v5p:4x4x8 (a slice of TPUs)",
+    )
+    plan.add_argument(
+        "--slices", type=positive_int, default=1, metavar="N", help="slices of TPUs (default: 1)"
+    )
+    plan.add_argument(
+        "--decode", action="store_true", help="plan the search instead of the training step"
+    )
+    compared = plan.add_mutually_exclusive_group()
+    compared.add_argument(
+        "--search",
+        action="store_true",
+        help="try meshes, gradient accumulation and remat; rank what fits",
+    )
+    compared.add_argument("--compare", metavar="FILE", help="plan this config, too, side by side")
+    add_modules_flag(plan)
 
-    Raises:
-      UserError: an unknown verb or flag (the nearest is named), a missing or malformed one.
-    """
-    words, overrides = take_overrides(argv)
-    _check_verbs(words)
-    args, unknown = build_parser().parse_known_args(words)
-    _check_unknown(args, unknown)
-    _check_overrides(args, overrides)
-    _check_required(args)
-    _check_together(args)
-    _check_distributed(args)
-    args.overrides = overrides
-    return args
+
+def _add_inspect(verbs: Verbs) -> None:
+    inspect = verbs.add_parser(
+        "inspect",
+        help="read one example a line from stdin, write a page of what the model does with each",
+        epilog="DIR is new or empty. A page is one HTML file, named after its line; index.html "
+        "lists them. Their paths are printed.",
+    )
+    add_run_flags(inspect)
+    add_max_length_flag(inspect)
+    add_patch_flag(inspect)
+    inspect.add_argument("--to", metavar="DIR", help="where pages are written; made if absent")
+    inspect.add_argument(
+        "--walk",
+        action="store_true",
+        help="write the model's computation step by step instead of its attention",
+    )
 
 
-def take_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Separates `--config.a.b=value` and `--config.a.b value` from the other words.
+def _add_import(verbs: Verbs) -> None:
+    importing = verbs.add_parser(
+        "import",
+        help="make a run of a published model, as transformers stores them",
+        epilog="Reads config.json, safetensors and the tokenizer; nothing of it is executed.",
+    )
+    importing.add_argument(
+        "--from",
+        metavar="DIR|hf:OWNER/NAME",
+        help="a directory, or a repository of the Hugging Face hub (hf:OWNER/NAME@REVISION)",
+    )
+    importing.add_argument("--workdir", metavar="DIR", help="the run's directory; new or empty")
 
-    Returns:
-      The other words, and {"a.b": "value"}.
 
-    Raises:
-      UserError: a field has no value.
-    """
-    words, overrides = [], {}
-    rest = iter(argv)
-    for word in rest:
-        if word.startswith("--") and word.endswith("=--"):  # which argparse takes for a list
-            raise UserError(f"{word.removesuffix('=--')} has no value; -- is none")
-        if not word.startswith(OVERRIDE):
-            words.append(word)
-            continue
-        flag, has_value, value = word.partition("=")
-        if not has_value:
-            value = next(rest, "--")
-            if value.startswith("--"):
-                raise UserError(f"{flag} has no value; write {flag}=VALUE")
-        overrides[flag.removeprefix(OVERRIDE)] = value
-    return words, overrides
+def _add_export(verbs: Verbs) -> None:
+    export = verbs.add_parser(
+        "export", help="write a run for transformers or CTranslate2", epilog="DIR is new or empty."
+    )
+    add_run_flags(export)
+    export.add_argument("--to", metavar="DIR", help="the directory to write; made if absent")
+    export.add_argument(
+        "--format",
+        choices=("hf", "ctranslate2"),
+        help="hf: as transformers' save_pretrained; ctranslate2: needs the extra [export]",
+    )
+    export.add_argument(
+        "--quantization",
+        choices=("float32", "int8"),
+        help="of the matrices, for --format=ctranslate2 (default: float32)",
+    )
 
 
 def _check_verbs(words: Sequence[str]) -> None:
@@ -295,16 +410,16 @@ def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
 
 
 def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> None:
-    of_runs = args.verb == "plot" and args.workdir is not None
-    if overrides and (of_runs or args.verb in _OF_RUNS):
+    draws_runs = args.verb == "plot" and args.workdir is not None
+    if overrides and (draws_runs or args.verb in _RUN_VERBS):
         raise UserError(
             f"{args.verb} takes no {OVERRIDE}{next(iter(overrides))}: "
-            "a run keeps the config that it was trained with"
+            "the run uses the config that it was trained with"
         )
 
 
 def _check_required(args: argparse.Namespace) -> None:
-    # Not left to argparse, which would report a misspelt flag as a missing one.
+    # argparse would report a misspelt flag as a missing one.
     if args.verb is None or getattr(args, "what", "") is None:
         known = VERBS if args.verb is None else VERBS[args.verb]
         place = f"{PROGRAM} {args.verb or ''}".strip()
@@ -318,14 +433,14 @@ def _check_required(args: argparse.Namespace) -> None:
     if args.verb == "plot":
         required -= {"config", "workdir"}
         if (args.config is None) == (args.workdir is None):
-            raise UserError("plot needs --workdir, of runs to draw, or --config: one of them")
+            raise UserError("plot needs either --workdir (runs to draw) or --config")
     for name in sorted(required):
         if getattr(args, name) is None:
             raise UserError(f"{args.verb} needs --{name}; see `{PROGRAM} {args.verb} --help`")
 
 
-def _check_together(args: argparse.Namespace) -> None:
-    """Refuses flags of which one would be ignored."""
+def _check_exclusive(args: argparse.Namespace) -> None:
+    """Raises UserError if a flag would have no effect beside another."""
     given = {name for name, value in vars(args).items() if value is not None and value is not False}
     if getattr(args, "format", None) == "text":  # its default
         given.remove("format")
@@ -340,24 +455,6 @@ def _check_together(args: argparse.Namespace) -> None:
             raise UserError(f"--{excluded[0]} does not go with --{name}; leave one of them out")
 
 
-_OF_RUNS = ("evaluate", "predict", "chat", "score", "inspect", "import", "export")
-_REQUIRED = {
-    "score": {"source", "target"},
-    "plan": {"device"},
-    "inspect": {"to"},
-    "import": {"from"},
-    "export": {"to", "format"},
-}
-"""Flags that verbs need besides --config or --workdir."""
-_EXCLUDED = {
-    "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
-    "seeds": {"dry_run", "distributed"},
-    "attention": {"config"},
-    "choices": {"split", "source", "target", "command", *DECODE_OPTIONS},
-}
-"""Flags and those that would do nothing beside them."""
-
-
 def _check_distributed(args: argparse.Namespace) -> None:
     if getattr(args, "distributed", True):
         return
@@ -367,7 +464,7 @@ def _check_distributed(args: argparse.Namespace) -> None:
 
 
 def _unknown(kind: str, word: str, known: Collection[str]) -> str:
-    begun = [name for name in known if name.startswith(word)]
-    near = begun or difflib.get_close_matches(word, known, n=1)
+    longer = [name for name in known if name.startswith(word)]
+    near = longer or difflib.get_close_matches(word, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
     return f"unknown {kind} {word}; {hint}"

@@ -1,4 +1,10 @@
-"""stdin, stdout and stderr, which a user may have closed, filled or left behind."""
+"""Standard streams, log lines and interrupts of the program.
+
+Ctrl-C ends the program whatever it is doing; notebooks keep Python's own interrupts. Python raises
+KeyboardInterrupt in the code that the main thread is running. In a destructor or in a callback of
+the garbage collector (jax has one, which runs often) nothing can catch it: Python reports it to
+`sys.unraisablehook`, and the program would continue. The hook here raises it again.
+"""
 
 import contextlib
 import logging
@@ -12,167 +18,157 @@ from typing import TextIO, cast
 
 from transformer_jax.errors import UserError
 
+INTERRUPTED = 130
+"""Exit status of a program that SIGINT ended."""
 
-def open_standard() -> None:
-    """Opens /dev/null in place of each of the descriptors 0, 1 and 2 that is closed.
+_PACKAGE = "transformer_jax"
+_RAISE_AGAIN_SECONDS = 0.01
 
-    Otherwise a file of the run would be opened there, and libraries would print into it. Who needs
-    a closed stdin or stdout is told by `read_stdin` and `require_stdout`; messages are dropped.
+_was_interrupted = False
+
+
+def open_standard_streams() -> None:
+    """Opens /dev/null in place of stdin, stdout and stderr if they are closed.
+
+    Otherwise a file of the run would get their descriptor, and libraries would print into it.
+    `binary_stdin` and `require_stdout` report a closed stream to a verb that needs it; messages to
+    a closed stderr are dropped.
     """
     for descriptor in range(3):
         try:
-            # Otherwise a read would end, and a write would fail, where it ought to wait.
+            # With a stream that does not block, reads would end and writes fail instead of waiting.
             os.set_blocking(descriptor, True)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # at the lowest free descriptor, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
     if sys.stderr is None:
         sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def require_stdout() -> None:
-    """Raises UserError where there is no stdout for results."""
+    """Raises UserError if stdout is closed."""
     if sys.stdout is None:
         raise UserError("stdout is closed, where results go; open it, as by > FILE")
 
 
-def read_stdin() -> BufferedIOBase:
-    """The bytes of stdin; UserError where it is closed."""
+def binary_stdin() -> BufferedIOBase:
+    """The byte stream of stdin; raises UserError if it is closed."""
     if sys.stdin is None:
         raise UserError("stdin is closed, where examples come from; open it, as by < FILE")
     return cast(BufferedIOBase, sys.stdin.buffer)  # typeshed has no read1 for it
 
 
 def write(text: str) -> None:
-    """Writes results to stdout: UTF-8, and a name that is no UTF-8 as the bytes that it has."""
-    with _writing():
+    """Writes results to stdout as UTF-8; bytes of file names that are not UTF-8 stay."""
+    with _stdout_errors():
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
 
 
 def flush() -> None:
-    """Hands on what was written."""
-    with _writing():
+    """Flushes stdout."""
+    with _stdout_errors():
         sys.stdout.flush()
 
 
-def tell(message: str) -> None:
-    """A line on stderr; where that takes nothing, this and what follows are dropped."""
+def print_message(message: str) -> None:
+    """Prints a line to stderr; drops it and all later ones if stderr cannot be written."""
     try:
         print(message, file=sys.stderr, flush=True)
     except OSError:
-        give_up(sys.stderr)
+        _discard(sys.stderr)
 
 
-def give_up(stream: TextIO) -> None:
-    """Sends what is left in a stream nowhere: the interpreter would complain of it at its end."""
+def _discard(stream: TextIO) -> None:
+    """Sends the rest of a stream to /dev/null: a failing flush at exit would be reported."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
-def _writing() -> Iterator[None]:
+def _stdout_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        give_up(sys.stdout)
+        _discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             raise
         raise UserError(f"cannot write to stdout: {error.strerror}") from error
 
 
-# FOLDED cli.interrupts: Ctrl-C ends the program, wherever it finds it; notebooks keep Python's own
-# interrupts. Python raises KeyboardInterrupt in whatever the main thread is doing. In a destructor
-# or a callback of the garbage collector (jax has one, which runs often) nobody can catch it:
-# Python reports it to `sys.unraisablehook`, and the program would run on. It is raised once more
-# from there.
+def handle_interrupts() -> None:
+    """Makes a first SIGINT raise KeyboardInterrupt, and a second one end the program at once.
 
-
-INTERRUPTED = 130
-"""Exit status, as of a program that SIGINT ended."""
-
-_SOON = 0.01  # seconds
-
-_came = False
-
-
-def install() -> None:
-    """Makes SIGINT raise KeyboardInterrupt once, and end the program at once when it comes again.
-
-    Where SIGINT is ignored (as under `nohup` or in a background job) it stays so.
+    An ignored SIGINT (under `nohup`, or in a background job) stays ignored.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGALRM, _interrupt)
-    sys.unraisablehook = report_unraisable
+    sys.unraisablehook = _report_unraisable
 
 
-def came() -> bool:
-    """Whether an interrupt was raised: any error that follows may be what became of it."""
-    return _came
+def was_interrupted() -> bool:
+    """Returns True if an interrupt was raised; later errors may be its consequence."""
+    return _was_interrupted
 
 
-def end_at_once() -> None:
-    """From here on an interrupt ends the program without a word: its work is done."""
-    global _came
-    _came = True
+def exit_silently_if_interrupted() -> None:
+    """Makes the next interrupt end the program without a message: its work is done."""
+    global _was_interrupted
+    _was_interrupted = True
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    global _came
-    if _came:
+    global _was_interrupted
+    if _was_interrupted:
         os._exit(INTERRUPTED)
-    _came = True
+    _was_interrupted = True
     raise KeyboardInterrupt
 
 
-def report_unraisable(lost: "sys.UnraisableHookArgs") -> None:
+def _report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     """The `sys.unraisablehook` of the program.
 
-    A lost interrupt is raised again, soon and outside of what lost it. Any other error is reported,
-    unless an interrupt came before.
+    Raises a lost interrupt again, a moment later. Reports any other error, unless an interrupt came
+    before it.
     """
-    global _came
-    installed = signal.getsignal(signal.SIGALRM) is _interrupt
-    if installed and isinstance(lost.exc_value, KeyboardInterrupt):
-        _came = False
-        signal.setitimer(signal.ITIMER_REAL, _SOON)
-    elif not _came:
-        sys.__unraisablehook__(lost)
-
-
-# FOLDED cli.messages: Log lines on stderr, without the chatter of libraries.
-
-
-PACKAGE = "transformer_jax"
+    global _was_interrupted
+    handled = signal.getsignal(signal.SIGALRM) is _interrupt
+    if handled and isinstance(unraisable.exc_value, KeyboardInterrupt):
+        _was_interrupted = False
+        signal.setitimer(signal.ITIMER_REAL, _RAISE_AGAIN_SECONDS)
+    elif not _was_interrupted:
+        sys.__unraisablehook__(unraisable)
 
 
 def log_to_stderr() -> None:
-    """This package's messages from INFO, other libraries' from WARNING, absl's from ERROR.
+    """Logs this package from INFO, other libraries from WARNING, absl from ERROR.
 
-    Call it before jax is imported, which reads the compiler's log level from the environment.
+    Must be called before jax is imported: jax reads the compiler's log level from the environment.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     handler = _StderrHandler()
-    handler.addFilter(_worth_showing)
+    handler.addFilter(_is_shown)
     handler.setFormatter(_Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logging.getLogger().addHandler(handler)
-    logging.getLogger(PACKAGE).setLevel(logging.INFO)
-    sys.unraisablehook = _tell_unless_left_over
+    logging.getLogger(_PACKAGE).setLevel(logging.INFO)
+    sys.unraisablehook = _report_unless_save_failed
 
 
-def _tell_unless_left_over(unraisable: "sys.UnraisableHookArgs") -> None:
-    """Passes on what `sys.unraisablehook` gets, but for the remains of a failed save: its threads
-    below Python report to an event loop that is gone."""
+def _report_unless_save_failed(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Reports an unraisable error, except those that a failed save causes.
+
+    Threads below Python then report to an event loop that is closed.
+    """
     error = unraisable.exc_value
     if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-        report_unraisable(unraisable)
+        _report_unraisable(unraisable)
 
 
-def _worth_showing(record: logging.LogRecord) -> bool:
+def _is_shown(record: logging.LogRecord) -> bool:
     library = record.name.partition(".")[0]
     # Orbax, Grain and Flax log through absl. asyncio reports each part of a failed save, which the
     # save itself reports once.
-    quiet = {PACKAGE: logging.INFO, "absl": logging.ERROR, "asyncio": logging.CRITICAL}
-    return record.levelno >= quiet.get(library, logging.WARNING)
+    levels = {_PACKAGE: logging.INFO, "absl": logging.ERROR, "asyncio": logging.CRITICAL}
+    return record.levelno >= levels.get(library, logging.WARNING)
 
 
 class _Formatter(logging.Formatter):
@@ -182,10 +178,10 @@ class _Formatter(logging.Formatter):
 
 
 class _StderrHandler(logging.Handler):
-    """Writes above the progress bar, where one is shown."""
+    """Writes log lines to stderr, above a progress bar if one is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
         with tqdm.external_write_mode(file=sys.stderr):
-            tell(self.format(record))
+            print_message(self.format(record))

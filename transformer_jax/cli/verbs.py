@@ -1,40 +1,36 @@
-"""What each verb does. jax is imported here, inside the functions, and by nothing before them."""
+"""One function for each verb.
+
+Functions import what they need when they are called, so that `--help` answers without jax.
+"""
 
 import argparse
+import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
 from itertools import batched
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.cli import inspecting, terminal
-from transformer_jax.cli.arguments import (
-    BENCHMARK_SIZES,
-    DECODE_OPTIONS,
-    OVERRIDE,
-    Verbs,
-    add_config,
-    add_decode_options,
-    add_max_length,
-    add_modules,
-    add_run,
-    load_run,
-    positive,
-)
+from transformer_jax.cli import terminal
+from transformer_jax.cli.arguments import BENCHMARK_SIZES, DECODE_OPTIONS
 from transformer_jax.cli.lines import (
     LineCount,
     escape,
-    example_of,
     open_prefixes,
     read_batches,
+    read_example,
     unescape,
 )
+from transformer_jax.cli.parser import CHAT_COMMANDS
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
 
-LINES_AT_ONCE = 512
-OWN_FLAGS = (
+logger = logging.getLogger(__name__)
+
+_LINES_AT_ONCE = 512
+_LENGTH_FIELDS = ("data.max_length", "data.max_source_length", "data.max_target_length")
+_PROCESS_FLAGS = (
     "config",
     "overrides",
     "workdir",
@@ -44,25 +40,27 @@ OWN_FLAGS = (
     "num_processes",
     "process_id",
 )
-"""Flags that say where things are, or what is stated in another way."""
-FILE_FLAGS = ("source", "target", "prefixes", "choices")
+"""Flags that may differ between the processes of a job, or that are compared in another way."""
+_FILE_FLAGS = ("source", "target", "prefixes", "choices")
+"""Flags whose files are compared between the processes of a job."""
+_INDEX_PAGE = "index.html"
 
 
 def train(args: argparse.Namespace) -> None:
-    """Trains a config in a workdir, or prints what that would hold."""
+    """Trains a config in a workdir, or prints what that would take."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runtime.platform import require_device
 
-    config = _in_job(args, lambda: load_config(args.config, args.overrides, args.modules))
+    config = _join_job(args, lambda: load_config(args.config, args.overrides, args.modules))
     require_device()
     if args.dry_run:
         from transformer_jax.tools.dry_run import describe
 
-        _print_once(describe(config))
+        _write_result(describe(config))
     elif args.seeds:
         from transformer_jax.sweeps.sweep import run_seeds
 
-        _print_table(run_seeds(config, args.workdir, args.seeds, args.modules))
+        _write_table(run_seeds(config, args.workdir, args.seeds, args.modules))
     else:
         from transformer_jax.runs.train import train as train_run
 
@@ -70,29 +68,23 @@ def train(args: argparse.Namespace) -> None:
 
 
 def sweep(args: argparse.Namespace) -> None:
-    """Trains what a sweep asks for and is not there yet; prints the table."""
+    """Trains the rows of a sweep that are not finished, and prints its table."""
     from transformer_jax.runtime.platform import require_device
     from transformer_jax.sweeps.files import load_sweep
     from transformer_jax.sweeps.sweep import run_sweep
 
     require_device()
-    asked = load_sweep(args.sweep, **_given(args, ("config", "seeds")))
+    loaded = load_sweep(args.sweep, **_given(args, ("config", "seeds")))
     rows = run_sweep(
-        asked, args.workdir, args.overrides, args.at_once, chosen=args.rows, modules=args.modules
+        loaded, args.workdir, args.overrides, args.at_once, chosen=args.rows, modules=args.modules
     )
-    _print_table(rows)
-
-
-def _print_table(rows: list[Any]) -> None:
-    from transformer_jax.sweeps.tables import as_text
-
-    terminal.write(f"{as_text(rows)}\n")
+    _write_table(rows)
 
 
 def evaluate(args: argparse.Namespace) -> None:
     """Prints the metrics of a split or of two files as one JSON object."""
     examples = _examples_to_score(args)
-    run = _load(args)
+    run = _load_in_job(args)
     if args.choices is None:
         options = _given(args, ("command", *DECODE_OPTIONS))
         metrics = run.evaluate(**examples, **options)
@@ -101,71 +93,80 @@ def evaluate(args: argparse.Namespace) -> None:
 
         metrics = evaluate_choices(run.task, run.params, args.choices, run.settings.decode)
         metrics["step"] = run.step
-    _print_once(to_json(metrics))
+    _write_result(to_json(metrics))
 
 
 def predict(args: argparse.Namespace) -> None:
-    """Writes one line for each line of stdin, which the first process of a job reads for all."""
+    """Writes one line for each line of stdin; in a job, process 0 reads stdin for all."""
     from transformer_jax.parallel import hosts
 
-    stdin, run = terminal.read_stdin(), _load(args)
+    stdin, run = terminal.binary_stdin(), _load_in_job(args)
     if args.stream:
-        return _stream(run, _decode_options(args), stdin)
+        return _stream(run, _given(args, DECODE_OPTIONS), stdin)
     options = _given(args, (*DECODE_OPTIONS, "num_outputs"))
-    write_line = {"text": _text_line, "jsonl": _json_line}[args.format]
-    prefixes, objects = open_prefixes(args.prefixes), _reads_objects(run)
-    number, batches = 1, read_batches(stdin, most=LINES_AT_ONCE)
+    format_outputs = {"text": _as_text, "jsonl": _as_json}[args.format]
+    prefixes_of, reads_objects = open_prefixes(args.prefixes), _reads_objects(run)
+    first_line, batches = 1, read_batches(stdin, most=_LINES_AT_ONCE)
     with LineCount("predicted") as count:
         while lines := hosts.from_primary(lambda: next(batches, None)):
-            examples = [example_of(line, objects) for line in lines]
-            n_best = run.n_best(examples, first_line=number, **options, **prefixes(number, lines))
+            examples = [read_example(line, reads_objects) for line in lines]
+            prefixes = prefixes_of(first_line, lines)
+            n_best = run.n_best(examples, first_line=first_line, **options, **prefixes)
             for _, outputs in zip(examples, n_best, strict=True):
-                _print_once(write_line(outputs))
+                _write_result(format_outputs(outputs))
             terminal.flush()
-            number += len(lines)
+            first_line += len(lines)
             count.advance(len(lines))
 
 
-def _reads_objects(run: Any) -> bool:
-    from transformer_jax.tasks.interface import SupportsJsonObjects
+def chat(args: argparse.Namespace) -> None:
+    """Answers each line of stdin, given the conversation so far."""
+    from transformer_jax.runs.chat import Chat
 
-    return isinstance(run.task, SupportsJsonObjects)
-
-
-def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
-    for lines in read_batches(stdin, most=1):
-        for piece in run.stream(example_of(lines[0], _reads_objects(run)), **options):
-            terminal.write(piece)
-            terminal.flush()
-        terminal.write("\n")
+    stdin = terminal.binary_stdin()
+    conversation = Chat(load_run(args), **_given(args, DECODE_OPTIONS))
+    terminal.print_message(CHAT_COMMANDS)
+    for line in _prompted_lines(stdin):
+        command, _, rest = line.strip().partition(" ")
+        match command:
+            case "/quit":
+                return
+            case "/reset":
+                conversation.reset()
+            case "/system" if rest.strip():
+                conversation.reset(rest.strip())
+            case _ if command.startswith("/"):
+                terminal.print_message(f"no command: {command}; {CHAT_COMMANDS}")
+            case _ if command:
+                _answer(conversation, line)
 
 
 def score(args: argparse.Namespace) -> None:
     """Prints log P(target | source) of each pair of two files, one a line."""
     from transformer_jax.data.files.pairs import read_aligned
 
-    pairs, run = read_aligned(args.source, args.target, once=True), _load(args)
+    pairs, run = read_aligned(args.source, args.target, once=True), _load_in_job(args)
     with LineCount("scored", total=len(pairs)) as count:
-        for places in batched(range(len(pairs)), LINES_AT_ONCE):
-            chunk = [pairs[i] for i in places]
-            sources = [example_of(str(pair["source"]), _reads_objects(run)) for pair in chunk]
+        for indices in batched(range(len(pairs)), _LINES_AT_ONCE):
+            chunk = [pairs[i] for i in indices]
+            sources = [read_example(str(pair["source"]), _reads_objects(run)) for pair in chunk]
             targets = [unescape(str(pair["target"])) for pair in chunk]
-            for found in run.pair_scores(sources, targets):
+            for scores in run.pair_scores(sources, targets):
                 as_json = args.format == "jsonl"
-                _print_once(to_json(found._asdict()) if as_json else f"{found.log_prob:.6f}")
+                _write_result(to_json(scores._asdict()) if as_json else f"{scores.log_prob:.6f}")
             terminal.flush()
             count.advance(len(chunk))
 
 
 def plot(args: argparse.Namespace) -> None:
-    """Draws runs, the attention of one, or a config; prints the picture's path."""
+    """Draws runs, the attention of one run, or a config; prints the picture's path."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.user_modules import load_modules
     from transformer_jax.runs.workdir import METRICS, with_files
     from transformer_jax.tools.plots import plot_config, plot_runs
 
     if args.attention is not None:
-        output = inspecting.draw_attention(args)
+        output = _draw_attention(args)
     elif args.workdir is None:
         output = Path(args.output or f"{Path(args.config).stem}.png")
         plot_config(load_config(args.config, args.overrides, args.modules), output)
@@ -179,7 +180,7 @@ def plot(args: argparse.Namespace) -> None:
 
 
 def benchmark(args: argparse.Namespace) -> None:
-    """Prints how fast a config's step or search is as one JSON object."""
+    """Prints the speed of a config's training step or search as one JSON object."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runtime.platform import require_device
     from transformer_jax.tools import benchmark
@@ -192,18 +193,121 @@ def benchmark(args: argparse.Namespace) -> None:
     terminal.write(f"{to_json(measured)}\n")
 
 
-def _load(args: argparse.Namespace) -> Any:
+def plan(args: argparse.Namespace) -> None:
+    """Prints the cost of a config's step or search on other devices as one JSON object."""
+    from transformer_jax.runs.config import load_config
+    from transformer_jax.tools.plan import plan as planning
+    from transformer_jax.tools.plan import report
+
+    if args.search and args.decode:
+        raise UserError("--search tries meshes for training; leave --decode out")
+    paths = [args.config, args.compare] if args.compare else [args.config]
+    configs = [load_config(path, args.overrides, args.modules) for path in paths]
+    target = {"device": args.device, "slices": args.slices, "modules": args.modules}
+    if args.search:
+        found = planning.search(configs[0], **target)
+        terminal.print_message(report.ranking(found["meshes"]))
+    else:
+        reports = [planning.plan(config, decode=args.decode, **target) for config in configs]
+        terminal.print_message(report.as_text(reports))
+        found = dict(zip(paths, reports, strict=True)) if args.compare else reports[0]
+    terminal.write(f"{to_json(found)}\n")
+    for planned in [] if args.search else reports:
+        if not planned["memory"]["fits"]:
+            raise UserError(planning.does_not_fit(planned))
+
+
+def inspect(args: argparse.Namespace) -> None:
+    """Writes a page for each line of stdin and an index of the pages; prints their paths."""
+    from transformer_jax.analysis.pages.attention_page import index_page
+    from transformer_jax.buckets.bucket import is_address
+
+    if is_address(args.to):
+        raise UserError(f"--to: pages are written to a folder of this machine, not to {args.to}")
+    folder = Path(args.to)
+    _require_empty(folder)
+    stdin, run = terminal.binary_stdin(), load_run(args)
+    folder.mkdir(parents=True, exist_ok=True)
+    pages: list[tuple[str, str]] = []  # file name and line
+    number = 0
+    with LineCount("inspected") as count:
+        for lines in read_batches(stdin, most=1):
+            number += 1
+            count.advance(1)
+            text = unescape(lines[0])
+            if not text.strip():
+                logger.warning("line %d is blank: it has no page", number)
+                continue
+            name = f"{number:04}-walk.html" if args.walk else f"{number:04}.html"
+            _write_page(folder / name, _page(run, text, number, args.walk))
+            pages.append((name, text))
+    if pages:
+        _write_page(folder / _INDEX_PAGE, index_page(pages))
+
+
+def import_(args: argparse.Namespace) -> None:
+    """Makes a run of a published model."""
+    from transformer_jax.interop.importing import import_model
+
+    import_model(getattr(args, "from"), args.workdir)
+
+
+def export(args: argparse.Namespace) -> None:
+    """Writes a run in the format of another library."""
+    from transformer_jax.buckets.copies import folder_to_upload
+    from transformer_jax.interop.exporting import export_run
+    from transformer_jax.runs.load import load
+
+    run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
+    with folder_to_upload(args.to) as directory:
+        export_run(run, directory, args.format, args.quantization)
+
+
+RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
+    "train": train,
+    "sweep": sweep,
+    "evaluate": evaluate,
+    "predict": predict,
+    "chat": chat,
+    "score": score,
+    "plot": plot,
+    "benchmark": benchmark,
+    "plan": plan,
+    "inspect": inspect,
+    "import": import_,
+    "export": export,
+}
+
+
+def load_run(args: argparse.Namespace) -> Any:
+    """Loads the run that `add_run_flags` names, with --max_length and --patch applied."""
+    from transformer_jax.runs.load import load
+    from transformer_jax.runtime.platform import require_device
+
+    require_device()
+    run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
+    max_length = getattr(args, "max_length", None)
+    run = run.under(dict.fromkeys(_LENGTH_FIELDS, max_length)) if max_length else run
+    patches = getattr(args, "patch", None)
+    return run.patched(dict(patches)) if patches else run
+
+
+def _load_in_job(args: argparse.Namespace) -> Any:
+    """Loads a run, after joining the job's other processes if --distributed is given."""
     if args.distributed:
         from transformer_jax.runs.config import load_json
         from transformer_jax.runs.workdir import CONFIG, with_files
 
-        _in_job(args, lambda: load_json(with_files(args.workdir, (CONFIG,)) / CONFIG))
+        _join_job(args, lambda: load_json(with_files(args.workdir, (CONFIG,)) / CONFIG))
     return load_run(args)
 
 
-def _in_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:
-    """The config that `load` reads, the user's modules before it; in a job of many processes, once
-    all of them have the same and are connected, before JAX looks at its devices."""
+def _join_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:
+    """Loads the user's modules and then the config.
+
+    In a job of several processes, all of them must have the same modules, config and flags. They
+    connect before JAX looks at its devices.
+    """
     from transformer_jax.runs.user_modules import load_modules
 
     if not args.distributed:
@@ -214,23 +318,22 @@ def _in_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:
 
     def prepare() -> tuple[Any, dict[str, str]]:
         modules, config = load_modules(args.modules, args.workdir), load()
-        flags = {name: value for name, value in vars(args).items() if name not in OWN_FLAGS}
-        files = {name: flags.pop(name) for name in FILE_FLAGS if name in flags}
+        flags = {name: value for name, value in vars(args).items() if name not in _PROCESS_FLAGS}
+        files = {name: flags.pop(name) for name in _FILE_FLAGS if name in flags}
         return config, provenance.job_fingerprint(config, modules, flags, files)
 
     job = Job(args.coordinator, args.num_processes, args.process_id)
     return join(job, prepare, lambda config: config.parallel.heartbeat_seconds)
 
 
-def _print_once(line: str) -> None:
-    """A line of results, from the first process alone."""
-    from transformer_jax.parallel import hosts
-
-    if hosts.is_primary():
-        terminal.write(f"{line}\n")
+def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """The flags among `names` that were given; the config decides about the others."""
+    values = {name: getattr(args, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:
+    """Arguments of `Run.evaluate` that name a split or two files."""
     if (args.source is None) != (args.target is None):
         raise UserError("--source and --target go together: the file to translate, its references")
     if args.source is None:
@@ -242,68 +345,45 @@ def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:
     return {"source": args.source, "target": args.target}
 
 
-def _decode_options(args: argparse.Namespace) -> dict[str, Any]:
-    return _given(args, tuple(DECODE_OPTIONS))
+def _reads_objects(run: Any) -> bool:
+    """Returns True if the run's task accepts JSON objects as examples."""
+    from transformer_jax.tasks.interface import SupportsJsonObjects
+
+    return isinstance(run.task, SupportsJsonObjects)
 
 
-def _given(args: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    """The flags among `names` that were given; the config decides about the others."""
-    values = {name: getattr(args, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _text_line(outputs: list[Any]) -> str:
+def _as_text(outputs: list[Any]) -> str:
     return escape(outputs[0].text)
 
 
-def _json_line(outputs: list[Any]) -> str:
+def _as_json(outputs: list[Any]) -> str:
     return to_json({"outputs": [{"text": one.text, "score": one.score} for one in outputs]})
 
 
-# FOLDED cli.chatting: `chat`: a conversation in the terminal.
+def _write_result(line: str) -> None:
+    """Writes a line of results from process 0."""
+    from transformer_jax.parallel import hosts
+
+    if hosts.is_primary():
+        terminal.write(f"{line}\n")
 
 
-_HELP = "/reset begins anew, /system TEXT too and says how to answer, /quit ends"
+def _write_table(rows: list[Any]) -> None:
+    from transformer_jax.sweeps.tables import as_text
+
+    terminal.write(f"{as_text(rows)}\n")
 
 
-def add_chat(verbs: Verbs) -> None:
-    """The verb and its flags."""
-    chat = verbs.add_parser(
-        "chat",
-        help="talk to a run that follows instructions",
-        epilog=f"A question a line; {_HELP}.",
-    )
-    add_run(chat)
-    add_max_length(chat)
-    add_decode_options(chat)
+def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
+    for lines in read_batches(stdin, most=1):
+        for piece in run.stream(read_example(lines[0], _reads_objects(run)), **options):
+            terminal.write(piece)
+            terminal.flush()
+        terminal.write("\n")
 
 
-def chat(args: argparse.Namespace) -> None:
-    """Answers each line of stdin behind all that was said before."""
-    from transformer_jax.runs.chat import Chat
-
-    stdin = terminal.read_stdin()
-    given = {name: getattr(args, name) for name in DECODE_OPTIONS}
-    options = {name: value for name, value in given.items() if value is not None}
-    talk = Chat(load_run(args), **options)
-    terminal.tell(_HELP)
-    for line in _prompted(stdin):
-        command, _, rest = line.strip().partition(" ")
-        match command:
-            case "/quit":
-                return
-            case "/reset":
-                talk.reset()
-            case "/system" if rest.strip():
-                talk.reset(rest.strip())
-            case _ if command.startswith("/"):
-                terminal.tell(f"no command: {command}; {_HELP}")
-            case _ if command:
-                _answer(talk, line)
-
-
-def _prompted(stdin: BufferedIOBase) -> Iterator[str]:
-    """The lines, each asked for by a mark where a person types them."""
+def _prompted_lines(stdin: BufferedIOBase) -> Iterator[str]:
+    """Lines of stdin; prints a prompt before each if a person types them."""
     lines = read_batches(stdin, most=1)
     while True:
         if stdin.isatty():
@@ -314,124 +394,63 @@ def _prompted(stdin: BufferedIOBase) -> Iterator[str]:
         yield line[0]
 
 
-def _answer(talk: Any, line: str) -> None:
+def _answer(conversation: Any, line: str) -> None:
     try:
-        for piece in talk.ask(line):
+        for piece in conversation.ask(line):
             terminal.write(piece)
             terminal.flush()
         terminal.write("\n")
         terminal.flush()
     except UserError as error:
-        terminal.tell(f"error: {error}")
+        terminal.print_message(f"error: {error}")
 
 
-# FOLDED cli.exchange: The verbs `import` and `export`: their flags, and what they do.
-
-
-def add_import(verbs: Verbs) -> None:
-    """Declares the verb."""
-    importing = verbs.add_parser(
-        "import",
-        help="make a run of a published model, as transformers stores them",
-        epilog="Reads config.json, safetensors and the tokenizer; nothing of it is executed.",
-    )
-    importing.add_argument(
-        "--from",
-        metavar="DIR|hf:OWNER/NAME",
-        help="a directory, or a repository of the Hugging Face hub (hf:OWNER/NAME@REVISION)",
-    )
-    importing.add_argument("--workdir", metavar="DIR", help="the run's directory; new or empty")
-
-
-def add_export(verbs: Verbs) -> None:
-    """Declares the verb."""
-    export = verbs.add_parser(
-        "export", help="write a run for transformers or CTranslate2", epilog="DIR is new or empty."
-    )
-    add_run(export)
-    export.add_argument("--to", metavar="DIR", help="the directory to write; made if absent")
-    export.add_argument(
-        "--format",
-        choices=("hf", "ctranslate2"),
-        help="hf: as transformers' save_pretrained; ctranslate2 asks for the extra [export]",
-    )
-    export.add_argument(
-        "--quantization",
-        choices=("float32", "int8"),
-        help="of the matrices, for --format=ctranslate2 (default: float32)",
-    )
-
-
-def import_published(args: argparse.Namespace) -> None:
-    """Makes a run of a published model."""
-    from transformer_jax.interop.importing import import_model
-
-    import_model(getattr(args, "from"), args.workdir)
-
-
-def export(args: argparse.Namespace) -> None:
-    """Writes a run for other programs."""
-    from transformer_jax.buckets.copies import outgoing
-    from transformer_jax.interop.exporting import export_run
+def _draw_attention(args: argparse.Namespace) -> Path:
     from transformer_jax.runs.load import load
+    from transformer_jax.tools.plots import plot_attention
 
-    run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
-    with outgoing(args.to) as directory:
-        export_run(run, directory, args.format, args.quantization)
-
-
-# FOLDED cli.plans: The verb `plan`: its flags, and what it does.
-
-
-def add_plan(verbs: Verbs) -> None:
-    """Declares the verb."""
-    plan = verbs.add_parser(
-        "plan",
-        help="compile a config's step for devices that are not here; prints what it would cost",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. One JSON "
-        "object goes to stdout, a table to stderr.",
-    )
-    add_config(plan)
-    plan.add_argument(
-        "--device",
-        metavar="KIND:SIZE",
-        help="h100:8 (GPUs), h100:32x8 (hosts x GPUs), v5e:4x4 or v5p:4x4x8 (a slice of TPUs)",
-    )
-    plan.add_argument(
-        "--slices", type=positive, default=1, metavar="N", help="slices of TPUs (default: 1)"
-    )
-    plan.add_argument(
-        "--decode", action="store_true", help="plan the search instead of the training step"
-    )
-    compared = plan.add_mutually_exclusive_group()
-    compared.add_argument(
-        "--search",
-        action="store_true",
-        help="try meshes, gradient accumulation and remat; rank what fits",
-    )
-    compared.add_argument("--compare", metavar="FILE", help="another config, beside the first")
-    add_modules(plan)
+    output = Path(args.output or "attention.png")
+    run = load(args.workdir, modules=args.modules, base=args.base)
+    plot_attention(run.attention(unescape(args.attention)), output, args.kind, args.layer)
+    return output
 
 
-def plan(args: argparse.Namespace) -> None:
-    """Prints what a config's step or search would cost on other devices as one JSON object."""
-    from transformer_jax.runs.config import load_config
-    from transformer_jax.tools.plan import plan as planning
-    from transformer_jax.tools.plan import report
+def _require_empty(folder: Path) -> None:
+    try:
+        if any(folder.iterdir()):
+            raise UserError(f"--to: {folder} is not empty; choose a new directory")
+    except FileNotFoundError:
+        return
+    except NotADirectoryError as error:
+        raise UserError(f"--to: {folder} is a file; choose a new directory") from error
 
-    if args.search and args.decode:
-        raise UserError("--search tries meshes for training; leave --decode out")
-    paths = [args.config, args.compare] if args.compare else [args.config]
-    configs = [load_config(path, args.overrides, args.modules) for path in paths]
-    aim = {"device": args.device, "slices": args.slices, "modules": args.modules}
-    if args.search:
-        found = planning.search(configs[0], **aim)
-        terminal.tell(report.ranking(found["meshes"]))
-    else:
-        reports = [planning.plan(config, decode=args.decode, **aim) for config in configs]
-        terminal.tell(report.as_text(reports))
-        found = dict(zip(paths, reports, strict=True)) if args.compare else reports[0]
-    terminal.write(f"{to_json(found)}\n")
-    for planned in [] if args.search else reports:
-        if not planned["memory"]["fits"]:
-            raise UserError(planning.does_not_fit(planned))
+
+def _page(run: Any, text: str, number: int, walk: bool) -> str:
+    try:
+        return _walk_page(run, text) if walk else _attention_page(run, text)
+    except UserError as error:
+        raise UserError(f"line {number}: {error}") from error
+
+
+def _walk_page(run: Any, text: str) -> str:
+    from transformer_jax.analysis.walk.walking import walk_page
+
+    return walk_page(run.walk(text), title=text)
+
+
+def _attention_page(run: Any, text: str) -> str:
+    from transformer_jax.analysis.pages.attention_page import attention_page
+    from transformer_jax.tasks.interface import SupportsBeamTree
+
+    has_beams = isinstance(run.task, SupportsBeamTree) and "beam" in run.settings.decode.searches
+    attention = run.attention(text, also=("queries", "keys"))
+    beams = run.beam_tree(text).as_json() if has_beams else None
+    return attention_page(attention, title=text, beams=beams)
+
+
+def _write_page(path: Path, html: str) -> None:
+    """Writes a new file and prints its path."""
+    with path.open("x", encoding="utf-8") as file:
+        file.write(html)
+    terminal.write(f"{path}\n")
+    terminal.flush()
