@@ -3,10 +3,12 @@
 import contextlib
 import fcntl
 import gc
+import hashlib
 import logging
 import os
 import shutil
 import signal
+import time
 import types
 from pathlib import Path
 
@@ -22,10 +24,12 @@ os.environ.setdefault(
 os.environ["TRANSFORMER_JAX_ALLOW_ADDRESSES"] = "memory,file"
 
 import jax
+import jaxlib
 import jaxtyping
 import numpy as np
 import pytest
 import shape_checks
+from jax._src.compilation_cache import decompress_executable
 
 # Before the package is imported.
 jaxtyping.install_import_hook(
@@ -38,12 +42,27 @@ from transformer_jax.data.sources import open_split  # noqa: E402
 from transformer_jax.runs.settings import DEFAULTS  # noqa: E402
 from transformer_jax.runtime import platform  # noqa: E402
 
+ROOT = Path(__file__).parents[1]
+
+
+def compilation_cache_folder():
+    """Folder of the programs of this jaxlib, these flags and this processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    except OSError:
+        processor = list(os.uname())
+    key = repr((jaxlib.__version__, os.environ["XLA_FLAGS"], processor))
+    return ROOT / ".cache" / "xla" / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
 # A shell's command in the background ignores interrupts, and so do the processes that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tracing makes objects by the million, few of them in cycles.
 gc.set_threshold(100_000, 20, 20)
 
-QUICKSTART = Path(__file__).parents[1] / "configs" / "quickstart.py"
+CACHE = compilation_cache_folder()
+QUICKSTART = ROOT / "configs" / "quickstart.py"
 PAIRS = {"train": 300, "valid": 12, "test": 12}
 TINY = {
     "model.d_model": 16,
@@ -74,6 +93,40 @@ OF_PAIRS += [f"data.{split}_{side}" for split in PAIRS for side in ("source", "t
 
 def pytest_addoption(parser):
     parser.addoption("--record", action="store_true", help="record tests/recorded/numbers.json")
+
+
+def pytest_sessionstart(session):
+    """Makes and prunes the kept compilation cache, before any worker starts."""
+    if not hasattr(session.config, "workerinput"):
+        with contextlib.suppress(OSError):  # a checkout that cannot be written
+            CACHE.mkdir(parents=True, exist_ok=True)
+            prune_cache(CACHE.parent)
+
+
+def prune_cache(folder, max_bytes=2 << 30):
+    """Deletes what a killed process left unfinished, and the least recently used programs.
+
+    JAX writes programs in place, so a process that is killed may leave a part of one. All that
+    were written since the last call are checked.
+    """
+    checked = folder / "checked"
+    started, since = time.time(), checked.stat().st_mtime if checked.exists() else 0
+    kept = []
+    for program in folder.glob("*/*-cache"):
+        found = program.stat()
+        try:
+            if found.st_mtime >= since:
+                decompress_executable(program.read_bytes())
+            kept.append((max(found.st_atime, found.st_mtime), found.st_size, program))
+        except Exception:  # zlib's and zstandard's errors
+            program.unlink()
+    size = sum(bytes for _, bytes, _ in kept)
+    for _, bytes, program in sorted(kept):
+        if size > max_bytes:
+            program.unlink()
+            size -= bytes
+    checked.touch()
+    os.utime(checked, (started, started))
 
 
 @pytest.fixture(autouse=True)
@@ -120,10 +173,11 @@ def shared_dir(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation_cache(shared_dir):
-    """Each program is compiled once for all test processes and those that they start."""
+    """Keeps compiled programs for all test processes, their subprocesses, and the next run."""
+    folder = CACHE if os.access(CACHE, os.W_OK) else shared_dir / "xla"
     options = {
-        "jax_compilation_cache_dir": str(shared_dir / "xla"),
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0.02,
     }
     for name, value in options.items():
         os.environ[name.upper()] = str(value)
