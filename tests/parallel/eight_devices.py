@@ -15,7 +15,7 @@ import optax
 import transformer_jax as tj
 from transformer_jax.nn import dropout, per_device
 from transformer_jax.nn.attention import scaled_dot_product_attention
-from transformer_jax.nn.fused_attention import ATTENTION, Asked
+from transformer_jax.nn.fused_attention import ATTENTION, AttentionRequirements
 from transformer_jax.nn.per_device import sharded_call
 from transformer_jax.parallel.engines import create_state, make_engine
 from transformer_jax.parallel.scan_engine import StackedLayers
@@ -79,7 +79,7 @@ class OwnPart:
 
 
 OWN_PART = ATTENTION.register("own part", OwnPart())
-Asked.unsupported_reason = lambda self: None  # float32 products too
+AttentionRequirements.unsupported_reason = lambda self: None  # float32 products too
 
 
 STATES = {}

@@ -287,9 +287,9 @@ def test_steps_that_end_as_a_sigterm_is_seen_are_not_cut_short(monkeypatch, step
 
     monkeypatch.setattr(hosts, "_stopping", threading.Event())
     monkeypatch.setattr(hosts, "_service", Service)
-    monkeypatch.setattr(hosts, "_SECONDS_TO_LOOK", 0.01)
-    monkeypatch.setattr(hosts, "leave", leave)
-    hosts.end_after_sigterm(seconds=0)
+    monkeypatch.setattr(hosts, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(hosts, "exit_now", leave)
+    hosts.exit_after_sigterm(seconds=0)
     assert looked.wait(10) and left.wait(10 * (not steps_end) + 0.2) == (not steps_end)
 
 
@@ -298,22 +298,22 @@ def test_one_process_needs_nobody():
         raise tj.UserError("no such file")
 
     assert hosts.is_primary()
-    assert hosts.from_primary(lambda: [1]) == [1]
+    assert hosts.run_on_primary(lambda: [1]) == [1]
     assert hosts.gather({"a": 1}) == [{"a": 1}]
     with pytest.raises(tj.UserError, match="no such file"):
-        hosts.from_primary(fails)
+        hosts.run_on_primary(fails)
     tree = hosts.to_host({"x": jax.numpy.arange(3), "y": 2.0})
     assert isinstance(tree["x"], np.ndarray) and tree["x"].tolist() == [0, 1, 2]
 
 
 def test_who_acts_alone_waits_for_nobody(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    assert hosts.count() == 2
+    assert hosts.num_processes() == 2
     with hosts.single_process():
-        assert hosts.count() == 1
-        assert hosts.from_primary(lambda: 3) == 3 and hosts.gather("a") == ["a"]
-        assert hosts.in_agreement(lambda: ("own", {"said": "x"})) == ("own", {"said": "x"})
-    assert hosts.count() == 2
+        assert hosts.num_processes() == 1
+        assert hosts.run_on_primary(lambda: 3) == 3 and hosts.gather("a") == ["a"]
+        assert hosts.require_agreement(lambda: ("own", {"said": "x"})) == ("own", {"said": "x"})
+    assert hosts.num_processes() == 2
 
 
 # FOLDED tests/parallel/test_hosts.py: In one process; `test_bucket_jobs.py` has jobs whose state

@@ -235,8 +235,8 @@ def damage_in_job(
       UserError: as there, in one; or they see different files. In all.
     """
     shared = len({*hosts.gather(_identity(folder / MANIFEST))}) == 1
-    reader = (jax.process_index(), hosts.count()) if shared else (0, 1)
-    own, _ = hosts.in_agreement(
+    reader = (jax.process_index(), hosts.num_processes()) if shared else (0, 1)
+    own, _ = hosts.require_agreement(
         lambda: (
             damage(folder, subfolders, most, reader),
             {"checkpoint": described(folder)},

@@ -39,7 +39,7 @@ def taking_part(name: str | None = None) -> ocp.options.MultiprocessingOptions:
     Args:
       name: of what they do, if they do something else at once.
     """
-    only = {jax.process_index()} if hosts.count() == 1 else None
+    only = {jax.process_index()} if hosts.num_processes() == 1 else None
     return ocp.options.MultiprocessingOptions(active_processes=only, barrier_sync_key_prefix=name)
 
 

@@ -42,7 +42,7 @@ from transformer_jax.checkpoints.step_folder import (
 from transformer_jax.checkpoints.writer import CheckpointWriter, Kept
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.hosts import Statement
+from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runtime.files import METADATA_BYTES
 
 # FOLDED checkpoints.selection: Which checkpoint "latest", "best" or a step names; damaged ones are
@@ -64,11 +64,11 @@ def agreed_checkpoint(
     """As `find_checkpoint`, in all processes of a job together, each of which reads its share of
     the files: they get the same folder, or raise the same error."""
 
-    def found() -> tuple[Path, Statement]:
+    def found() -> tuple[Path, Fingerprint]:
         folder = find_checkpoint(directory, which, items, most, manifest.damage_in_job)
         return folder, {"checkpoint": folder.name}
 
-    return hosts.in_agreement(found)[0]
+    return hosts.require_agreement(found)[0]
 
 
 def find_checkpoint(
@@ -235,7 +235,7 @@ class Checkpoints:
             return
         folder = self.directory / str(step)
         try:
-            hosts.from_primary(lambda: write_score(folder, score))
+            hosts.run_on_primary(lambda: write_score(folder, score))
         except OSError as error:
             raise UserError(f"cannot keep the score of {folder}: {error}") from error
         for writer in self._opened:
@@ -366,16 +366,16 @@ class PrimaryCheckpoints(Checkpoints):
     def save(self, step: int, state: Any, data_state: Any) -> None:
         """As `Checkpoints.save`."""
         whole, save = hosts.arrays_to_primary(state), super().save
-        hosts.from_primary(lambda: save(step, whole, data_state))
+        hosts.run_on_primary(lambda: save(step, whole, data_state))
 
     def score(self, step: int, score: float) -> None:
         """As `Checkpoints.score`."""
         keep = super().score
-        hosts.from_primary(lambda: keep(step, score))
+        hosts.run_on_primary(lambda: keep(step, score))
 
     def wait(self) -> None:
         """As `Checkpoints.wait`."""
-        hosts.from_primary(super().wait)
+        hosts.run_on_primary(super().wait)
 
     def close(self) -> None:
         """As `Checkpoints.close`; each process by itself."""
@@ -384,7 +384,7 @@ class PrimaryCheckpoints(Checkpoints):
 
     def latest_step(self) -> int | None:
         """As `Checkpoints.latest_step`."""
-        return hosts.from_primary(super().latest_step)
+        return hosts.run_on_primary(super().latest_step)
 
     def restore(
         self, which: Which, abstract_state: Any, fresh: Mapping[str, float] | None = None
@@ -398,7 +398,7 @@ class PrimaryCheckpoints(Checkpoints):
             found.append(state)
             return step, data_state
 
-        step, data_state = hosts.from_primary(read)
+        step, data_state = hosts.run_on_primary(read)
         state = hosts.arrays_from_primary(found.pop() if found else None, abstract_state)
         return step, state, data_state
 

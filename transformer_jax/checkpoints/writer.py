@@ -43,7 +43,7 @@ class CheckpointWriter:
     """Writes the steps of one directory and deletes those that are not kept.
 
     All processes of a job share the directory, call each method in the same order, and each write
-    the parts of the arrays that they hold; or one of them does all of it (`hosts.alone`).
+    the parts of the arrays that they hold; or one of them does all of it (`hosts.single_process`).
 
     The writer owns the directory: on opening it deletes unfinished steps of killed processes and,
     with a warning, damaged steps, so that neither counts among those kept.
@@ -60,12 +60,12 @@ class CheckpointWriter:
     def __init__(self, directory: Path, kept: Kept, most: int):
         self._directory = directory
         self._kept = kept
-        self._processes = hosts.count()
+        self._processes = hosts.num_processes()
         self._saving: int | None = None
         self._save_name = ""
         self._helper: threading.Thread | None = None
         try:
-            hosts.from_primary(lambda: directory.mkdir(parents=True, exist_ok=True))
+            hosts.run_on_primary(lambda: directory.mkdir(parents=True, exist_ok=True))
             _delete_damaged(directory, most)
             self._manager = self._open()
         except Exception as error:
@@ -99,7 +99,7 @@ class CheckpointWriter:
     def prune(self) -> None:
         """Deletes steps that are no longer kept, as when another one has become the best."""
         steps = sorted(self._manager.all_steps())
-        for old in hosts.from_primary(lambda: sorted({*steps} - {*self._kept(steps)})):
+        for old in hosts.run_on_primary(lambda: sorted({*steps} - {*self._kept(steps)})):
             self._manager.delete(old)
 
     def close(self) -> None:
@@ -177,10 +177,10 @@ class _Preserves(PreservationPolicy):
 
 
 def _delete_damaged(directory: Path, most: int) -> None:
-    for step in hosts.from_primary(lambda: list(step_folders(directory))):
+    for step in hosts.run_on_primary(lambda: list(step_folders(directory))):
         folder = directory / str(step)
         if problem := manifest.damage_in_job(folder, most=most):
-            hosts.from_primary(functools.partial(_delete, folder, problem))
+            hosts.run_on_primary(functools.partial(_delete, folder, problem))
 
 
 def _delete(folder: Path, problem: str) -> None:

@@ -96,11 +96,11 @@ def _run_in_job(args: argparse.Namespace) -> int:
             _fail(
                 f"lost another process ({lost}); start the job again: its last checkpoint is there"
             )
-            hosts.leave(RESUMABLE)
+            hosts.exit_now(RESUMABLE)
         traceback.print_exc()
-        hosts.leave(1)
+        hosts.exit_now(1)
     if status not in (0, RESUMABLE):  # with these two, all processes end together
-        hosts.leave(status)
+        hosts.exit_now(status)
     return status
 
 

@@ -108,7 +108,7 @@ def predict(args: argparse.Namespace) -> None:
     prefixes_of, reads_objects = open_prefixes(args.prefixes), _reads_objects(run)
     first_line, batches = 1, read_batches(stdin, most=_LINES_AT_ONCE)
     with LineCount("predicted") as count:
-        while lines := hosts.from_primary(lambda: next(batches, None)):
+        while lines := hosts.run_on_primary(lambda: next(batches, None)):
             examples = [read_example(line, reads_objects) for line in lines]
             prefixes = prefixes_of(first_line, lines)
             n_best = run.n_best(examples, first_line=first_line, **options, **prefixes)
@@ -313,7 +313,7 @@ def _join_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:
     if not args.distributed:
         load_modules(args.modules, args.workdir)
         return load()
-    from transformer_jax.parallel.job import Job, join
+    from transformer_jax.parallel.job import Job, join_job
     from transformer_jax.runs import provenance
 
     def prepare() -> tuple[Any, dict[str, str]]:
@@ -323,7 +323,7 @@ def _join_job(args: argparse.Namespace, load: Callable[[], Any]) -> Any:
         return config, provenance.job_fingerprint(config, modules, flags, files)
 
     job = Job(args.coordinator, args.num_processes, args.process_id)
-    return join(job, prepare, lambda config: config.parallel.heartbeat_seconds)
+    return join_job(job, prepare, lambda config: config.parallel.heartbeat_seconds)
 
 
 def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The meeting of a job's processes before JAX connects them: do all of them mean the same job?
+"""Joining a job: its processes find each other, check that they agree, and connect through JAX.
 
-Process 0 listens at the coordinator's address, where JAX's service listens afterwards. The others
-tell it what they are about to do, and all get the same answer. JAX alone would wait silently, and
-abort the processes, or train something else, where they do not fit together.
+Before JAX connects them, process 0 listens at the coordinator's address, where JAX's service
+listens afterwards. The others send it their fingerprints, and all get the same answer. JAX alone
+would wait silently, and abort the processes or train something else if they do not fit together.
 """
 
 import collections
@@ -19,62 +19,161 @@ from jax._src.clusters import ClusterEnv
 
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.hosts import Prepare, disagreement, reported
+from transformer_jax.parallel.hosts import Prepare, find_disagreement, make_report
 from transformer_jax.runtime.platform import require_device
 
 WAIT_SECONDS = 300
 """How long processes wait for each other to start."""
 
-_LINGER_SECONDS = 30  # for the others to come and hear what is wrong
-_TALK_SECONDS = 10  # for one that has come to say what it wants
+_ADVICE = "give --coordinator=HOST:PORT, --num_processes and --process_id"
+_LINGER_SECONDS = 30  # after an error, for the others to connect and hear of it
+_TALK_SECONDS = 10  # for a connected process to send its report
 _RETRY_SECONDS = 0.3
 _MOST_BYTES = 1 << 20
+_SHUTDOWN_SECONDS = 3600  # the others wait while process 0 uploads its last files to a bucket
 
 logger = logging.getLogger(__name__)
 
 type Report = dict[str, Any]
-"""Of a process: its number, how many there are, and its statement or its error."""
+"""Report of a process (`hosts.make_report`), with its number and the number of processes."""
 
 
-def meet[Own](
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Address of a job. Fields that are None are detected (Slurm, Open MPI, Kubernetes, TPU).
+
+    Attributes:
+      coordinator: HOST:PORT of process 0.
+      num_processes: number of processes of the job.
+      process_id: number of this process, from 0.
+    """
+
+    coordinator: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+
+
+def join_job[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[Own], int]) -> Own:
+    """Meets the other processes and connects with them. Call it before any other use of JAX.
+
+    Args:
+      job: address of the job.
+      prepare: makes an object for this process, a config, and its fingerprint.
+      heartbeat_seconds: of that object; a process that is silent for longer counts as lost.
+
+    Returns:
+      The object of this process.
+
+    Raises:
+      UserError: the others cannot be found, or the processes do not agree.
+    """
+    address, device_ids = _resolve(job)
+    own = rendezvous(*address, prepare)
+    connect(*address, heartbeat_seconds(own), device_ids)
+    return own
+
+
+def _resolve(job: Job) -> tuple[tuple[str, int, int], Sequence[int] | None]:
+    """(coordinator, number of processes, this process), and its devices; None: all of the machine.
+
+    Raises:
+      UserError: a value is neither given nor detected, or the values do not fit together.
+    """
+    try:
+        coordinator, count, number, device_ids = ClusterEnv.auto_detect_unset_distributed_params(
+            job.coordinator, job.num_processes, job.process_id, None, None, WAIT_SECONDS
+        )
+    except (ValueError, KeyError, RuntimeError, OSError) as error:
+        raise UserError(f"--distributed: {error}; {_ADVICE}") from error
+    if coordinator is None or count is None or number is None:
+        raise UserError(f"--distributed: no scheduler describes the job's processes; {_ADVICE}")
+    if number >= count:
+        raise UserError(
+            f"--process_id={number} is too large for --num_processes={count}; count from 0"
+        )
+    return (coordinator, count, number), device_ids
+
+
+def connect(
+    coordinator: str,
+    num_processes: int,
+    process_id: int,
+    heartbeat_seconds: int,
+    device_ids: Sequence[int] | None = None,
+) -> None:
+    """Connects processes through JAX. Call it before any other use of JAX.
+
+    Args:
+      coordinator: HOST:PORT of process 0.
+      num_processes: number of processes of the job.
+      process_id: number of this process.
+      heartbeat_seconds: a process that is silent for longer counts as lost.
+      device_ids: devices of this process among those of its machine; None: all of them.
+
+    Raises:
+      UserError: the processes have different numbers of devices.
+    """
+    jax.distributed.initialize(
+        coordinator,
+        num_processes,
+        process_id,
+        device_ids,
+        heartbeat_timeout_seconds=heartbeat_seconds,
+        shutdown_timeout_seconds=_SHUTDOWN_SECONDS,
+    )
+    hosts.exit_after_sigterm(heartbeat_seconds)
+    require_device()
+    counts = collections.Counter(device.process_index for device in jax.devices())
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"process {i} has {counts[i]}" for i in sorted(counts))
+        raise hosts.error_for_all(
+            f"the processes of a job need the same number of devices: {found}"
+        )
+    if hosts.is_primary():
+        logger.info("%d processes, %d devices", jax.process_count(), jax.device_count())
+    else:
+        logging.getLogger("transformer_jax").setLevel(logging.WARNING)
+
+
+def rendezvous[Own](
     address: str,
     num_processes: int,
     process_id: int,
     prepare: Prepare[Own],
     seconds: float = WAIT_SECONDS,
 ) -> Own:
-    """Waits for all processes of a job, and compares what they state.
+    """Waits for all processes of a job and compares their fingerprints.
 
     Args:
       address: HOST:PORT of process 0.
-      num_processes: of the job.
-      process_id: of this one.
-      prepare: makes this process's own thing and its statement.
+      num_processes: number of processes of the job.
+      process_id: number of this process.
+      prepare: makes an object for this process and its fingerprint.
       seconds: how long to wait for the others.
 
     Returns:
-      The process's own thing.
+      The object of this process.
 
     Raises:
-      UserError: two statements differ, or `prepare` raised it in one; in all processes. Or some
-        process did not come in time.
+      UserError: two fingerprints differ, or `prepare` raised it in a process (all processes raise
+        it), or a process did not connect in time.
     """
-    own, report = reported(prepare)
+    own, report = make_report(prepare)
     if "error" in report:
         seconds = min(seconds, _LINGER_SECONDS)
     report |= {"process": process_id, "processes": num_processes}
-    talk = _hear if process_id == 0 else _ask
-    if problem := talk(address, report, seconds):
+    exchange = _collect_reports if process_id == 0 else _send_report
+    if problem := exchange(address, report, seconds):
         raise UserError(problem)
     return own
 
 
-def _hear(address: str, own: Report, seconds: float) -> str:
-    """What is wrong, as process 0 finds by hearing all; empty if nothing is. All are told."""
+def _collect_reports(address: str, own: Report, seconds: float) -> str:
+    """Collects the reports in process 0 and answers all. Returns the problem; empty if none."""
     others = own["processes"] - 1
     if others:
-        told = own.get("error", f"waiting for {others} other processes at {address} ...")
-        logger.info("%s", told)
+        text = own.get("error", f"waiting for {others} other processes at {address} ...")
+        logger.info("%s", text)
     reports, open_connections = [own], []
     deadline = time.monotonic() + seconds
     with _listening(address) as server:
@@ -105,7 +204,7 @@ def _listening(address: str) -> socket.socket:
 
 
 def _next_report(server: socket.socket, seconds: float) -> tuple[socket.socket, Report] | None:
-    """A process that came, and what it reports; None where none came, or a stranger."""
+    """Connection to the next process, and its report; None if none or a stranger connected."""
     server.settimeout(seconds)
     try:
         connection, _ = server.accept()
@@ -120,7 +219,7 @@ def _next_report(server: socket.socket, seconds: float) -> tuple[socket.socket, 
 
 
 def _problem(reports: Sequence[Report]) -> str:
-    """What the reports show to be wrong; empty if nothing is."""
+    """Describes how the reports contradict each other; empty if they agree."""
     total, seen = reports[0]["processes"], set()
     for report in reports:
         number, count = report["process"], report["processes"]
@@ -129,37 +228,37 @@ def _problem(reports: Sequence[Report]) -> str:
         if number in seen:
             return f"two processes have the number {number} (--process_id)"
         seen.add(number)
-    return disagreement({report["process"]: report for report in reports})
+    return find_disagreement({report["process"]: report for report in reports})
 
 
 def _missing(reports: Sequence[Report], address: str, seconds: float) -> str:
-    came = {report["process"] for report in reports}
-    missing = [str(i) for i in range(reports[0]["processes"]) if i not in came]
+    present = {report["process"] for report in reports}
+    missing = [str(i) for i in range(reports[0]["processes"]) if i not in present]
     if not missing:
         return ""
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return (
-        f"process {', '.join(missing[:3])}{more} did not come to {address} within {seconds:.0f} s; "
-        "start all --num_processes, and see that they reach this address"
+        f"process {', '.join(missing[:3])}{more} did not connect to {address} within "
+        f"{seconds:.0f} s; start all --num_processes, and check that they reach this address"
     )
 
 
-def _ask(address: str, own: Report, seconds: float) -> str:
-    """What is wrong, as process 0 says; empty if nothing is."""
+def _send_report(address: str, own: Report, seconds: float) -> str:
+    """Sends the report to process 0. Returns the problem in its answer; empty if none."""
     logger.info("waiting for the coordinator at %s ...", address)
     host, _, port = address.rpartition(":")
-    place = host.strip("[]"), int(port)
+    target = host.strip("[]"), int(port)
     deadline = time.monotonic() + seconds
     while True:
         try:
-            with socket.create_connection(place, _TALK_SECONDS) as connection:
+            with socket.create_connection(target, _TALK_SECONDS) as connection:
                 _send(connection, own)
                 connection.settimeout(seconds + _LINGER_SECONDS)
                 return str(_receive(connection)["problem"])
         except (OSError, ValueError, KeyError) as error:
             reason = getattr(error, "strerror", None) or "it does not answer"
         if time.monotonic() > deadline:
-            own_error = f"{own['error']}; besides, " if "error" in own else ""
+            own_error = f"{own['error']}; also, " if "error" in own else ""
             return (
                 f"{own_error}no coordinator at {address} within {seconds:.0f} s ({reason}): "
                 "is process 0 running there, and can it be reached?"
@@ -171,116 +270,14 @@ def _send(connection: socket.socket, message: Report) -> None:
     try:
         connection.sendall(json.dumps(message).encode() + b"\n")
     except OSError as error:
-        logger.warning("a process went away before the job began: %s", error)
+        logger.warning("a process disconnected before the job began: %s", error)
 
 
 def _receive(connection: socket.socket) -> Report:
-    """One JSON object, a line; ValueError for anything else."""
+    """Reads a line that holds a JSON object; ValueError for anything else."""
     with connection.makefile("rb") as file:
         line = file.readline(_MOST_BYTES)
     message = json.loads(line) if line.endswith(b"\n") else None
     if not isinstance(message, dict):
         raise ValueError("no message")
     return message
-
-
-# FOLDED parallel.joining: How a process finds the others of its job and joins them.
-
-
-_SAY_SO = "give --coordinator=HOST:PORT, --num_processes and --process_id"
-_SECONDS_TO_END = 3600  # for others, while the first process brings its last files to a bucket
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """How a process finds the others; None is detected (Slurm, Open MPI, Kubernetes, TPU).
-
-    Attributes:
-      coordinator: HOST:PORT of process 0.
-      num_processes: number of processes of the job.
-      process_id: number of this process, from 0.
-    """
-
-    coordinator: str | None = None
-    num_processes: int | None = None
-    process_id: int | None = None
-
-
-def join[Own](job: Job, prepare: Prepare[Own], heartbeat_seconds: Callable[[Own], int]) -> Own:
-    """Meets the other processes and connects with them; must come before any other use of JAX.
-
-    Args:
-      job: how to find it.
-      prepare: makes this process's own thing, a config, and its statement.
-      heartbeat_seconds: of the own thing; a process silent for longer counts as lost.
-
-    Returns:
-      The process's own thing.
-
-    Raises:
-      UserError: the others cannot be found, or they are about to do something else.
-    """
-    place, device_ids = _place(job)
-    own = meet(*place, prepare)
-    connect(*place, heartbeat_seconds(own), device_ids)
-    return own
-
-
-def _place(job: Job) -> tuple[tuple[str, int, int], Sequence[int] | None]:
-    """Coordinator, number of processes and this one's; its devices, None for all of the machine.
-
-    Raises:
-      UserError: the environment does not tell what the job does not say, or it does not fit.
-    """
-    try:
-        coordinator, count, number, device_ids = ClusterEnv.auto_detect_unset_distributed_params(
-            job.coordinator, job.num_processes, job.process_id, None, None, WAIT_SECONDS
-        )
-    except (ValueError, KeyError, RuntimeError, OSError) as error:
-        raise UserError(f"--distributed: {error}; {_SAY_SO}") from error
-    if coordinator is None or count is None or number is None:
-        raise UserError(f"--distributed: no scheduler tells the job's processes; {_SAY_SO}")
-    if number >= count:
-        raise UserError(
-            f"--process_id={number} is too large for --num_processes={count}; count from 0"
-        )
-    return (coordinator, count, number), device_ids
-
-
-def connect(
-    coordinator: str,
-    num_processes: int,
-    process_id: int,
-    heartbeat_seconds: int,
-    device_ids: Sequence[int] | None = None,
-) -> None:
-    """Connects processes that have met; must come before any other use of JAX.
-
-    Args:
-      coordinator: HOST:PORT of process 0.
-      num_processes: of the job.
-      process_id: of this one.
-      heartbeat_seconds: a process silent for longer counts as lost.
-      device_ids: of this process, among those of its machine; None: all of them.
-
-    Raises:
-      UserError: the processes have not equally many devices.
-    """
-    jax.distributed.initialize(
-        coordinator,
-        num_processes,
-        process_id,
-        device_ids,
-        heartbeat_timeout_seconds=heartbeat_seconds,
-        shutdown_timeout_seconds=_SECONDS_TO_END,
-    )
-    hosts.end_after_sigterm(heartbeat_seconds)
-    require_device()
-    counts = collections.Counter(device.process_index for device in jax.devices())
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"process {i} has {counts[i]}" for i in sorted(counts))
-        raise hosts.refusal(f"the processes of a job need equally many devices: {told}")
-    if hosts.is_primary():
-        logger.info("%d processes, %d devices", jax.process_count(), jax.device_count())
-    else:
-        logging.getLogger("transformer_jax").setLevel(logging.WARNING)

@@ -209,9 +209,9 @@ class KeptReference:
         if all(hosts.gather(kept is not None)):
             assert kept
             return kept.log_probs
-        base = hosts.from_primary(self._base)
+        base = hosts.run_on_primary(self._base)
         found = self._computed(texts)
-        hosts.from_primary(lambda: _keep(path, _StoredScores(found, base)))
+        hosts.run_on_primary(lambda: _keep(path, _StoredScores(found, base)))
         return found
 
     def _base(self) -> str:

@@ -80,4 +80,4 @@ def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]
         except (OSError, BucketError) as error:
             logger.warning("the outputs are not kept: %s", error)
 
-    hosts.from_primary(keep)
+    hosts.run_on_primary(keep)

@@ -67,7 +67,7 @@ def load(
         newest = provenance.of_checkpoints(step_folders(checkpoints.directory))
         return tokenizers, provenance.of_tokenizers(tokenizers) | {"newest checkpoint": newest}
 
-    tokenizers, _ = hosts.in_agreement(opened)
+    tokenizers, _ = hosts.require_agreement(opened)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     task = with_reference(task, settings, workdir, loaded_from)
     abstract = jax.eval_shape(task.init, jax.random.key(0))

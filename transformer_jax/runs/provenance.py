@@ -70,7 +70,7 @@ def agreed_data(split: str, open_split: Callable[[], Corpus]) -> Corpus:
         examples = open_split()
         return examples, of_data(f"data of the split {split}", examples)
 
-    return hosts.in_agreement(opened)[0]
+    return hosts.require_agreement(opened)[0]
 
 
 def of_tokenizers(tokenizers: Tokenizers) -> dict[str, str]:

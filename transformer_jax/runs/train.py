@@ -22,7 +22,7 @@ from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
-from transformer_jax.parallel.hosts import Statement
+from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.base_run import base_params, of_base, with_reference
 from transformer_jax.runs.config import check_trainable
@@ -84,7 +84,7 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
         metrics, outputs = evaluator(params)
         metrics = with_command(settings.eval.command, metrics, evaluator.decoded, outputs)
         path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
-        hosts.from_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
+        hosts.run_on_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
         for name, part in parts.items():
             metrics |= {f"{name}/{metric}": value for metric, value in part(params)[0].items()}
         return metrics, score_of(metrics, chosen_by(settings, task))
@@ -132,17 +132,17 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
 def _train(config: ConfigDict, place: WorkdirHandle, modules: Modules, clock: GoodputTimer) -> Run:
     workdir = place.folder
 
-    def opened() -> tuple[Any, Statement]:
+    def opened() -> tuple[Any, Fingerprint]:
         named, settings = load_modules(modules, workdir), check_trainable(config)
         examples = open_split(settings.data, "train")
         rests_on = provenance.of_training(examples)
         return (named, settings, examples, rests_on), rests_on | _origin(settings)
 
-    (named, settings, examples, rests_on), _ = hosts.in_agreement(opened)
+    (named, settings, examples, rests_on), _ = hosts.require_agreement(opened)
     checkpoints = place.checkpoints(settings.checkpoint)
     checkpoints.provenance |= rests_on | of_base(settings)
     with place.locked(), checkpoints:
-        hosts.from_primary(lambda: prepare(config, workdir, checkpoints, examples, named))
+        hosts.run_on_primary(lambda: prepare(config, workdir, checkpoints, examples, named))
         place.bring(TOKENIZER)
         tokenizers = load_tokenizers(workdir / TOKENIZER)
         checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
@@ -204,12 +204,12 @@ class OneRun:
     def has_record(self, step: int, split: str) -> bool:
         """As `Trainable.has_record`."""
         path = self.workdir / METRICS
-        return hosts.from_primary(lambda: split in recorded_splits(path, step))
+        return hosts.run_on_primary(lambda: split in recorded_splits(path, step))
 
     def scores(self, step: int) -> list[float]:
         """As `Trainable.scores`; the first process has read them for all."""
         path, name = self.workdir / METRICS, chosen_by(self.settings, self.task)
-        found = hosts.from_primary(lambda: list(records_of(path, "valid", step)))
+        found = hosts.run_on_primary(lambda: list(records_of(path, "valid", step)))
         return [score_of(metrics, name) for metrics in found]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:

@@ -46,7 +46,7 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.hosts import Statement
+from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
@@ -239,12 +239,12 @@ def sole_writer(workdir: Path, kind: WorkdirKind = RUN) -> Iterator[None]:
         written, or it holds files of others (`workdir.require_own`).
     """
     with contextlib.ExitStack() as held:
-        told = hosts.from_primary(lambda: _lock(workdir, kind, held))
-        hosts.in_agreement(lambda: (None, _seen(workdir / kind.mark, told)))
+        told = hosts.run_on_primary(lambda: _lock(workdir, kind, held))
+        hosts.require_agreement(lambda: (None, _seen(workdir / kind.mark, told)))
         yield
 
 
-def _seen(mark: Path, told: str) -> Statement:
+def _seen(mark: Path, told: str) -> Fingerprint:
     """What a mark says, in this process as in process 0, which has written it.
 
     Raises:
@@ -317,14 +317,14 @@ class WorkdirHandle(NamedTuple):
             if self.shared:
                 held.enter_context(sole_writer(self.folder))
             else:
-                hosts.from_primary(lambda: held.enter_context(sole_writer(self.folder)))
+                hosts.run_on_primary(lambda: held.enter_context(sole_writer(self.folder)))
             yield
 
     def bring(self, name: str) -> None:
         """Gives all processes the files that process 0 has in a folder of the workdir."""
         if self.shared:
             return
-        there = hosts.from_primary(lambda: _contents(self.folder, name))
+        there = hosts.run_on_primary(lambda: _contents(self.folder, name))
         for path, content in there.items():
             file = path_below(self.folder, path)
             if not hosts.is_primary():
@@ -353,7 +353,7 @@ def writable(workdir: str | Path) -> Iterator[WorkdirHandle]:
                 _begin_anew_without_checkpoint(config.parent)
             return str(workdir_path(folder)), name_of_copy(str(workdir))
 
-        path, name = hosts.from_primary(opened)
+        path, name = hosts.run_on_primary(opened)
         folder = Path(path)
         shared = all(hosts.gather(name_of_copy(str(workdir)) == name and folder.is_dir()))
         if not shared:

@@ -154,7 +154,7 @@ def with_command(
             logger.warning("no scores by the command: %s", error)
             return {}
 
-    return hosts.from_primary(ask) | metrics
+    return hosts.run_on_primary(ask) | metrics
 
 
 def _records(examples: Corpus, outputs: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
