@@ -140,13 +140,13 @@ class Tab:
         return [event["params"] for event in events if event["method"] in methods]
 
     def complaints(self):
-        """What the page wrote to the console, threw, or what the browser refused it."""
+        """Console output, exceptions and blocked requests of the page."""
         return self._events(
             "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"
         ) + self._events("Page.javascriptDialogOpening")
 
     def requests(self):
-        """The addresses that were asked for, besides the page's own."""
+        """Requested addresses, except the page's own."""
         sent = self._events("Network.requestWillBeSent")
         return [event["request"]["url"] for event in sent if event["request"]["url"] != self.url]
 
@@ -173,16 +173,16 @@ class Tab:
         self.settle()
 
     def settle(self):
-        """Waits until what was begun is drawn."""
+        """Waits until pending drawing is done."""
         self.wait_for("document.querySelector('[aria-busy=true]') === null")
         self.evaluate("new Promise((go) => requestAnimationFrame(() => setTimeout(go, 0)))")
 
     def picture(self, selector):
-        """What a canvas shows, as text to compare."""
+        """Content of a canvas as a data URL."""
         return self.evaluate(f"document.querySelector({json.dumps(selector)}).toDataURL()")
 
     def screenshot(self, path):
-        """A PNG of what the window shows."""
+        """Writes a PNG of the window."""
         shot = self.call("Page.captureScreenshot", format="png")
         Path(path).write_bytes(base64.b64decode(shot["data"]))
 

@@ -1,4 +1,4 @@
-"""Small models of each architecture with drawn parameters, and what they read."""
+"""Small models of each architecture with random parameters, and an example for each."""
 
 import dataclasses
 import functools
@@ -32,19 +32,19 @@ class Drawn:
     reading: ModelInputs
 
     def logits(self, model=None, params=None):
-        """Of the tokens of the example; compiled."""
+        """Logits of the example, from a compiled call."""
         model, params = model or self.model, params or self.params
         found = jax.jit(lambda p: model.apply({"params": p}, *self.reading.inputs))(params)
         return np.asarray(found[0, : len(self.reading.tokens[self.reading.last_stack])])
 
     @functools.cached_property
     def places(self):
-        """Of the model."""
+        """Hook points of the model."""
         return places_of(lambda key: self.model.init(key, *self.reading.inputs))
 
 
 def reading_of(architecture, tokens=TOKENS):
-    """The tokens as the model reads them."""
+    """Model inputs of the tokens."""
     tokens = {stack: tokens[stack] for stack in STACKS[architecture]}
     inputs = sum((as_row(of_stack) for of_stack in tokens.values()), ())
     if architecture == "encoder_only":
@@ -54,7 +54,7 @@ def reading_of(architecture, tokens=TOKENS):
 
 
 def draw(random_params, architecture, **changes):
-    """A model with parameters of which none is 0 or 1."""
+    """A model with random parameters, none of them 0 or 1."""
     model = MODELS[architecture](TransformerConfig(**SIZES | changes))
     reading = reading_of(architecture)
     params = random_params(model, *reading.inputs)["params"]

@@ -38,7 +38,7 @@ def drawn_attention(
 
 
 def drawn_tree():
-    """A beam of 2 over two steps, in which the second of the first step wins."""
+    """A beam search of size 2 and two steps. The second-best token of step 1 wins."""
 
     def node(number, parent, step, token, log_prob, state, score=None, why=""):
         names = ("id", "parent", "step", "token", "log_prob", "state", "score", "why")

@@ -1,4 +1,4 @@
-"""What is collected is what the model used."""
+"""Collected activations are those that the model uses."""
 
 import jax
 import numpy as np
@@ -37,7 +37,7 @@ def test_weights_make_the_heads_and_the_heads_the_output(drawn):
         np.testing.assert_allclose(found[path], output, rtol=1e-4, atol=1e-5)
 
 
-def test_a_window_is_looked_at_whole(random_params):
+def test_windowed_attention_gives_whole_rows(random_params):
     """Without being looked at, such rows are computed in blocks."""
     drawn = draw(random_params, "decoder_only", **SHARED)
     weights = attention(drawn.model, drawn.params, drawn.reading).weights("decoder")
@@ -71,7 +71,7 @@ def test_a_sentence_in_a_packed_row_attends_as_alone(random_params):
         np.testing.assert_allclose(own.sum(axis=-1), 1, rtol=1e-6)  # nothing goes elsewhere
 
 
-def test_whoever_asks_for_weights_sets_fused_attention_aside(random_params, monkeypatch):
+def test_asking_for_weights_disables_fused_attention(random_params, monkeypatch):
     drawn, asked = draw(random_params, "decoder_only"), []
     choose = fused_attention.choose
 
@@ -86,7 +86,7 @@ def test_whoever_asks_for_weights_sets_fused_attention_aside(random_params, monk
         assert asked == [expected] * 2
 
 
-def test_the_stream_grows_by_the_sublayers(random_params):
+def test_the_stream_is_the_sum_of_the_sublayers(random_params):
     drawn = draw(random_params, "decoder_only", norm_placement="pre")
     found = collect(drawn.model, drawn.params, drawn.reading, ["**"])
     stream = found["decoder.input"]
@@ -97,7 +97,7 @@ def test_the_stream_grows_by_the_sublayers(random_params):
     np.testing.assert_allclose(found["logits"], drawn.logits(), atol=1e-6)
 
 
-def test_on_request_there_is_more_than_weights(random_params):
+def test_queries_keys_and_values_are_collected_on_request(random_params):
     drawn = draw(random_params, "encoder_decoder")
     found = attention(drawn.model, drawn.params, drawn.reading, ("queries", "keys", "stream"))
     assert found.kinds == ["encoder", "decoder", "cross"]
@@ -112,7 +112,7 @@ def test_on_request_there_is_more_than_weights(random_params):
         attention(drawn.model, drawn.params, drawn.reading, ("query",))
 
 
-def test_padding_is_nowhere(random_params):
+def test_padding_is_removed(random_params):
     """Rows are filled up to 16 tokens; a longer one gives the same."""
     drawn = draw(random_params, "encoder_decoder")
     found = collect(drawn.model, drawn.params, drawn.reading, ["**.weights"])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention, drawn_tree
 from transformer_jax.analysis.activations import Attention
-from transformer_jax.analysis.pages.attention_page import BUDGET, attention_page
+from transformer_jax.analysis.pages.attention_page import BUDGET, attention_page, index_page
 
 HOSTILE = [
     *("<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "<!--", "<!--<script>"),
@@ -77,7 +77,7 @@ def test_every_number_is_the_model_s(tab):
     assert (weights[..., SOURCE.index("<pad>")] == 0).all()
 
 
-def test_what_is_written_are_these_numbers(tab):
+def test_displayed_numbers_are_the_models(tab):
     weights = translation().weights("cross")[1, 0]
     written = [f"{weight:.4f}" for weight in np.round(weights.astype(np.float64), 4).ravel()]
     tab.evaluate(
@@ -96,7 +96,7 @@ def test_what_is_written_are_these_numbers(tab):
     assert f"▁Hund\t{SOURCE[best]} ({best}) {weights[3, best]:.4f}," in row
 
 
-def test_the_products_of_a_query(tab):
+def test_the_neuron_view_shows_products_of_a_query(tab):
     """q·k / sqrt(d) of shared keys, and that they give the weights."""
     attention = translation()
     tab.press("3", "h", "h", "q", "q", "ArrowDown", "ArrowRight")
@@ -108,7 +108,7 @@ def test_the_products_of_a_query(tab):
     assert "The weights are the softmax" in tab.evaluate("byId('note').textContent")
 
 
-def test_a_bias_that_is_not_in_the_products_is_told(show):
+def test_the_neuron_view_says_that_a_bias_is_missing(show):
     tab = show(attention_page(drawn_attention({"encoder": SOURCE}, bias=0.5), "biased"))
     tab.press("3")
     assert "position bias" in tab.evaluate("byId('note').textContent")
@@ -152,7 +152,7 @@ def test_a_head_is_opened_from_the_grid(tab):
     assert tab.evaluate("[page.state.view, page.state.layer, page.state.head]") == ["heatMap", 1, 3]
 
 
-def test_the_beam_tells_what_was_dropped_and_why(tab):
+def test_the_beam_view_says_why_hypotheses_were_dropped(tab):
     tab.press("6")
     assert "▁Der </s>" in status(tab) and "score -0.5000; ended" in status(tab)
     tab.press("ArrowLeft", "ArrowDown")
@@ -166,7 +166,7 @@ def test_the_beam_tells_what_was_dropped_and_why(tab):
 
 
 @pytest.mark.parametrize("view", range(1, 6))
-def test_texts_are_shown_as_they_are_and_run_nothing(show, view):
+def test_texts_are_shown_literally_and_run_nothing(show, view):
     tokens = HOSTILE + LINES
     attention = drawn_attention({"encoder": tokens, "decoder": tokens}, layers=1, heads=2)
     attention = Attention({"source": HOSTILE[1]}, attention.tokens, attention.values)
@@ -181,7 +181,7 @@ def test_texts_are_shown_as_they_are_and_run_nothing(show, view):
     assert tab.complaints() == [] and tab.requests() == []
 
 
-def test_views_without_what_they_show_are_absent(show):
+def test_views_without_data_are_absent(show):
     attention = drawn_attention({"encoder": ["▁A"]}, layers=1, heads=1, vectors=False)
     tab = show(attention_page(attention, "one token"))
     assert "Alignment" not in (names := tab.evaluate("byId('tabs').innerText"))
@@ -200,7 +200,7 @@ def test_two_hundred_tokens_open_in_two_seconds(show):
     assert min(show(html).seconds for _ in range(2)) < 2
 
 
-def test_pages_keep_to_their_size():
+def test_pages_stay_within_their_budget():
     """12 layers, 16 heads, 64 tokens, whatever the weights; vectors of as many as there is room."""
     tokens = [f"▁word{number}" for number in range(64)]
     for stacks, layers in ((["encoder"], 12), (["encoder", "decoder"], 6)):
@@ -229,3 +229,17 @@ def test_a_notebook_shows_it(show):
     assert frame.startswith('<iframe sandbox="allow-scripts" srcdoc="&lt;!doctype html&gt;')
     tab = show(f"<!doctype html>{frame}<script>performance.mark('drawn')</script>")
     assert tab.requests() in ([], ["about:srcdoc"]) and tab.complaints() == []
+
+
+def test_the_index_links_to_the_pages(browser, tmp_path):
+    listed = [("0001.html", "</script><b>"), ("0012.html", "مرحبا")]
+    for name, _ in listed:
+        (tmp_path / name).write_text(f"<h1>{name}</h1>")
+    (tmp_path / "index.html").write_text(index_page(listed), encoding="utf-8")
+    tab = browser.open(tmp_path / "index.html")
+    assert tab.texts("li") == [line for _, line in listed]
+    assert tab.evaluate("Array.from(document.querySelectorAll('li'), (li) => li.value)") == [1, 12]
+    tab.point("li:last-child a", x=0.9, click=True)
+    tab.wait_for("location.pathname.endsWith('0012.html')")
+    assert tab.texts("h1") == ["0012.html"] and tab.complaints() == []
+    tab.close()

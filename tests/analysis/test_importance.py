@@ -29,7 +29,7 @@ def drawn(random_params):
 
 
 def losses_of(model, params, batch):
-    """Of each token, and whether it counts."""
+    """Loss of each token, and whether it counts."""
     inputs = (batch["tokens"], batch["positions"], batch["segments"])
     found = token_losses(apply(model, params, *inputs), jnp.roll(batch["tokens"], -1, axis=1))
     return found.losses, (batch["segments"] > 0).astype(np.float32)
@@ -62,7 +62,7 @@ def test_by_gradient_it_is_the_mean_slope_of_each_examples_loss(drawn):
     assert [len(of_place) for of_place in found.values()] == [2, 2]
 
 
-def test_by_switching_off_it_is_what_the_loss_rises_by(drawn):
+def test_by_switching_off_it_is_the_increase_of_the_loss(drawn):
     found = by_switching_off(loss_of(drawn.model), drawn.params, BATCHES, HEADS)
     whole = row_losses(drawn, {}).sum() / 30
     for place in HEADS:

@@ -13,7 +13,7 @@ import pytest
 from tests.analysis import walk_oracle
 from transformer_jax.analysis.pages.document import unpack
 from transformer_jax.analysis.walk import walk
-from transformer_jax.analysis.walk.step import parsed
+from transformer_jax.analysis.walk.step import parse_formula
 from transformer_jax.analysis.walk.walking import walk_page
 from transformer_jax.inference.model_inputs import ModelInputs, as_row
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -91,8 +91,7 @@ def walked(random_params):
 
 
 def check(walk, expected):
-    """Every step of the walk that stands before the tables, against the oracle; all of its values
-    were met, and nothing else."""
+    """Compares each step of the walk, except the tables, with the oracle's value of that name."""
     met = set()
     for step in walk.steps:
         if step.kind in ("tokens", "ids", "next", "filled", "cache", "past", "source"):
@@ -243,7 +242,7 @@ def test_what_is_written_after_a_token_is_named(of_trained):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_step_says_where_it_stands(walked, kind):
+def test_the_code_of_every_step_exists(walked, kind):
     steps = walked(kind)[3].steps
     for step in {step.where: step for step in steps}.values():
         tree = ast.parse((ROOT / step.where.file).read_text())
@@ -256,10 +255,10 @@ def test_every_step_says_where_it_stands(walked, kind):
         assert len(step.axes) == step.values.ndim
         for axis, size in zip(step.axes, step.values.shape, strict=True):
             assert len(axis.labels) in (0, size), (step.kind, axis.name)
-        parsed(step.formula)
+        parse_formula(step.formula)
 
 
-def test_explanations_speak_of_the_numbers(walked):
+def test_explanations_contain_the_numbers(walked):
     found = walked("post")[3]
     (scale,) = found.of("scale", "decoder", "layer 0", "self-attention")
     (products,) = found.of("products", "decoder", "layer 0", "self-attention")
@@ -272,10 +271,13 @@ def test_explanations_speak_of_the_numbers(walked):
 def test_formulas_become_trees():
     root = ["msqrt", ["msub", ["mi", "d"], ["mi", "k"]]]
     product = ["mrow", ["mi", "Q"], ["msup", ["mi", "K"], ["mi", "T"]]]
-    assert parsed("(Q K^T)/√(d_k)") == ["mrow", ["mfrac", product, ["msqrt", ["mrow", root[1]]]]]
-    assert parsed('2x "if" y_a^b')[3] == ["mtext", "\u00a0if\u00a0"]
+    assert parse_formula("(Q K^T)/√(d_k)") == [
+        "mrow",
+        ["mfrac", product, ["msqrt", ["mrow", root[1]]]],
+    ]
+    assert parse_formula('2x "if" y_a^b')[3] == ["mtext", "\u00a0if\u00a0"]
     with pytest.raises(ValueError, match="nothing opens this \\)"):
-        parsed("a) b")
+        parse_formula("a) b")
 
 
 def data_of(document):
@@ -284,7 +286,7 @@ def data_of(document):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_page_holds_the_numbers_of_the_walk(walked, kind):
+def test_the_page_contains_the_numbers_of_the_walk(walked, kind):
     found = walked(kind)[3]
     document = walk_page(found, HOSTILE)
     assert "<b>" not in document and document.count("<script") == document.count("</script")

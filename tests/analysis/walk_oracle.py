@@ -1,6 +1,6 @@
-"""What a Transformer computes, in NumPy from its parameters alone, one example at a time.
+"""A Transformer in NumPy, from its parameters alone, one example at a time.
 
-Values have the names of `nn.hooks`; those of a walk's steps that have no place are named alike.
+Values have the paths of `nn.hooks`; steps of a walk without a hook point are named similarly.
 """
 
 import math

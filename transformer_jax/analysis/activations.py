@@ -1,4 +1,8 @@
-"""What a model computes at its places while it reads one example."""
+"""Activations of a model for one example: attention, and the residual stream with its logit lens.
+
+L layers, H heads, G heads of keys and values, T queries or tokens, S keys, K key size of a head,
+D model, V vocabulary.
+"""
 
 import dataclasses
 import functools
@@ -21,20 +25,20 @@ from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runtime import platform
 
 LOGITS = "logits"
-"""The name under which the model's own output is collected."""
+"""Name of the model's output among the collected activations."""
 
 
 def collect(
     model: Any, params: Any, reading: ModelInputs, patterns: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Values in one pass, by place, without batch and padding; float32.
+    """Activations by path in one pass, float32, without batch axis and padding.
 
     Args:
-      model: takes `reading.inputs`.
-      params: of the model, on the devices that compute.
+      model: a Flax module that takes `reading.inputs`.
+      params: its parameters, on the devices that compute.
       reading: the example.
-      patterns: of the places (`nn.hooks`), such as "**.weights". The model's output comes with
-        them, as `LOGITS`.
+      patterns: patterns of hook points (`nn.hooks`), such as "**.weights". The model's output is
+        always included, as `LOGITS`.
     """
     program, axes = _program(model, tuple(patterns))
     rows = round_up_rows(1, params)
@@ -47,7 +51,7 @@ def collect(
 def _program(
     model: Any, patterns: tuple[str, ...]
 ) -> tuple[Callable[..., dict[str, jax.Array]], dict[str, tuple[str, ...]]]:
-    """A compiled program for the values, and their axes, which are known once it was traced."""
+    """Compiles the collection. The second result maps paths to axes and is filled by tracing."""
     axes: dict[str, tuple[str, ...]] = {LOGITS: ("position",)}
 
     def collected(params: Any, inputs: Sequence[jax.Array]) -> dict[str, jax.Array]:
@@ -67,7 +71,7 @@ def _program(
 def _cut(
     path: str, value: np.ndarray, axes: dict[str, tuple[str, ...]], reading: ModelInputs
 ) -> np.ndarray:
-    """Without padding."""
+    """Removes padding from an activation."""
     for i, axis in enumerate(axes[path]):
         if axis in ("position", "query", "key"):
             count = len(reading.tokens[_stack(path, axis, reading)])
@@ -76,15 +80,11 @@ def _cut(
 
 
 def _stack(path: str, axis: str, reading: ModelInputs) -> str:
-    """The stack whose tokens an axis counts."""
+    """Stack whose tokens an axis indexes."""
     if "cross_attention" in path and (axis == "key" or path.endswith((".keys", ".values"))):
         return "encoder"
     first = path.partition(".")[0].replace("source_positions", "encoder")
     return first if first in reading.tokens else reading.last_stack
-
-
-# FOLDED analysis.attention: What a model attends to while it reads one example. L layers, H heads,
-# G heads of keys and values, T queries, S keys, K key size of a head.
 
 
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -92,18 +92,17 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "decoder": ("decoder", "decoder"),
     "cross": ("decoder", "encoder"),
 }
-"""Kinds of attention: the stack whose tokens ask, and the stack whose tokens are attended to."""
+"""Kinds of attention, each with the stack of its queries and the stack of its keys."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """The attention of one example in every layer and head, as the model used it.
+    """Attention of one example in every layer and head.
 
     Attributes:
-      texts: what was read and written, by its name: "source" and "target", or "text".
-      tokens: each token as its vocabulary writes it, by the stack that reads it: "encoder",
-        "decoder".
-      values: what was collected, without the batch's axis, by place (`analysis.places`), such as
+      texts: input and output text by name: "source" and "target", or "text".
+      tokens: pieces of the tokens by stack: "encoder", "decoder".
+      values: collected activations by path, without batch axis, such as
         "encoder.layer_0.self_attention.weights" [H, T, S].
     """
 
@@ -113,20 +112,20 @@ class Attention:
 
     @property
     def kinds(self) -> list[str]:
-        """Those of `KINDS` that the model has."""
+        """Kinds of attention that the model has, of `KINDS`."""
         return [kind for kind in KINDS if self._places(kind, "weights")]
 
     def weights(self, kind: str) -> Float[np.ndarray, "L H T S"]:
-        """The weights of a kind: a row sums to 1, and what is masked has 0."""
+        """Attention weights of a kind; each row sums to 1, and masked keys have 0."""
         return self.of(kind, "weights")
 
     def of(self, kind: str, what: str) -> np.ndarray:
-        """Values of all layers, [L, ...].
+        """Activations of all layers, [L, ...].
 
         Args:
-          kind: of `KINDS`.
-          what: "weights" [L, H, T, S] or, where they were asked for, "queries" [L, H, T, K], "keys"
-            [L, G, S, K], "values" [L, G, S, V] or "heads" [L, H, T, V], the heads' outputs.
+          kind: kind of attention, of `KINDS`.
+          what: "weights" [L, H, T, S] or, if collected, "queries" [L, H, T, K], "keys"
+            [L, G, S, K], "values" [L, G, S, V] or "heads" [L, H, T, V], the outputs of the heads.
 
         Raises:
           KeyError: these were not collected.
@@ -137,7 +136,7 @@ class Attention:
         return np.stack([self.values[place] for place in places])
 
     def _places(self, kind: str, what: str) -> list[str]:
-        """Those of the layers, or that of a stack which attends once, as a recurrent decoder."""
+        """Paths in all layers, or the one path of a stack that attends once (recurrent decoder)."""
         stack, _ = KINDS[kind]
         end = f"{'cross_attention' if kind == 'cross' else 'self_attention'}.{what}"
         places = [f"{stack}.{end}"] if f"{stack}.{end}" in self.values else []
@@ -146,11 +145,11 @@ class Attention:
         return places
 
     def stacks(self, kind: str) -> tuple[str, str]:
-        """The stacks whose tokens ask and are attended to, names of `tokens`."""
+        """Stack of the queries and stack of the keys."""
         return KINDS[kind]
 
     def _repr_html_(self) -> str:
-        """In a notebook: its page."""
+        """HTML for notebooks: the attention page."""
         title = next(iter(self.texts.values()), "Attention")
         return frame(attention_page(self, title))
 
@@ -159,47 +158,43 @@ ALSO: Mapping[str, tuple[str, ...]] = {
     **{name: (f"**.{name}",) for name in ("queries", "keys", "values", "heads")},
     "stream": ("*.input", "*.layer_*"),
 }
-"""What may be collected besides the weights, and its places."""
+"""Activations that can be collected besides the weights, with their patterns."""
 
 
 def attention(
     model: Any, params: Any, reading: ModelInputs, also: Collection[str] = ()
 ) -> Attention:
-    """The attention of a reading, in one pass.
+    """Attention of an example, in one pass.
 
     Args:
-      model: takes `reading.inputs`.
-      params: of the model, on the devices that compute.
+      model: a Flax module that takes `reading.inputs`.
+      params: its parameters, on the devices that compute.
       reading: the example.
-      also: names of `ALSO`; "stream" is the residual stream, as its places name it.
+      also: further activations, names of `ALSO`; "stream" is the residual stream.
 
     Raises:
-      UserError: a name that is not in `ALSO`, or the model has no attention.
+      UserError: a name is not in `ALSO`, or the model has no attention.
     """
     if unknown := sorted(set(also) - ALSO.keys()):
-        raise UserError(f"attention: also has {unknown[0]!r}; it may have {', '.join(ALSO)}")
+        raise UserError(f"attention: also has {unknown[0]!r}; choose from {', '.join(ALSO)}")
     patterns = ("**.weights", *(pattern for name in sorted(also) for pattern in ALSO[name]))
     found = Attention(reading.texts, reading.pieces, collect(model, params, reading, patterns))
     if not found.kinds:
-        raise UserError("attention: no weights were found; this run's model attends to nothing")
+        raise UserError("attention: this run's model has no attention")
     return found
-
-
-# FOLDED analysis.hidden: The residual stream of one example, and what each layer of it would
-# predict. T tokens, L layers, D model, V vocabulary.
 
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """What a model holds of one example, layer by layer.
+    """Hidden states of one example, layer by layer.
 
     Attributes:
-      texts, tokens: as of `Attention`.
-      streams: by the stack, [L + 1, T, D]: the embedded tokens, and the residual stream after each
-        layer.
-      lens: [L + 1, T, V], log P of the next token (of a masked model: of the token itself) if the
-        last stack ended at that layer: its stream through the last norm and the output matrix (the
-        logit lens). The last row is the model's own prediction.
+      texts: input and output text by name, as in `Attention`.
+      tokens: pieces of the tokens by stack, as in `Attention`.
+      streams: by stack [L + 1, T, D]: embedded tokens, then the residual stream after each layer.
+      lens: logit lens [L + 1, T, V]: log P of the next token (masked models: of the token itself)
+        if the last stack ended at that layer, i.e. its stream through the final norm and the output
+        matrix. The last row is the model's own prediction.
     """
 
     texts: Mapping[str, str]
@@ -209,15 +204,15 @@ class Hidden:
 
 
 def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
-    """The streams of a reading, and their logit lens.
+    """Residual streams of an example, and their logit lens.
 
     Args:
-      model: takes `reading.inputs`.
-      params: of the model, on the devices that compute.
+      model: a Flax module that takes `reading.inputs`.
+      params: its parameters, on the devices that compute.
       reading: the example.
 
     Raises:
-      UserError: one of its stacks has no residual stream, as in a recurrent model.
+      UserError: a stack has no residual stream (recurrent models).
     """
     found = collect(model, params, reading, ("*.input", "*.layer_*"))  # of the stacks
     streams = {stack: _streams(found, stack) for stack in reading.tokens}
@@ -228,7 +223,7 @@ def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:
 
 def _streams(found: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
     if f"{stack}.input" not in found:
-        raise UserError(f"hidden: this model's {stack} has no residual stream that can be seen")
+        raise UserError(f"hidden: this model's {stack} has no residual stream")
     layers = [found[f"{stack}.input"]]
     while (path := f"{stack}.layer_{len(layers) - 1}") in found:
         layers.append(found[path])
@@ -236,8 +231,10 @@ def _streams(found: Mapping[str, np.ndarray], stack: str) -> np.ndarray:
 
 
 def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarray) -> np.ndarray:
-    """The logits [L + 1, T, V] that each stream would have as the output of the last layer: the
-    model reads the example once for each, and the stream takes that output's place."""
+    """Logits [L + 1, T, V] of each stream in place of the last layer's output.
+
+    The model reads the example once per stream, in one batch.
+    """
     path = f"{reading.last_stack}.layer_{len(streams) - 2}"
     rows = round_up_rows(len(streams), params)
     missing = rows - len(streams), reading.inputs[-1].shape[1] - streams.shape[1]

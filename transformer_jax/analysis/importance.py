@@ -1,7 +1,7 @@
-"""How much each head matters (Michel et al. 2019): by the gradient of the loss with respect to a
-gate on its output, and by what the loss is without it.
+"""Importance of attention heads (Michel et al. 2019).
 
-B rows, H heads.
+Two measures: the gradient of the loss with respect to a gate on each head's output, and the loss
+without the head. B rows, H heads.
 """
 
 import functools
@@ -28,24 +28,25 @@ from transformer_jax.tasks.interface import Params, Task
 
 Batch = Mapping[str, Any]
 Loss = Callable[[Any, Batch], tuple[Array, Array]]
-"""(params, batch) -> loss and weight, each summed over the batch."""
+"""(params, batch) -> summed loss and summed weight of the batch."""
 
 Gates = Mapping[str, Float[Array | np.ndarray, "B H"]]
 Importance = dict[str, Float[np.ndarray, " H"]]
-"""By the place of the heads, such as "encoder.layer_0.self_attention.heads"."""
+"""Path of the heads, such as "encoder.layer_0.self_attention.heads" -> importance of each."""
 
 
 def by_gradient(
     loss: Loss, params: Any, batches: Iterable[Batch], heads: Mapping[str, int]
 ) -> Importance:
-    """The mean over examples x of |dL(x) / d gate| at gates of 1, in nats a token: equation 2 of
-    Michel et al., where L(x) is the loss of all of x.
+    """Mean over examples x of |dL(x) / d gate| at gates of 1, in nats a token.
+
+    Equation 2 of Michel et al., with L(x) the summed loss of x.
 
     Args:
-      loss: without dropout.
-      params: of the model.
-      batches: one example a row.
-      heads: how many there are at each place.
+      loss: loss without dropout.
+      params: parameters of the model.
+      batches: batches with one example a row.
+      heads: number of heads by path.
     """
 
     def gradients(params: Any, batch: Batch) -> tuple[Array, Gates]:
@@ -67,8 +68,10 @@ def by_gradient(
 def by_switching_off(
     loss: Loss, params: Any, batches: Sequence[Batch], heads: Mapping[str, int]
 ) -> Importance:
-    """By how much the loss of a token rises, in nats, when a head alone is switched off; below 0
-    where it falls. Arguments as above; each head is one more pass over the batches."""
+    """Increase of the loss without a head, in nats a token; negative if the loss falls.
+
+    Each head takes one more pass over the batches. Arguments of `by_gradient`.
+    """
 
     def sums(params: Any, batch: Batch, gates: Gates) -> tuple[Array, Array]:
         total, weight = _gated(loss, gates, params, batch)
@@ -89,7 +92,7 @@ def by_switching_off(
 
 
 def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, Array]:
-    """The loss with the heads' outputs multiplied by gates."""
+    """Loss with the outputs of the heads multiplied by gates."""
 
     def scale(place: HookPoint, x: Array) -> Array:
         return x * gates[place.path][:, :, None, None]
@@ -106,30 +109,29 @@ def _summed(program: Callable[..., Any], params: Any, batches: Iterable[Batch]) 
     return found
 
 
-# FOLDED runs.head_importance: How much each head of a run matters for the loss of a split.
-
-
-WAYS = {"gradient": by_gradient, "switching_off": by_switching_off}
+MEASURES = {"gradient": by_gradient, "switching_off": by_switching_off}
 
 
 def head_importance(
     settings: Settings, task: Task, params: Params, split: str, by: str
 ) -> Importance:
-    """How much each head matters (Michel et al. 2019).
+    """Importance of each head for the loss of a split.
 
     Args:
-      settings, task, params: of a run.
-      split: of its data; examples longer than a row are left out.
+      settings: settings of the run.
+      task: its task.
+      params: its parameters.
+      split: split of its data; examples longer than a row are left out.
       by: "gradient", or "switching_off", which takes a pass over the split for each head.
 
     Returns:
-      for each attention, by the place of its heads, an array [H], in nats a token.
+      Importance [H] in nats a token, by path of the heads.
 
     Raises:
-      UserError: another `by`, a model without heads, or the split cannot be used.
+      UserError: `by` is unknown, the model has no heads, or the split cannot be used.
     """
-    if by not in WAYS:
-        raise UserError(f"head_importance: by is {by!r}; it is one of {', '.join(WAYS)}")
+    if by not in MEASURES:
+        raise UserError(f"head_importance: by is {by!r}; choose from {', '.join(MEASURES)}")
     places = places_of(task.init).items()
     heads = {path: axes["head"] or 0 for path, axes in places if path.endswith(".heads")}
 
@@ -142,11 +144,11 @@ def head_importance(
 
     rows = round_up_rows(batch_rows(settings, task), params)
     batches = list(_examples_apart(task, open_split(settings.data, split), rows))
-    return WAYS[by](loss, params, batches, heads)
+    return MEASURES[by](loss, params, batches, heads)
 
 
 def _examples_apart(task: Task, examples: Any, rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """Batches of one shape with one example a row."""
+    """Batches of equal shape with one example a row."""
     items: list[Any] = [
         task.preprocess(item, np.random.default_rng(0))
         for item in task.prepare(examples, training=False)

@@ -1,1 +1,1 @@
-"""Pages of a model's inside: each is one HTML file that needs no network and no other file."""
+"""Pages that show a model's internals: single HTML files that need no network."""

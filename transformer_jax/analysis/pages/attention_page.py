@@ -1,4 +1,4 @@
-"""A page of what a model attends to: heads, layers, vectors, numbers, alignment, and the beam."""
+"""HTML page of attention: head, model and neuron views, weights, alignment and the beam tree."""
 
 import contextlib
 import json
@@ -11,13 +11,13 @@ import numpy as np
 from transformer_jax.analysis.pages.document import asset, pack_scaled, pack_weights, page
 
 BUDGET = 2_000_000
-"""Bytes of a page up to which the vectors of its neuron view are added."""
+"""Size of a page in bytes up to which vectors for the neuron view are added."""
 TITLES: Mapping[str, str] = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
 }
-"""What a page calls each kind of attention."""
+"""Titles of the kinds of attention."""
 STYLES = ("theme.css", "attention.css")
 SCRIPTS = (
     *("packed.js", "document.js", "colours.js", "heat_grid.js"),
@@ -31,7 +31,7 @@ type BeamTree = Mapping[str, Any]
 
 
 class Attended(Protocol):
-    """What is drawn: `analysis.Attention`, where these are explained."""
+    """The part of `analysis.activations.Attention` that the page reads."""
 
     @property
     def texts(self) -> Mapping[str, str]: ...
@@ -49,13 +49,14 @@ def attention_page(
     beams: BeamTree | None = None,
     neuron_layers: Collection[int] | None = None,
 ) -> str:
-    """One HTML document that shows the attention of an example.
+    """HTML page of the attention of an example.
 
     Args:
-      title: of the document, plain text.
-      beams: what the search kept and dropped; without it, that view is left out.
-      neuron_layers: whose queries and keys the page holds, where they were collected. By default
-        as many layers as keep the page within `BUDGET`, the last ones first.
+      attention: the attention.
+      title: title of the page, plain text.
+      beams: hypotheses that the beam search kept and dropped; None: no beam view.
+      neuron_layers: layers whose queries and keys are included, if collected. By default the last
+        layers that fit into `BUDGET`.
     """
     data: dict[str, Any] = {
         "title": title,
@@ -74,10 +75,10 @@ def attention_page(
         reason = f"the page would exceed {BUDGET // 1_000_000} MB"
     else:
         left_out = _add_vectors(data["kinds"], attention, math.inf, neuron_layers)
-        reason = "others were asked for"
+        reason = "they were not requested"
     for kind, layers in left_out.items():
         named = ", ".join(map(str, sorted(layers)))
-        data["kinds"][kind]["leftOut"] = f"Those of layers {named} are left out: {reason}."
+        data["kinds"][kind]["leftOut"] = f"Vectors of layers {named} are left out: {reason}."
     return write()
 
 
@@ -102,7 +103,7 @@ def _add_vectors(
     room: float,
     chosen: Collection[int] | None = None,
 ) -> dict[str, list[int]]:
-    """Adds queries and keys to `room` bytes at most; returns the layers left out, by kind."""
+    """Adds at most `room` bytes of queries and keys; returns the layers left out, by kind."""
     left_out: dict[str, list[int]] = {}
     for kind, layer, vectors in _vectors(attention):
         packed = {what: pack_scaled(values) for what, values in vectors.items()}
@@ -117,7 +118,7 @@ def _add_vectors(
 
 
 def _vectors(attention: Attended) -> Iterator[tuple[str, int, dict[str, np.ndarray]]]:
-    """(kind, layer, {"queries": [H, T, K], "keys": [G, S, K]}), the last layers first."""
+    """(kind, layer, {"queries": [H, T, K], "keys": [G, S, K]}), last layers first."""
     found = {}
     for kind in reversed(attention.kinds):
         with contextlib.suppress(KeyError):  # they were not collected
@@ -130,7 +131,7 @@ def _vectors(attention: Attended) -> Iterator[tuple[str, int, dict[str, np.ndarr
 
 
 def _without_infinities(beams: BeamTree) -> dict[str, Any]:
-    """JSON has no -inf, the log probability of what a constraint forbids: null stands for it."""
+    """Replaces -inf, the log probability of forbidden tokens, by null: JSON has no infinities."""
     nodes = [
         {name: None if value == -math.inf else value for name, value in node.items()}
         for node in beams["nodes"]
@@ -138,14 +139,11 @@ def _without_infinities(beams: BeamTree) -> dict[str, Any]:
     return {**beams, "nodes": nodes}
 
 
-# FOLDED analysis.pages.index_page: A page that lists other pages of its folder.
-
-
 def index_page(pages: Sequence[tuple[str, str]]) -> str:
-    """A document with a link for each page.
+    """HTML page that links to other pages of its folder.
 
     Args:
-      pages: the name of each file, which begins with the number of its line, and the line.
+      pages: file name, which begins with the line number, and line of each page.
     """
     title = f"{len(pages)} page{'s' if len(pages) != 1 else ''}"
     scripts = [asset("document.js"), asset("index.js")]

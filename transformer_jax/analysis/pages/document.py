@@ -1,8 +1,10 @@
-"""HTML files that hold all that they need and can ask for nothing.
+"""Self-contained HTML pages, and arrays packed into them.
 
-The content security policy of a page lets run only the scripts and styles that it was written
-with, by their hashes, and forbids every request. Texts of users stand in its data alone, which
-scripts show as text.
+The content security policy of a page allows only its own scripts and styles, by hash, and no
+request. User text is only in the page's data, which scripts show as text.
+
+Values of packed arrays are integers or float32. The first bytes of all values precede the second
+bytes, which deflates better. `assets/packed.js` unpacks them.
 """
 
 import base64
@@ -37,18 +39,19 @@ _PAGE = """<!doctype html>
 
 
 def asset(name: str) -> str:
-    """A stylesheet or script of `assets/`, such as "theme.css"."""
+    """Text of a stylesheet or script in `assets/`, such as "theme.css"."""
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
 def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], data: Any) -> str:
-    """A whole HTML document.
+    """A complete HTML document.
 
     Args:
-      title: plain text.
-      body: HTML, of the project's own; no text of a user's goes in here.
-      styles, scripts: their texts, in order (`asset`).
-      data: JSON's kinds of values, which `readData()` of `document.js` returns.
+      title: title, plain text.
+      body: HTML of the project; must not contain user text.
+      styles: texts of the stylesheets, in order (`asset`).
+      scripts: texts of the scripts, in order (`asset`).
+      data: JSON value that `readData()` of `document.js` returns.
     """
     policy = {
         "default-src": "'none'",
@@ -69,7 +72,7 @@ def page(title: str, body: str, styles: Sequence[str], scripts: Sequence[str], d
 
 
 def frame(document: str, height: int = 720) -> str:
-    """A document as a part of another one, such as a notebook's; `height` is in pixels."""
+    """An iframe that embeds a document in another, such as a notebook; `height` in pixels."""
     return (
         f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(document)}" width="100%" '
         f'height="{height}" style="border: 1px solid #8884; border-radius: 6px"></iframe>'
@@ -77,7 +80,7 @@ def frame(document: str, height: int = 720) -> str:
 
 
 def _inert(data: Any) -> str:
-    """JSON of ASCII characters, without the one that could end or change the script element."""
+    """ASCII JSON without "<", which could end the script element."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
@@ -87,28 +90,23 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-# FOLDED analysis.pages.packed: Arrays as text that a page carries, as short as numbers that are
-# shown need to be. The values of an array are stored as integers, or as float32; the first bytes
-# of all values stand before the second ones, which deflates better. `assets/packed.js` reads them.
-
-
 DECIMALS = 4
-"""Of attention weights: what a page shows of them."""
+"""Decimals of attention weights on a page."""
 _LARGEST = 32767  # of int16
 
 type Packed = dict[str, Any]
-"""{"shape", "type": "uint16", "int16" or "float32", "per": stored values a unit, "data"}."""
+"""{"shape", "type": "uint16", "int16" or "float32", "per": stored value of 1, "data"}."""
 
 
 def pack_weights(weights: np.ndarray) -> Packed:
-    """Numbers between 0 and 1, rounded to `DECIMALS`."""
+    """Packs numbers between 0 and 1, rounded to `DECIMALS`."""
     per = 10**DECIMALS
     rounded = np.round(np.asarray(weights, np.float64), DECIMALS)
     return _pack(np.rint(rounded * per).astype("<u2"), per)
 
 
 def pack_scaled(values: np.ndarray) -> Packed:
-    """Any finite numbers, in steps of the largest magnitude / 32767."""
+    """Packs finite numbers in steps of their largest magnitude / 32767."""
     values = np.asarray(values, np.float64)
     largest = np.abs(values).max(initial=0)
     per = _LARGEST / largest if largest > 0 else 1.0
@@ -116,12 +114,12 @@ def pack_scaled(values: np.ndarray) -> Packed:
 
 
 def pack_floats(values: np.ndarray) -> Packed:
-    """Any numbers, to the last bit of float32."""
+    """Packs numbers as float32."""
     return _pack(np.asarray(values).astype("<f4"), 1)
 
 
 def unpack(packed: Packed) -> np.ndarray:
-    """The values that a page reads, float64."""
+    """Values that a page reads from a packed array, float64."""
     dtype = np.dtype(packed["type"]).newbyteorder("<")
     planes = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8)
     stored = planes.reshape(dtype.itemsize, -1).T.copy().view(dtype)

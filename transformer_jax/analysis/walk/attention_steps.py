@@ -1,35 +1,37 @@
-"""Attention (section 3.2), from queries, keys and values to W^O."""
+"""Steps of one attention (section 3.2), from queries, keys and values to W^O.
+
+H heads, G heads of keys and values, T queries, S keys, K key size of a head.
+"""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformer_jax.analysis.walk.step import Axis, Seen, WalkStep, Where, number, some, step
+from transformer_jax.analysis.walk.step import Axis, Trace, WalkStep, Where, number, some, step
+from transformer_jax.nn.attention import MultiHeadAttention
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.masks import look_ahead_mask, segment_mask, window_mask
 from transformer_jax.nn.positions import encoding_class
-
-# FOLDED analysis.walk.attending: One layer's attention, as the steps of a walk speak of it, and
-# its formulas in NumPy. H heads, G heads of keys and values, T queries, S keys, K key size of a
-# head.
 
 
 @dataclasses.dataclass(frozen=True)
-class Attending:
-    """One layer's attention of one kind.
+class AttentionTrace:
+    """Self- or cross-attention of one layer.
 
     Attributes:
-      seen: the example.
-      path: of the module.
-      stack, source: whose tokens ask, and whose are attended to.
-      group: of its steps.
-      config: of the layer.
+      trace: the example.
+      path: path of the attention module.
+      stack: stack of the queries.
+      source: stack of the keys.
+      group: group of the steps.
+      config: config of the layer.
     """
 
-    seen: Seen
+    trace: Trace
     path: str
     stack: str
     source: str
@@ -37,100 +39,100 @@ class Attending:
     config: TransformerConfig
 
     def place(self, name: str) -> str:
-        """Of a value of this attention."""
+        """Path of an activation of this attention."""
         return f"{self.path}.{name}"
 
     def value(self, name: str) -> np.ndarray:
-        """One that the model computed."""
-        return self.seen.values[self.place(name)]
+        """Activation of this attention, such as "weights"."""
+        return self.trace.values[self.place(name)]
 
     @property
     def is_cross(self) -> bool:
-        """Whether a decoder attends to an encoder."""
+        """True if a decoder attends to an encoder."""
         return self.stack != self.source
 
     @property
     def axes(self) -> tuple[Axis, Axis, Axis]:
-        """Of products and weights."""
-        seen = self.seen
-        return Axis("head"), seen.tokens(self.stack, "query"), seen.tokens(self.source, "key")
+        """Axes of logits and weights."""
+        trace = self.trace
+        return Axis("head"), trace.tokens(self.stack, "query"), trace.tokens(self.source, "key")
 
     @property
     def example(self) -> tuple[int, int]:
-        """A query, and the key that takes most of its attention in the first head."""
-        query = self.seen.example(self.stack)
+        """Example query, and the key with its largest weight in head 0."""
+        query = self.trace.example(self.stack)
         return query, int(self.value("weights")[0, query].argmax())
 
     @property
     def shown(self) -> tuple[int, int, int]:
-        """The same with the head, as an index of products and weights."""
+        """Index of the example in logits and weights: head, query, key."""
         return 0, *self.example
 
-    def asks(self) -> str:
-        """The query of the example, for sentences."""
-        return self.seen.token(self.stack, self.example[0])
+    def query_token(self) -> str:
+        """Token of the example query, for explanations."""
+        return self.trace.token(self.stack, self.example[0])
 
-    def asked(self) -> str:
-        """Its key."""
-        return self.seen.token(self.source, self.example[1])
+    def key_token(self) -> str:
+        """Token of the example key, for explanations."""
+        return self.trace.token(self.source, self.example[1])
 
     def visible(self) -> Bool[np.ndarray, "T S"]:
-        """True where a query sees a key."""
-        tokens, window = self.seen.reading.tokens, self.config.attention_window
+        """True where a query attends to a key."""
+        tokens, window = self.trace.reading.tokens, self.config.attention_window
         queries, keys = (np.arange(len(tokens[stack])) for stack in (self.stack, self.source))
         distance = keys - queries[:, None]
-        seen = np.ones(distance.shape, bool)
+        visible = np.ones(distance.shape, bool)
         if not self.is_cross and self.stack == "decoder":
-            seen &= distance <= 0
+            visible &= distance <= 0
         if not self.is_cross and window is not None:
-            seen &= np.abs(distance) < window
-        return seen
+            visible &= np.abs(distance) < window
+        return visible
 
 
 def head_products(
     queries: Float[np.ndarray, "H T K"], keys: Float[np.ndarray, "G S K"]
 ) -> Float[np.ndarray, "H T S"]:
-    """Q K^T of each head, float64; heads that are neighbors may share their keys."""
+    """Q K^T of each head in float64; neighboring heads may share keys."""
     keys = np.repeat(keys, len(queries) // len(keys), axis=0)
     return np.einsum("htk,hsk->hts", queries, keys, dtype=np.float64)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis."""
+    """Softmax over the last axis, in NumPy."""
     exponentials = np.exp(logits - logits.max(-1, keepdims=True))
     return exponentials / exponentials.sum(-1, keepdims=True)
 
 
-def attention_steps(attending: Attending) -> Iterator[WalkStep]:
-    """All steps of one attention, the norm before it and the residual after it left out."""
-    yield from _projection_steps(attending)
-    products = head_products(attending.value("queries"), attending.value("keys"))
-    logits = products / math.sqrt(attending.config.d_k)
-    yield from _product_steps(attending, products, logits)
-    yield from (steps := _LogitSteps(attending, logits)).all()
-    yield from _sum_steps(attending, steps.logits)
+def attention_steps(at: AttentionTrace) -> Iterator[WalkStep]:
+    """All steps of one attention, without the norm before it and the residual after it."""
+    yield from _projection_steps(at)
+    products = head_products(at.value("queries"), at.value("keys"))
+    logits = products / math.sqrt(at.config.d_k)
+    yield from _product_steps(at, products, logits)
+    yield from (steps := _LogitSteps(at, logits)).all()
+    yield from _sum_steps(at, steps.logits)
 
 
-def _projection_steps(at: Attending) -> Iterator[WalkStep]:
+def _projection_steps(at: AttentionTrace) -> Iterator[WalkStep]:
     query, key = at.example
     methods = {"queries": "queries", "keys": "keys_values", "values": "keys_values"}
     for kind, matrix in (("queries", "W^Q"), ("keys", "W^K"), ("values", "W^V")):
         x = at.value(kind)
         stack, index = (at.stack, query) if kind == "queries" else (at.source, key)
         method = methods[kind] if at.is_cross else "projections"
-        where = Where("transformer_jax/nn/attention.py", f"MultiHeadAttention.{method}")
+        where = Where.of(getattr(MultiHeadAttention, method))
         read = "the encoder's output for" if at.is_cross and kind != "queries" else "the vector of"
         said = (
-            f"{matrix} makes {x.shape[2]} numbers for each of {len(x)} head{'s' * (len(x) > 1)} of "
-            f"{read} {at.seen.token(stack, index)}; those of head 0 are {some(x[0, index])}."
+            f"{matrix} projects {read} {at.trace.token(stack, index)} to {x.shape[2]} numbers for "
+            f"each of {len(x)} head{'s' * (len(x) > 1)}; head 0 has {some(x[0, index])}."
             f"{_changes(at, kind)}"
         )
-        axes = (Axis("head"), at.seen.tokens(stack), "feature")
+        axes = (Axis("head"), at.trace.tokens(stack), "feature")
         yield step(kind, at.group, said, x, axes, (at.place(kind),), (0, index), where=where)
 
 
-def _changes(at: Attending, kind: str) -> str:
-    """What was done to queries or keys behind their matrix."""
+def _changes(at: AttentionTrace, kind: str) -> str:
+    """Changes to queries or keys after their projection, as a sentence."""
     c, done = at.config, []
     if kind == "values":
         shared = c.num_heads // c.key_value_heads
@@ -140,52 +142,54 @@ def _changes(at: Attending, kind: str) -> str:
     if kind == "queries" and c.attention_scale is not None:
         done.append(f"multiplied by {number(c.query_scale)} (attention_scale)")
     if not at.is_cross and encoding_class(c).has("rotate"):
-        done.append(f"turned by their positions ({c.positions})")
-    return f" They are shown as they meet: {', then '.join(done)}." if done else ""
+        done.append(f"rotated by their positions ({c.positions})")
+    return f" They are shown as attention uses them: {', then '.join(done)}." if done else ""
 
 
-def _product_steps(at: Attending, products: np.ndarray, logits: np.ndarray) -> Iterator[WalkStep]:
+def _product_steps(
+    at: AttentionTrace, products: np.ndarray, logits: np.ndarray
+) -> Iterator[WalkStep]:
     (query, key), d_k = at.example, at.config.d_k
     product, logit = products[0, query, key], logits[0, query, key]
     places = (at.place("queries"), at.place("keys"))
     said = (
-        f"In head 0 the query of {at.asks()} meets the key of {at.asked()}: the sum of {d_k} "
-        f"products of their numbers is {number(product)}."
+        f"In head 0 the dot product of the query of {at.query_token()} and the key of "
+        f"{at.key_token()}, a sum of {d_k} products, is {number(product)}."
     )
     yield step("products", at.group, said, products, at.axes, places, at.shown)
     said = (
         f"{number(product)} / √d_k = {number(product)} / √{d_k} = {number(logit)}. Products grow "
-        f"with d_k; without the scale the softmax would be pushed to where its gradient vanishes."
+        f"with d_k; without the scale the softmax would saturate, and its gradient vanish."
     )
     yield step("scale", at.group, said, logits, at.axes, places, at.shown)
 
 
 class _LogitSteps:
-    """What happens to scaled products before the softmax; `logits` are the last ones."""
+    """Steps from scaled products to the softmax: bias, cap and mask; `logits` is the result."""
 
-    def __init__(self, at: Attending, logits: np.ndarray) -> None:
+    def __init__(self, at: AttentionTrace, logits: np.ndarray) -> None:
         self.at, self.logits = at, logits
 
     def all(self) -> Iterator[WalkStep]:
-        """Bias, cap and mask."""
+        """Steps of bias, cap and mask."""
         at, (query, key) = self.at, self.at.example
-        if (place := at.place("logit_bias")) in at.seen.values:
+        if (place := at.place("logit_bias")) in at.trace.values:
             bias = at.value("logit_bias")
             self.logits = self.logits + bias
             said = (
-                f"For their positions, {query} and {key}, {number(bias[0, query, key])} is added: "
-                f"{number(self.logits[0, query, key])}."
+                f"The bias of positions {query} and {key}, {number(bias[0, query, key])}, gives "
+                f"the logit {number(self.logits[0, query, key])}."
             )
             encoding = encoding_class(at.config)
             hook = "bias" if encoding.has("bias") else "logit_bias"
-            yield self._step("bias", said, (place,), where=Where.of(encoding, hook))
+            yield self._step("bias", said, (place,), where=Where.of(getattr(encoding, hook)))
         if (cap := at.config.logit_cap) is not None:
             self.logits = cap * np.tanh(self.logits / cap)
-            said = f"No logit goes beyond {number(cap)}: {number(self.logits[0, query, key])}."
+            said = f"No logit exceeds {number(cap)}: {number(self.logits[0, query, key])}."
             yield self._step("cap", said)
-        seen = at.visible()
-        self.logits = np.where(seen, self.logits, -np.inf)
-        yield self._mask(int((~seen).sum()), seen.size)
+        visible = at.visible()
+        self.logits = np.where(visible, self.logits, -np.inf)
+        yield self._mask(int((~visible).sum()), visible.size)
 
     def _mask(self, hidden: int, size: int) -> WalkStep:
         at = self.at
@@ -193,57 +197,55 @@ class _LogitSteps:
         causal, formula = at.stack == "decoder" and not at.is_cross, None
         if not causal and window is None:
             said = (
-                f"Every query sees all {len(at.seen.reading.tokens[at.source])} tokens: nothing "
-                "is removed here. The mask removes only padding, which fills the model's rows up "
-                "to one length and is left out here."
+                f"Every query attends to all {len(at.trace.reading.tokens[at.source])} tokens. The "
+                "mask removes only padding, which this page does not show."
             )
-            name = "segment_mask"
+            mask: Callable[..., Any] = segment_mask
         else:
             order = "up to itself" if causal else "on either side"
             near = "" if window is None else f", less than {window} positions away"
             said = (
-                f"A token sees those {order}{near}: {hidden} of {size} logits of each head become "
-                "−∞, which the softmax turns into 0."
+                f"A token attends to those {order}{near}: {hidden} of {size} logits of each head "
+                "become −∞, and their weights 0."
             )
-            name = "look_ahead_mask" if causal else "window_mask"
+            mask = look_ahead_mask if causal else window_mask
             formula = None if near else 'z_(i j) = −∞ "where" j > i'
-        where = Where("transformer_jax/nn/masks.py", name)
-        return self._step("mask", said, where=where, formula=formula)
+        return self._step("mask", said, where=Where.of(mask), formula=formula)
 
     def _step(self, kind: str, said: str, places: Sequence[str] = (), **instead: Any) -> WalkStep:
         at = self.at
         return step(kind, at.group, said, self.logits, at.axes, places, at.shown, **instead)
 
 
-def _sum_steps(at: Attending, logits: np.ndarray) -> Iterator[WalkStep]:
+def _sum_steps(at: AttentionTrace, logits: np.ndarray) -> Iterator[WalkStep]:
     weights, heads, (query, key) = at.value("weights"), at.value("heads"), at.example
     apart = np.abs(softmax(logits) - weights).max()
     said = (
-        f"Head 0 of {at.asks()} gives {100 * weights[0, query, key]:.1f}% of its attention to "
-        f"{at.asked()}, more than to any other; each row sums to 1."
+        f"Head 0 of {at.query_token()} gives {100 * weights[0, query, key]:.1f}% of its attention "
+        f"to {at.key_token()}, its largest weight; each row sums to 1."
     )
     if apart > 1e-4:
         said += (
-            f" These are the model's own weights; the softmax of the logits before is up to "
-            f"{number(apart)} away, as the model multiplies with fewer digits, or is patched."
+            f" These are the model's own weights. They differ from the softmax of the logits shown "
+            f"by up to {number(apart)}: the model computes in lower precision, or is patched."
         )
     yield step("softmax", at.group, said, weights, at.axes, (at.place("weights"),), at.shown)
 
     adds = not at.is_cross and encoding_class(at.config).has("extra_values")
     said = (
-        f"The values of all tokens, added up by these weights: head 0 of {at.asks()} finds "
+        f"The sum of all values, weighted by these weights: head 0 of {at.query_token()} has "
         f"{some(heads[0, query])}."
     )
-    said += " The positions add vectors for distances, likewise weighted." * adds
+    said += " Relative positions add weighted vectors, one for each distance." * adds
     formula = "head = softmax((Q K^T)/√(d_k) + B) V + R" if adds else None
-    tokens, places = at.seen.tokens(at.stack), tuple(map(at.place, ("weights", "values", "heads")))
+    tokens, places = at.trace.tokens(at.stack), tuple(map(at.place, ("weights", "values", "heads")))
     axes = (Axis("head"), tokens, "feature")
     yield step("heads", at.group, said, heads, axes, places, (0, query), formula=formula)
 
-    output = at.seen.values[at.path]
+    output = at.trace.values[at.path]
     said = (
-        f"The {len(heads)} heads of {at.asks()}, {heads.shape[2]} numbers each, stand one behind "
-        f"the other, {len(heads) * heads.shape[2]} in all; W^O makes {output.shape[1]} of them: "
-        f"{some(output[query])}."
+        f"The {len(heads)} heads of {at.query_token()}, {heads.shape[2]} numbers each, are "
+        f"concatenated to {len(heads) * heads.shape[2]} numbers; W^O projects them to "
+        f"{output.shape[1]}: {some(output[query])}."
     )
     yield step("output", at.group, said, output, (tokens, "feature"), (at.path,), (query,))

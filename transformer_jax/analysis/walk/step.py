@@ -1,19 +1,36 @@
-"""Steps of a walk: what is computed, where the paper and the code have it, and the numbers."""
+"""Steps of a walk: what is computed, its place in the paper and in the code, and the numbers.
+
+`KINDS` lists the kinds of steps with formula, section and code. A single step may replace these
+where the config differs from the paper.
+
+Formulas are in a linear notation that is readable as text and parses to MathML, a part of
+UnicodeMath (Sargent 2016): a_b and a^b are indices, a/b is a fraction, √a a root. Parentheses
+around a whole index, numerator, denominator or radicand only group. Quotation marks enclose words.
+Example: "softmax((Q K^T)/√(d_k)) V".
+"""
 
 import dataclasses
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer_jax.inference.model_inputs import ModelInputs
+from transformer_jax.inference.model_inputs import ModelInputs, as_row
+from transformer_jax.models.classifier import TextClassifier
+from transformer_jax.models.encoder_only import EncoderOnly, PredictionHead
+from transformer_jax.nn.attention import MultiHeadAttention, attention_logits
+from transformer_jax.nn.cache import KVCache
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.masks import padding_mask
+from transformer_jax.nn.norms import final_norm
+from transformer_jax.nn.ops import capped, head_products, head_sums, softmax
+from transformer_jax.nn.positions.base import PositionEncoding
+from transformer_jax.nn.transformer import Residual
 from transformer_jax.tokenization import Labels, Tokenizer
-
-# FOLDED analysis.walk.catalogue: The kinds of steps: formula, section of the paper and code of
-# each. A step may say more exactly what a config chose in the place of the paper's formula.
 
 
 class Where(NamedTuple):
@@ -23,14 +40,14 @@ class Where(NamedTuple):
     function: str
 
     @classmethod
-    def of(cls, owner: Any, name: str) -> "Where":
-        """A method, in the class that defines it."""
-        method = inspect.unwrap(getattr(owner, name))
-        return cls(f"{method.__module__.replace('.', '/')}.py", method.__qualname__)
+    def of(cls, function: Callable[..., Any]) -> "Where":
+        """Location of a function, or of a method in the class that defines it."""
+        defined = inspect.unwrap(function)
+        return cls(f"{defined.__module__.replace('.', '/')}.py", defined.__qualname__)
 
 
 class StepKind(NamedTuple):
-    """What steps of a kind share."""
+    """Title, formula, section and code that all steps of a kind share."""
 
     title: str
     formula: str
@@ -38,179 +55,107 @@ class StepKind(NamedTuple):
     where: Where
 
 
-def _kind(title: str, formula: str, section: str, file: str, function: str) -> StepKind:
-    return StepKind(title, formula, section, Where(f"transformer_jax/{file}.py", function))
+def _kind(title: str, formula: str, section: str, function: Callable[..., Any]) -> StepKind:
+    return StepKind(title, formula, section, Where.of(function))
 
-
-_ATTENTION, _NORM = "nn/attention", "section 3.1"
 
 KINDS: Mapping[str, StepKind] = {
-    "tokens": _kind(
-        "Tokens",
-        '"text" → (w_1, …, w_n)',
-        "section 5.1",
-        "tokenization/tokenizer",
-        "Tokenizer.encode",
-    ),
-    "ids": _kind(
-        "Token ids", "t_i ∈ {0, …, V−1}", "section 5.1", "inference/model_inputs", "as_row"
-    ),
-    "embedding": _kind(
-        "Embedding", "x_i = E_(t_i)", "section 3.4", "nn/embeddings", "Embedding.embed"
-    ),
+    "tokens": _kind("Tokens", '"text" → (w_1, …, w_n)', "section 5.1", Tokenizer.encode),
+    "ids": _kind("Token ids", "t_i ∈ {0, …, V−1}", "section 5.1", as_row),
+    "embedding": _kind("Embedding", "x_i = E_(t_i)", "section 3.4", Embedding.embed),
     "embedding_scale": _kind(
-        "Embedding, scaled",
-        "x_i = √(d_model) E_(t_i)",
-        "section 3.4",
-        "nn/embeddings",
-        "Embedding.embed",
+        "Embedding, scaled", "x_i = √(d_model) E_(t_i)", "section 3.4", Embedding.embed
     ),
-    "positions": _kind(
-        "Positions",
-        "PE_p",
-        "section 3.5",
-        "nn/positions/base",
-        "PositionEncoding.embed",
-    ),
+    "positions": _kind("Positions", "PE_p", "section 3.5", PositionEncoding.embed),
     "embedded": _kind(
-        "Embedding plus positions",
-        "x_i + PE_i",
-        "section 3.5",
-        "nn/positions/base",
-        "PositionEncoding.embed",
+        "Embedding plus positions", "x_i + PE_i", "section 3.5", PositionEncoding.embed
     ),
     "token_types": _kind(
-        "Token types",
-        "x_i + S_(s_i)",
-        "Devlin et al. 2019, section 3",
-        "nn/embeddings",
-        "InputEmbedding.__call__",
+        "Token types", "x_i + S_(s_i)", "Devlin et al. 2019, section 3", InputEmbedding.__call__
     ),
     "embedding_norm": _kind(
         "Norm of the embeddings",
         "norm(x)",
         "Devlin et al. 2019 (published code)",
-        "nn/embeddings",
-        "InputEmbedding.__call__",
+        InputEmbedding.__call__,
     ),
-    "norm_before": _kind("Norm", "norm(x)", _NORM, "nn/residual", "Residual.before"),
-    "queries": _kind(
-        "Queries", "Q = x W^Q", "section 3.2.2", _ATTENTION, "MultiHeadAttention.projections"
-    ),
-    "keys": _kind(
-        "Keys", "K = x W^K", "section 3.2.2", _ATTENTION, "MultiHeadAttention.projections"
-    ),
-    "values": _kind(
-        "Values", "V = x W^V", "section 3.2.2", _ATTENTION, "MultiHeadAttention.projections"
-    ),
-    "products": _kind(
-        "Products of queries and keys", "Q K^T", "section 3.2.1", "nn/heads", "head_products"
-    ),
-    "scale": _kind("Scale", "(Q K^T)/√(d_k)", "section 3.2.1", _ATTENTION, "attention_logits"),
+    "norm_before": _kind("Norm", "norm(x)", "section 3.1", Residual.before),
+    "queries": _kind("Queries", "Q = x W^Q", "section 3.2.2", MultiHeadAttention.projections),
+    "keys": _kind("Keys", "K = x W^K", "section 3.2.2", MultiHeadAttention.projections),
+    "values": _kind("Values", "V = x W^V", "section 3.2.2", MultiHeadAttention.projections),
+    "products": _kind("Products of queries and keys", "Q K^T", "section 3.2.1", head_products),
+    "scale": _kind("Scale", "(Q K^T)/√(d_k)", "section 3.2.1", attention_logits),
     "bias": _kind(
-        "Position bias",
-        "(Q K^T)/√(d_k) + B",
-        "section 3.5",
-        "nn/positions/base",
-        "PositionEncoding.logit_bias",
+        "Position bias", "(Q K^T)/√(d_k) + B", "section 3.5", PositionEncoding.logit_bias
     ),
-    "cap": _kind("Cap", "c tanh(z/c)", "Gemma 2 (2024), section 2", "nn/softmax", "capped"),
-    "mask": _kind(
-        "Mask",
-        'z_(i j) = −∞ "where" i "does not see" j',
-        "section 3.2.3",
-        "nn/masks",
-        "padding_mask",
-    ),
+    "cap": _kind("Cap", "c tanh(z/c)", "Gemma 2 (2024), section 2", capped),
+    "mask": _kind("Mask", 'z_(i j) = −∞ "where" i "does not see" j', "section 3.2.3", padding_mask),
     "softmax": _kind(
-        "Softmax",
-        "A_(i j) = e^(z_(i j))/(∑_s e^(z_(i s)))",
-        "section 3.2.1",
-        "nn/softmax",
-        "softmax",
+        "Softmax", "A_(i j) = e^(z_(i j))/(∑_s e^(z_(i s)))", "section 3.2.1", softmax
     ),
     "heads": _kind(
-        "Heads",
-        "head = softmax((Q K^T)/√(d_k)) V",
-        "section 3.2.1, equation 1",
-        "nn/heads",
-        "head_sums",
+        "Heads", "head = softmax((Q K^T)/√(d_k)) V", "section 3.2.1, equation 1", head_sums
     ),
     "output": _kind(
-        "Output matrix",
-        "Concat(head_1, …, head_h) W^O",
-        "section 3.2.2",
-        _ATTENTION,
-        "MultiHeadAttention.attend",
+        "Output matrix", "Concat(head_1, …, head_h) W^O", "section 3.2.2", MultiHeadAttention.attend
     ),
     "hidden": _kind(
         "Feed-forward, inner layer",
         "h = max(0, x W_1 + b_1)",
         "section 3.3, equation 2",
-        "nn/feed_forward",
-        "FeedForward.__call__",
+        FeedForward.__call__,
     ),
     "feed_forward": _kind(
         "Feed-forward, outer layer",
         "FFN(x) = h W_2 + b_2",
         "section 3.3, equation 2",
-        "nn/feed_forward",
-        "FeedForward.__call__",
+        FeedForward.__call__,
     ),
-    "norm_after": _kind("Norm", "norm(x)", _NORM, "nn/residual", "Residual.after"),
-    "residual": _kind(
-        "Residual", "x + Sublayer(x)", "section 3.1", "nn/residual", "Residual.after"
-    ),
-    "final_norm": _kind("Final norm", "norm(x)", _NORM, "nn/norms", "final_norm"),
+    "norm_after": _kind("Norm", "norm(x)", "section 3.1", Residual.after),
+    "residual": _kind("Residual", "x + Sublayer(x)", "section 3.1", Residual.after),
+    "final_norm": _kind("Final norm", "norm(x)", "section 3.1", final_norm),
     "prediction_head": _kind(
         "Prediction head",
         "norm(activation(x W + b))",
         "Devlin et al. 2019 (published code)",
-        "models/encoder_only",
-        "PredictionHead.__call__",
+        PredictionHead.__call__,
     ),
-    "logits": _kind("Logits", "z = x E^T", "section 3.4", "nn/embeddings", "Unprojected.logits"),
+    "logits": _kind("Logits", "z = x E^T", "section 3.4", Unprojected.logits),
     "next": _kind(
-        "The likeliest next tokens",
+        "The most likely next tokens",
         "P(t) = e^(z_t)/(∑_s e^(z_s))",
         "section 3.4",
-        "nn/embeddings",
-        "Unprojected.logits",
+        Unprojected.logits,
     ),
     "filled": _kind(
-        "What belongs here",
+        "Prediction for the masked token",
         "P(t) = e^(z_t)/(∑_s e^(z_s))",
         "Devlin et al. 2019, section 3.1",
-        "models/encoder_only",
-        "EncoderOnly.unprojected",
+        EncoderOnly.unprojected,
     ),
     "classes": _kind(
         "Classes",
         "P(c) = e^(z_c)/(∑_k e^(z_k))",
         "Devlin et al. 2019, section 3.2",
-        "models/classifier",
-        "TextClassifier.__call__",
+        TextClassifier.__call__,
     ),
     "cache": _kind(
-        "A token goes in, the cache grows",
+        "Cache, one token longer",
         "K ← (K; x_t W^K), V ← (V; x_t W^V)",
         "section 3.1 (auto-regressive)",
-        "nn/cache",
-        "KVCache.append",
+        KVCache.append,
     ),
     "past": _kind(
-        "The new query meets the past",
+        "Attention to the cache",
         "softmax((q_t K^T)/√(d_k))",
         "section 3.2.3",
-        _ATTENTION,
-        "MultiHeadAttention.self_attend",
+        MultiHeadAttention.self_attend,
     ),
     "source": _kind(
-        "The new query meets the source",
+        "Attention to the source",
         "softmax((q_t K^T)/√(d_k))",
         "section 3.2.3",
-        _ATTENTION,
-        "MultiHeadAttention.cross_attend",
+        MultiHeadAttention.cross_attend,
     ),
 }
 
@@ -219,11 +164,11 @@ _PLURALS = {"query": "queries", "vocabulary entry": "vocabulary entries"}
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """What an axis of an array counts.
+    """An axis of an array of a step.
 
     Attributes:
-      name: of one of them, such as "token" or "feature".
-      labels: each of them as it is called; empty: they are counted.
+      name: singular noun for its entries, such as "token" or "feature".
+      labels: label of each entry; empty: entries are numbered.
     """
 
     name: str
@@ -232,20 +177,20 @@ class Axis:
 
 @dataclasses.dataclass(frozen=True)
 class WalkStep:
-    """One thing that a model computes for one example.
+    """One computation of a model for one example.
 
     Attributes:
-      kind: an entry of `catalogue.KINDS`.
-      group: where in the model, from the outside in: ("encoder", "layer 0", "self-attention").
+      kind: an entry of `KINDS`.
+      group: location in the model, outermost first: ("encoder", "layer 0", "self-attention").
       title: a few words.
-      formula: in linear notation (`formulas.parsed`).
-      section: of "Attention Is All You Need", or the source of what grew out of it.
+      formula: in linear notation (`parse_formula`).
+      section: section of "Attention Is All You Need", or a later paper.
       where: the code that computes it.
-      explanation: what happens, with these numbers.
-      values: the result, one axis for each of `axes`; -inf is what a mask removed.
-      axes: what its axes count.
-      example: the indices along the first axes of what the explanation speaks of.
-      places: names of the values (`nn.hooks`) that it shows or is made from.
+      explanation: what happens, with numbers of this example.
+      values: the result, with the axes `axes`; -inf where a mask removed a logit.
+      axes: axes of `values`.
+      example: indices along the first axes of the entry that the explanation uses.
+      places: paths of the activations (`nn.hooks`) that the step shows or is computed from.
     """
 
     kind: str
@@ -262,7 +207,7 @@ class WalkStep:
 
     @property
     def shape(self) -> str:
-        """Such as "4 heads × 9 queries × 9 keys"."""
+        """Shape in words: "4 heads × 9 queries × 9 keys"."""
         sizes = zip(self.values.shape, self.axes, strict=True)
         return " × ".join(f"{size:,} {_plural(axis.name, size)}" for size, axis in sizes)
 
@@ -273,48 +218,41 @@ def _plural(name: str, size: int) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Walk:
-    """All steps of one example, in the order in which they are computed.
+    """All steps of one example, in the order of computation.
 
     Attributes:
-      texts: what was read and written, by its name: "source" and "target", or "text".
-      steps: all of them, with all numbers.
+      texts: input and output text by name: "source" and "target", or "text".
+      steps: the steps, with all numbers.
     """
 
     texts: Mapping[str, str]
     steps: Sequence[WalkStep]
 
     def of(self, kind: str, *group: str) -> list[WalkStep]:
-        """The steps of a kind, of groups that begin like this."""
+        """Steps of a kind whose group starts with `group`."""
         return [
             step for step in self.steps if step.kind == kind and step.group[: len(group)] == group
         ]
 
 
-# FOLDED analysis.walk.formulas: Formulas in linear notation, which reads well as it stands, and as
-# trees of MathML. The notation is a part of UnicodeMath (Sargent 2016): a_b and a^b are indices,
-# a/b is a fraction, √a a root; parentheses around a whole index, numerator, denominator or
-# radicand only group. What stands in quotation marks are words. Example: "softmax((Q K^T)/√(d_k))
-# V".
-
-
 type Tree = list[str | Tree]
-"""The name of an element of MathML, then its children: trees, or its text."""
+"""Name of a MathML element, then its children: trees, or its text."""
 
 _TOKEN = re.compile(r'"[^"]*"|[0-9]+(?:\.[0-9]+)?|[^\W\d_]+|\S')
 _SCRIPTS = {"_": "msub", "^": "msup"}
 
 
-def parsed(formula: str) -> Tree:
-    """A formula as a tree of MathML, an <mrow>."""
+def parse_formula(formula: str) -> Tree:
+    """Parses a formula to a MathML tree, an <mrow>."""
     tokens = _TOKEN.findall(formula)
     tree = _row(tokens)
     if tokens:
-        raise ValueError(f"formula {formula!r}: nothing opens this {tokens[0]}")
+        raise ValueError(f"formula {formula!r}: unmatched {tokens[0]}")
     return tree
 
 
 def _row(tokens: list[str]) -> Tree:
-    """All up to the end or to a parenthesis that closes; takes what it reads from the list."""
+    """Parses up to the end or a closing parenthesis; removes the parsed tokens from the list."""
     row: Tree = ["mrow"]
     while tokens and tokens[0] != ")":
         row.append(_fraction(tokens))
@@ -358,24 +296,22 @@ def _atom(tokens: list[str]) -> Tree:
 
 
 def _bare(tree: Tree) -> Tree:
-    """Without the parentheses around all of it."""
+    """Removes parentheses around the whole tree."""
     is_group = tree[0] == "mrow" and len(tree) == 4 and tree[1] == ["mo", "("]
     return tree[2] if is_group else tree  # type: ignore[return-value]
 
 
-# FOLDED analysis.walk.seen: What the steps of a walk are made from, and how they speak of it.
-
-
 @dataclasses.dataclass(frozen=True)
-class Seen:
-    """One example, and what a model computed for it.
+class Trace:
+    """One example and all activations that a model computed for it.
 
     Attributes:
-      model: the model; `config` is that of its body.
-      params: of the model.
+      model: the Flax module.
+      params: its parameters.
+      config: config of its body.
       reading: the example.
-      values: all places (`analysis.activations`).
-      outputs: the vocabulary of what the model predicts.
+      values: activations by path (`analysis.activations`).
+      outputs: vocabulary or labels of the model's predictions.
     """
 
     model: Any
@@ -386,41 +322,41 @@ class Seen:
     outputs: Tokenizer | Labels
 
     def name_of(self, output: int) -> str:
-        """A token that is predicted, as its vocabulary writes it, or a label."""
+        """Piece of a predicted token, or name of a predicted label."""
         if isinstance(self.outputs, Labels):
             return self.outputs.names[output]
         return self.outputs.pieces([output])[0]
 
     @property
     def mask(self) -> int | None:
-        """The token that stands for hidden ones, where there is one."""
+        """Id of the mask token, if there is one."""
         return None if isinstance(self.outputs, Labels) else self.outputs.specials.mask
 
     def tokens(self, stack: str, name: str = "token") -> Axis:
-        """An axis of the tokens that a stack reads."""
+        """Axis of a stack's input tokens."""
         return Axis(name, tuple(self.reading.pieces[stack]))
 
     def example(self, stack: str) -> int:
-        """The token that explanations speak of: the one in the middle."""
+        """Index of the token that explanations use: the middle one."""
         return len(self.reading.tokens[stack]) // 2
 
     def token(self, stack: str, index: int) -> str:
-        """A token and its number, for sentences."""
+        """Token and its index, for explanations."""
         return f"{quoted(self.reading.pieces[stack][index])} ({index})"
 
 
 def quoted(text: str) -> str:
-    """In quotation marks, isolated so that its direction does not turn what stands around it."""
+    """Text in quotation marks, isolated so that right-to-left text does not reorder its context."""
     return f"“\N{FIRST STRONG ISOLATE}{text}\N{POP DIRECTIONAL ISOLATE}”"
 
 
 def number(x: float) -> str:
-    """With three digits."""
+    """A number with three significant digits."""
     return f"{x:.3g}".replace("-", "−")
 
 
 def some(values: np.ndarray) -> str:
-    """The first numbers of a vector."""
+    """First entries of a vector, for explanations."""
     first = ", ".join(map(number, values[:3].tolist()))
     return f"({first}, …)" if len(values) > 3 else f"({first})"
 
@@ -435,7 +371,7 @@ def step(
     example: Sequence[int] = (),
     **instead: Any,
 ) -> WalkStep:
-    """A step; `instead` replaces what the catalogue says of its kind."""
+    """A step of a kind; `instead` replaces title, formula, section or code of `KINDS`."""
     shared = KINDS[kind]._asdict() | {name: of for name, of in instead.items() if of is not None}
     named = tuple(axis if isinstance(axis, Axis) else Axis(axis) for axis in axes)
     return WalkStep(

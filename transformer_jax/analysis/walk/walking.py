@@ -1,4 +1,4 @@
-"""The walk: every step of one example, from text to the next token."""
+"""The walk through a model: all steps of one example, from text to the next token, as a page."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,11 +9,20 @@ from transformer_jax.analysis.activations import collect
 from transformer_jax.analysis.pages.document import asset, pack_floats, page
 from transformer_jax.analysis.walk.layer_steps import embedding_steps, layer_steps, norm_step
 from transformer_jax.analysis.walk.prediction_steps import decoding_steps, prediction_steps
-from transformer_jax.analysis.walk.step import Axis, Seen, Walk, WalkStep, parsed
+from transformer_jax.analysis.walk.step import Axis, Trace, Walk, WalkStep, parse_formula
 from transformer_jax.errors import UserError
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.models.classifier import body_config
 from transformer_jax.tokenization import Labels, Tokenizer
+
+BUDGET = 2_000_000
+"""Target size of a page in bytes."""
+_CUTS = ((64, 11), (32, 11), (24, 10), (16, 8), (10, 6), (5, 4))
+"""Largest number of tokens, and of other entries, that a page shows along an axis. The first pair
+that keeps the page within `BUDGET` is used."""
+_WHOLE = ("head", "layer", "candidate", "number")  # axes that are never cut
+STYLES = ("theme.css", "walk.css")
+SCRIPTS = ("packed.js", "document.js", "colours.js", "walk_table.js", "walk.js")
 
 
 def walk(
@@ -22,63 +31,49 @@ def walk(
     reading: ModelInputs,
     outputs: Tokenizer | Labels,
 ) -> Walk:
-    """All steps of one example, with the numbers that the model computes.
+    """All steps of one example, with the model's own numbers.
 
     Args:
-      model: takes `reading.inputs`.
-      params: of the model, on the devices that compute.
+      model: a Flax module that takes `reading.inputs`.
+      params: its parameters, on the devices that compute.
       reading: the example.
-      outputs: the vocabulary of what the model predicts, the last stack's or labels.
+      outputs: vocabulary of the last stack, or labels.
 
     Raises:
-      UserError: the model has no layers with places (`nn.hooks`).
+      UserError: the model has no layers with hook points (`nn.hooks`).
     """
     values = collect(model, params, reading, ["**"])
-    seen = Seen(model, params, body_config(model), reading, values, outputs)
+    trace = Trace(model, params, body_config(model), reading, values, outputs)
     for stack in reading.tokens:
         if f"{stack}.layer_0" not in values:
             raise UserError(
-                f"walk: no layers were found in {type(model).__name__}'s {stack}; it can be walked "
-                "through where it is made of nn.encoder and nn.decoder, and model.scan_layers is "
-                "False"
+                f"walk: {type(model).__name__} has no layers in its {stack}; a walk needs stacks "
+                "of nn.transformer and model.scan_layers=False"
             )
-    return Walk(reading.texts, tuple(_steps(seen)))
+    return Walk(reading.texts, tuple(_steps(trace)))
 
 
-def _steps(seen: Seen) -> Iterator[WalkStep]:
-    for stack in seen.reading.tokens:
-        yield from embedding_steps(seen, stack)
+def _steps(trace: Trace) -> Iterator[WalkStep]:
+    for stack in trace.reading.tokens:
+        yield from embedding_steps(trace, stack)
         layers = 0
-        while f"{stack}.layer_{layers}" in seen.values:
-            yield from layer_steps(seen, stack, layers)
+        while f"{stack}.layer_{layers}" in trace.values:
+            yield from layer_steps(trace, stack, layers)
             layers += 1
-        if seen.config.norm_placement != "post":
-            stream = seen.values[f"{stack}.layer_{layers - 1}"]
+        if trace.config.norm_placement != "post":
+            stream = trace.values[f"{stack}.layer_{layers - 1}"]
             group = (stack, "output")
-            yield norm_step(seen, "final_norm", stack, group, stream, stack)
-    yield from prediction_steps(seen)
-    yield from decoding_steps(seen)
-
-
-# FOLDED analysis.walk.page: The page of a walk: contents at the left, a step with its numbers at
-# the right.
-
-
-BUDGET = 2_000_000
-"""Bytes that a page should not exceed."""
-_CUTS = ((64, 11), (32, 11), (24, 10), (16, 8), (10, 6), (5, 4))
-"""How many of tokens and how many of anything else a page may show along an axis; the first pair
-with which it stays within `BUDGET` is taken."""
-_WHOLE = ("head", "layer", "candidate", "number")
-STYLES = ("theme.css", "walk.css")
-SCRIPTS = ("packed.js", "document.js", "colours.js", "walk_table.js", "walk.js")
+            yield norm_step(trace, "final_norm", stack, group, stream, stack)
+    yield from prediction_steps(trace)
+    yield from decoding_steps(trace)
 
 
 def walk_page(walk: Walk, title: str) -> str:
-    """One HTML document that leads through a walk; large arrays are cut.
+    """HTML page of a walk: contents on the left, a step with its numbers on the right.
 
     Args:
-      title: of the document, plain text.
+      walk: the walk. Large arrays are cut.
+      title: title of the page, plain text.
     """
     styles, scripts = list(map(asset, STYLES)), list(map(asset, SCRIPTS))
     document = ""
@@ -89,13 +84,13 @@ def walk_page(walk: Walk, title: str) -> str:
             "steps": [_step(step, tokens, others) for step in walk.steps],
         }
         document = page(title, asset("walk.html"), styles, scripts, data)
-        if len(document) <= BUDGET:  # ASCII, but for the assets' few signs
+        if len(document) <= BUDGET:  # ASCII, except a few characters of the assets
             break
     return document
 
 
 def _step(step: WalkStep, tokens: int, others: int) -> dict[str, Any]:
-    """A step as the page reads it: the numbers shown, and where they stand in the whole array."""
+    """JSON of a step: the numbers shown, and their indices in the whole array."""
     kept = [
         _kept(step.values, i, axis, tokens if axis.labels else others)
         for i, axis in enumerate(step.axes)
@@ -104,7 +99,7 @@ def _step(step: WalkStep, tokens: int, others: int) -> dict[str, Any]:
         "kind": step.kind,
         "group": list(step.group),
         "title": step.title,
-        "formula": parsed(step.formula),
+        "formula": parse_formula(step.formula),
         "spoken": step.formula,
         "section": step.section,
         "file": step.where.file,
@@ -127,8 +122,7 @@ def _step(step: WalkStep, tokens: int, others: int) -> dict[str, Any]:
 
 
 def _kept(values: np.ndarray, number: int, axis: Axis, most: int) -> Sequence[int]:
-    """The indices along an axis that are shown: the first ones; of a vocabulary those with the
-    highest numbers."""
+    """Indices shown along an axis: the first ones, or the largest values of a vocabulary axis."""
     size = values.shape[number]
     if axis.name in _WHOLE or size <= most:
         return range(size)
