@@ -124,7 +124,7 @@ class Campaign:
         if kind == "flip":
             told["flipped"] = self._flip(gone)
         if gone:
-            for name in self.bucket.entries(lease.FOLDER):  # or the next start waits a minute
+            for name in self.bucket.entries(lease.LEASE_FOLDER):  # or the next start waits a minute
                 self.bucket.delete(name)
             shutil.rmtree(self.root / "cache" / "transformer_jax" / "workdirs", ignore_errors=True)
         told |= {"copy": "gone" if gone else "there", "expected": self._newest_whole()}

@@ -16,14 +16,14 @@ _numbers = itertools.count()
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """Copies in a folder of the test's own, and little patience."""
+    """Puts copies into a folder of the test, and lets requests fail after one second."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 1.0)
 
 
 @pytest.fixture
 def address():
-    """An address with nothing there yet."""
+    """An empty address."""
     return f"memory://bucket-{next(_numbers)}/runs/one"
 
 
@@ -35,7 +35,7 @@ def at(address):
 
 @pytest.fixture(scope="session")
 def emulators():
-    """`emulators(kind)`: the emulator of "s3" or "gs"; it runs until the tests have ended."""
+    """`emulators(kind)`: the emulator of "s3" or "gs", which runs until the session ends."""
     running, before = {}, dict(os.environ)
     with contextlib.ExitStack() as held:
 
@@ -53,7 +53,7 @@ def emulators():
 
 @pytest.fixture(params=["s3", "gs"])
 def cloud(request, emulators, monkeypatch):
-    """An emulator in which nothing goes wrong yet."""
+    """An emulator without faults."""
     running = emulators(request.param)
     monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 60.0)
     yield running

@@ -1,4 +1,4 @@
-""""""
+"""Addresses; files in a bucket: listed, written, read and deleted in spite of faults."""
 
 import os
 import time
@@ -9,20 +9,20 @@ import pytest
 
 from transformer_jax.buckets import bucket
 from transformer_jax.buckets.bucket import (
-    ALLOW,
+    ALLOW_VARIABLE,
     Bucket,
     BucketError,
-    Missing,
-    at_once,
+    NotInBucketError,
+    as_bucket_errors,
     is_address,
-    telling,
+    run_in_parallel,
 )
 from transformer_jax.errors import UserError
 
 
 @pytest.fixture
 def there(cloud, request):
-    """A folder of the test's own."""
+    """An empty folder of the emulator."""
     return Bucket(f"{cloud.address}/{request.node.name.replace('[', '_').strip(']')}")
 
 
@@ -47,15 +47,15 @@ def test_files_are_written_listed_read_and_deleted(there, tmp_path):
     for _ in range(2):
         there.delete("a.txt")
     assert there.entries().keys() == {"deep/er/b", "deep/large"}
-    with pytest.raises(Missing, match=r"/a\.txt: there is no such file or bucket"):
+    with pytest.raises(NotInBucketError, match=r"/a\.txt: there is no such file or bucket"):
         there.read("a.txt")
 
 
 @pytest.mark.parametrize(
     "content", [b"a\r", b"\r", b"a\r\n", b"a\n", b"a\n--==0==\nb", b"--==0==--"]
 )
-def test_any_content_comes_back_as_it_was(there, tmp_path, content):
-    """gcsfs by itself loses a carriage return at the end, as one in 256 checksums has it."""
+def test_any_content_is_read_back_unchanged(there, tmp_path, content):
+    """gcsfs itself loses a final carriage return, which one in 256 checksums has."""
     (tmp_path / "file").write_bytes(content)
     there.write("written", content)
     there.upload(tmp_path / "file", "uploaded")
@@ -63,7 +63,7 @@ def test_any_content_comes_back_as_it_was(there, tmp_path, content):
     assert {one.size for one in there.entries().values()} == {len(content)}
 
 
-def test_of_many_who_create_a_file_at_once_one_has(there):
+def test_one_of_many_concurrent_creates_succeeds(there):
     def create(number):
         return number if there.create("one", f"by {number}".encode()) else None
 
@@ -72,9 +72,9 @@ def test_of_many_who_create_a_file_at_once_one_has(there):
     assert len(created) == 1 and there.read("one") == f"by {created[0]}".encode()
 
 
-def test_who_created_a_file_and_had_no_answer_knows_its_own(cloud, there):
+def test_create_succeeds_although_its_first_answer_was_lost(cloud, there):
     class Draw:
-        """The first request arrives, and its answer does not."""
+        """Lets the first request arrive and loses its answer."""
 
         drawn = 0
 
@@ -88,7 +88,7 @@ def test_who_created_a_file_and_had_no_answer_knows_its_own(cloud, there):
     assert not there.create("one", b"other")
 
 
-def test_what_is_refused_lost_or_late_is_asked_for_again(cloud, there):
+def test_requests_that_are_refused_lost_or_late_are_repeated(cloud, there):
     cloud.faults.refused, cloud.faults.lost, cloud.faults.delayed = 0.2, 0.2, (0.3, 0.1)
     contents = {f"{number}": os.urandom(number) for number in range(6)}
     for name, content in contents.items():
@@ -96,19 +96,19 @@ def test_what_is_refused_lost_or_late_is_asked_for_again(cloud, there):
     assert {name: there.read(name) for name in there.entries()} == contents
 
 
-def test_what_will_not_change_is_told_at_once(cloud, there):
+def test_final_errors_are_raised_at_once(cloud, there):
     cloud.faults.forbidden = True
     since = time.monotonic()
     with pytest.raises(BucketError, match=f"cannot write {there.address}/a: .*(403|orbidden)"):
         there.write("a", b"")
     cloud.faults.forbidden = False
-    with pytest.raises(Missing, match=r"cannot write .*/none/run/a: there is no such file or buck"):
+    with pytest.raises(NotInBucketError, match=r"cannot write .*/none/run/a: there is no"):
         Bucket(f"{cloud.address[:5]}none/run").write("a", b"")
     assert time.monotonic() - since < 10
 
 
 @pytest.mark.parametrize("cloud", ["s3"], indirect=True)  # a client that gives up soon
-def test_what_stays_away_is_told_in_the_end(cloud, there, monkeypatch):
+def test_a_request_that_keeps_failing_raises_in_the_end(cloud, there, monkeypatch):
     monkeypatch.setattr(bucket, "PATIENCE_SECONDS", 0.0)
     cloud.faults.refused = 1.0
     with pytest.raises(BucketError, match=f"cannot write {there.address}/a: "):
@@ -121,7 +121,7 @@ def test_an_unknown_protocol_is_one_line(monkeypatch):
         Bucket("nowhere://a")
 
 
-def test_all_are_done_before_the_first_error_is_raised():
+def test_all_items_are_processed_before_the_first_error_is_raised():
     done = []
 
     def do(number):
@@ -130,7 +130,7 @@ def test_all_are_done_before_the_first_error_is_raised():
             raise ValueError("one")
 
     with pytest.raises(ValueError, match="one"):
-        at_once(do, range(20))
+        run_in_parallel(do, range(20))
     assert sorted(done) == list(range(20))
 
 
@@ -139,7 +139,7 @@ def test_addresses_have_a_protocol():
     assert not any(map(is_address, ("runs/a", "/a://b", "", "a:b", Path("runs/a"))))
 
 
-def test_an_address_that_was_made_a_path_is_not_taken_for_a_folder():
+def test_an_address_converted_to_a_path_is_rejected():
     with pytest.raises(UserError, match="s3:/a/b was an address: give it as text"):
         is_address(Path("s3://a/b"))
 
@@ -149,19 +149,19 @@ CHAINS = ["zip://::/etc/x", "s3://a::b", "simplecache::s3://a/b", "zip://x::http
 
 
 @pytest.mark.parametrize("address", ODD_ADDRESSES)
-def test_other_protocols_are_allowed_by_the_user_alone(address, monkeypatch):
-    monkeypatch.delenv(ALLOW)
+def test_only_the_environment_variable_allows_other_protocols(address, monkeypatch):
+    monkeypatch.delenv(ALLOW_VARIABLE)
     protocol = address.partition("://")[0]
     for use in (is_address, Bucket):
-        with pytest.raises(UserError, match=f"set {ALLOW}={protocol} in the environment"):
+        with pytest.raises(UserError, match=f"set {ALLOW_VARIABLE}={protocol} in the environment"):
             use(address)
-    monkeypatch.setenv(ALLOW, f"other, {protocol}")
+    monkeypatch.setenv(ALLOW_VARIABLE, f"other, {protocol}")
     assert is_address(address)
 
 
 @pytest.mark.parametrize("address", CHAINS)
-def test_chains_are_never_addresses(address, monkeypatch):
-    monkeypatch.setenv(ALLOW, "zip,http,simplecache,file")
+def test_chained_addresses_are_rejected(address, monkeypatch):
+    monkeypatch.setenv(ALLOW_VARIABLE, "zip,http,simplecache,file")
     for use in (is_address, Bucket):
         with pytest.raises(UserError, match="chains addresses"):
             use(address)
@@ -170,15 +170,15 @@ def test_chains_are_never_addresses(address, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [
-        (FileNotFoundError("x"), Missing, "there is no such file or bucket"),
-        (ImportError("Install s3fs"), BucketError, "s3:// needs a package of its own (Install"),
+        (FileNotFoundError("x"), NotInBucketError, "there is no such file or bucket"),
+        (ImportError("Install s3fs"), BucketError, "s3:// needs a package (Install"),
         (RuntimeError("first\nsecond"), BucketError, "first"),
         (RuntimeError(), BucketError, "RuntimeError()"),
         (UserError("as it is"), UserError, "as it is"),
     ],
 )
 def test_errors_of_clients_become_one_line(error, kind, words):
-    with pytest.raises(kind) as caught, telling("cannot read", "s3://a/b"):
+    with pytest.raises(kind) as caught, as_bucket_errors("cannot read", "s3://a/b"):
         raise error
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert isinstance(error, UserError) or "cannot read s3://a/b: " in str(caught.value)

@@ -1,3 +1,5 @@
+"""Copies of files at an address: fetched, written to, and uploaded."""
+
 import json
 import os
 import re
@@ -6,28 +8,29 @@ from pathlib import Path
 import pytest
 
 from transformer_jax.buckets import copies, lease
-from transformer_jax.buckets.bucket import Bucket, MirrorLayout, Missing
+from transformer_jax.buckets.bucket import Bucket, NotInBucketError
 from transformer_jax.buckets.copies import (
-    fetched,
-    fetched_file,
-    fetched_matches,
+    fetch_file,
+    fetch_folder,
+    fetch_matching,
     folder_to_upload,
-    send,
     working_copy,
+    write_back,
 )
+from transformer_jax.buckets.mirror import MirrorLayout
 from transformer_jax.errors import UserError
 
 LAYOUT = MirrorLayout(
     unit=re.compile(r"steps/[0-9]+(?=/)"),
     seal="seal",
-    listed=lambda folder: [],
-    passing=re.compile(r"\.partial$"),
+    members=lambda folder: [],
+    temporary=re.compile(r"\.partial$"),
     damage=lambda folder: None,
 )
 
 
 @pytest.fixture
-def brought(monkeypatch):
+def downloaded(monkeypatch):
     """The names of the files that were downloaded."""
     names, download = [], Bucket.download
 
@@ -43,39 +46,39 @@ def names_in(folder):
     return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
 
 
-def test_only_what_has_changed_is_fetched_again(address, at, brought):
+def test_only_changed_files_are_fetched_again(address, at, downloaded):
     for name in ("a", "b/c", "b/d", ".lease/1", "steps/1/x", "steps/2/x", "steps/2/seal"):
         at.write(name, name.encode())
-    folder = fetched(address, lambda name: name != "b/d", LAYOUT)
+    folder = fetch_folder(address, lambda name: name != "b/d", LAYOUT)
     assert folder.name == "one"
-    assert names_in(folder) == {"a", "b/c", "steps/2/x", "steps/2/seal"} == set(brought)
+    assert names_in(folder) == {"a", "b/c", "steps/2/x", "steps/2/seal"} == set(downloaded)
     assert (folder / "b/c").read_bytes() == b"b/c"
-    brought.clear()
+    downloaded.clear()
     at.write("a", b"new")
     at.delete("b/c")
-    assert fetched(address, layout=LAYOUT) == folder
-    assert set(brought) == {"a", "b/d"}
+    assert fetch_folder(address, layout=LAYOUT) == folder
+    assert set(downloaded) == {"a", "b/d"}
     assert names_in(folder) == {"a", "b/d", "steps/2/x", "steps/2/seal"}
     assert (folder / "a").read_bytes() == b"new"
 
 
-def test_a_file_is_fetched_with_nothing_beside_it(address, at, brought):
+def test_a_file_is_fetched_without_its_neighbors(address, at, downloaded):
     at.write("data/a.txt", b"a")
     at.write("data/b.txt", b"b")
     at.write("data/c.md", b"c")
-    assert fetched_file(f"{address}/data/b.txt").read_bytes() == b"b"
-    assert brought == ["b.txt"]
-    assert [p.name for p in fetched_matches(f"{address}/data/*.txt")] == ["a.txt", "b.txt"]
-    assert fetched_matches(f"{address}/data/*.gz") == []
-    for use in (fetched, fetched_file):
-        with pytest.raises(Missing, match=f"there is nothing at {address}/none"):
-            use(f"{address}/none")
+    assert fetch_file(f"{address}/data/b.txt").read_bytes() == b"b"
+    assert downloaded == ["b.txt"]
+    assert [p.name for p in fetch_matching(f"{address}/data/*.txt")] == ["a.txt", "b.txt"]
+    assert fetch_matching(f"{address}/data/*.gz") == []
+    for fetch in (fetch_folder, fetch_file):
+        with pytest.raises(NotInBucketError, match=f"there is nothing at {address}/none"):
+            fetch(f"{address}/none")
 
 
 OUTSIDE = ["../../out", "b/../../out", "/out", "b//out", "b\\out"]
 
 
-def test_names_that_lead_out_of_a_copy_are_left_out(monkeypatch, at, address, caplog):
+def test_names_that_lead_out_of_a_copy_are_skipped(monkeypatch, at, address, caplog):
     at.write("a", b"")
     find = type(at._system).find
 
@@ -87,8 +90,8 @@ def test_names_that_lead_out_of_a_copy_are_left_out(monkeypatch, at, address, ca
     for _ in range(2):
         assert at.entries().keys() == {"a"}
     (told,) = [record.getMessage() for record in caplog.records]  # once
-    assert "5 files are left out" in told and told.endswith("the first: '../../out'")
-    assert names_in(fetched(address)) == {"a"}
+    assert "skipping 5 files" in told and told.endswith("the first: '../../out'")
+    assert names_in(fetch_folder(address)) == {"a"}
 
 
 def test_an_absolute_name_overwrites_nothing(monkeypatch, at, address, tmp_path):
@@ -105,49 +108,49 @@ def test_an_absolute_name_overwrites_nothing(monkeypatch, at, address, tmp_path)
     with monkeypatch.context() as patched:
         patched.setattr(type(at._system), "find", hostile)
         patched.setattr(type(at._system), "get_file", lambda _, __, to: Path(to).write_text("bad"))
-        folder = fetched(address)
+        folder = fetch_folder(address)
     assert precious.read_text() == "mine" and names_in(folder) == {"a"}
 
 
-def test_what_an_index_names_elsewhere_is_not_removed(at, address, tmp_path):
-    """Earlier versions wrote there, and noted it."""
+def test_files_outside_that_an_index_names_are_not_removed(at, address, tmp_path):
+    """Earlier versions wrote such files."""
     precious = tmp_path / "precious"
     precious.write_text("mine")
     at.write("a", b"")
-    index = fetched(address).parents[1] / copies._INDEX
+    index = fetch_folder(address).parents[1] / copies._INDEX
     index.write_text(json.dumps({str(precious): "1", "../../../precious": "1"}))
-    fetched(address)
+    fetch_folder(address)
     assert precious.read_text() == "mine" and json.loads(index.read_text()).keys() == {"a"}
 
 
 def test_a_link_in_a_copy_is_not_written_through(at, address, tmp_path):
     at.write("a", b"")
-    folder = fetched(address)
+    folder = fetch_folder(address)
     (tmp_path / "elsewhere").mkdir()
     (folder / "b").symlink_to(tmp_path / "elsewhere")
     at.write("b/c", b"")
     with pytest.raises(UserError, match="leads out of .* through a link"):
-        fetched(address)
+        fetch_folder(address)
     assert not list((tmp_path / "elsewhere").iterdir())
     at.delete("b/c")
     (tmp_path / "elsewhere" / "c").write_text("mine")
     (folder.parents[1] / copies._INDEX).write_text(json.dumps({"b/c": "1"}))
     with pytest.raises(UserError, match="leads out of .* through a link"):  # nor is it removed
-        fetched(address)
+        fetch_folder(address)
     assert (tmp_path / "elsewhere" / "c").read_text() == "mine"
 
 
 @pytest.mark.parametrize("ending", ["..", "."])
-def test_a_copy_lies_below_its_home(at, address, ending):
+def test_a_copy_is_inside_its_home(at, address, ending):
     at.write(f"{ending}/index.json", b"")
     try:
-        folder = fetched(f"{address}/{ending}")
-    except UserError:  # of a file system that resolves such parts
+        folder = fetch_folder(f"{address}/{ending}")
+    except UserError:  # a file system resolves such parts
         return
     assert folder.parent.name == "files" and folder.name == "_"
 
 
-def test_what_is_exported_to_an_address_is_brought_there(address, at, tmp_path):
+def test_a_folder_for_an_address_is_uploaded(address, at, tmp_path):
     with folder_to_upload(str(tmp_path / "here")) as folder:
         assert folder == tmp_path / "here"
     with folder_to_upload(address) as folder:
@@ -158,21 +161,21 @@ def test_what_is_exported_to_an_address_is_brought_there(address, at, tmp_path):
         pass
 
 
-def test_outputs_go_back_to_where_a_copy_is_from(address, at, tmp_path):
+def test_outputs_are_written_back_to_the_address(address, at, tmp_path):
     at.write("config", b"")
-    folder = fetched(address)
+    folder = fetch_folder(address)
     (folder / "predictions").mkdir()
     (folder / "predictions" / "test").write_bytes(b"good")
-    send(folder / "predictions" / "test")
+    write_back(folder / "predictions" / "test")
     assert at.read("predictions/test") == b"good"
     (tmp_path / "elsewhere").write_bytes(b"")
-    send(tmp_path / "elsewhere")
+    write_back(tmp_path / "elsewhere")
     assert at.entries().keys() == {"config", "predictions/test"}
 
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """`machine(name)`: from now on, all is on another machine."""
+    """`machine(name)`: switches to the cache of another machine."""
 
     def at_machine(name):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
@@ -180,11 +183,11 @@ def machine(tmp_path, monkeypatch):
     return at_machine
 
 
-def test_the_copy_that_was_written_last_is_gone_on_from(address, at, machine):
+def test_the_last_writers_copy_is_used_again(address, at, machine):
     machine("a")
     with working_copy(address, LAYOUT) as first:
         (first / "x").write_bytes(b"1")
-    (first / "x").write_bytes(b"2")  # as of a killed process, which had no time to bring it
+    (first / "x").write_bytes(b"2")  # as of a killed process, which had no time to upload it
     with working_copy(address, LAYOUT) as again:
         assert again == first and (again / "x").read_bytes() == b"2"
     assert at.read("x") == b"2"
@@ -200,7 +203,7 @@ def test_the_copy_that_was_written_last_is_gone_on_from(address, at, machine):
     assert at.read("x") == b"3"
 
 
-def test_a_copy_that_was_being_cleared_counts_as_none(address, at, machine, monkeypatch):
+def test_a_copy_that_was_being_cleared_is_not_used_again(address, at, machine, monkeypatch):
     machine("b")
     with working_copy(address, LAYOUT) as other:
         (other / "x").write_bytes(b"right")
@@ -224,7 +227,7 @@ def test_one_process_of_a_machine_writes_at_a_time(address):
 
 
 def test_one_machine_writes_at_a_time(address, machine, monkeypatch):
-    monkeypatch.setattr(lease, "RENEWED_SECONDS", 0.05)
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
     machine("a")
     with working_copy(address, LAYOUT):
         machine("b")
@@ -237,4 +240,4 @@ def test_one_machine_writes_at_a_time(address, machine, monkeypatch):
 def test_without_a_home_there_is_no_copy(address, monkeypatch):
     monkeypatch.setattr(copies, "cache_folder", lambda name: None)
     with pytest.raises(UserError, match=f"{address} needs a copy here.*set XDG_CACHE_HOME"):
-        fetched(address)
+        fetch_folder(address)

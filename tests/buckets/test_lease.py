@@ -1,3 +1,5 @@
+"""One writer at an address at a time."""
+
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -5,55 +7,55 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from transformer_jax.buckets import lease
-from transformer_jax.buckets.lease import Lease, Lost, last_copy
+from transformer_jax.buckets.lease import Lease, LeaseLostError, last_copy
 from transformer_jax.errors import UserError
 
 
 @pytest.fixture(autouse=True)
-def hasty(monkeypatch):
-    monkeypatch.setattr(lease, "RENEWED_SECONDS", 0.05)
+def short_times(monkeypatch):
+    monkeypatch.setattr(lease, "RENEW_SECONDS", 0.05)
     monkeypatch.setattr(lease, "STALE_SECONDS", 0.5)
 
 
-def taken(at, copy):
+def lease_of(at, copy):
     return Lease(at, copy, last_copy(at), f"the process of {copy}")
 
 
-def test_one_holds_it_at_a_time(at):
+def test_one_process_holds_the_lease_at_a_time(at):
     with (
-        taken(at, "a"),
+        lease_of(at, "a"),
         pytest.raises(UserError, match="the process of a is training there; wait for it"),
-        taken(at, "b"),
+        lease_of(at, "b"),
     ):
         pass
     assert last_copy(at) == "a"
     since = time.monotonic()
-    with taken(at, "b") as second:  # the first has ended
+    with lease_of(at, "b") as second:  # the first has ended
         second.require()
     assert time.monotonic() - since < 0.4
-    assert last_copy(at) == "b" and len(at.entries(lease.FOLDER)) == 1
+    assert last_copy(at) == "b" and len(at.entries(lease.LEASE_FOLDER)) == 1
 
 
-def test_a_holder_that_shows_no_more_is_followed_and_sees_it(at):
-    first = taken(at, "a").__enter__()
-    first._ends.set()  # as if the machine had been halted
+def test_a_stale_lease_is_taken_over_and_its_holder_notices(at):
+    first = lease_of(at, "a").__enter__()
+    first._stop.set()  # as if the machine had been halted
     first.require()
-    with taken(at, "b") as second:
-        with pytest.raises(Lost, match="has been taken over by the process of b"):
+    with lease_of(at, "b") as second:
+        with pytest.raises(LeaseLostError, match="has been taken over by the process of b"):
             first.require()
-        first.__exit__()  # which it may still do
+        first.__exit__()  # it may still leave
         second.require()
     assert last_copy(at) == "b"
 
 
-def test_who_writes_from_the_same_copy_need_not_wait(at):
-    taken(at, "a").__enter__()._ends.set()
+def test_a_process_with_the_same_copy_need_not_wait(at):
+    lease_of(at, "a").__enter__()._stop.set()
     since = time.monotonic()
-    with taken(at, "a"):
+    with lease_of(at, "a"):
         assert time.monotonic() - since < 0.4
 
 
-def test_of_two_who_begin_at_once_one_does(at):
+def test_one_of_many_concurrent_starts_succeeds(at):
     began = []
 
     def begin(copy):
@@ -66,16 +68,16 @@ def test_of_two_who_begin_at_once_one_does(at):
     assert len(began) == 1
 
 
-def test_who_found_the_address_as_it_is_no_longer_is_refused(at):
-    late = taken(at, "late")
-    with taken(at, "b"):
+def test_a_start_is_refused_if_another_process_wrote_in_between(at):
+    late = lease_of(at, "late")
+    with lease_of(at, "b"):
         pass
-    with pytest.raises(UserError, match="another process began to train there"), late:
+    with pytest.raises(UserError, match="another process has just begun to train there"), late:
         pass
 
 
 def test_a_damaged_lease_is_taken_over(at):
-    at.write(f"{lease.FOLDER}/7", b"\xff{")
-    with taken(at, "a") as held:
+    at.write(f"{lease.LEASE_FOLDER}/7", b"\xff{")
+    with lease_of(at, "a") as held:
         held.require()
-        assert at.entries(lease.FOLDER).keys() == {f"{lease.FOLDER}/8"}
+        assert at.entries(lease.LEASE_FOLDER).keys() == {f"{lease.LEASE_FOLDER}/8"}

@@ -1,3 +1,5 @@
+"""A bucket that mirrors a folder while it is written."""
+
 import hashlib
 import json
 import os
@@ -10,9 +12,9 @@ import time
 import pytest
 
 from transformer_jax.buckets import lease, mirror
-from transformer_jax.buckets.bucket import Bucket, MirrorLayout
+from transformer_jax.buckets.bucket import Bucket
 from transformer_jax.buckets.lease import Lease, last_copy
-from transformer_jax.buckets.mirror import Mirror
+from transformer_jax.buckets.mirror import Mirror, MirrorLayout
 from transformer_jax.errors import UserError
 
 RECORDS = "records"
@@ -23,7 +25,7 @@ def sha256(content):
 
 
 def damage(folder):
-    """What is wrong with a unit on disk by its seal; None if nothing is."""
+    """First damaged file of a unit by its seal; None if the unit is intact."""
     try:
         digests = json.loads((folder / "seal").read_bytes())
         wrong = [n for n, one in digests.items() if sha256((folder / n).read_bytes()) != one]
@@ -35,8 +37,8 @@ def damage(folder):
 LAYOUT = MirrorLayout(
     unit=re.compile(r"steps/[0-9]+(?=/)"),
     seal="seal",
-    listed=lambda folder: json.loads((folder / "seal").read_bytes()),
-    passing=re.compile(r"\.partial$|\.tmp"),
+    members=lambda folder: json.loads((folder / "seal").read_bytes()),
+    temporary=re.compile(r"\.partial$|\.tmp"),
     damage=damage,
 )
 
@@ -56,7 +58,7 @@ def seal(folder, step):
 
 
 def save(folder, step):
-    """A unit as a checkpoint is written: elsewhere first."""
+    """Writes a unit as checkpoints are written: under a temporary name first."""
     for name, size in (("a", 10), ("b/c", 100_000), ("b/d", 0)):
         write(folder, f"steps/{step}.tmp/{name}", os.urandom(size))
     (folder / f"steps/{step}.tmp").rename(folder / f"steps/{step}")
@@ -64,7 +66,7 @@ def save(folder, step):
 
 
 def content_of(at):
-    return {n: at.read(n) for n in at.entries() if not n.startswith(lease.FOLDER)}
+    return {n: at.read(n) for n in at.entries() if not n.startswith(lease.LEASE_FOLDER)}
 
 
 def files_of(folder):
@@ -78,12 +80,12 @@ def folder(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(mirror, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(mirror, "GROWN_SECONDS", 0.1)
+def short_times(monkeypatch):
+    monkeypatch.setattr(mirror, "SCAN_SECONDS", 0.05)
+    monkeypatch.setattr(mirror, "GROWING_FILE_SECONDS", 0.1)
 
 
-def mirrored(at, folder, copy="one"):
+def make_mirror(at, folder, copy="one"):
     folder.mkdir(exist_ok=True)
     pins = folder.with_name("pins")
     return Mirror(at, folder, pins, LAYOUT, Lease(at, copy, last_copy(at), copy))
@@ -96,13 +98,13 @@ def until(condition, seconds=10):
         time.sleep(0.01)
 
 
-def test_what_was_damaged_before_it_came_to_the_bucket_does_not_come_there(at, folder):
-    """Else it might be all that is there when the machine is lost."""
+def test_a_damaged_unit_is_not_uploaded(at, folder):
+    """It might be the only one if the machine is lost."""
     save(folder, 1)
     save(folder, 2)
     (folder / "steps/2/b/c").write_bytes(b"flipped")
-    brought = mirrored(at, folder)
-    with brought._lease, brought:
+    mirrored = make_mirror(at, folder)
+    with mirrored._lease, mirrored:
         until(lambda: "steps/1/seal" in at.entries())
         write(folder, RECORDS, b"1")
         until(lambda: RECORDS in at.entries())
@@ -110,23 +112,23 @@ def test_what_was_damaged_before_it_came_to_the_bucket_does_not_come_there(at, f
         shutil.rmtree(folder / "steps/2")
         save(folder, 2)
         until(lambda: "steps/2/seal" in at.entries())
-        (folder / "steps/1/a").write_bytes(b"flipped")  # after it had come
+        (folder / "steps/1/a").write_bytes(b"flipped")  # after its upload
     assert at.read("steps/2/b/c") == (folder / "steps/2/b/c").read_bytes()
 
 
-def test_a_damaged_unit_that_stays_does_not_keep_a_run_from_its_end(at, folder):
+def test_a_run_ends_although_a_unit_stays_damaged(at, folder):
     save(folder, 1)
     (folder / "steps/1/a").write_bytes(b"flipped")
     write(folder, "config", b"one")
-    brought = mirrored(at, folder)
-    with brought._lease, brought:
+    mirrored = make_mirror(at, folder)
+    with mirrored._lease, mirrored:
         pass
     assert content_of(at) == {"config": b"one"}
 
 
-def test_what_is_written_comes_to_the_bucket_at_once_and_at_the_end(at, folder):
-    brought = mirrored(at, folder)
-    with brought._lease, brought:
+def test_files_are_uploaded_while_the_run_writes_and_at_its_end(at, folder):
+    mirrored = make_mirror(at, folder)
+    with mirrored._lease, mirrored:
         write(folder, "config", b"first")
         until(lambda: content_of(at) == {"config": b"first"})
         save(folder, 1)
@@ -139,7 +141,7 @@ def test_what_is_written_comes_to_the_bucket_at_once_and_at_the_end(at, folder):
 
 
 class Watched(Bucket):
-    """Looks at all that lies there after each change."""
+    """Checks all files in the bucket after each change."""
 
     def __init__(self, address):
         super().__init__(address)
@@ -168,13 +170,13 @@ class Watched(Bucket):
         self._look()
 
 
-def test_at_any_moment_the_bucket_is_fit_to_go_on_from(address, folder, monkeypatch):
-    monkeypatch.setattr(mirror, "LOOK_SECONDS", 1000)  # it is pushed here
-    monkeypatch.setattr(mirror, "GROWN_SECONDS", 1000)
-    monkeypatch.setattr(mirror, "at_once", lambda do, items: [do(item) for item in items])
+def test_a_run_can_be_resumed_from_the_bucket_at_any_moment(address, folder, monkeypatch):
+    monkeypatch.setattr(mirror, "SCAN_SECONDS", 1000)  # this test uploads itself
+    monkeypatch.setattr(mirror, "GROWING_FILE_SECONDS", 1000)
+    monkeypatch.setattr(mirror, "run_in_parallel", lambda do, items: [do(item) for item in items])
     draw, at = random.Random(0), Watched(address)
-    brought, kept, scored = mirrored(at, folder), [], []
-    with brought._lease, brought:
+    mirrored, kept, scored = make_mirror(at, folder), [], []
+    with mirrored._lease, mirrored:
         for step in range(1, 40):
             write(folder, RECORDS, str(step).encode())
             match draw.randrange(4):
@@ -189,25 +191,25 @@ def test_at_any_moment_the_bucket_is_fit_to_go_on_from(address, folder, monkeypa
                 case 3:
                     for old in kept[:-1]:
                         (folder / "steps" / str(old) / draw.choice(["a", "b/c", "b/d"])).unlink()
-                        brought._push()  # while it is deleted, file by file
+                        mirrored._upload_changes()  # while it is deleted, file by file
                         shutil.rmtree(folder / "steps" / str(old))
                     del kept[:-1]
                     scored = [step for step in scored if step in kept]
             if draw.random() < 0.7:
-                brought._push()
+                mirrored._upload_changes()
     assert content_of(at) == files_of(folder)
     assert len(at.seen) > 100 and max(at.seen) > 3
 
 
-def test_a_run_that_saves_faster_than_the_network_carries_is_brought(address, folder):
+def test_units_arrive_although_the_run_saves_faster_than_the_network(address, folder):
     class Slow(Bucket):
         def upload(self, source, name):
             time.sleep(0.3)
             super().upload(source, name)
 
     at, seals = Slow(address), set()
-    brought = mirrored(at, folder)
-    with brought._lease, brought:
+    mirrored = make_mirror(at, folder)
+    with mirrored._lease, mirrored:
         for step in range(1, 30):
             write(folder, RECORDS, str(step).encode())
             save(folder, step)
@@ -219,14 +221,14 @@ def test_a_run_that_saves_faster_than_the_network_carries_is_brought(address, fo
     assert not folder.with_name("pins").exists()
 
 
-def test_what_a_bucket_loses_is_sent_again(address, folder):
+def test_files_that_the_bucket_lost_are_uploaded_again(address, folder):
     class Losing(Bucket):
         lost = set()
 
         def _lose(self, name):
             if LAYOUT.is_seal(name):
                 assert len(self.entries("steps/1")) == 3, "sealed before it is whole"
-            if name in self.lost or name.startswith(lease.FOLDER):
+            if name in self.lost or name.startswith(lease.LEASE_FOLDER):
                 return False
             self.lost.add(name)
             return True
@@ -240,65 +242,69 @@ def test_what_a_bucket_loses_is_sent_again(address, folder):
                 super().upload(source, name)
 
     at = Losing(address)
-    brought = mirrored(at, folder)
-    with brought._lease, brought:
+    mirrored = make_mirror(at, folder)
+    with mirrored._lease, mirrored:
         write(folder, RECORDS, b"1")
         save(folder, 1)
     assert content_of(at) == files_of(folder) and len(at.lost) == 5
 
 
 class Failing(Bucket):
-    """Is away at times."""
+    """A bucket that is unreachable while `away` is True."""
 
     away = False
 
-    def _patiently(self, what, name, request):
+    def _retry(self, what, name, request):
         def fails():
             raise OSError("the network is away")
 
-        return super()._patiently(what, name, fails if self.away else request)
+        return super()._retry(what, name, fails if self.away else request)
 
 
-def test_a_bucket_that_is_away_for_a_while_is_waited_for(address, folder, caplog):
+def test_uploads_are_repeated_while_the_bucket_is_unreachable(address, folder, caplog):
     at = Failing(address)
-    brought = mirrored(at, folder)
-    with brought._lease, brought:
+    mirrored = make_mirror(at, folder)
+    with mirrored._lease, mirrored:
         at.away = True
         save(folder, 1)
-        until(lambda: "training goes on, and it is tried again" in caplog.text)
+        until(lambda: "training continues, and the upload is repeated" in caplog.text)
         assert "the network is away" in caplog.text
         at.away = False
         until(lambda: content_of(at) == files_of(folder))
 
 
-def test_what_could_not_be_brought_is_told_and_kept(address, folder):
+def test_files_that_could_not_be_uploaded_are_reported_and_kept(address, folder):
     at = Failing(address)
-    brought = mirrored(at, folder)
+    mirrored = make_mirror(at, folder)
     kept = f"the network is away; what this run has written is in {folder}"
-    with pytest.raises(UserError, match=kept), brought._lease, brought:
+    with pytest.raises(UserError, match=kept), mirrored._lease, mirrored:
         at.away = True
         save(folder, 1)
     at.away = False
-    again = mirrored(at, folder)
+    again = make_mirror(at, folder)
     with again._lease, again:
         pass
     assert content_of(at) == files_of(folder) and len(files_of(folder)) == 4
 
 
-def test_a_run_that_is_taken_over_stops_and_writes_no_more(at, folder, monkeypatch):
+def test_a_run_whose_lease_is_lost_stops_and_writes_no_more(at, folder, monkeypatch):
     sent = []
     monkeypatch.setattr(os, "kill", lambda *signalled: sent.append(signalled))
-    brought = mirrored(at, folder)
-    with pytest.raises(UserError, match="taken over by another; .* in /"), brought._lease, brought:
-        at.write(f"{lease.FOLDER}/2", lease.Record("other", "another", "").encoded())
+    mirrored = make_mirror(at, folder)
+    with (
+        pytest.raises(UserError, match="taken over by another; .* in /"),
+        mirrored._lease,
+        mirrored,
+    ):
+        at.write(f"{lease.LEASE_FOLDER}/2", lease.LeaseRecord("other", "another", "").encoded())
         write(folder, "config", b"mine")
         until(lambda: sent)
         assert sent == [(os.getpid(), signal.SIGTERM)]
     assert content_of(at) == {}
 
 
-def test_a_copy_is_made_whole_from_the_bucket(at, folder):
-    first = mirrored(at, folder)
+def test_a_copy_is_completed_from_the_bucket(at, folder):
+    first = make_mirror(at, folder)
     with first._lease, first:
         write(folder, RECORDS, b"2")
         save(folder, 1)
@@ -308,15 +314,15 @@ def test_a_copy_is_made_whole_from_the_bucket(at, folder):
     (folder / "steps/2/b/c").write_bytes(os.urandom(100_000))  # damaged
     shutil.rmtree(folder / "steps/1")
     write(folder, RECORDS, b"newer")
-    again = mirrored(at, folder)
+    again = make_mirror(at, folder)
     with again._lease, again:
         assert files_of(folder) == whole | {RECORDS: b"newer"}
     assert content_of(at) == whole | {RECORDS: b"newer", "steps/3/a": b"without a seal: not there"}
 
 
-def test_the_last_unit_stays_until_another_is_there(at, folder):
-    brought = mirrored(at, folder)
-    with brought._lease, brought:
+def test_the_last_unit_stays_until_another_is_uploaded(at, folder):
+    mirrored = make_mirror(at, folder)
+    with mirrored._lease, mirrored:
         save(folder, 1)
         until(lambda: "steps/1/seal" in at.entries())
         shutil.rmtree(folder / "steps/1")
@@ -328,9 +334,9 @@ def test_the_last_unit_stays_until_another_is_there(at, folder):
     assert content_of(at) == files_of(folder)
 
 
-def test_what_others_put_beside_a_run_is_kept(at, folder):
-    brought = mirrored(at, folder)
-    with brought._lease, brought:
+def test_files_of_other_processes_are_kept(at, folder):
+    mirrored = make_mirror(at, folder)
+    with mirrored._lease, mirrored:
         save(folder, 1)
         until(lambda: "steps/1/seal" in at.entries())
         at.write("predictions/test", b"of another process")

@@ -1,4 +1,7 @@
-"""The files below an address."""
+"""Files at an address such as "s3://bucket/folder", read and written through fsspec.
+
+An address in a config may come from a stranger: `require_allowed` limits which protocols are used.
+"""
 
 import contextlib
 import logging
@@ -17,35 +20,41 @@ from tqdm import tqdm
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import is_safe_name, path_below
 
-# FOLDED buckets.addresses: Addresses of files elsewhere, and what goes wrong with them in one
-# line.
+logger = logging.getLogger(__name__)
 
-
-ALLOW = "TRANSFORMER_JAX_ALLOW_ADDRESSES"
-"""Environment variable: more protocols that addresses may have, such as "file,http"."""
+ALLOW_VARIABLE = "TRANSFORMER_JAX_ALLOW_ADDRESSES"
+"""Environment variable with more protocols that addresses may have, such as "file,http"."""
 PROTOCOLS = ("s3", "gs", "gcs")
-"""Protocols that an address may have. A config may come from strangers: an address in it must not
-reach any server, or any file of this machine."""
+"""Protocols that an address may have: others could reach any server or file of this machine."""
+PATIENCE_SECONDS = 60.0
+"""Time for which a request that fails is repeated."""
+
 _ADDRESS = re.compile(r"([A-Za-z][\w+.-]*)://")
-_FOLDED = re.compile(r"(s3|gs|gcs):/[^/]")  # what `Path` makes of an address
+_PATH_OF_ADDRESS = re.compile(r"(s3|gs|gcs):/[^/]")  # `Path` drops one slash of an address
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0  # seconds between two tries
+_PROGRESS_BAR_DELAY = 2  # seconds
+_PARALLEL_TRANSFERS = 8
+_SMALL = 8 << 20  # bytes: a smaller file is written in one request
+_FINAL_ERRORS = (FileNotFoundError, FileExistsError, PermissionError, ImportError, ValueError)
+_FINAL_STATUSES = (400, 401, 403, 404, 412)  # of HTTP
+_VERSION_KEYS = ("ETag", "etag", "generation", "mtime", "LastModified", "created")
 
 
 class BucketError(UserError):
-    """What lies at an address cannot be read or written now."""
+    """Reading or writing at an address failed."""
 
 
-class Missing(BucketError):
-    """There is no such file, or no such bucket."""
+class NotInBucketError(BucketError):
+    """A file or a bucket does not exist."""
 
 
 def is_address(path: str | Path) -> bool:
-    """Returns True if a path names something elsewhere, such as "s3://...".
+    """Returns True if a path is an address, such as "s3://...".
 
     Raises:
-      UserError: it was one, before it was made a `Path`; or an address that is not allowed
-        (`require_allowed`).
+      UserError: the address is not allowed (`require_allowed`), or was converted to a `Path`.
     """
-    if isinstance(path, Path) and _FOLDED.match(str(path)):
+    if isinstance(path, Path) and _PATH_OF_ADDRESS.match(str(path)):
         raise UserError(f"{path} was an address: give it as text, since Path drops one of its //")
     if not isinstance(path, str) or not ("://" in path and (_ADDRESS.match(path) or "::" in path)):
         return False
@@ -56,304 +65,260 @@ def is_address(path: str | Path) -> bool:
 def require_allowed(address: str, also: Collection[str] = ()) -> None:
     """Raises UserError unless an address may be used.
 
-    Its protocol must be one of `PROTOCOLS`, of `also`, or of the environment variable
-    TRANSFORMER_JAX_ALLOW_ADDRESSES. Chains ("zip://x::http://...") are always refused: a protocol
-    that is allowed could reach through them to any other.
+    Its protocol must be in `PROTOCOLS`, in `also`, or in the environment variable
+    TRANSFORMER_JAX_ALLOW_ADDRESSES. Chains ("zip://x::http://...") are always rejected: through
+    them an allowed protocol could reach any other.
     """
     if "::" in address:
-        raise UserError(f"{address!r} has '::', which chains addresses; give a plain one")
-    found = _ADDRESS.match(address)
-    allowed = {*PROTOCOLS, *also, *os.environ.get(ALLOW, "").replace(" ", "").split(",")}
-    if not found or found[1] not in allowed:
-        known = ", ".join(f"{one}://" for one in (*PROTOCOLS, *also))
-        more = f"; to allow it, set {ALLOW}={found[1]} in the environment" if found else ""
+        raise UserError(f"{address!r} has '::', which chains addresses; give a single address")
+    match = _ADDRESS.match(address)
+    allowed = {*PROTOCOLS, *also, *os.environ.get(ALLOW_VARIABLE, "").replace(" ", "").split(",")}
+    if not match or match[1] not in allowed:
+        known = ", ".join(f"{protocol}://" for protocol in (*PROTOCOLS, *also))
+        more = f"; to allow it, set {ALLOW_VARIABLE}={match[1]} in the environment" if match else ""
         raise UserError(f"{address!r} is no address that may be used ({known} are){more}")
 
 
 @contextlib.contextmanager
-def telling(what: str, address: str) -> Iterator[None]:
-    """Makes one line of whatever goes wrong: the errors of fsspec are of many libraries.
+def as_bucket_errors(failure: str, address: str) -> Iterator[None]:
+    """Turns errors of the block, which come from many libraries, into `BucketError`s of one line.
 
     Args:
-      what: "cannot read", say.
-      address: what the block reads or writes.
+      failure: beginning of the message, such as "cannot read".
+      address: of what the block reads or writes.
     """
     try:
         yield
     except UserError:
         raise
     except FileNotFoundError as error:
-        raise Missing(f"{what} {address}: there is no such file or bucket") from error
+        raise NotInBucketError(f"{failure} {address}: there is no such file or bucket") from error
     except ImportError as error:
         protocol = address.partition("://")[0]
-        told = f"{what} {address}: {protocol}:// needs a package of its own ({error})"
-        raise BucketError(f"{told}; pip install it") from error
+        raise BucketError(
+            f"{failure} {address}: {protocol}:// needs a package ({error}); pip install it"
+        ) from error
     except Exception as error:
-        raise BucketError(f"{what} {address}: {reason(error)}") from error
+        raise BucketError(f"{failure} {address}: {_first_line(error)}") from error
 
 
-def reason(error: Exception) -> str:
-    """The first line of an error, in a moderate length."""
+def _first_line(error: Exception) -> str:
+    """First line of an error's message, at most 300 characters of it."""
     return (str(error).strip() or repr(error)).splitlines()[0][:300]
-
-
-logger = logging.getLogger(__name__)
-
-PATIENCE_SECONDS = 60.0
-"""How long a request is repeated that fails and may yet succeed."""
-_PAUSES = (0.2, 8.0)  # seconds between two tries, at first and at most
-_BAR_SECONDS = 2  # until it is shown
-_AT_ONCE = 8  # transfers
-_SMALL = 8 << 20  # bytes: such a file goes in one request
-_FINAL = (FileNotFoundError, FileExistsError, PermissionError, ImportError, ValueError)
-_REFUSED = (400, 401, 403, 404, 412)  # HTTP's statuses that stay as they are
-_VERSIONS = ("ETag", "etag", "generation", "mtime", "LastModified", "created")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file as a bucket lists it: its bytes, and what differs once it is written anew."""
+    """A file in the listing of a bucket.
+
+    Attributes:
+      size: bytes.
+      version: changes when the file is written again.
+    """
 
     size: int
     version: str
 
 
 class Bucket:
-    """The files below an address; their names are what follows it, with "/" between folders.
+    """The files below an address, by their names relative to it.
 
-    Nothing that was listed or read is remembered. Requests that fail for a while are repeated.
+    Listings and contents are not cached. Requests that fail are repeated for `PATIENCE_SECONDS`.
 
     Args:
       address: of a folder, which need not exist.
 
     Raises:
-      UserError: the address is not allowed (`addresses.require_allowed`).
-      BucketError: the package for its protocol is missing. From all methods: the request failed,
-        to the end of the patience; Missing where there is no such file or bucket.
+      UserError: the address is not allowed (`require_allowed`).
+      BucketError: the package for its protocol is missing. From all methods: the request failed.
+      NotInBucketError: from all methods: there is no such file or bucket.
     """
 
     def __init__(self, address: str):
         require_allowed(address)
         self.address = address.rstrip("/")
         self._has_warned = False
-        with telling("cannot reach", self.address):
+        with as_bucket_errors("cannot reach", self.address):
             self._system, root = fsspec.core.url_to_fs(
                 self.address, use_listings_cache=False, skip_instance_cache=True
             )
-        self._system.auto_mkdir = True  # of file:// alone, where folders must be made
+        self._system.auto_mkdir = True  # only file:// needs its folders made
         self._root = root.rstrip("/")
 
     def entries(self, folder: str = "") -> dict[str, Entry]:
-        """The files in a folder and its subfolders, by their names; none where it does not exist.
+        """The files in a folder and its subfolders, by name; none if it does not exist.
 
-        Names that lead out of the folder are left out, with a warning: a bucket may be filled by
-        strangers.
+        Names that lead out of the folder are left out, with a warning: strangers may have filled
+        the bucket.
 
         Args:
-          folder: its name; "": all.
+          folder: name of the folder; "": all files.
         """
 
-        def found() -> dict[str, Entry]:
+        def list_files() -> dict[str, Entry]:
             self._system.invalidate_cache()
             try:
                 listed = self._system.find(self._path(folder), detail=True)
             except FileNotFoundError:
                 return {}
-            names = {path.removeprefix(f"{self._root}/"): one for path, one in listed.items()}
+            names = {path.removeprefix(f"{self._root}/"): info for path, info in listed.items()}
             files = {n for n in names if not n.endswith("/") and n != self._root}
             safe = {name for name in files if is_safe_name(name)}
-            self._warn_of(files - safe)
+            self._warn_of_unsafe(files - safe)
             return {
-                name: Entry(int(one.get("size") or 0), _version(one))
-                for name, one in names.items()
+                name: Entry(int(info.get("size") or 0), _version(info))
+                for name, info in names.items()
                 if name in safe
             }
 
-        return self._patiently("cannot list", folder, found)
+        return self._retry("cannot list", folder, list_files)
 
     def read(self, name: str) -> bytes:
         """The content of a file."""
-        return self._patiently("cannot read", name, lambda: self._system.cat_file(self._path(name)))
+        return self._retry("cannot read", name, lambda: self._system.cat_file(self._path(name)))
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file, or writes it anew; never a part of it."""
+        """Writes a whole file, in place of an older one if there is one."""
         path, options = self._path(name), {}
         if "gs" in self._system.protocol and content and _is_ambiguous(content):
-            options["chunksize"] = len(content)  # so gcsfs sends it in a request of its own
-        self._patiently(
-            "cannot write", name, lambda: self._system.pipe_file(path, content, **options)
-        )
+            options["chunksize"] = len(content)  # gcsfs then sends no multipart body
+        self._retry("cannot write", name, lambda: self._system.pipe_file(path, content, **options))
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a file that is not there; of several who do so at once, one succeeds.
+        """Writes a file unless it exists; of several concurrent calls, one succeeds.
 
         Args:
           name: of the file.
-          content: alike in no two calls.
+          content: must differ between calls.
 
         Returns:
-          Whether this call has written it.
+          True if this call wrote the file.
         """
 
-        def created() -> bool:
+        def create_file() -> bool:
             try:
                 self._system.pipe_file(self._path(name), content, mode="create")
             except FileExistsError:
                 return False
             except Exception as error:
-                if _status(error) != 412:  # HTTP: its condition does not hold
+                if _http_status(error) != 412:  # precondition failed
                     raise
                 return False
             return True
 
-        # Where the answer to a first try was lost, a second finds the file, which is this one's.
-        return self._patiently("cannot write", name, created) or self.read(name) == content
+        # If the answer to a first try was lost, the second try finds the file of the first.
+        return self._retry("cannot write", name, create_file) or self.read(name) == content
 
     def upload(self, source: Path, name: str) -> None:
-        """Writes a file with the content of one on disk, which does not change meanwhile."""
+        """Writes a file from one on disk, which must not change meanwhile."""
         if source.stat().st_size < _SMALL:
             return self.write(name, source.read_bytes())
         path = self._path(name)
-        self._patiently("cannot write", name, lambda: self._system.put_file(str(source), path))
+        self._retry("cannot write", name, lambda: self._system.put_file(str(source), path))
 
     def download(self, name: str, target: Path) -> None:
-        """Writes a file on disk, which is whole or not there."""
+        """Writes a file to disk, whole or not at all."""
         partial = target.with_name(target.name + ".partial")
         target.parent.mkdir(parents=True, exist_ok=True)
         path = self._path(name)
-        self._patiently("cannot read", name, lambda: self._system.get_file(path, str(partial)))
+        self._retry("cannot read", name, lambda: self._system.get_file(path, str(partial)))
         partial.replace(target)
 
     def delete(self, name: str) -> None:
-        """Deletes a file; nothing where it is not there."""
+        """Deletes a file if it exists."""
 
-        def deleted() -> None:
+        def delete_file() -> None:
             try:
                 self._system.rm_file(self._path(name))
             except FileNotFoundError:
                 return
 
-        self._patiently("cannot delete", name, deleted)
+        self._retry("cannot delete", name, delete_file)
 
-    def _warn_of(self, names: Collection[str]) -> None:
+    def _warn_of_unsafe(self, names: Collection[str]) -> None:
         if names and not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "%s: %d files are left out, whose names could lead out of a folder; the first: %r",
+                "%s: skipping %d files whose names could lead out of the folder; the first: %r",
                 *(self.address, len(names), min(names)),
             )
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
-    def _patiently[Result](self, what: str, name: str, request: Callable[[], Result]) -> Result:
+    def _retry[Result](self, failure: str, name: str, request: Callable[[], Result]) -> Result:
+        """Returns the result of a request, which is repeated if its failure may be temporary."""
         address = f"{self.address}/{name}" if name else self.address
-        until, pause = time.monotonic() + PATIENCE_SECONDS, _PAUSES[0]
-        with telling(what, address):
+        deadline, pause = time.monotonic() + PATIENCE_SECONDS, _FIRST_PAUSE
+        with as_bucket_errors(failure, address):
             while True:
                 try:
                     return request()
-                except _FINAL:
+                except _FINAL_ERRORS:
                     raise
                 except Exception as error:
-                    if _is_final(error) or time.monotonic() + pause > until:
+                    if _is_final(error) or time.monotonic() + pause > deadline:
                         raise
-                    if pause == _PAUSES[0]:
-                        logger.info("%s %s yet: %s; tried again", what, address, reason(error))
+                    if pause == _FIRST_PAUSE:
+                        message = _first_line(error)
+                        logger.info("%s %s yet: %s; trying again", failure, address, message)
                 time.sleep(pause)
-                pause = min(2 * pause, _PAUSES[1])
+                pause = min(2 * pause, _LONGEST_PAUSE)
         raise AssertionError("not reached")
 
 
-def bring(
+def download_files(
     bucket: Bucket,
     folder: Path,
     names: Collection[str],
     is_last: Callable[[str], bool] = lambda name: False,
 ) -> None:
-    """Downloads files to a folder, those that are to be there last after all others."""
+    """Downloads files to a folder; those for which `is_last` is True after all others."""
     bar = tqdm(
-        *(), desc=bucket.address, total=len(names), unit="file", delay=_BAR_SECONDS, disable=None
+        total=len(names),
+        desc=bucket.address,
+        unit="file",
+        delay=_PROGRESS_BAR_DELAY,
+        disable=None,
     )
 
-    def one(name: str) -> None:
+    def download(name: str) -> None:
         bucket.download(name, path_below(folder, name))
         bar.update()
 
     with bar:
         for last in (False, True):
-            at_once(one, sorted(name for name in names if is_last(name) == last))
+            run_in_parallel(download, sorted(name for name in names if is_last(name) == last))
 
 
-def at_once[Item](do: Callable[[Item], object], items: Iterable[Item]) -> None:
-    """Does it for each item, some at a time; raises the first error once all have ended."""
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="bucket") as pool:
-        started = [pool.submit(do, item) for item in items]
-    for one in started:
-        one.result()
+def run_in_parallel[Item](function: Callable[[Item], object], items: Iterable[Item]) -> None:
+    """Calls a function on each item in threads; raises the first error after all have ended."""
+    with ThreadPoolExecutor(_PARALLEL_TRANSFERS, thread_name_prefix="bucket") as pool:
+        futures = [pool.submit(function, item) for item in items]
+    for future in futures:
+        future.result()
 
 
 def _is_ambiguous(content: bytes) -> bool:
-    """Whether a server would cut this content short. gcsfs sends a small file in a multipart body,
-    between lines of "--==0==": the file must not hold such a line, nor end in a "\\r", which the
-    server would take for a part of the line end behind it."""
+    """Returns True if gcsfs would send a content that the server cuts short.
+
+    gcsfs sends a small file in a multipart body between lines of "--==0==". The file must not
+    contain such a line. A final "\\r" would be read as part of the line end after it.
+    """
     return content.endswith(b"\r") or b"--==0==" in content
 
 
-def _version(listed: dict[str, Any]) -> str:
-    return next((str(listed[key]) for key in _VERSIONS if listed.get(key)), "")
+def _version(info: dict[str, Any]) -> str:
+    return next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), "")
 
 
-def _status(error: Exception) -> int | None:
-    """The status of HTTP that an error of a client tells."""
-    told = getattr(error, "code", None) or getattr(error, "status", None)
-    return int(str(told)) if str(told).isdecimal() else None
+def _http_status(error: Exception) -> int | None:
+    """The HTTP status in an error of a client library; None if it has none."""
+    status = getattr(error, "code", None) or getattr(error, "status", None)
+    return int(str(status)) if str(status).isdecimal() else None
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether there is no hope in another try; without credentials, there is none."""
-    refused = _status(error) in _REFUSED or str(error).startswith("Forbidden")
+    """Returns True if another try cannot succeed, as without credentials."""
+    refused = _http_status(error) in _FINAL_STATUSES or str(error).startswith("Forbidden")
     return refused or "Credentials" in type(error).__name__ or isinstance(error, BucketError)
-
-
-# FOLDED buckets.layout: What of a folder is whole or not there, and what is passing.
-
-
-@dataclass(frozen=True)
-class MirrorLayout:
-    """What a mirror must know of the files that it brings to a bucket, by their names.
-
-    Attributes:
-      unit: matches the beginning of a name up to the folder that is whole or not there, such as
-        that of a checkpoint; names that it does not match stand for themselves.
-      seal: the file of such a folder that is written last and deleted first.
-      listed: the files that a seal tells of, by their names in its folder.
-      passing: matches names that are on their way to another, and stay where they are.
-      damage: what is wrong with such a folder on disk; None where it is as it was written.
-    """
-
-    unit: re.Pattern[str]
-    seal: str
-    listed: Callable[[Path], Collection[str]]
-    passing: re.Pattern[str]
-    damage: Callable[[Path], str | None]
-
-    def unit_of(self, name: str) -> str | None:
-        """The unit that a file belongs to."""
-        found = self.unit.match(name)
-        return found[0] if found else None
-
-    def seal_of(self, unit: str) -> str:
-        """The name of a unit's seal."""
-        return f"{unit}/{self.seal}"
-
-    def is_seal(self, name: str) -> bool:
-        """Whether a file is the seal of a unit."""
-        unit = self.unit_of(name)
-        return unit is not None and name == self.seal_of(unit)
-
-    def settled(self, names: Iterable[str]) -> set[str]:
-        """Those that are neither passing nor in a unit without its seal."""
-        names = {name for name in names if not self.passing.search(name)}
-        units = {name: self.unit_of(name) for name in names}
-        return {name for name, unit in units.items() if not unit or self.seal_of(unit) in names}

@@ -1,10 +1,10 @@
-"""Copies on this machine of what lies at an address.
+"""Copies, on this machine, of files at an address.
 
-    CACHE/fetched/ADDRESS/files/NAME/     to read: what has changed at the address is brought
-    CACHE/workdirs/ADDRESS/files/NAME/    to write: a `mirror` brings what changes to the bucket
+    CACHE/fetched/ADDRESS/files/NAME/     to read: `fetch_folder` updates what has changed
+    CACHE/workdirs/ADDRESS/files/NAME/    to write: a `Mirror` uploads what changes
 
-Beside `files/` of each: `address`; `lock`, held while a process writes there; `index.json`, what
-was fetched; `id`, a name that no other copy has; `pins/`, of the mirror.
+Beside `files/` of each: `address`; `lock`, held while a process writes there; `index.json`, the
+fetched versions; `id`, unique to this copy; `pins/`, of the mirror.
 """
 
 import contextlib
@@ -18,9 +18,15 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from transformer_jax.buckets.bucket import Bucket, MirrorLayout, Missing, at_once, bring, is_address
-from transformer_jax.buckets.lease import FOLDER, Lease, last_copy
-from transformer_jax.buckets.mirror import Mirror
+from transformer_jax.buckets.bucket import (
+    Bucket,
+    NotInBucketError,
+    download_files,
+    is_address,
+    run_in_parallel,
+)
+from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, last_copy
+from transformer_jax.buckets.mirror import Mirror, MirrorLayout
 from transformer_jax.errors import UserError
 from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
@@ -40,81 +46,82 @@ logger = logging.getLogger(__name__)
 _FILES, _ADDRESS, _LOCK, _INDEX, _ID, _PINS = "files", "address", "lock", "index.json", "id", "pins"
 
 
-def fetched(
+def fetch_folder(
     address: str,
-    wanted: Callable[[str], bool] = lambda name: True,
+    is_wanted: Callable[[str], bool] = lambda name: True,
     layout: MirrorLayout | None = None,
     below: str = "",
 ) -> Path:
-    """A folder with the files that lie at an address now; what is there already is not brought
-    again. It is to be read, and may be fetched anew by others at any time.
+    """Downloads the files at an address that are new or have changed.
 
     Args:
       address: of a folder.
-      wanted: whether a file is needed, by its name.
-      layout: leaves out what is on its way.
-      below: the file or folder to look at; "": all.
+      is_wanted: returns True for the names of files to download.
+      layout: leaves out temporary and incomplete files.
+      below: name of the only file or folder to look at; "": all files.
+
+    Returns:
+      The folder of the copy. It is to be read only: other processes may update it at any time.
 
     Raises:
-      UserError: nothing lies there, or it cannot be read.
+      UserError: nothing is there, or it cannot be read.
     """
     bucket, home = Bucket(address), _home("fetched", address)
     with _locked(home, wait=True):
-        there = {
+        versions = {
             name: entry.version
             for name, entry in bucket.entries(below).items()
-            if not name.startswith(f"{FOLDER}/")
+            if not name.startswith(f"{LEASE_FOLDER}/")
         }
-        if not there:
-            raise Missing(f"there is nothing at {address}{below and '/'}{below}")
+        if not versions:
+            raise NotInBucketError(f"there is nothing at {address}{below and '/'}{below}")
         index, folder = _index(home), _files(home)
-        for name in {name for name in index if _is_below(name, below)} - there.keys():
-            if is_safe_name(name):  # else it was never written, or by an earlier version
+        for name in {name for name in index if _is_below(name, below)} - versions.keys():
+            if is_safe_name(name):  # earlier versions wrote other names, too
                 remove(path_below(folder, name))
             del index[name]
-        known = layout.settled(there) if layout else there.keys()
+        complete = layout.complete(versions) if layout else versions.keys()
         needed = {
             name
-            for name in filter(wanted, known)
-            if index.get(name) != there[name] or not path_below(folder, name).is_file()
+            for name in filter(is_wanted, complete)
+            if index.get(name) != versions[name] or not path_below(folder, name).is_file()
         }
-        bring(bucket, folder, needed)
+        download_files(bucket, folder, needed)
         if needed or _index(home) != index:
-            index |= {name: there[name] for name in needed}
+            index |= {name: versions[name] for name in needed}
             write_atomic(home / _INDEX, json.dumps(index))
     return folder
 
 
-def fetched_file(address: str) -> Path:
-    """A file that lies at an address, as `fetched`."""
+def fetch_file(address: str) -> Path:
+    """Downloads a file at an address if it is new or has changed."""
     folder, _, name = address.rpartition("/")
-    return path_below(fetched(folder, below=name), name)
+    return path_below(fetch_folder(folder, below=name), name)
 
 
-def fetched_matches(pattern: str) -> list[Path]:
-    """The files at an address whose names match its last part, in which "*" stands for any
-    characters; as `fetched`. None where nothing matches."""
+def fetch_matching(pattern: str) -> list[Path]:
+    """Downloads the files whose names match the last part of an address, such as "*.txt"."""
     folder, _, names = pattern.rpartition("/")
 
     def matches(name: str) -> bool:
         return "/" not in name and fnmatchcase(name, names)
 
-    return sorted(path for path in fetched(folder, matches).iterdir() if matches(path.name))
+    return sorted(path for path in fetch_folder(folder, matches).iterdir() if matches(path.name))
 
 
 @contextlib.contextmanager
 def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
-    """A folder to write to, whose files are brought to the address while the block runs.
+    """A folder to write to, whose files are uploaded to an address while the block runs.
 
-    Where this machine's copy was the last one to be written, it may hold more than the bucket, and
-    is gone on from; else it is made anew of what the bucket holds.
+    If this machine was the last to write to the address, its copy is used again, since it may hold
+    more than the bucket. Otherwise the copy is cleared and downloaded.
 
     Args:
       address: of a folder, which need not exist.
       layout: of the files.
 
     Raises:
-      UserError: another process writes there, or as `mirror.Mirror`.
+      UserError: another process writes there; or an error of `Mirror`.
     """
     bucket, home = Bucket(address), _home("workdirs", address)
     with _locked(home, wait=False):
@@ -124,22 +131,21 @@ def working_copy(address: str, layout: MirrorLayout) -> Iterator[Path]:
         remove(home / _PINS)
         folder = _files(home)
         folder.mkdir(parents=True, exist_ok=True)
-        logger.info("%s: written to %s, and brought from there", address, folder)
+        logger.info("%s: files are written to %s and uploaded from there", address, folder)
         lease = Lease(bucket, _id(home), last, processes.describe_process())
         with lease, Mirror(bucket, folder, home / _PINS, layout, lease):
             yield folder
 
 
-def name_of_copy(address: str) -> str:
-    """What no other copy is called but the one to write that this process sees; "" without any."""
+def working_copy_id(address: str) -> str:
+    """Unique id of the working copy that this process sees; "" if it sees none."""
     with contextlib.suppress(OSError, UserError):
-        return read_regular(_place("workdirs", address) / _ID, SETTINGS_BYTES).decode()
+        return read_regular(_home_path("workdirs", address) / _ID, SETTINGS_BYTES).decode()
     return ""
 
 
-def send(path: Path) -> None:
-    """Brings a file that was written to a fetched copy to where the copy is from; nothing where it
-    lies in no copy."""
+def write_back(path: Path) -> None:
+    """Uploads a file that was written into a fetched copy; does nothing for other files."""
     for folder in path.absolute().parents:
         home = folder.parent.parent
         if folder.parent.name == _FILES and home.parent == cache_folder("fetched"):
@@ -149,11 +155,12 @@ def send(path: Path) -> None:
 
 @contextlib.contextmanager
 def folder_to_upload(folder: str) -> Iterator[Path]:
-    """A folder to write to: the one that is named; or, of an address, one that is brought there
-    once the block ends.
+    """A folder to write to: `folder` itself, or one that is uploaded to it if it is an address.
+
+    The upload begins when the block ends.
 
     Raises:
-      UserError: there is something at the address, or it cannot be written.
+      UserError: the address is not empty, or cannot be written.
     """
     if not is_address(folder):
         yield Path(folder)
@@ -161,25 +168,25 @@ def folder_to_upload(folder: str) -> Iterator[Path]:
     bucket = Bucket(folder)
     if bucket.entries():
         raise UserError(f"{folder} is not empty; choose a new address")
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made)
-        files = [path for path in Path(made).rglob("*") if path.is_file()]
-        at_once(lambda path: bucket.upload(path, path.relative_to(made).as_posix()), files)
+    with tempfile.TemporaryDirectory() as local:
+        yield Path(local)
+        files = [path for path in Path(local).rglob("*") if path.is_file()]
+        run_in_parallel(lambda path: bucket.upload(path, path.relative_to(local).as_posix()), files)
 
 
 def _home(kind: str, address: str) -> Path:
     """The folder of a copy, made if absent."""
-    home = _place(kind, address)
+    home = _home_path(kind, address)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(home / _ADDRESS, address.rstrip("/"))
     return home
 
 
-def _place(kind: str, address: str) -> Path:
-    """Where the folder of a copy is."""
+def _home_path(kind: str, address: str) -> Path:
+    """Path of the folder of a copy."""
     root = cache_folder(kind)
     if root is None:
-        raise UserError(f"{address} needs a copy here, and there is no home: set XDG_CACHE_HOME")
+        raise UserError(f"{address} needs a copy here, and no home folder: set XDG_CACHE_HOME")
     address = address.rstrip("/")
     digest = hashlib.sha256(address.encode()).hexdigest()[:8]
     return root / f"{re.sub('[^A-Za-z0-9.-]+', '_', address)[-80:]}-{digest}"
@@ -199,7 +206,7 @@ def _locked(home: Path, wait: bool) -> Iterator[None]:
 
 
 def _files(home: Path) -> Path:
-    """Where the files lie; the folder is called as the one at the address is."""
+    """Folder of the files, with the name of the folder at the address."""
     name = re.sub("[^A-Za-z0-9._-]", "_", _address(home).rpartition("/")[2])
     return home / _FILES / (name if is_safe_name(name) else "_")
 
@@ -209,7 +216,7 @@ def _address(home: Path) -> str:
 
 
 def _index(home: Path) -> dict[str, str]:
-    """What was fetched, {name: version}."""
+    """Versions of the fetched files, by name."""
     with contextlib.suppress(OSError, ValueError):
         return dict(json.loads(read_regular(home / _INDEX, METADATA_BYTES)))
     return {}
@@ -222,7 +229,7 @@ def _id(home: Path) -> str:
 
 
 def _clear(home: Path) -> None:
-    """Takes the files away, all at once."""
+    """Deletes all files of a copy in one atomic step."""
     old = home / f"{_FILES}.old"
     remove(old)
     with contextlib.suppress(FileNotFoundError):

@@ -1,14 +1,13 @@
-"""One writer at an address: a lease, renewed by who holds it.
+"""Lease: the exclusive right of one process to write at an address.
 
-    .lease/N    who took the N-th lease: {"copy", "told", "beat", "ended"}
+    .lease/N    holder of the N-th lease: {"copy", "told", "beat", "ended"}
 
-A bucket has no locks. What it has is a write that succeeds only where there is no file yet
-(`Bucket.create`): who creates N+1 has the lease, and who held N sees that he has it no longer.
-A lease that has neither ended nor been renewed for a while is taken over.
+A bucket has no locks, but a write that succeeds only if the file does not exist (`Bucket.create`):
+the process that creates N+1 has the lease, and the holder of N sees that it has lost it. A lease
+that has neither ended nor been renewed for a while is taken over.
 
-A holder that was halted for longer than that and then goes on looks for a newer lease before it
-writes. What is on its way at that moment still arrives: there is no way to take that back. Files of
-checkpoints carry digests, so that such a mixture would be seen.
+A holder that was halted for longer than that looks for a newer lease before it writes again.
+Uploads that it had already started still arrive; the digests of a checkpoint reveal such a mixture.
 """
 
 import json
@@ -19,25 +18,26 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from typing import Self
 
-from transformer_jax.buckets.bucket import Bucket, BucketError, Missing
+from transformer_jax.buckets.bucket import Bucket, BucketError, NotInBucketError
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-FOLDER = ".lease"
-RENEWED_SECONDS = 10.0
+LEASE_FOLDER = ".lease"
+RENEW_SECONDS = 10.0
 STALE_SECONDS = 60.0
+"""A lease that is not renewed for this time is taken over."""
 
 
 @dataclass(frozen=True)
-class Record:
-    """What a lease says.
+class LeaseRecord:
+    """Content of a lease's file.
 
     Attributes:
-      copy: the working copy that is written from.
-      told: who holds it, for people.
-      beat: changes each time it is renewed.
-      ended: whether it was given back.
+      copy: id of the holder's working copy.
+      told: description of the holder, for messages.
+      beat: changes each time the lease is renewed.
+      ended: True after the holder has given the lease back.
     """
 
     copy: str
@@ -49,27 +49,27 @@ class Record:
         return json.dumps(asdict(self)).encode()
 
 
-class Lost(UserError):
-    """Another writer has taken over."""
+class LeaseLostError(UserError):
+    """Another process has taken the lease over."""
 
 
 class Lease:
-    """The sole right to write at an address, while the block runs.
+    """The exclusive right to write at an address, while the block runs.
 
     Args:
       bucket: the address.
-      copy: the working copy that is written from. Its last holder is known to be gone.
-      last: the copy that was written from last, as `last_copy` has just told.
-      told: who writes, for people.
+      copy: id of the working copy to write from. No other process of this machine uses it.
+      last: result of `last_copy` a moment ago.
+      holder: description of this process, for messages of others.
 
     Raises:
-      UserError: another one writes there, or the bucket cannot be written; from entering.
+      UserError: from entering: another process writes there, or the bucket cannot be written.
     """
 
-    def __init__(self, bucket: Bucket, copy: str, last: str | None, told: str):
-        self._bucket, self._copy, self._last, self._told = bucket, copy, last, told
-        self._ends = threading.Event()
-        self._renewing = threading.Thread(target=self._renew, daemon=True, name="lease")
+    def __init__(self, bucket: Bucket, copy: str, last: str | None, holder: str):
+        self._bucket, self._copy, self._last, self._holder = bucket, copy, last, holder
+        self._stop = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, daemon=True, name="lease")
         self._number = 0
 
     def __enter__(self) -> Self:
@@ -80,53 +80,52 @@ class Lease:
         changed = (held and held.copy) != self._last
         if changed or not self._bucket.create(self._name, self._record().encoded()):
             raise UserError(
-                f"{self._bucket.address}: another process began to train there just now"
+                f"{self._bucket.address}: another process has just begun to train there"
             )
         for number in _numbers(self._bucket):
             if number < self._number:
-                self._bucket.delete(f"{FOLDER}/{number}")
-        self._renewing.start()
+                self._bucket.delete(f"{LEASE_FOLDER}/{number}")
+        self._renewal.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._renewing.join()
+        self._stop.set()
+        self._renewal.join()
         try:
             if max(_numbers(self._bucket), default=0) <= self._number:
                 self._bucket.write(self._name, replace(self._record(), ended=True).encoded())
         except BucketError as error:
-            logger.warning("%s; others wait %.0f s before they write there", error, STALE_SECONDS)
+            logger.warning("%s; other writers wait %.0f s before they start", error, STALE_SECONDS)
 
     def require(self) -> None:
-        """Raises Lost where another one holds a newer lease."""
+        """Raises LeaseLostError if another process holds a newer lease."""
         number, newest = _newest(self._bucket)
         if newest and number > self._number:
-            raise Lost(f"{self._bucket.address} has been taken over by {newest.told}")
+            raise LeaseLostError(f"{self._bucket.address} has been taken over by {newest.told}")
 
     @property
     def _name(self) -> str:
-        return f"{FOLDER}/{self._number}"
+        return f"{LEASE_FOLDER}/{self._number}"
 
-    def _record(self) -> Record:
-        return Record(self._copy, self._told, uuid.uuid4().hex)
+    def _record(self) -> LeaseRecord:
+        return LeaseRecord(self._copy, self._holder, uuid.uuid4().hex)
 
     def _renew(self) -> None:
-        while not self._ends.wait(RENEWED_SECONDS):
+        while not self._stop.wait(RENEW_SECONDS):
             try:
                 self._bucket.write(self._name, self._record().encoded())
             except BucketError as error:
                 logger.warning("%s", error)
 
-    def _require_stale(self, number: int, held: Record) -> None:
-        """Waits until a lease has not been renewed for so long that its holder must be gone;
-        raises UserError as soon as it is renewed, or a newer one is taken."""
+    def _require_stale(self, number: int, held: LeaseRecord) -> None:
+        """Waits until a lease is stale; raises UserError if it is renewed or replaced before."""
         logger.info(
-            "%s: %s has not ended; taken over unless it shows in %.0f s",
+            "%s: %s has not ended; its lease is taken over unless it is renewed within %.0f s",
             *(self._bucket.address, held.told, STALE_SECONDS),
         )
-        until = time.monotonic() + STALE_SECONDS
-        while time.monotonic() < until:
-            time.sleep(min(RENEWED_SECONDS, STALE_SECONDS) / 10)
+        deadline = time.monotonic() + STALE_SECONDS
+        while time.monotonic() < deadline:
+            time.sleep(min(RENEW_SECONDS, STALE_SECONDS) / 10)
             if _newest(self._bucket) != (number, held):
                 raise UserError(
                     f"{self._bucket.address}: {held.told} is training there; wait for it, or "
@@ -135,23 +134,23 @@ class Lease:
 
 
 def last_copy(bucket: Bucket) -> str | None:
-    """The working copy from which an address was written last; None where there was none."""
+    """Id of the working copy that last wrote to an address; None if none did."""
     newest = _newest(bucket)[1]
     return newest.copy if newest else None
 
 
 def _numbers(bucket: Bucket) -> list[int]:
-    names = (name.rpartition("/")[2] for name in bucket.entries(FOLDER))
+    names = (name.rpartition("/")[2] for name in bucket.entries(LEASE_FOLDER))
     return sorted(int(name) for name in names if name.isdecimal())
 
 
-def _newest(bucket: Bucket) -> tuple[int, Record | None]:
-    """The last lease and its number; (0, None) where there was none."""
+def _newest(bucket: Bucket) -> tuple[int, LeaseRecord | None]:
+    """Number and record of the last lease; (0, None) if there was none."""
     for number in reversed(_numbers(bucket)):
         try:
-            return number, Record(**json.loads(bucket.read(f"{FOLDER}/{number}")))
-        except Missing:  # gone by now, since another one has taken over
+            return number, LeaseRecord(**json.loads(bucket.read(f"{LEASE_FOLDER}/{number}")))
+        except NotInBucketError:  # another process has just taken over
             return _newest(bucket)
-        except (ValueError, TypeError):  # damaged: whoever it was
-            return number, Record("", "a process whose lease is damaged", "")
+        except (ValueError, TypeError):  # damaged
+            return number, LeaseRecord("", "a process whose lease is damaged", "")
     return 0, None

@@ -1,34 +1,81 @@
-"""What a run writes on disk, brought to a bucket while it goes on.
+"""Mirror: uploads a run's folder to a bucket while the run writes it.
 
-At any moment the bucket holds a workdir that a run can go on from: a checkpoint's manifest is
-written after all else of it, and deleted before, and what the records tell reaches at least as far
-as the newest checkpoint does.
+The run can be resumed from the bucket at any moment. The manifest of a
+checkpoint is written after its other files and deleted before them, and the records reach at least
+as far as the newest checkpoint.
 """
 
 import contextlib
 import functools
 import logging
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from transformer_jax.buckets.bucket import Bucket, BucketError, MirrorLayout, at_once, bring
-from transformer_jax.buckets.lease import FOLDER, Lease, Lost
+from transformer_jax.buckets.bucket import Bucket, BucketError, download_files, run_in_parallel
+from transformer_jax.buckets.lease import LEASE_FOLDER, Lease, LeaseLostError
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import entries_below, path_below, remove
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
-GROWN_SECONDS = 30.0
-"""Between two times that a file is brought which grows, such as the records."""
-_SMALL = 2**16  # bytes: such a file is written anew rather than compared
+SCAN_SECONDS = 2.0
+"""Time between two looks at the folder."""
+GROWING_FILE_SECONDS = 30.0
+"""Time between two uploads of a file that grows, such as the records."""
+
+_SMALL = 2**16  # bytes: a smaller file is uploaded again rather than compared
 _TRIES = 3
-_TOLD_SECONDS = 60  # between two warnings
+_WARNING_SECONDS = 60  # between two warnings
+
+
+@dataclass(frozen=True)
+class MirrorLayout:
+    """Layout of a mirrored folder, by the names of its files.
+
+    A unit is a folder that is complete or absent, such as a checkpoint. Its seal is the file that
+    is written last and deleted first.
+
+    Attributes:
+      unit: matches the beginning of a name, up to the unit's folder. A file whose name it does not
+        match belongs to no unit.
+      seal: name of the seal in its unit.
+      members: reads the names of a unit's files from the seal.
+      temporary: matches names of files that will be renamed; they are not uploaded.
+      damage: describes the damage of a unit on disk; None if it is intact.
+    """
+
+    unit: re.Pattern[str]
+    seal: str
+    members: Callable[[Path], Collection[str]]
+    temporary: re.Pattern[str]
+    damage: Callable[[Path], str | None]
+
+    def unit_of(self, name: str) -> str | None:
+        """The unit that a file belongs to."""
+        match = self.unit.match(name)
+        return match[0] if match else None
+
+    def seal_of(self, unit: str) -> str:
+        """The name of a unit's seal."""
+        return f"{unit}/{self.seal}"
+
+    def is_seal(self, name: str) -> bool:
+        """Returns True if a file is the seal of a unit."""
+        unit = self.unit_of(name)
+        return unit is not None and name == self.seal_of(unit)
+
+    def complete(self, names: Iterable[str]) -> set[str]:
+        """Names without temporary files and without the files of units that have no seal."""
+        names = {name for name in names if not self.temporary.search(name)}
+        units = {name: self.unit_of(name) for name in names}
+        return {name for name, unit in units.items() if not unit or self.seal_of(unit) in names}
 
 
 class _Stamp(NamedTuple):
@@ -37,18 +84,18 @@ class _Stamp(NamedTuple):
 
 
 class Mirror:
-    """Brings a folder to a bucket, while the block runs and at its end.
+    """Uploads a folder to a bucket, while the block runs and at its end.
 
     Args:
-      bucket: where to.
-      folder: the working copy. Entering brings what the bucket has into it.
-      pins: a folder on the same disk, which is not there yet.
-      layout: of its files.
+      bucket: the destination.
+      folder: the working copy. Entering downloads what it lacks.
+      pins: a folder on the same disk, which must not exist.
+      layout: of the files.
       lease: held while the block runs.
 
     Raises:
-      UserError: the bucket cannot be read; from entering. What the folder holds could not all be
-        brought, or another writer has taken over; from leaving.
+      UserError: from entering: the bucket cannot be read. From leaving: files could not be
+        uploaded, or another process has taken the lease over.
     """
 
     def __init__(
@@ -56,101 +103,106 @@ class Mirror:
     ):
         self._bucket, self._folder, self._pins = bucket, folder, pins
         self._layout, self._lease = layout, lease
-        self._known: dict[str, _Stamp] = {}  # files that are in the bucket as they were here then
-        self._pushed: dict[str, float] = {}  # when
-        self._damaged: dict[str, _Stamp] = {}  # units not to be brought, by their seals
-        self._ends = threading.Event()
-        self._lost: Lost | None = None
-        self._told = -float(_TOLD_SECONDS)
-        self._pushing = threading.Thread(target=self._push_again, daemon=True, name="mirror")
+        self._uploaded: dict[str, _Stamp] = {}  # stamps here of the files in the bucket
+        self._upload_times: dict[str, float] = {}
+        self._damaged: dict[str, _Stamp] = {}  # seals of units that are not uploaded
+        self._stop = threading.Event()
+        self._lost: LeaseLostError | None = None
+        self._warned = -float(_WARNING_SECONDS)
+        self._upload_thread = threading.Thread(
+            target=self._upload_repeatedly, daemon=True, name="mirror"
+        )
 
     def __enter__(self) -> Self:
-        self._pull()
-        self._pushing.start()
+        self._download()
+        self._upload_thread.start()
         return self
 
     def __exit__(self, _: object, raised: BaseException | None, *__: object) -> None:
-        self._ends.set()
-        self._pushing.join()
+        self._stop.set()
+        self._upload_thread.join()
         try:
             if self._lost:
                 raise self._lost
-            self._push(whole=True)
-            self._require_all()
+            self._upload_changes(at_end=True)
+            self._upload_lost()
         except UserError as error:
-            told = f"{raised}; " if isinstance(raised, UserError) else ""
-            kept = f"what this run has written is in {self._folder}"
-            raise UserError(f"{told}{error}; {kept}") from error
+            cause = f"{raised}; " if isinstance(raised, UserError) else ""
+            raise UserError(
+                f"{cause}{error}; what this run has written is in {self._folder}"
+            ) from error
 
-    def _pull(self) -> None:
-        """Brings what the folder lacks, and what is damaged there."""
+    def _download(self) -> None:
+        """Downloads files that the folder lacks and units that are damaged in it."""
         there = {
             name: entry
             for name, entry in self._bucket.entries().items()
-            if not name.startswith(f"{FOLDER}/")
+            if not name.startswith(f"{LEASE_FOLDER}/")
         }
-        settled, here = self._layout.settled(there), self._files()
-        units = {self._layout.unit_of(name) for name in settled | here.keys()}
+        complete, here = self._layout.complete(there), self._files()
+        units = {self._layout.unit_of(name) for name in complete | here.keys()}
         for unit in filter(None, units):
             if self._layout.damage(self._folder / unit) is None:
                 continue
-            if self._layout.seal_of(unit) in settled:
+            if self._layout.seal_of(unit) in complete:
                 remove(path_below(self._folder, unit))
             else:
                 self._damaged[unit] = here[self._layout.seal_of(unit)]
         here = self._files()
-        lacking = settled - here.keys()
-        bring(self._bucket, self._folder, lacking, self._layout.is_seal)
+        lacking = complete - here.keys()
+        download_files(self._bucket, self._folder, lacking, self._layout.is_seal)
         for name, stamp in self._files().items():
             large = stamp.size >= _SMALL and self._layout.unit_of(name) is not None
             same = name in there and there[name].size == stamp.size
             if same and (name in lacking or large):
-                self._known[name] = stamp
+                self._uploaded[name] = stamp
 
-    def _push_again(self) -> None:
-        while not self._ends.wait(LOOK_SECONDS):
+    def _upload_repeatedly(self) -> None:
+        while not self._stop.wait(SCAN_SECONDS):
             try:
-                self._push()
-            except Lost as error:
+                self._upload_changes()
+            except LeaseLostError as error:
                 self._lost = error
                 logger.warning("%s; this run stops", error)
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             except (BucketError, OSError) as error:
-                if time.monotonic() > self._told + _TOLD_SECONDS:
-                    self._told = time.monotonic()
-                    logger.warning("%s; training goes on, and it is tried again", error)
+                if time.monotonic() > self._warned + _WARNING_SECONDS:
+                    self._warned = time.monotonic()
+                    logger.warning("%s; training continues, and the upload is repeated", error)
 
-    def _push(self, whole: bool = False) -> None:
-        """Brings what has changed; `whole`: also what has only just grown.
+    def _upload_changes(self, at_end: bool = False) -> None:
+        """Uploads files that have changed; `at_end`: also growing files that were just uploaded.
 
-        What units there are is looked up once: each is brought to its end, even if it is deleted
-        here meanwhile, so that a run that saves faster than the network carries is brought, too.
+        A unit that is found here is uploaded completely, even if it is deleted meanwhile. A run
+        that saves faster than the network transfers would otherwise never have a whole checkpoint
+        in the bucket.
         """
         found, layout = self._files(), self._layout
-        gone = self._known.keys() - found.keys()
-        changed = {name for name, stamp in found.items() if self._known.get(name) != stamp}
+        gone = self._uploaded.keys() - found.keys()
+        changed = {name for name, stamp in found.items() if self._uploaded.get(name) != stamp}
         plain = {name for name in changed if layout.unit_of(name) is None}
         touched = {layout.unit_of(name) for name in (changed | gone) - plain}
         units = [unit for unit in touched if unit and layout.seal_of(unit) in found]
         gone = {name for name in gone if layout.unit_of(name) not in units}
-        if not whole and not units:  # the records of a new checkpoint come with it
+        if not at_end and not units:  # with a new checkpoint, the records are uploaded at once
             now = time.monotonic()
-            plain = {n for n in plain if now > self._pushed.get(n, -GROWN_SECONDS) + GROWN_SECONDS}
+            pause = GROWING_FILE_SECONDS
+            plain = {n for n in plain if now > self._upload_times.get(n, -pause) + pause}
         if not (gone or plain or units):
             return
         self._lease.require()
-        units.sort(key=lambda unit: -found[layout.seal_of(unit)].changed)  # the newest first
+        units.sort(key=lambda unit: -found[layout.seal_of(unit)].changed)  # newest first
         with self._pinned(units, found) as files:
-            at_once(functools.partial(self._send, found, files), plain)
+            run_in_parallel(functools.partial(self._upload, found, files), plain)
             for unit in units:
                 if unit == units[0] or (self._folder / unit).exists():
-                    self._bring_unit(unit, found, files)
-        self._forget(gone)
+                    self._upload_unit(unit, found, files)
+        self._delete_gone(gone)
 
     @contextlib.contextmanager
     def _pinned(self, units: list[str], found: dict[str, _Stamp]) -> Iterator[dict[str, Path]]:
-        """Second names (hard links) of the files of units, which stay if these are deleted."""
+        """Hard links to the files of units, which outlive a deletion of the files."""
         files = {}
         try:
             for name in found:
@@ -159,67 +211,67 @@ class Mirror:
                     files[name].parent.mkdir(parents=True, exist_ok=True)
                     try:
                         files[name].hardlink_to(self._folder / name)
-                    except OSError:  # gone by now; or a disk that has no second names
+                    except OSError:  # already deleted, or the disk has no hard links
                         files[name] = self._folder / name
             yield files
         finally:
             remove(self._pins)
 
-    def _bring_unit(self, unit: str, found: dict[str, _Stamp], files: dict[str, Path]) -> None:
+    def _upload_unit(self, unit: str, found: dict[str, _Stamp], files: dict[str, Path]) -> None:
         layout, seal = self._layout, self._layout.seal_of(unit)
         members = {name for name in found if layout.unit_of(name) == unit} - {seal}
-        if not {f"{unit}/{name}" for name in self._listed(files[seal].parent)} <= members:
-            return None  # it is being deleted, or something in it written anew
-        changed = {name for name in members if self._known.get(name) != found[name]}
-        known = {name for name in self._known if layout.unit_of(name) == unit} - {seal}
-        if known - (members - changed):  # some will be others than the seal tells, or be none
-            self._delete({seal} & self._known.keys())
-        at_once(functools.partial(self._send, found, files), changed)
+        if not {f"{unit}/{name}" for name in self._listed_members(files[seal].parent)} <= members:
+            return None  # the unit is being deleted or rewritten
+        changed = {name for name in members if self._uploaded.get(name) != found[name]}
+        known = {name for name in self._uploaded if layout.unit_of(name) == unit} - {seal}
+        if known - (members - changed):  # the seal in the bucket will no longer be right
+            self._delete({seal} & self._uploaded.keys())
+        run_in_parallel(functools.partial(self._upload, found, files), changed)
         self._delete(known - members)
         for _ in range(_TRIES):
             there = self._bucket.entries(unit)
             lost = [n for n in members if n not in there or there[n].size != found[n].size]
             if not lost:
-                return self._send(found, files, seal)
+                return self._upload(found, files, seal)
             if not all(files[name].exists() for name in lost):
                 return None  # deleted meanwhile
-            at_once(functools.partial(self._send, found, files), lost)
-        raise BucketError(f"{self._bucket.address}/{lost[0]} is written, but not there")
+            run_in_parallel(functools.partial(self._upload, found, files), lost)
+        raise BucketError(f"{self._bucket.address}/{lost[0]} was written, but is not there")
 
-    def _listed(self, unit: Path) -> Collection[str]:
+    def _listed_members(self, unit: Path) -> Collection[str]:
         try:
-            return self._layout.listed(unit)
-        except (OSError, ValueError):  # gone meanwhile, or damaged
-            return [""]
+            return self._layout.members(unit)
+        except (OSError, ValueError):  # deleted meanwhile, or damaged
+            return [""]  # no file has this name
 
-    def _forget(self, gone: Collection[str]) -> None:
-        """Deletes what is gone here, of units the seals first, as long as another unit is there."""
-        seals = {name for name in self._known if self._layout.is_seal(name)}
+    def _delete_gone(self, gone: Collection[str]) -> None:
+        """Deletes files that are gone here, seals first; the last unit in the bucket stays."""
+        seals = {name for name in self._uploaded if self._layout.is_seal(name)}
         if seals and not seals - set(gone):
             gone = {name for name in gone if self._layout.unit_of(name) is None}
         self._delete({name for name in gone if self._layout.is_seal(name)})
-        self._delete({name for name in gone if name in self._known})
+        self._delete({name for name in gone if name in self._uploaded})
 
     def _delete(self, names: Collection[str]) -> None:
-        at_once(self._bucket.delete, names)
+        run_in_parallel(self._bucket.delete, names)
         for name in names:
-            self._known.pop(name, None)
+            self._uploaded.pop(name, None)
 
-    def _send(self, found: dict[str, _Stamp], files: dict[str, Path], name: str) -> None:
+    def _upload(self, found: dict[str, _Stamp], files: dict[str, Path], name: str) -> None:
         path = files.get(name, self._folder / name)
         try:
             if name in files and found[name].size >= _SMALL:
                 self._bucket.upload(path, name)
-            else:  # it may grow while it is read
+            else:  # the file may grow while it is read
                 self._bucket.write(name, path.read_bytes())
         except (BucketError, OSError):
             if path.exists():
                 raise
-            return  # gone meanwhile
-        self._known[name], self._pushed[name] = found[name], time.monotonic()
+            return  # deleted meanwhile
+        self._uploaded[name], self._upload_times[name] = found[name], time.monotonic()
 
-    def _require_all(self) -> None:
-        """Sends what the bucket has lost, once nothing changes any more."""
+    def _upload_lost(self) -> None:
+        """Uploads again what the bucket has lost, after the last change here."""
         for _ in range(_TRIES):
             found, there = self._files(), self._bucket.entries()
             lost = [
@@ -227,12 +279,13 @@ class Mirror:
             ]
             if not lost:
                 return
-            self._known = {name: stamp for name, stamp in self._known.items() if name not in lost}
-            self._push(whole=True)
-        raise BucketError(f"{self._bucket.address}/{lost[0]} is written, but not there")
+            for name in lost:
+                self._uploaded.pop(name, None)
+            self._upload_changes(at_end=True)
+        raise BucketError(f"{self._bucket.address}/{lost[0]} was written, but is not there")
 
     def _files(self) -> dict[str, _Stamp]:
-        """The regular files of the folder that are settled, and in no damaged unit."""
+        """Complete regular files of the folder, without those of damaged units."""
         found = {}
         for entry in entries_below(self._folder):
             try:
@@ -241,9 +294,9 @@ class Mirror:
                     name = Path(entry.path).relative_to(self._folder).as_posix()
                     found[name] = _Stamp(status.st_size, status.st_mtime_ns)
             except FileNotFoundError:
-                continue  # gone meanwhile
+                continue  # deleted meanwhile
         damaged = {
             u for u, seal in self._damaged.items() if found.get(self._layout.seal_of(u)) == seal
         }
-        settled = self._layout.settled(found)
-        return {name: found[name] for name in settled if self._layout.unit_of(name) not in damaged}
+        complete = self._layout.complete(found)
+        return {name: found[name] for name in complete if self._layout.unit_of(name) not in damaged}

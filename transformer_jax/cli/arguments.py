@@ -214,7 +214,7 @@ def add_modules_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_distributed_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags by which a process joins a job of several."""
+    """Adds the flags of a process that joins a job: --distributed, --coordinator and so on."""
     group = parser.add_argument_group(
         "many processes",
         "run the same command in each process; Slurm, Open MPI, Kubernetes and TPUs are detected",

@@ -55,7 +55,7 @@ def fetched(source: str) -> Path:
       UserError: there is no such directory, or the hub does not give it.
     """
     if is_address(source):
-        return copies.fetched(source)
+        return copies.fetch_folder(source)
     if not source.startswith(HUB):
         if not Path(source).is_dir():
             raise UserError(f"--from: {source} is no directory (of the hub: hf:OWNER/NAME)")

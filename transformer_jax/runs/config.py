@@ -18,7 +18,7 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.buckets.bucket import is_address
-from transformer_jax.buckets.copies import fetched
+from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.runs.settings import (
@@ -88,7 +88,7 @@ def _here(path: str | Path) -> Path:
     if not is_address(path):
         return Path(path)
     folder, _, name = str(path).rpartition("/")
-    return fetched(folder, lambda one: "/" not in one and one.endswith(".py")) / name
+    return fetch_folder(folder, lambda one: "/" not in one and one.endswith(".py")) / name
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.buckets.bucket import BucketError
-from transformer_jax.buckets.copies import send
+from transformer_jax.buckets.copies import write_back
 from transformer_jax.data.files.json_lines import read_choices
 from transformer_jax.data.files.pairs import read_aligned
 from transformer_jax.data.sources import open_split
@@ -76,7 +76,7 @@ def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]
     def keep() -> None:
         try:
             write_predictions(path, evaluator.decoded, outputs)
-            send(path)
+            write_back(path)
         except (OSError, BucketError) as error:
             logger.warning("the outputs are not kept: %s", error)
 

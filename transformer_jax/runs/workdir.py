@@ -38,8 +38,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from transformer_jax.buckets.bucket import MirrorLayout, is_address
-from transformer_jax.buckets.copies import fetched, name_of_copy, working_copy
+from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetch_folder, working_copy, working_copy_id
+from transformer_jax.buckets.mirror import MirrorLayout
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
@@ -110,8 +111,8 @@ _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
 BUCKET = MirrorLayout(
     unit=re.compile(_STEP),
     seal=manifest.MANIFEST,
-    listed=manifest.read_entries,
-    passing=re.compile(r"(^|/)wandb/|\.partial$|\.orbax-checkpoint-tmp"),
+    members=manifest.read_entries,
+    temporary=re.compile(r"(^|/)wandb/|\.partial$|\.orbax-checkpoint-tmp"),
     damage=manifest.damage,
 )
 """How a workdir lies at an address."""
@@ -130,7 +131,7 @@ def workdir_path(workdir: str | Path) -> Path:
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
     if is_address(workdir):
-        workdir = fetched(str(workdir), lambda name: not _FOR_TRAINING.search(name), BUCKET)
+        workdir = fetch_folder(str(workdir), lambda name: not _FOR_TRAINING.search(name), BUCKET)
     _require_storable(Path(workdir).absolute())
     for name in (MARK, *RUN.written):
         _require_regular(Path(workdir, name))
@@ -147,7 +148,7 @@ def with_files(workdir: str | Path, names: Collection[str]) -> Path:
     Raises:
       UserError: there is nothing at the address, or it cannot be read.
     """
-    return fetched(str(workdir), names.__contains__) if is_address(workdir) else Path(workdir)
+    return fetch_folder(str(workdir), names.__contains__) if is_address(workdir) else Path(workdir)
 
 
 def _require_storable(path: Path) -> None:
@@ -351,11 +352,11 @@ def writable(workdir: str | Path) -> Iterator[WorkdirHandle]:
             folder = held.enter_context(working_copy(str(workdir), BUCKET))
             for config in folder.rglob(CONFIG):
                 _begin_anew_without_checkpoint(config.parent)
-            return str(workdir_path(folder)), name_of_copy(str(workdir))
+            return str(workdir_path(folder)), working_copy_id(str(workdir))
 
         path, name = hosts.run_on_primary(opened)
         folder = Path(path)
-        shared = all(hosts.gather(name_of_copy(str(workdir)) == name and folder.is_dir()))
+        shared = all(hosts.gather(working_copy_id(str(workdir)) == name and folder.is_dir()))
         if not shared:
             logger.info(
                 "%s: the machines share no copy of it; the first one keeps the run", workdir

@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 import numpy as np
 
-from transformer_jax.buckets.bucket import require_allowed, telling
+from transformer_jax.buckets.bucket import as_bucket_errors, require_allowed
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Example, RandomAccess
 from transformer_jax.data.files.documents import OBJECTS, of_column
@@ -178,7 +178,7 @@ def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
     """Makes one line of what goes wrong with a file."""
-    with telling("cannot read", path):
+    with as_bucket_errors("cannot read", path):
         try:
             yield
         except UnicodeDecodeError as error:

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from transformer_jax.buckets.bucket import is_address
-from transformer_jax.buckets.copies import fetched_file, fetched_matches
+from transformer_jax.buckets.copies import fetch_file, fetch_matching
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
@@ -169,7 +169,7 @@ def expand_paths(paths: str, field: str) -> list[str]:
 def _matches(pattern: str) -> list[str]:
     """The files that a pattern names; those at an address are brought here."""
     if is_address(pattern):
-        matches = fetched_matches(pattern) if "*" in pattern else [fetched_file(pattern)]
+        matches = fetch_matching(pattern) if "*" in pattern else [fetch_file(pattern)]
         return list(map(str, matches))
     return sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
 

@@ -14,7 +14,7 @@ from typing import IO
 from tqdm import tqdm
 
 from transformer_jax.buckets.bucket import is_address
-from transformer_jax.buckets.copies import fetched
+from transformer_jax.buckets.copies import fetch_folder
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import cache_folder
 
@@ -150,7 +150,7 @@ class PublicSet:
         """Where the set's files lie: `folder`, or a copy of it where it is an address, or the set's
         own below the data root."""
         if folder and is_address(folder):
-            return fetched(folder)
+            return fetch_folder(folder)
         return Path(os.path.expanduser(folder)) if folder else _data_root() / self.name
 
 
