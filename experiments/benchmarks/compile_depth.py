@@ -75,7 +75,7 @@ def state_seconds(layers: int) -> list[float]:
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     times = [time.process_time()]
     state = create_state(init_state, settings.seed, abstract)
-    for change in (lambda state: state, engine.adopt, engine.portable):
+    for change in (lambda state: state, engine.from_portable, engine.to_portable):
         state = jax.block_until_ready(change(state))
         times.append(time.process_time())
     return [end - start for start, end in itertools.pairwise(times)]

@@ -17,7 +17,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.fused_attention import CuDNN, Splash
 from transformer_jax.nn.masks import window_mask
 from transformer_jax.nn.per_device import divided_by
-from transformer_jax.parallel.engines import call
+from transformer_jax.parallel.engines import call_whole
 
 B, T, H, K = 2, 128, 4, 8
 KERNELS = [Splash(), CuDNN("xla")]
@@ -74,7 +74,7 @@ def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
         return scaled_dot_product_attention(query, key, value, mask, logit_cap=asked.logit_cap)
 
     def fused(query, key, value):
-        with divided_by(call):
+        with divided_by(call_whole):
             return kernel(inputs.replace(query=query, key=key, value=value), asked)
 
     found, expected = (
@@ -126,7 +126,7 @@ def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params, op
     side = (tokens, positions(ids).astype(np.int32), ids)
     variables = random_params(model, *side, *side)
     alone = [np.where(ids == 2, each, 0).astype(np.int32) for each in side]
-    with divided_by(call), fused_attention.noted_choices() as choices:
+    with divided_by(call_whole), fused_attention.noted_choices() as choices:
         together = model.apply(variables, *side, *side)
         apart = model.apply(variables, *alone, *alone)
     assert choices == [fused_attention.Choice("splash")]
@@ -167,7 +167,7 @@ def test_the_fastest_that_is_exact(monkeypatch, name, device, asked, chosen, rea
     device = SimpleNamespace(**{"capability": ""} | device)
     for module in (fused_attention, fused_attention.cudnn):
         monkeypatch.setattr(module, "target", lambda: device)
-    with divided_by(call):
+    with divided_by(call_whole):
         choice = fused_attention.choose(name, inputs_of(), asked)
     assert choice.name == chosen and reason in choice.reason
     assert bool(choice.reason) == bool(reason)
@@ -175,7 +175,7 @@ def test_the_fastest_that_is_exact(monkeypatch, name, device, asked, chosen, rea
 
 def test_outside_of_a_training_step_attention_is_plain(splash_on_a_cpu):
     assert fused_attention.choose("auto", inputs_of(), BF16).name == "plain"
-    with divided_by(call):
+    with divided_by(call_whole):
         assert fused_attention.choose("auto", inputs_of(), BF16).name == "splash"
         assert (
             fused_attention.choose("auto", inputs_of().replace(segments=None), BF16).name == "plain"

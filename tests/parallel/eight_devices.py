@@ -18,7 +18,7 @@ from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.fused_attention import ATTENTION, AttentionRequirements
 from transformer_jax.nn.per_device import sharded_call
 from transformer_jax.parallel.engines import create_state, make_engine
-from transformer_jax.parallel.scan_engine import StackedLayers
+from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
@@ -134,21 +134,21 @@ def divided_run(
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:count]))
     task, settings = task_and_settings(name, dropout_rate, **fields)
     if settings.model.scan_layers:
-        engine = StackedLayers(engine)
+        engine = ScanEngine(engine)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     batch = unequal_batch(task.lengths)
     step = engine.compile(train_step, abstract, jax.eval_shape(lambda: batch))
 
-    state = engine.adopt(create_state(init_state, settings.seed, abstract))
+    state = engine.from_portable(create_state(init_state, settings.seed, abstract))
     losses, gradient = [], None
     for _ in range(steps):
         state, sums = step(state, batch)
         losses.append(float(sums["loss"] / sums["weight"]))
         if gradient is None:
             # Adam's first moment after one step: (1 - beta1) times the gradient.
-            gradient = jax.tree.map(np.array, optax.tree.get(engine.portable(state), "mu"))
-    leaves = jax.tree.leaves(engine.portable(state))
+            gradient = jax.tree.map(np.array, optax.tree.get(engine.to_portable(state), "mu"))
+    leaves = jax.tree.leaves(engine.to_portable(state))
     held = sum(leaf.addressable_shards[0].data.size for leaf in leaves)
     share = held / sum(leaf.size for leaf in leaves)
     return {"losses": losses, "gradient": gradient, "share": share}

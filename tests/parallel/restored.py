@@ -56,7 +56,7 @@ def digest(workdir, options, count):
     """SHA-256 of the whole state, restored, taken up by the engine, and given back by it."""
     engine, state = restored(workdir, options, count)
     total = hashlib.sha256()
-    for leaf in jax.tree.leaves(hosts.to_host(engine.portable(engine.adopt(state)))):
+    for leaf in jax.tree.leaves(hosts.to_host(engine.to_portable(engine.from_portable(state)))):
         total.update(leaf.tobytes())
     return total.hexdigest()
 

@@ -143,7 +143,7 @@ class Lowered:
 
 def test_a_step_is_compiled_beside_what_its_owner_does():
     lowered = Lowered()
-    step = CompiledStep.of(lowered, dict, {"an": "option"})
+    step = CompiledStep.start(lowered, dict, {"an": "option"})
     assert not step.compiling.done()
     lowered.may.set()
     assert step.executable == {"an": "option"}
@@ -151,7 +151,7 @@ def test_a_step_is_compiled_beside_what_its_owner_does():
 
 def test_what_fails_to_compile_says_so_where_it_is_needed():
     lowered = Lowered()
-    step = CompiledStep.of(lowered, dict)
+    step = CompiledStep.start(lowered, dict)
     lowered.may.set()
     with pytest.raises(MemoryError, match="too large"):
         step({}, {})
@@ -159,6 +159,6 @@ def test_what_fails_to_compile_says_so_where_it_is_needed():
 
 def test_a_state_is_the_same_however_fast_it_was_compiled():
     init = lambda seed: {"kernel": jax.random.normal(jax.random.key(seed), (64, 32))}  # noqa: E731
-    abstract = sharding.shard(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)
+    abstract = sharding.add_shardings(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)
     made, expected = create_state(init, 7, abstract), jax.jit(init)(7)
     np.testing.assert_allclose(made["kernel"], expected["kernel"], rtol=0, atol=1e-6)

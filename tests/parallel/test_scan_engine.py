@@ -13,7 +13,7 @@ from transformer_jax.nn.layer_scan import STACKED
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.engines import JitEngine
 from transformer_jax.parallel.replicas import ReplicaEngine
-from transformer_jax.parallel.scan_engine import StackedLayers
+from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 
 
@@ -33,7 +33,7 @@ def state_of(layers, mesh, replicas=()):
     }
     state = State(step=np.zeros(replicas, np.int32), params={"encoder": params})
     shardings = jax.tree.map(
-        lambda x: x.sharding, sharding.shard(jax.eval_shape(lambda: state), mesh)
+        lambda x: x.sharding, sharding.add_shardings(jax.eval_shape(lambda: state), mesh)
     )
     return jax.device_put(state, shardings)
 
@@ -49,26 +49,26 @@ def add_layers(state, batch, rate=None):
 def test_the_step_sees_layers_stacked_and_nobody_else_does(replicas):
     mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
     engine = ReplicaEngine(mesh, (1.0, 1.0), same_batch=True) if replicas else JitEngine(mesh)
-    stacked = StackedLayers(engine, axis=len(replicas))
+    stacked = ScanEngine(engine, axis=len(replicas))
     state = state_of(3, mesh, replicas)
     abstract = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )
     batch = {"x": jax.ShapeDtypeStruct((2,), jnp.float32)}
     own, sums = stacked.compile(add_layers, abstract, batch)(
-        stacked.adopt(state), {"x": np.zeros(2, np.float32)}
+        stacked.from_portable(state), {"x": np.zeros(2, np.float32)}
     )
     assert own.params["encoder"][STACKED]["inner"]["kernel"].shape == (*replicas, 3, 4, 3)
     assert sums["sums"].shape == (*replicas, 3)
-    doubled = stacked.portable(own)
+    doubled = stacked.to_portable(own)
     assert jax.tree.structure(doubled) == jax.tree.structure(state)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, 2 * b), doubled.params, state.params)
-    jax.tree.map(np.testing.assert_array_equal, stacked.portable(own.params), doubled.params)
+    jax.tree.map(np.testing.assert_array_equal, stacked.to_portable(own.params), doubled.params)
 
 
 def test_no_device_divides_the_axis_of_layers():
     mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
-    own = StackedLayers(JitEngine(mesh)).adopt(state_of(3, mesh))
+    own = ScanEngine(JitEngine(mesh)).from_portable(state_of(3, mesh))
     kernel = own.params["encoder"][STACKED]["inner"]["kernel"]
     assert kernel.sharding.spec == PartitionSpec(None, "fsdp", "tensor")
 
@@ -84,11 +84,13 @@ def test_a_stack_that_knows_nothing_of_it_is_refused():
     x = np.ones((1, 4), np.float32)
     mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
     params = jax.eval_shape(Stack().init, jax.random.key(0), x)["params"]
-    state = sharding.shard(State(step=jax.ShapeDtypeStruct((), jnp.int32), params=params), mesh)
+    state = sharding.add_shardings(
+        State(step=jax.ShapeDtypeStruct((), jnp.int32), params=params), mesh
+    )
     batch = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype)}
 
     def step(state, batch):
         return state, {"y": Stack().apply({"params": state.params}, batch["x"]).sum()}
 
     with pytest.raises(UserError, match=r"config\.model\.scan_layers: a stack of this archit"):
-        StackedLayers(JitEngine(mesh)).compile(step, state, batch)
+        ScanEngine(JitEngine(mesh)).compile(step, state, batch)

@@ -14,7 +14,7 @@ from transformer_jax.parallel.sharding import (
     make_mesh,
     mesh_of,
     place_like,
-    place_own_rows,
+    place_local_rows,
     replicated,
     round_up_rows,
     row_shards,
@@ -51,7 +51,7 @@ def test_rows_go_where_the_parameters_are():
     mesh = make_mesh(ParallelConfig())
     batch = {"x": np.arange(12).reshape(4, 3)}
     params = jax.device_put({"w": np.zeros(2)}, replicated(mesh))
-    for placed in (place_own_rows(batch, mesh), place_like(params, batch)):
+    for placed in (place_local_rows(batch, mesh), place_like(params, batch)):
         np.testing.assert_array_equal(placed["x"], batch["x"])
         assert mesh_of(placed) == mesh
 
@@ -135,7 +135,7 @@ def test_the_last_entry_of_a_path_holds(monkeypatch):
 def test_optimizer_state_is_divided_like_its_parameter(params_of):
     params = params_of(MODELS[0], {})
     state = {"params": params, "opt_state": jax.eval_shape(optax.adam(1e-3).init, params)}
-    sharded = names(sharding.shard(state, make_mesh(ParallelConfig())))
+    sharded = names(sharding.add_shardings(state, make_mesh(ParallelConfig())))
     of_params = {n.removeprefix("params/"): leaf for n, leaf in sharded.items() if "params/" in n}
     for moment in ("mu", "nu"):
         for name, leaf in of_params.items():
@@ -153,8 +153,8 @@ def test_an_axis_that_does_not_divide_says_what_would():
         r"tensor 4 does not divide .*query/kernel.*\[8, 6, 4\]; set tensor to one of \[1, 2, 3\]"
     )
     with pytest.raises(ValueError, match=message):
-        sharding.shard({"query": {"kernel": leaf}}, Mesh())
+        sharding.add_shardings({"query": {"kernel": leaf}}, Mesh())
     table = jax.ShapeDtypeStruct((11, 8), "float32")
     message = r"make the 11 a multiple of 4 \(model.vocab_multiple=4 does\)"
     with pytest.raises(ValueError, match=message):
-        sharding.shard({"embedding": {"table": table}}, Mesh())
+        sharding.add_shardings({"embedding": {"table": table}}, Mesh())

@@ -55,7 +55,7 @@ def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):
         step = engine.compile(train_step, abstract, shapes)
         first = first or create_state(init_state, 0, abstract)
         batch = {name: np.ones(x.shape, x.dtype) for name, x in shapes.items()}
-        state, sums = step(engine.adopt(jax.tree.map(jnp.copy, first)), batch)
+        state, sums = step(engine.from_portable(jax.tree.map(jnp.copy, first)), batch)
         results[remat] = optax.tree.get(state, "mu"), sums["loss"]
         memory[remat] = step.executable.memory_analysis().temp_size_in_bytes
     for remat in ("full", "dots", "offload"):

@@ -46,7 +46,7 @@ class Parts:
     def loop(self, log_every=100, evaluate_every=100, save_every=100, patience=None, **more):
         return Loop(
             train_step=self.train_step,
-            portable=lambda state: state,
+            to_portable=lambda state: state,
             batches=self,
             log=self,
             checkpoints=self,

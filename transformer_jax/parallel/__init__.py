@@ -1,1 +1,1 @@
-"""How a step runs on many devices and in many processes."""
+"""Training on many devices and in many processes."""

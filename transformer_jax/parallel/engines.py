@@ -1,11 +1,11 @@
-"""Engines: how the one pure training step runs on the devices that are there.
+"""Engines: they compile the pure training step for the devices of a job and run it.
 
-All sum losses, gradients and weights over the devices and divide once, so that unequal padding
-cannot bias the gradient. Under `jit` the compiler inserts the sums; under `pmap` the step knows the
-name of its axis and adds them up itself.
+All engines sum losses, gradients and weights over the devices and divide once, so that unequal
+padding does not bias the gradient. Under `jit` the compiler inserts the sums; under `pmap` the step
+gets an axis name and adds them up itself.
 
-A state has two forms: the portable one, arrays over the mesh, for checkpoints and evaluation; and
-the engine's own, which goes from step to step. They differ under pmap and in
+A state has two forms: the portable one, whose arrays lie over the mesh, for checkpoints and
+evaluation, and the engine's own, which is passed from step to step. They differ under pmap and in
 `parallel.scan_engine`.
 """
 
@@ -27,117 +27,114 @@ from transformer_jax.parallel.sharding import (
     TENSOR,
     ParallelConfig,
     make_mesh,
-    place_own_rows,
+    place_local_rows,
     replicated,
     row_shards,
 )
 from transformer_jax.runtime import platform
 
-# FOLDED parallel.interface: What an engine is: how the one pure training step runs on the devices
-# of a job.
-
-
 TrainStep = Callable[..., tuple[Any, dict[str, jax.Array]]]
 """`training.step.train_step` for one loss and optimizer: (state, batch) -> (state, sums)."""
 
 Rows = Mapping[str, np.ndarray]
-"""The rows of a batch that this process has, by the name of the array."""
+"""This process's rows of a batch: feature -> array."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledStep:
-    """A training step compiled for one shape of batch; it donates the state that it is given.
+    """A training step compiled for one shape of batch. It donates the buffers of its input state.
 
     Attributes:
-      compiling: the compilation, which runs in a thread of its own.
-      place: this process's rows -> the batch that the executable takes.
+      compiling: the compilation, which runs in a background thread.
+      place: function from this process's rows to the batch that the executable takes.
     """
 
     compiling: Future[jax.stages.Compiled]
     place: Callable[[Rows], Any]
 
     @classmethod
-    def of(
+    def start(
         cls,
         lowered: jax.stages.Lowered,
         place: Callable[[Rows], Any],
         options: dict[str, Any] | None = None,
     ) -> Self:
-        """Starts to compile, with further options for XLA."""
-        with_one_thread = ThreadPoolExecutor(max_workers=1)
-        compiling = with_one_thread.submit(lowered.compile, options)
-        with_one_thread.shutdown(wait=False)
+        """Starts the compilation, with `options` for XLA."""
+        pool = ThreadPoolExecutor(max_workers=1)
+        compiling = pool.submit(lowered.compile, options)
+        pool.shutdown(wait=False)
         return cls(compiling, place)
 
     @property
     def executable(self) -> jax.stages.Compiled:
-        """The compiled program; waits until it is."""
+        """The compiled program; waits for the compilation."""
         return self.compiling.result()
 
     def __call__(self, state: Any, rows: Rows) -> tuple[Any, dict[str, jax.Array]]:
-        """(state in the engine's form, this process's rows) -> (state, sums of the whole batch)."""
+        """Takes one step; returns the next state, in the engine's form, and sums of the batch."""
         return self.executable(state, self.place(rows))
 
 
 class Engine(Protocol):
-    """How the pure training step runs on the devices of a job."""
+    """Compiles and runs the pure training step on the devices of a job."""
 
     @property
     def mesh(self) -> Mesh:
-        """The devices, by the axes of `parallel.sharding`."""
+        """The devices, with the axes of `parallel.sharding`."""
 
     @property
     def axis_name(self) -> str | None:
-        """The axis over which the step must add up its sums itself; None: the compiler does."""
+        """Axis over which the step adds up its sums itself; None: the compiler inserts the sums."""
 
     @property
     def num_replicas(self) -> int:
-        """Models that are trained at once."""
+        """Number of models that are trained at once."""
 
     @property
     def row_shards(self) -> int:
-        """Parts that the devices divide the rows of a batch into."""
+        """Number of parts into which the devices divide the rows of a batch."""
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        """Traces the step before it returns; XLA then compiles in the background.
+        """Traces the step and starts to compile it in the background.
 
         Args:
-          train_step: pure.
-          state: the shapes of a portable state, with their shardings.
-          batch: the shapes of a whole batch, of one replica.
+          train_step: pure step.
+          state: abstract portable state, with shardings.
+          batch: abstract batch of one replica, with the rows of all processes.
         """
 
-    def adopt(self, state: Any) -> Any:
-        """A portable state in the engine's own form."""
+    def from_portable(self, state: Any) -> Any:
+        """Converts a portable state to the engine's own form."""
 
-    def portable(self, state: Any) -> Any:
-        """A state in the engine's own form as a portable one."""
+    def to_portable(self, state: Any) -> Any:
+        """Converts a state, or a part of one, from the engine's own form to the portable one."""
 
     def constrain(self, x: jax.Array) -> jax.Array:
-        """Activations [B, ...] of the step, divided by rows alone, as parameters may not be."""
+        """Shards activations [B, ...] of the step by rows only, whatever divides the parameters."""
 
     @property
     def per_device(self) -> PerDevice | None:
-        """Runs a function that XLA cannot divide, inside the step; None where it cannot."""
+        """Runs functions that XLA cannot divide on each device's part, within the step; None: the
+        engine cannot."""
 
 
-def call(
+def call_whole(
     function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
 ) -> jax.Array:
-    """`PerDevice` where one device has everything."""
+    """Calls the function directly: the `PerDevice` of a device that has all heads and rows."""
     return function(of_heads, of_rows)
 
 
 def shape_struct(
     shape: tuple[int, ...], dtype: np.dtype, sharding: jax.sharding.Sharding | None = None
 ) -> jax.ShapeDtypeStruct:
-    """An abstract array, with its sharding if it has one."""
+    """Abstract array."""
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
 
 @dataclasses.dataclass(frozen=True)
 class JitEngine:
-    """`jit` over a mesh: data, fsdp and tensor parallelism, in one process or many (`Engine`)."""
+    """Engine with `jit` over a mesh: data, fsdp and tensor parallelism, in one process or many."""
 
     mesh: Mesh
     axis_name: ClassVar[None] = None
@@ -161,16 +158,16 @@ class JitEngine:
                 out_shardings=(shardings, replicated(self.mesh)),
                 compiler_options=platform.compiler_options(),
             )
-            return CompiledStep.of(step.lower(state, batch), self._place)
+            return CompiledStep.start(step.lower(state, batch), self._place)
 
     def _place(self, rows: Rows) -> Any:
-        # With one process the compiled step takes NumPy arrays itself, at a tenth of the cost.
-        return rows if jax.process_count() == 1 else place_own_rows(rows, self.mesh)
+        # In a single process the compiled step takes NumPy arrays itself, at a tenth of the cost.
+        return rows if jax.process_count() == 1 else place_local_rows(rows, self.mesh)
 
-    def adopt(self, state: Any) -> Any:
+    def from_portable(self, state: Any) -> Any:
         return state
 
-    def portable(self, state: Any) -> Any:
+    def to_portable(self, state: Any) -> Any:
         return state
 
     def constrain(self, x: jax.Array) -> jax.Array:
@@ -181,13 +178,13 @@ class JitEngine:
     @property
     def per_device(self) -> PerDevice:
         if self.mesh.size == 1:
-            return call
+            return call_whole
         heads = PartitionSpec(*ROWS, None, TENSOR)
 
         def divided(
             function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
         ) -> jax.Array:
-            # Nothing in the function crosses devices, so there is nothing to check.
+            # The function has no communication between devices, so there is nothing to check.
             each = jax.shard_map(
                 function,
                 mesh=self.mesh,
@@ -202,9 +199,9 @@ class JitEngine:
 
 @dataclasses.dataclass(frozen=True)
 class PmapEngine:
-    """`pmap` over the devices of one process (`Engine`): each holds the whole state.
+    """Engine with `pmap` over the devices of one process: each holds the whole state.
 
-    In the engine's own form every leaf of the state has a leading axis of devices.
+    In the engine's own form, every leaf of the state has a leading axis of devices.
     """
 
     mesh: Mesh
@@ -228,18 +225,18 @@ class PmapEngine:
         rows = {name: shape_struct(_divided(x.shape, count), x.dtype) for name, x in batch.items()}
         with platform.compiling_for(self.mesh.devices.flat[0]):
             options = platform.compiler_options()
-            return CompiledStep.of(step.lower(state, rows), self._place, options)
+            return CompiledStep.start(step.lower(state, rows), self._place, options)
 
     def _place(self, rows: Rows) -> Any:
         return {name: x.reshape(_divided(x.shape, self.mesh.size)) for name, x in rows.items()}
 
-    def adopt(self, state: Any) -> Any:
+    def from_portable(self, state: Any) -> Any:
         def stack(x: jax.Array) -> jax.Array:
             return jnp.broadcast_to(x, (self.mesh.size, *x.shape))
 
         return jax.jit(lambda tree: jax.tree.map(stack, tree), out_shardings=self._stacked)(state)
 
-    def portable(self, state: Any) -> Any:
+    def to_portable(self, state: Any) -> Any:
         return self._unstack(state)
 
     def constrain(self, x: jax.Array) -> jax.Array:
@@ -247,7 +244,7 @@ class PmapEngine:
 
     @property
     def per_device(self) -> PerDevice:
-        return call  # the whole step is each device's
+        return call_whole  # each device runs the whole step on its rows
 
     @cached_property
     def _stacked(self) -> NamedSharding:
@@ -260,10 +257,14 @@ class PmapEngine:
 
 
 def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
-    """The engine that `config` asks for, over its mesh unless another one is given.
+    """Makes the engine of a config.
+
+    Args:
+      config: the section `parallel`.
+      mesh: the devices; None: the mesh of `config`.
 
     Raises:
-      ValueError: the mesh cannot be made, or pmap cannot divide the work so.
+      ValueError: the mesh cannot be made, or pmap cannot divide the work in this way.
     """
     mesh = mesh or make_mesh(config)
     rows_alone = row_shards(mesh) == mesh.size and mesh.shape[DATA] == mesh.size
@@ -271,23 +272,23 @@ def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
     fits_pmap = rows_alone and one_process
     if config.engine == "pmap" and not fits_pmap:
         raise ValueError(
-            "engine 'pmap' divides rows among the devices of one process: with fsdp, tensor or "
-            "several processes set engine to 'jit'"
+            "engine 'pmap' only divides rows among the devices of one process: set engine to 'jit' "
+            "for fsdp, tensor or several processes"
         )
     pmap = config.engine == "pmap" or (config.engine == "auto" and fits_pmap and mesh.size > 1)
     return PmapEngine(mesh) if pmap else JitEngine(mesh)
 
 
 def create_state(init_state: Callable[[Any], Any], seed: Any, abstract: Any) -> Any:
-    """The portable state `init_state(seed)`; each device makes its parts alone.
+    """Computes the portable state `init_state(seed)`; each device computes only its parts.
 
     Args:
-      init_state: a function from a seed to a state.
-      seed: of the run, or those of replicas.
-      abstract: the state's shapes with their shardings (`rules.shard`).
+      init_state: function from a seed to a state.
+      seed: seed of the run, or seeds of the replicas.
+      abstract: the state's shapes with their shardings (`sharding.add_shardings`).
     """
     shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
-    # This runs once, so LLVM need not spend time on optimizing it; the numbers are the same.
+    # The program runs once, so it is not worth optimizing; the numbers are the same.
     options = {"xla_backend_optimization_level": 1} if platform.is_cpu() else {}
     return jax.jit(init_state, out_shardings=shardings, compiler_options=options)(seed)
 

@@ -13,22 +13,23 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.parallel.engines import CompiledStep, PerDevice, TrainStep, call, shape_struct
+from transformer_jax.nn.per_device import PerDevice
+from transformer_jax.parallel.engines import CompiledStep, TrainStep, call_whole, shape_struct
 from transformer_jax.parallel.sharding import DATA, ParallelConfig, make_mesh, replicated
 from transformer_jax.runtime import platform
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaEngine:
-    """`jit` of the step under `vmap` (`engines.Engine`): R replicas in one program.
+    """Engine with `jit` of the step under `vmap`: R replicas in one program.
 
-    Every leaf of the state, and every array of the batch unless all replicas share it, has a
-    leading axis [R], divided along the mesh's axis `data`; a device has all rows of its replicas.
+    Every leaf of the state has a leading axis [R], divided along the mesh's axis `data`. So has
+    every array of the batch, unless all replicas share it. A device has all rows of its replicas.
 
     Attributes:
-      mesh: of the axis `data` alone, whose size divides R.
+      mesh: mesh with one axis, `data`, whose size divides R.
       rates: each replica's learning rate, as a multiple of the schedule's.
-      same_batch: whether all replicas train on the same batches.
+      same_batch: all replicas train on the same batches.
     """
 
     mesh: Mesh
@@ -42,36 +43,36 @@ class ReplicaEngine:
         return len(self.rates)
 
     @property
-    def divided(self) -> NamedSharding:
-        """The sharding of an array whose first axis is [R]."""
+    def replica_sharding(self) -> NamedSharding:
+        """Sharding of an array whose first axis is [R]."""
         return NamedSharding(self.mesh, PartitionSpec(DATA))
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        """As `Engine.compile`; the step's third argument is the replica's rate."""
+        """Traces the step, whose third argument is the replica's rate, and starts to compile it."""
         rates = None if set(self.rates) == {1.0} else np.array(self.rates, np.float32)
         axes = (0, None if self.same_batch else 0, None if rates is None else 0)
 
-        def together(state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
+        def all_replicas(state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
             return jax.vmap(train_step, axes)(state, batch, rates)
 
         lead = () if self.same_batch else (self.num_replicas,)
-        sharding = replicated(self.mesh) if self.same_batch else self.divided
+        sharding = replicated(self.mesh) if self.same_batch else self.replica_sharding
         batch = jax.tree.map(
             lambda leaf: shape_struct((*lead, *leaf.shape), leaf.dtype, sharding), batch
         )
         with platform.compiling_for(self.mesh.devices.flat[0]):
             step = jax.jit(
-                together,
+                all_replicas,
                 donate_argnums=0,
-                out_shardings=(self.divided, replicated(self.mesh)),
+                out_shardings=(self.replica_sharding, replicated(self.mesh)),
                 compiler_options=platform.compiler_options(),
             )
-            return CompiledStep.of(step.lower(state, batch), dict)
+            return CompiledStep.start(step.lower(state, batch), dict)
 
-    def adopt(self, state: Any) -> Any:
+    def from_portable(self, state: Any) -> Any:
         return state
 
-    def portable(self, state: Any) -> Any:
+    def to_portable(self, state: Any) -> Any:
         return state
 
     def constrain(self, x: jax.Array) -> jax.Array:
@@ -79,10 +80,10 @@ class ReplicaEngine:
 
     @property
     def per_device(self) -> PerDevice | None:
-        return call if self.mesh.size == 1 else None
+        return call_whole if self.mesh.size == 1 else None
 
     def replica(self, tree: Any, index: int) -> Any:
-        """One replica's part of a tree of arrays [R, ...], replicated on every device."""
+        """Takes one replica's part of a tree of arrays [R, ...]; every device gets all of it."""
         return self._take(tree, index)
 
     @cached_property
@@ -94,16 +95,16 @@ class ReplicaEngine:
 def make_replica_engine(
     config: ParallelConfig, rates: Sequence[float], same_batch: bool
 ) -> ReplicaEngine:
-    """The engine of as many replicas as there are rates, over as many devices as divide them.
+    """Makes an engine for one replica per rate, on as many devices as divide their number.
 
     Raises:
-      ValueError: the config asks for more than one process, for fsdp or tensor parallelism, or for
-        devices that do not divide the replicas.
+      ValueError: there are several processes, or the config has fsdp or tensor parallelism, or a
+        number of devices that does not divide the replicas.
     """
     if config.fsdp * config.tensor > 1 or jax.process_count() > 1:
         raise ValueError(
-            "replicas are divided among the devices of one process, a whole one each: set fsdp and "
-            "tensor to 1, or train the seeds one by one"
+            "replicas need one process and whole models on each device: set fsdp and tensor to 1, "
+            "or train the seeds one by one"
         )
     data = config.data or math.gcd(len(rates), jax.device_count())
     if len(rates) % data:

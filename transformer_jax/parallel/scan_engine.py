@@ -1,6 +1,6 @@
-"""Scanned layers: an engine whose own state has the layers of each stack in one array each.
+"""Engine for scanned layers: its own state has one array per parameter for all layers of a stack.
 
-The portable state names the layers one by one, whatever trains it (`nn.layer_scan`).
+The portable state has one array per layer, whichever engine trains it (`nn.layer_scan`).
 """
 
 import dataclasses
@@ -15,28 +15,23 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
-from transformer_jax.parallel.engines import (
-    CompiledStep,
-    Engine,
-    PerDevice,
-    TrainStep,
-    shape_struct,
-)
+from transformer_jax.nn.per_device import PerDevice
+from transformer_jax.parallel.engines import CompiledStep, Engine, TrainStep, shape_struct
 
 Abstract = jax.ShapeDtypeStruct
 Leaf = Any
-"""An array, or its shape, with a sharding over the mesh."""
+"""An array or its shape, with a sharding over the mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
-class StackedLayers:
-    """An engine (`interface.Engine`) that hands the step a state with stacked layers.
+class ScanEngine:
+    """Engine that passes another engine states with stacked layers.
 
-    No axis of the mesh divides the axis of layers.
+    The axis of layers is not divided among devices.
 
     Attributes:
-      engine: which runs the step.
-      axis: of the layers in the portable state's arrays: 1 behind replicas, else 0.
+      engine: engine that runs the step.
+      axis: axis of the layers in stacked arrays: 1 after an axis of replicas, else 0.
     """
 
     engine: Engine
@@ -59,8 +54,12 @@ class StackedLayers:
         return self.engine.row_shards
 
     def compile(self, train_step: TrainStep, state: Any, batch: Any) -> CompiledStep:
-        """As `Engine.compile`; UserError where the model's stacks take no stacked parameters."""
-        stacked = stack_layers(state, self._join)
+        """Traces the step and starts to compile it in the background.
+
+        Raises:
+          UserError: the model's stacks cannot use stacked parameters.
+        """
+        stacked = stack_layers(state, self._stacked)
         try:
             if not has_stacks(stacked.params):
                 raise flax.errors.ScopeParamNotFoundError("layer_0", "params")
@@ -71,11 +70,11 @@ class StackedLayers:
                 "layers, as `Encoder` and `Decoder` of `nn.transformer` do; set it to false"
             ) from error
 
-    def adopt(self, state: Any) -> Any:
-        return self.engine.adopt(stack_layers(state, self._stack))
+    def from_portable(self, state: Any) -> Any:
+        return self.engine.from_portable(stack_layers(state, self._stack))
 
-    def portable(self, state: Any) -> Any:
-        return unstack_layers(self.engine.portable(state), self._unstack)
+    def to_portable(self, state: Any) -> Any:
+        return unstack_layers(self.engine.to_portable(state), self._unstack)
 
     def constrain(self, x: jax.Array) -> jax.Array:
         return self.engine.constrain(x)
@@ -85,28 +84,28 @@ class StackedLayers:
         return self.engine.per_device
 
     def _stack(self, leaves: Sequence[jax.Array]) -> jax.Array:
-        return _stacking(self.axis, self._join(leaves).sharding)(leaves)
+        return _stack_program(self.axis, self._stacked(leaves).sharding)(leaves)
 
     def _unstack(self, leaf: jax.Array) -> Sequence[jax.Array]:
-        layers = self._split(leaf)
-        take = _taking(self.axis, layers[0].sharding)
-        return [take(leaf, i) for i in range(len(layers))]
+        count, layer = self._unstacked(leaf)
+        take = _take_program(self.axis, layer.sharding)
+        return [take(leaf, i) for i in range(count)]
 
-    def _join(self, leaves: Sequence[Leaf]) -> Abstract:
-        """The shape and sharding of leaves that are stacked."""
+    def _stacked(self, leaves: Sequence[Leaf]) -> Abstract:
+        """Shape and sharding of the stack of leaves."""
         shape, spec = list(leaves[0].shape), self._spec(leaves[0])
         shape.insert(self.axis, len(leaves))
         spec.insert(self.axis, None)
         return _abstract(leaves[0], shape, spec)
 
-    def _split(self, leaf: Leaf) -> list[Abstract]:
-        """The inverse of `_join`."""
+    def _unstacked(self, leaf: Leaf) -> tuple[int, Abstract]:
+        """Number of layers in a stacked leaf; shape and sharding of each."""
         shape, spec = list(leaf.shape), self._spec(leaf)
         count, _ = shape.pop(self.axis), spec.pop(self.axis)
-        return [_abstract(leaf, shape, spec)] * count
+        return count, _abstract(leaf, shape, spec)
 
     def _spec(self, leaf: Leaf) -> list[Any]:
-        """The axes of the mesh that divide each axis of a leaf."""
+        """Axis of the mesh that divides each axis of a leaf."""
         spec = leaf.sharding.spec
         return [*spec, *[None] * (leaf.ndim - len(spec))]
 
@@ -116,18 +115,18 @@ def _abstract(like: Leaf, shape: Sequence[int], spec: Sequence[Any]) -> Abstract
     return shape_struct(tuple(shape), like.dtype, sharding)
 
 
-# Programs of one parameter, which all of its shape share: one of the whole state would take seconds
-# to compile, and the longer the more layers there are.
+# One program per shape of parameter: a program of the whole state would take seconds to compile,
+# more with more layers.
 
 
 @functools.cache
-def _stacking(axis: int, sharding: Sharding) -> Callable[..., jax.Array]:
-    """Leaves -> a stacked one."""
+def _stack_program(axis: int, sharding: Sharding) -> Callable[..., jax.Array]:
+    """Program that stacks leaves."""
     return jax.jit(functools.partial(jnp.stack, axis=axis), out_shardings=sharding)
 
 
 @functools.cache
-def _taking(axis: int, sharding: Sharding) -> Callable[..., jax.Array]:
-    """(a stacked leaf, the number of a layer) -> that layer's."""
+def _take_program(axis: int, sharding: Sharding) -> Callable[..., jax.Array]:
+    """Program that takes a layer by its number from a stacked leaf."""
     take = functools.partial(jax.lax.dynamic_index_in_dim, axis=axis, keepdims=False)
     return jax.jit(take, out_shardings=sharding)

@@ -1,9 +1,15 @@
-"""The mesh: how many devices share the rows of a batch, the parameters, and each layer.
+"""The mesh of devices, and the sharding of batches, parameters and optimizer state over it.
 
-Three axes. Devices along `data` hold the same parameters and different rows; along `fsdp`,
-different rows and each a part of the parameters and of the optimizer's state (Rajbhandari et al.
-2020); along `tensor`, the same rows and each a part of every layer: heads, hidden units,
-vocabulary (Shoeybi et al. 2019).
+The mesh has three axes:
+
+- `data`: devices have the same parameters and different rows of the batch.
+- `fsdp`: devices have different rows, and each a part of the parameters and of the optimizer's
+  state (Rajbhandari et al. 2020).
+- `tensor`: devices have the same rows, and each a part of every layer: heads, hidden units,
+  vocabulary (Shoeybi et al. 2019).
+
+`nn.parameters` names the axes of each parameter. The path of an optimizer's moment ends with the
+path of its parameter, so it is sharded in the same way.
 """
 
 import collections
@@ -23,14 +29,16 @@ from transformer_jax.ranges import OneOf, Range, check_fields
 
 DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
 ROWS = PartitionSpec((DATA, FSDP))
-"""The spec of an array whose first axis is the batch's rows."""
+"""Spec of an array whose first axis is the rows of a batch."""
+MESH_AXES = {"model": FSDP, "vocab": TENSOR, "heads": TENSOR, "hidden": TENSOR}
+"""Axis of a parameter (`nn.parameters`) -> axis of the mesh. Other axes are not divided."""
 
 Devices = Annotated[int, Range(1, 10**6)]
 
 
 @dataclasses.dataclass(frozen=True)
 class ParallelConfig:
-    """How a run is divided among devices.
+    """Division of a run among devices.
 
     Attributes:
       engine: "pmap" (data parallelism over the devices of one machine), "jit" (over the mesh, on
@@ -61,11 +69,15 @@ class ParallelConfig:
 
 
 def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The mesh that `config` asks for, of `devices` or else of all devices of the job.
+    """Makes the mesh of a config.
+
+    Args:
+      config: the section `parallel`.
+      devices: its devices; None: all devices of the job.
 
     Raises:
-      ValueError: the axes do not multiply to the number of devices, or `tensor` would spread over
-        machines; the message says what would fit.
+      ValueError: the product of the axes is not the number of devices, or `tensor` would span
+        several machines; the message says what would fit.
     """
     given, devices = devices is not None, list(devices or jax.devices())
     shared = config.fsdp * config.tensor
@@ -89,13 +101,13 @@ def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = Non
     types = (AxisType.Auto,) * len(AXES)
     shape = (data, config.fsdp, config.tensor)
     if len({slice_of(device) for device in devices}) > 1:
-        return Mesh(_over_slices(shape, devices), AXES, axis_types=types)
+        return Mesh(_hybrid_devices(shape, devices), AXES, axis_types=types)
     return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
 
 
-def mesh_for_use(config: ParallelConfig) -> Mesh:
-    """The mesh on which a trained run is used: the config's, or data parallelism alone where the
-    devices here cannot be divided in that way."""
+def mesh_for_inference(config: ParallelConfig) -> Mesh:
+    """Mesh for using a trained run: that of the config, or plain data parallelism if the devices
+    here cannot be divided in that way."""
     try:
         return make_mesh(dataclasses.replace(config, data=None))
     except ValueError:
@@ -103,17 +115,17 @@ def mesh_for_use(config: ParallelConfig) -> Mesh:
 
 
 def slice_of(device: jax.Device) -> int:
-    """Names the devices that fast links join: a slice of TPUs, the GPUs of a host. Others reach
-    them over the network."""
+    """Number of the group of devices with fast links among them: a slice of TPUs, or the GPUs of a
+    host. Groups communicate over the network."""
     return device.process_index if _is_gpu(device) else getattr(device, "slice_index", 0)
 
 
-def _over_slices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> np.ndarray:
-    """Devices in a mesh whose `data` axis, and where it is too short `fsdp`, leads from slice to
-    slice; within one they lie as `jax.make_mesh` lays them.
+def _hybrid_devices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> np.ndarray:
+    """Arranges devices of several slices: the `data` axis spans the slices, and `fsdp` if `data` is
+    too short. Within a slice the order is that of `jax.make_mesh`.
 
     Raises:
-      ValueError: the slices have unequal sizes, or `tensor` would spread over them.
+      ValueError: the slices have unequal sizes, or `tensor` would span several slices.
     """
     slices = collections.Counter(map(slice_of, devices))
     sizes = set(slices.values())
@@ -121,7 +133,7 @@ def _over_slices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> 
     if len(sizes) > 1 or min(sizes) % tensor:
         raise ValueError(
             f"tensor {tensor} must divide each of {len(slices)} slices of {sorted(sizes)} devices, "
-            "which must all be of one size; lower tensor, or leave devices out"
+            "which must all have the same size; lower tensor, or use fewer devices"
         )
     outer_data = math.gcd(data, len(slices))
     outer = (outer_data, len(slices) // outer_data, 1)
@@ -136,17 +148,17 @@ def _over_slices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> 
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Parts that the rows of a batch are divided into."""
+    """Number of parts into which the rows of a batch are divided."""
     return mesh.shape[DATA] * mesh.shape[FSDP]
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of an array that every device holds whole."""
+    """Sharding of an array of which every device has a full copy."""
     return NamedSharding(mesh, PartitionSpec())
 
 
-def place_own_rows(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """A batch on the devices, each process giving the rows that it has."""
+def place_local_rows(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """Moves a batch to the devices; `batch` has the rows of this process."""
     sharding = NamedSharding(mesh, ROWS)
     return {
         name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
@@ -154,13 +166,13 @@ def place_own_rows(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax
 
 
 def place_like(params: Any, batch: Any) -> Any:
-    """A batch with its rows divided among the devices that hold `params`.
+    """Divides the rows of a batch among the devices of `params`.
 
-    The batch itself where the parameters are not spread over a mesh.
+    Returns the batch unchanged if the parameters have no mesh.
 
     Args:
-      params: a tree of arrays.
-      batch: a tree of NumPy arrays, the whole batch in every process.
+      params: tree of arrays.
+      batch: tree of NumPy arrays, the whole batch in every process.
     """
     mesh = mesh_of(params)
     if mesh is None:
@@ -172,14 +184,14 @@ def place_like(params: Any, batch: Any) -> Any:
 
 
 def round_up_rows(rows: int, params: Any) -> int:
-    """`rows`, or the next higher number that divides among the devices that hold `params`."""
+    """Rounds up to a multiple of the devices of `params` that divide rows."""
     mesh = mesh_of(params)
     shards = 1 if mesh is None else row_shards(mesh)
     return -(-rows // shards) * shards
 
 
 def mesh_of(params: Any) -> Mesh | None:
-    """The mesh that the arrays of a tree are spread over; None where there is none."""
+    """Mesh of the arrays of a tree; None if they have none."""
     leaves = jax.tree.leaves(params)
     sharding = getattr(leaves[0], "sharding", None) if leaves else None
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
@@ -187,39 +199,22 @@ def mesh_of(params: Any) -> Mesh | None:
     return sharding.mesh
 
 
-def _is_gpu(device: jax.Device) -> bool:
-    return getattr(device, "platform", "") == "gpu"
-
-
-def _divisors(count: int) -> str:
-    return ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
-
-
-# FOLDED parallel.rules: How parameters are divided: which of their axes lie along which axes of
-# the mesh. `nn.parameters` names the axes of each parameter. The path of a moment that the
-# optimizer keeps ends with the parameter's path, so it is divided in the same way.
-
-
-MESH_AXES = {"model": FSDP, "vocab": TENSOR, "heads": TENSOR, "hidden": TENSOR}
-"""Axes of `nn.parameters` -> axes of the mesh; an axis that is not here is not divided."""
-
-
 def partition_spec(path: str) -> PartitionSpec | None:
-    """The spec of the parameter at a path; None where the table has none."""
+    """Spec of the parameter at a path; None if the path is that of no parameter."""
     parameter = parameter_at(path)
     if parameter is None:
         return None
     return PartitionSpec(*(MESH_AXES.get(axis) for axis in parameter.axes))
 
 
-def shard(abstract: Any, mesh: Mesh) -> Any:
-    """Gives each leaf of a tree of `ShapeDtypeStruct` its sharding.
+def add_shardings(abstract: Any, mesh: Mesh) -> Any:
+    """Adds shardings to the leaves of a tree of `ShapeDtypeStruct`.
 
-    Replicated are leaves that are no parameters (counters, keys), that have another rank than
-    their parameter, or that have one element.
+    A leaf is replicated if it is no parameter (a counter, a key), has another rank than its
+    parameter, or has one element.
 
     Raises:
-      ValueError: an axis does not divide among the devices; the message says which sizes would.
+      ValueError: an axis cannot be divided among the devices; the message says which sizes can.
     """
 
     def with_sharding(path: KeyPath, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -245,3 +240,11 @@ def _require_division(name: str, shape: tuple[int, ...], spec: PartitionSpec, me
                 f"{list(shape)}; set {axis} to one of {fitting}, or make the {size} a multiple of "
                 f"{mesh.shape[axis]}{how}"
             )
+
+
+def _is_gpu(device: jax.Device) -> bool:
+    return getattr(device, "platform", "") == "gpu"
+
+
+def _divisors(count: int) -> str:
+    return ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)

@@ -26,7 +26,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.loss_masks import MarkedTexts
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts, sharding
-from transformer_jax.parallel.sharding import mesh_for_use
+from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import provenance
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.settings import Settings
@@ -231,7 +231,7 @@ class KeptReference:
         """Of all texts; the processes of a job compute them together."""
         task = self.task
         shapes = jax.eval_shape(task.init, jax.random.key(0))
-        shapes = sharding.shard(shapes, mesh_for_use(self.settings.parallel))
+        shapes = sharding.add_shardings(shapes, mesh_for_inference(self.settings.parallel))
         params = base_params(self.settings, shapes, self.loaded_from)
         losses = CausalLosses(task.model, task.loss_options)
         size, found = self.settings.decode.batch_size, list[float]()

@@ -17,7 +17,7 @@ from transformer_jax.nn.remat import HOST, rematerialized_layers
 from transformer_jax.nn.transformer import each_stream
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
-from transformer_jax.parallel.scan_engine import StackedLayers
+from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.config import Settings
@@ -100,13 +100,13 @@ def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None
         engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
-    return StackedLayers(engine) if settings.model.scan_layers else engine
+    return ScanEngine(engine) if settings.model.scan_layers else engine
 
 
 def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
     """Shapes, dtypes and shardings of the state; UserError where the mesh does not divide it."""
     try:
-        return sharding.shard(jax.eval_shape(init_state, settings.seed), mesh)
+        return sharding.add_shardings(jax.eval_shape(init_state, settings.seed), mesh)
     except ValueError as error:
         raise UserError(f"config.parallel: {error}") from error
 

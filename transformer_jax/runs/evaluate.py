@@ -14,7 +14,7 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.sharding import mesh_for_use
+from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import provenance
 from transformer_jax.runs.build import build_evaluator
 from transformer_jax.runs.config import Settings
@@ -53,7 +53,8 @@ def evaluator_of(
     else:
         raise UserError("evaluate: source and target are files that go together; give both")
     examples = provenance.agreed_data(name, open_examples)
-    return name, build_evaluator(settings, task, examples, decode, mesh_for_use(settings.parallel))
+    mesh = mesh_for_inference(settings.parallel)
+    return name, build_evaluator(settings, task, examples, decode, mesh)
 
 
 def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig) -> dict[str, Any]:

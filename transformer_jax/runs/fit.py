@@ -164,7 +164,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     loop_with = functools.partial(
         Loop,
         train_step=step,
-        portable=engine.portable,
+        to_portable=engine.to_portable,
         batches=batches,
         checkpoints=checkpoints,
         evaluate=validate,
@@ -260,8 +260,8 @@ def _run_from(trainable: Trainable, loop_with: Callable[..., Loop], begin: _Begi
     with trainable.log(begin.step) as log:
         profiler = Profiler(trainable.workdir / PROFILE, begin.step + 1, traced)
         loop = loop_with(log=log, profiler=profiler, patience=begin.patience)
-        state = engine.adopt(begin.take())
-        return engine.portable(loop.run(state, begin.step, last, evaluate_start=begin.evaluate))
+        state = engine.from_portable(begin.take())
+        return engine.to_portable(loop.run(state, begin.step, last, evaluate_start=begin.evaluate))
 
 
 def _with_rewinds(

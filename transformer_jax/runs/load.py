@@ -9,7 +9,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.errors import UserError
 from transformer_jax.nn.lora import merge_adapters, with_adapters
 from transformer_jax.parallel import hosts, sharding
-from transformer_jax.parallel.sharding import mesh_for_use
+from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.base_run import (
     abstract_adapters,
@@ -71,13 +71,13 @@ def load(
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     task = with_reference(task, settings, workdir, loaded_from)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
-    mesh = mesh_for_use(settings.parallel)
-    abstract = sharding.shard(abstract, mesh)
+    mesh = mesh_for_inference(settings.parallel)
+    abstract = sharding.add_shardings(abstract, mesh)
     saved = abstract
     if settings.lora.rank is not None:
         rests_on = of_base(settings, loaded_from)
         provenance.check(rests_on, checkpoints.kept_provenance(checkpoint), workdir)
-        saved = sharding.shard(abstract_adapters(settings, abstract), mesh)
+        saved = sharding.add_shardings(abstract_adapters(settings, abstract), mesh)
     if average is None:
         step, params = checkpoints.restore_params(checkpoint, saved)
     else:

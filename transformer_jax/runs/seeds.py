@@ -21,7 +21,7 @@ from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import ReplicaLogs
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
-from transformer_jax.parallel.scan_engine import StackedLayers
+from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import (
     FIXED,
@@ -83,7 +83,7 @@ class Replicas:
     def engine(self) -> Engine:
         """All replicas in one program."""
         scanned = self.settings.model.scan_layers
-        return StackedLayers(self._together, axis=1) if scanned else self._together
+        return ScanEngine(self._together, axis=1) if scanned else self._together
 
     @cached_property
     def _together(self) -> ReplicaEngine:
@@ -109,7 +109,7 @@ class Replicas:
     def abstract_state(self, init_state: InitState) -> TrainState:
         """As `Trainable.abstract_state`: with the replicas before every leaf."""
         abstract = jax.eval_shape(jax.vmap(init_state), self._seeds)
-        sharding = self._together.divided
+        sharding = self._together.replica_sharding
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
         )
@@ -122,7 +122,7 @@ class Replicas:
         each = [started(self.replica(state, i), one) for i, one in enumerate(self.members)]
         stack = jax.jit(
             lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
-            out_shardings=self._together.divided,
+            out_shardings=self._together.replica_sharding,
         )
         return stack(each)
 

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, UserError
-from transformer_jax.parallel.sharding import mesh_for_use
+from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, failing_as, read_settings
 from transformer_jax.runs.run import Run
@@ -260,6 +260,6 @@ def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
         logger.info("%s: %s", ", ".join(f"{k}={v}" for k, v in changes.items()), error)
         return None
     settings = read_settings(run.config)
-    examples, mesh = open_split(settings.data, "valid"), mesh_for_use(settings.parallel)
+    examples, mesh = open_split(settings.data, "valid"), mesh_for_inference(settings.parallel)
     evaluator = build.build_evaluator(settings, run.task, examples, settings.decode, mesh)
     return float(evaluator.loss_metrics(run.params)["loss"])

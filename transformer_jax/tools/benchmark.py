@@ -54,7 +54,7 @@ def train(
     engine = build.build_engine(settings)
     _, train_step, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
-    state = engine.adopt(create_state(init_state, settings.seed, abstract))
+    state = engine.from_portable(create_state(init_state, settings.seed, abstract))
     if batch_size % row_shards(engine.mesh):
         raise UserError(
             f"--batch_size {batch_size} does not divide among {row_shards(engine.mesh)} devices"

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches
-from transformer_jax.parallel.sharding import place_own_rows, row_shards
+from transformer_jax.parallel.sharding import place_local_rows, row_shards
 from transformer_jax.runtime import platform
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Batch, LossFn, Update
@@ -61,7 +61,7 @@ class Diagnostics:
           state: portable, before the update.
           rows: of the batch that the update is made from, this process's.
         """
-        batch = place_own_rows(rows, self.mesh)
+        batch = place_local_rows(rows, self.mesh)
         device = self.mesh.devices.flat[0]
         with platform.compiling_for(device), platform.sharded_over(self.mesh.size):
             figures = self._program(state, batch)

@@ -239,7 +239,7 @@ class Loop:
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
-    portable: Callable[[Any], Any]
+    to_portable: Callable[[Any], Any]
     batches: TrainBatches | StackedBatches
     log: Log
     checkpoints: Checkpoints
@@ -328,16 +328,16 @@ class Loop:
 
     def _watch(self, step: int, state: TrainState, rows: Any, meter: Meter) -> None:
         with meter.paused("watching"):
-            self.log.record(step, WATCH, self.watch(self.portable(state), rows))
+            self.log.record(step, WATCH, self.watch(self.to_portable(state), rows))
 
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
             streams = functools.reduce(operator.or_, hosts.gather(self.batches.get_state()))
-            self.checkpoints.save(step, self.portable(state).saved, streams)
+            self.checkpoints.save(step, self.to_portable(state).saved, streams)
 
     def _evaluate(self, step: int, state: TrainState, meter: Meter, saved: bool) -> None:
         with meter.paused("evaluating"):
-            metrics, score = self.evaluate(step, self.portable(state.model_params))
+            metrics, score = self.evaluate(step, self.to_portable(state.model_params))
             self.patience.add(score)
             if saved:
                 self.checkpoints.score(step, score)

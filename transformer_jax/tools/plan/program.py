@@ -121,7 +121,7 @@ def search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
         plain = jax.eval_shape(task.init, jax.random.key(0))
         count = _count(plain)
         params = jax.eval_shape(functools.partial(weights_as, settings.decode.weights), plain)
-        params = _as_user_error(lambda: sharding.shard(params, mesh))
+        params = _as_user_error(lambda: sharding.add_shardings(params, mesh))
         shards = row_shards(mesh)
         rows = -(-settings.decode.batch_size // shards) * shards
         by_rows = NamedSharding(mesh, ROWS)
