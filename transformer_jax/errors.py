@@ -1,7 +1,7 @@
 """What a user got wrong, told in one line; and a run that was told to stop."""
 
 RESUMABLE = 75
-"""Exit status of what the same command goes on with: sysexits' EX_TEMPFAIL."""
+"""Exit status of what the same command continues with: sysexits' EX_TEMPFAIL."""
 
 
 class UserError(Exception):

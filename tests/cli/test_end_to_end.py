@@ -270,10 +270,10 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     stopped = kill_resume.last_checkpoint(workdir)
     assert (process.returncode, out) == (75, "")
     assert f"{workdir} goes on from step {saved}" in err
-    assert f"stopped by SIGTERM at step {stopped}, saved; the same command goes on" in err
+    assert f"stopped by SIGTERM at step {stopped}, saved; the same command continues" in err
     assert saved < stopped < 30
 
-    # The same command goes on and finishes.
+    # The same command continues and finishes.
     process = kill_resume.start(command, workdir)
     out, err = process.communicate()
     assert (process.returncode, out) == (0, "")

@@ -100,12 +100,12 @@ def test_an_error_that_an_interrupt_became_is_quiet(api, capsys, monkeypatch):
 
 def test_a_run_that_is_stopped_is_resumable(api, caplog):
     def train(config, workdir, modules):
-        raise Stopped("stopped by SIGTERM at step 3, saved; the same command goes on")
+        raise Stopped("stopped by SIGTERM at step 3, saved; the same command continues")
 
     api.train = train
     with caplog.at_level("INFO", logger="transformer_jax"):
         assert main(["train", "--config=configs/quickstart.py", "--workdir=runs/stopped"]) == 75
-    assert caplog.messages == ["stopped by SIGTERM at step 3, saved; the same command goes on"]
+    assert caplog.messages == ["stopped by SIGTERM at step 3, saved; the same command continues"]
 
 
 def test_predict_writes_one_line_for_each_in_order(capitals):

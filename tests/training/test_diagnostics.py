@@ -1,4 +1,4 @@
-"""What a watched run records, against values written out, and against its own parameters."""
+"""Diagnostics of a run, compared with values written out and with its parameters."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_entropy_is_the_mean_of_the_queries_that_see_a_key():
     np.testing.assert_allclose(entropies(jnp.array(weights)), [np.log(4) / 2, np.log(2)], rtol=1e-6)
 
 
-def test_a_unit_is_dead_that_no_token_moves():
+def test_a_unit_is_dead_if_no_token_activates_it():
     hidden = np.zeros((2, 3, 4), np.float32)
     hidden[0, 1, 0], hidden[1, 2, 1], hidden[1, 0, 2] = 1.0, -0.5, 1e-4
     assert dead_share(jnp.array(hidden)) == 0.5
@@ -39,21 +39,22 @@ def test_a_unit_is_dead_that_no_token_moves():
         ("w", "w"),
     ],
 )
-def test_parts_are_layers_and_kinds(path, part):
+def test_a_parameter_belongs_to_its_layer_and_kind(path, part):
     assert part_of(path) == part
 
 
-def watched(workdir):
+def diagnostics(workdir):
+    """Records of diagnostics: step -> record."""
     lines = map(json.loads, (workdir / "metrics.jsonl").read_text().splitlines())
     return {one["step"]: one for one in lines if one["split"] == "watch"}
 
 
-def test_a_watched_run_is_the_same_run(tiny_config, tmp_path):
+def test_a_run_is_the_same_with_and_without_diagnostics(tiny_config, tmp_path):
     plain = tj.train(tiny_config(STEPS), tmp_path / "plain")
-    seen = tj.train(tiny_config(STEPS | {"logging.watch_steps": 2}), tmp_path / "watched")
+    seen = tj.train(tiny_config(STEPS | {"logging.watch_steps": 2}), tmp_path / "with")
     jax.tree.map(np.testing.assert_array_equal, plain.params, seen.params)
 
-    records = watched(tmp_path / "watched")
+    records = diagnostics(tmp_path / "with")
     assert sorted(records) == [2, 4]
     last = records[4]
     for kind in ("entropy", "least_entropy"):
@@ -71,7 +72,7 @@ def test_norms_are_those_of_the_parameters_and_of_their_change(tiny_config, tmp_
     changes = {"logging.watch_steps": 1, "logging.every_steps": 1, "checkpoint.keep_params": 4}
     run = tj.train(tiny_config(STEPS | changes | {"checkpoint.every_steps": 1}), tmp_path / "run")
     third, last = (tj.load(run.workdir, checkpoint=step).params for step in (3, 4))
-    record = watched(run.workdir)[4]
+    record = diagnostics(run.workdir)[4]
 
     def norm(tree):
         return np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(tree)))
@@ -89,7 +90,7 @@ def test_norms_are_those_of_the_parameters_and_of_their_change(tiny_config, tmp_
     assert trained["grad_norm"] == pytest.approx(of_all, rel=1e-4)
 
 
-def test_runs_that_train_together_are_not_watched(tiny_config, tmp_path):
+def test_seeds_that_train_together_have_no_diagnostics(tiny_config, tmp_path):
     config = tiny_config({"logging.watch_steps": 2})
     with pytest.raises(UserError, match=r"config.logging.watch_steps: such runs do not train"):
         train_together({"seed_0": config}, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The training loop among stand-ins: what happens when, and with which metrics."""
+"""The training loop with fakes: order of events, metrics, shares of time, and patience."""
 
 import math
 import os
@@ -9,14 +9,13 @@ from typing import NamedTuple
 import pytest
 
 from transformer_jax.errors import Stopped, UserError
-from transformer_jax.training import loop as clock_module
-from transformer_jax.training import loop as meter_module
+from transformer_jax.training import loop as loop_module
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.profiling import Profiler
 
 
 class State(NamedTuple):
-    """The parameters are the number of updates done."""
+    """A state whose parameters are the number of steps done."""
 
     params: int
     rate: None = None
@@ -31,7 +30,7 @@ class State(NamedTuple):
 
 
 class Parts:
-    """Stand-ins for all that a loop holds; `events` tells in which order they were used.
+    """Fakes of all that a loop uses; `events` records the order of their use.
 
     Step n has the loss n.
     """
@@ -54,9 +53,9 @@ class Parts:
             learning_rate=lambda updates: updates / 10,
             utilization=lambda seconds: {"mfu": 0.1},
             profiler=Profiler("nowhere", 1, 0),
-            every=Intervals(log_every, evaluate_every, save_every),
+            intervals=Intervals(log_every, evaluate_every, save_every),
             patience=patience or Patience(),
-            **{"watch": NoWatch(), "clock": GoodputTimer()} | more,
+            **{"diagnostics": NoDiagnostics(), "timer": GoodputTimer()} | more,
         )
 
     def train_step(self, state, batch):
@@ -109,15 +108,15 @@ class Parts:
         return {step: metrics for step, of, metrics in self.records if of == split}
 
 
-class NoWatch:
-    """Looks at nothing."""
+class NoDiagnostics:
+    """Diagnostics that are never due."""
 
-    def due(self, step):
+    def is_due(self, step):
         return False
 
 
 class Pending:
-    """A number still on its way from the device; reading it is an event."""
+    """A number that is still computed on the device; reading it is an event."""
 
     def __init__(self, parts, step, value):
         self.parts, self.step, self.value = parts, step, value
@@ -127,7 +126,7 @@ class Pending:
         return self.value
 
 
-def test_records_evaluations_and_saves_come_when_they_are_due_and_at_the_end():
+def test_records_evaluations_and_checkpoints_happen_at_their_intervals_and_at_the_end():
     parts = Parts()
     loop = parts.loop(log_every=2, evaluate_every=3, save_every=4)
     assert loop.run(State(0), start=0, num_steps=10) == State(10)
@@ -146,7 +145,7 @@ def test_a_step_is_saved_before_it_is_evaluated():
     assert parts.saved == {3: None}
 
 
-def test_a_step_whose_evaluation_did_not_end_is_evaluated_before_the_next():
+def test_a_step_whose_evaluation_did_not_finish_is_evaluated_before_the_next():
     parts = Parts()
     parts.saved[3] = None
     loop = parts.loop(evaluate_every=3)
@@ -160,7 +159,7 @@ def test_a_step_whose_evaluation_did_not_end_is_evaluated_before_the_next():
     assert list(parts.metrics("valid")) == [3, 4]
 
 
-def test_what_stops_a_run_does_not_wait_for_its_evaluation():
+def test_a_stopped_run_skips_the_evaluation():
     parts = Parts()
     parts.before_step = lambda step: step < 10 or os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(Stopped, match="at step 10"):
@@ -169,7 +168,7 @@ def test_what_stops_a_run_does_not_wait_for_its_evaluation():
     assert not parts.metrics("valid")
 
 
-def test_each_record_holds_exactly_the_steps_since_the_last_one():
+def test_each_record_covers_exactly_the_steps_since_the_last_one():
     parts = Parts()
     parts.loop(log_every=3, evaluate_every=2, save_every=5).run(State(0), start=0, num_steps=8)
     losses = {step: metrics["loss"] for step, metrics in parts.metrics("train").items()}
@@ -180,7 +179,7 @@ def test_each_record_holds_exactly_the_steps_since_the_last_one():
     assert metrics["padding"] == pytest.approx(0.2)
 
 
-def test_sums_are_read_two_steps_late_or_on_a_cpu_one(compiling_for):
+def test_sums_are_read_two_steps_late_and_on_a_cpu_one(compiling_for):
     parts = Parts()
     parts.loop().run(State(0), start=0, num_steps=3)
     steps = [event for event in parts.events if event[0] in ("dispatch", "read")]
@@ -201,14 +200,14 @@ def test_sums_are_read_two_steps_late_or_on_a_cpu_one(compiling_for):
     ]
 
 
-def test_a_learning_rate_is_that_of_the_update_just_done():
+def test_the_recorded_learning_rate_is_that_of_the_last_step():
     parts = Parts()
     parts.loop(log_every=1).run(State(0), start=0, num_steps=3)
     rates = [metrics["learning_rate"] for metrics in parts.metrics("train").values()]
     assert rates == [0.0, 0.1, 0.2]
 
 
-def test_it_ends_where_patience_does_with_that_step_saved():
+def test_training_ends_with_patience_and_saves_that_step():
     parts, scores = Parts(), {2: 5.0, 4: 7.0, 6: 6.0, 8: 7.0}
     parts.evaluate = lambda step, params: ({}, scores[step])
     loop = parts.loop(evaluate_every=2, save_every=5, patience=Patience(2))
@@ -217,9 +216,9 @@ def test_it_ends_where_patience_does_with_that_step_saved():
     assert list(parts.metrics("valid")) == [2, 4, 6, 8]
 
 
-def test_speed_leaves_evaluations_and_saves_out(monkeypatch):
+def test_speed_excludes_evaluations_and_checkpoints(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(meter_module.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: clock[0])
 
     def takes(seconds, function):
         def slow(*args):
@@ -237,7 +236,7 @@ def test_speed_leaves_evaluations_and_saves_out(monkeypatch):
     assert metrics["tokens_per_s"] == 4.0
 
 
-def test_left_out_examples_are_told():
+def test_overlong_examples_are_recorded():
     parts = Parts()
     parts.loop(log_every=1).run(State(0), start=0, num_steps=1)
     assert "overlong" not in parts.metrics("train")[1]
@@ -247,7 +246,7 @@ def test_left_out_examples_are_told():
     assert (metrics["overlong"], metrics["seen"]) == (3, 40)
 
 
-def test_a_resumed_loop_counts_on():
+def test_a_resumed_loop_continues_to_count_steps():
     parts = Parts()
     parts.loop(log_every=2, save_every=3).run(State(5), start=5, num_steps=8)
     assert [step for kind, step in parts.events if kind == "advance"] == [6, 7, 8]
@@ -281,8 +280,8 @@ def test_sigterm_ends_the_loop_with_the_step_saved():
 
     parts.before_step = before_step
     handler = signal.getsignal(signal.SIGTERM)
-    told = "stopped by SIGTERM at step 3, saved; the same command goes on"
-    with pytest.raises(Stopped, match=told):
+    message = "stopped by SIGTERM at step 3, saved; the same command continues"
+    with pytest.raises(Stopped, match=message):
         parts.loop().run(State(0), start=0, num_steps=10)
     assert parts.saved == {3: None}
     assert parts.events[-1] == ("wait", 3)
@@ -310,7 +309,7 @@ class TestSkippedSteps:
         parts.train_step = step
         return parts
 
-    def test_they_are_counted_and_weigh_nothing(self):
+    def test_they_are_counted_and_do_not_enter_the_means(self):
         parts = self.parts(2, 5, 6)
         parts.loop(log_every=3).run(State(0), 0, 6)
         metrics = parts.metrics("train")
@@ -323,78 +322,73 @@ class TestSkippedSteps:
         with pytest.raises(UserError, match="50 updates up to step 52 were skipped one after"):
             parts.loop().run(State(0), 0, 100)
 
-    def test_one_of_them_ends_it_where_training_rewinds_and_nothing_is_saved(self):
+    def test_one_of_them_ends_a_loop_that_rewinds_before_it_is_saved(self):
         parts = self.parts(4)
         with pytest.raises(SpikedError, match="spiked at step 4"):
             parts.loop(save_every=4, rewinds=True).run(State(0), 0, 6)
         assert not parts.saved
 
 
-def test_a_watched_step_is_looked_at_before_it_is_taken():
+def test_diagnostics_are_computed_before_their_step():
     parts = Parts()
 
-    class Watch:
-        def due(self, step):
+    class EverySecond:
+        def is_due(self, step):
             return step % 2 == 0
 
         def __call__(self, state, rows):
             assert rows == "batch"
             return {"seen": state.params}
 
-    parts.loop(watch=Watch()).run(State(0), 0, 5)
+    parts.loop(diagnostics=EverySecond()).run(State(0), 0, 5)
     assert parts.metrics("watch") == {2: {"seen": 1}, 4: {"seen": 3}}
 
 
-def test_the_clock_tells_what_is_no_step():
+def test_records_have_shares_of_time():
     parts = Parts()
     parts.loop(log_every=2, evaluate_every=2, save_every=2).run(State(0), 0, 4)
     metrics = parts.metrics("train")[4]
     assert {"share_data", "share_saving", "share_evaluating", "goodput"} <= metrics.keys()
 
 
-# FOLDED tests/training/test_loop.py: Shares of time, by a clock that is turned by hand.
-
-
 @pytest.fixture
-def turn(monkeypatch):
+def pass_time(monkeypatch):
+    """Function that advances the clock."""
     now = [100.0]
-    monkeypatch.setattr(clock_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(loop_module.time, "perf_counter", lambda: now[0])
 
-    def turn(seconds):
+    def pass_time(seconds):
         now[0] += seconds
 
-    return turn
+    return pass_time
 
 
-def test_what_it_is_not_told_of_is_steps(turn):
-    clock = GoodputTimer()
-    turn(3)
-    clock.had("starting")
-    turn(4)
+def test_time_without_an_activity_is_that_of_steps(pass_time):
+    timer = GoodputTimer()
+    pass_time(3)
+    timer.attribute_rest("starting")
+    pass_time(4)
     for _ in range(2):
-        with clock.on("saving"):
-            turn(0.5)
-    with pytest.raises(ValueError), clock.on("evaluating"):
-        turn(2)
+        with timer.measure("saving"):
+            pass_time(0.5)
+    with pytest.raises(ValueError), timer.measure("evaluating"):
+        pass_time(2)
         raise ValueError
-    shares = clock.shares()
+    shares = timer.shares()
     assert shares == pytest.approx(
         {"goodput": 0.4, "share_starting": 0.3, "share_saving": 0.1, "share_evaluating": 0.2}
     )
 
 
-def test_what_had_its_own_time_is_not_counted_twice(turn):
-    clock = GoodputTimer()
-    with clock.on("compiling"):
-        turn(1)
-    turn(2)
-    clock.had("starting")
-    turn(1)
-    assert clock.shares()["share_starting"] == pytest.approx(0.5)
-    assert clock.shares()["goodput"] == pytest.approx(0.25)
-
-
-# FOLDED tests/training/test_loop.py: Patience by literal scores.
+def test_the_rest_excludes_activities_already_measured(pass_time):
+    timer = GoodputTimer()
+    with timer.measure("compiling"):
+        pass_time(1)
+    pass_time(2)
+    timer.attribute_rest("starting")
+    pass_time(1)
+    assert timer.shares()["share_starting"] == pytest.approx(0.5)
+    assert timer.shares()["goodput"] == pytest.approx(0.25)
 
 
 NAN = math.nan
@@ -411,8 +405,8 @@ NAN = math.nan
         ([-3, NAN, -2], False),
     ],
 )
-def test_two_evaluations_without_a_better_score_end_it(scores, ended):
-    assert Patience(2, scores=scores).exhausted is ended
+def test_two_evaluations_without_a_better_score_exhaust_patience(scores, ended):
+    assert Patience(2, scores=scores).is_exhausted is ended
 
 
 @pytest.mark.parametrize(
@@ -430,9 +424,9 @@ def test_two_evaluations_without_a_better_score_end_it(scores, ended):
 def test_two_evaluations_without_a_better_score_lower_the_rate(scores, rate):
     patience = Patience(lowers_after=2, factor=0.1, scores=scores)
     assert patience.rate == pytest.approx(rate)
-    assert not patience.exhausted
+    assert not patience.is_exhausted
 
 
-def test_without_either_nothing_follows():
+def test_without_limits_patience_is_never_exhausted():
     patience = Patience(scores=[3.0] * 100)
-    assert (patience.rate, patience.exhausted) == (1.0, False)
+    assert (patience.rate, patience.is_exhausted) == (1.0, False)

@@ -6,60 +6,60 @@ import jax.numpy as jnp
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tasks.losses import batch_shapes
-from transformer_jax.training.profiling import Profiler, products, step_products
+from transformer_jax.training.profiling import Profiler, count_products, step_products
 
 
 def traces(directory):
     return list(directory.rglob("*.xplane.pb"))
 
 
-def test_so_many_steps_are_traced_after_the_first_ten(tmp_path):
+def test_steps_are_traced_after_the_first_ten(tmp_path):
     profiler = Profiler(tmp_path, first=5, num_steps=2)
     for step in range(5, 17):
-        profiler.before(step)
+        profiler.before_step(step)
         (jnp.ones(3) + step).block_until_ready()
         assert not traces(tmp_path)
-    profiler.before(17)
+    profiler.before_step(17)
     assert len(traces(tmp_path)) == 1
 
 
 def test_a_run_that_ends_early_still_has_its_trace(tmp_path):
     profiler = Profiler(tmp_path, first=1, num_steps=100)
     for step in range(1, 13):
-        profiler.before(step)
+        profiler.before_step(step)
     profiler.close()
     profiler.close()
     assert len(traces(tmp_path)) == 1
 
 
-def test_no_steps_no_trace(tmp_path):
+def test_without_steps_there_is_no_trace(tmp_path):
     profiler = Profiler(tmp_path / "profile", first=1, num_steps=0)
     for step in range(1, 30):
-        profiler.before(step)
+        profiler.before_step(step)
     profiler.close()
     assert not (tmp_path / "profile").exists()
 
 
 def test_products_are_counted_with_their_loops():
     a, b = jnp.ones((3, 4)), jnp.ones((4, 5))
-    assert products(jnp.dot, a, b).flops == 2 * 3 * 4 * 5
+    assert count_products(jnp.dot, a, b).flops == 2 * 3 * 4 * 5
 
     def repeated(a, b):
         return jax.lax.scan(lambda total, _: (total + jnp.exp(a @ b).sum(), None), 0.0, length=7)
 
-    assert products(jax.jit(lambda a, b: repeated(a, b)[0]), a, b).flops == 7 * 2 * 3 * 4 * 5
-    assert products(jnp.add, a, a).flops == 0
+    assert count_products(jax.jit(lambda a, b: repeated(a, b)[0]), a, b).flops == 7 * 2 * 3 * 4 * 5
+    assert count_products(jnp.add, a, a).flops == 0
 
 
 def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
-    """6 a parameter and token (Kaplan et al. 2020), and 12 T D a token for attention's products."""
+    """6 per parameter and token (Kaplan et al. 2020), and 12 T D per token for attention."""
     settings = read_settings(tiny_config({"model.tie_embeddings": "all"}))
     vocab, d_model, d_ff, rows, length = 48, 16, 32, 4, 48
     task = build.build_task(settings, {"source": vocab, "target": vocab}, None)
     params = jax.eval_shape(task.init, jax.random.key(0))
     batch = batch_shapes(task.lengths, rows)
     loss = lambda params, batch: task.loss(params, batch, None)[0]  # noqa: E731
-    found = products(jax.grad(loss), params, batch).flops
+    found = count_products(jax.grad(loss), params, batch).flops
     assert step_products(task, params, batch).flops == found
 
     attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff

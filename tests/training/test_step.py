@@ -1,4 +1,4 @@
-"""The training step: sums divided once, one micro-batch after another, a key for every step."""
+"""The training step: means over all weights, micro-batches, random keys, averages and spikes."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ LEARNING_RATE = 0.5
 
 
 def squared_error(params, batch, rng):
-    """Of a linear model, with weights, and a draw of `rng` among the sums."""
+    """Weighted squared error of a linear model, with a random draw among the sums."""
     error = batch["x"] @ params["w"] - batch["y"]
     draw = jax.random.uniform(rng)
     sums = {"draw": draw, "draw_squared": draw**2}
@@ -28,7 +28,7 @@ def squared_error(params, batch, rng):
 def batch():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(6, 3)).astype(np.float32), rng.normal(size=6).astype(np.float32)
-    # The two halves, and the three thirds, weigh differently: padding, as a token's loss sees it.
+    # The halves and thirds of the batch have different total weights, as padding makes them.
     return {"x": x, "y": y, "weight": np.array([1, 0, 0, 0, 1, 1], np.float32)}
 
 
@@ -46,7 +46,7 @@ def linear_state(make_state):
     return make_state({"w": jnp.array([0.5, -1.0, 2.0])})
 
 
-def test_the_gradient_is_that_of_the_mean_over_all_weights(batch):
+def test_the_gradient_is_that_of_the_weighted_mean(batch):
     step, make_state = sgd_step()
     state, sums = step(linear_state(make_state), batch)
 
@@ -72,7 +72,7 @@ def test_micro_batches_of_unequal_weight_equal_one_large_batch(batch, accumulati
     assert state.step == 1
 
 
-def test_every_step_and_every_micro_batch_has_its_own_key(batch):
+def test_each_step_and_micro_batch_has_its_own_key(batch):
     step, make_state = sgd_step()
     start = linear_state(make_state)
     second, first_sums = step(start, batch)
@@ -94,7 +94,7 @@ def test_the_moving_average_follows_the_parameters_that_train(batch):
     averaging = jit_step(squared_error, optimizer, ema_decay=decay)
     start = {"w": jnp.array([0.5, -1.0, 2.0])}
     alone = TrainState.create(start, optimizer, jax.random.key(3))
-    state = TrainState.create(start, optimizer, jax.random.key(3), averaged=True)
+    state = TrainState.create(start, optimizer, jax.random.key(3), keeps_average=True)
     expected = np.array(start["w"])
     for n in range(1, 20):
         alone, _ = plain(alone, batch)
@@ -109,7 +109,7 @@ def test_the_moving_average_follows_the_parameters_that_train(batch):
 
 @pytest.fixture
 def packed():
-    """Four rows of 8 slots; each holds two sentence pairs, the later rows less and less of them."""
+    """Four packed rows with two sentence pairs each; two of the rows are mostly padding."""
     rng = np.random.default_rng(0)
     batch = {}
     for side in ("source", "target"):
@@ -143,10 +143,8 @@ def test_accumulated_gradients_of_the_model_equal_those_of_one_large_batch(
 
 
 class TestSpikes:
-    """Of 25 updates with gradients of a norm near 1, those after some others."""
-
     def run(self, scales, factor=3.0, **options):
-        """[(state, sums)] of steps whose gradient has these norms."""
+        """(state, sums) of steps whose gradients have these norms."""
 
         def loss(params, batch, rng):
             grad = jnp.array([0.6, 0.8])
@@ -155,7 +153,11 @@ class TestSpikes:
         optimizer = optax.adam(0.1)
         step = jit_step(loss, optimizer, spike_factor=factor, **options)
         state = TrainState.create(
-            {"w": jnp.ones(2)}, optimizer, jax.random.key(0), watched=True, averaged=bool(options)
+            {"w": jnp.ones(2)},
+            optimizer,
+            jax.random.key(0),
+            detects_spikes=True,
+            keeps_average=bool(options),
         )
         found = []
         for scale in scales:
@@ -165,7 +167,7 @@ class TestSpikes:
 
     @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9}])
     @pytest.mark.parametrize("spike", [3.1, np.nan, np.inf])
-    def test_one_changes_nothing_but_the_number(self, spike, options):
+    def test_a_spike_changes_only_the_number_of_the_step(self, spike, options):
         before, (after, sums) = self.run([1.0] * 25 + [spike], **options)[-2:]
         assert after.step == before[0].step + 1 == 26
         same = jax.tree.map(np.array_equal, before[0].replace(step=0), after.replace(step=0))
@@ -173,17 +175,17 @@ class TestSpikes:
         assert sums.pop("skipped") == 1
         assert not any(sums.values())
 
-    def test_what_is_below_the_limit_is_an_update(self):
+    def test_an_update_below_the_limit_is_applied(self):
         (before, _), (after, sums) = self.run([1.0] * 25 + [2.9])[-2:]
         assert sums["skipped"] == 0 and sums["grad_norm"] == pytest.approx(2.9)
         assert not np.array_equal(before.params["w"], after.params["w"])
 
-    def test_the_first_twenty_are_skipped_where_they_are_not_finite(self):
+    def test_the_first_twenty_are_skipped_only_if_not_finite(self):
         found = self.run([1.0, 50.0, np.nan, 1.0] + [1.0] * 15 + [60.0, 60.0])
         skipped = [sums["skipped"] for _, sums in found]
         assert [i for i, skip in enumerate(skipped) if skip] == [2, 20]
 
-    def test_the_typical_norm_is_the_mean_of_the_last_hundred_or_so(self):
+    def test_the_typical_norm_averages_about_a_hundred_steps(self):
         scales = np.random.default_rng(0).uniform(1, 2, 150)
         mean = 0.0
         for i, scale in enumerate(scales):

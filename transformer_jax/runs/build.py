@@ -29,7 +29,7 @@ from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
 from transformer_jax.training.optimizer import make_optimizer, make_schedule
 from transformer_jax.training.state import TrainState
-from transformer_jax.training.step import next_update, train_step
+from transformer_jax.training.step import compute_update, train_step
 
 
 def task_kind(settings: Settings) -> TaskKind:
@@ -134,19 +134,19 @@ def build_training(
         if settings.lora.rank is not None:
             base, params = params, settings.lora.adapters(init_key, params)
         kept = {
-            "averaged": ema_decay is not None,
-            "lowered": settings.optimizer.plateau_patience is not None,
-            "watched": train.looks_for_spikes,
+            "keeps_average": ema_decay is not None,
+            "lowers_rate": settings.optimizer.plateau_patience is not None,
+            "detects_spikes": train.looks_for_spikes,
         }
         return TrainState.create(params, optimizer, step_key, base=base, **kept)
 
     return schedule, step, init_state
 
 
-def build_watch(settings: Settings, task: Task, engine: Engine) -> Diagnostics:
-    """What looks at the training now and then, where the config asks for it."""
+def build_diagnostics(settings: Settings, task: Task, engine: Engine) -> Diagnostics:
+    """Diagnostics of training, every `logging.watch_steps` steps."""
     _, optimizer = _optimizer(settings)
-    update = functools.partial(next_update, **_of_update(settings, task, engine, optimizer))
+    update = functools.partial(compute_update, **_of_update(settings, task, engine, optimizer))
     return Diagnostics(settings.logging.watch_steps, update, task.loss, engine.mesh)
 
 

@@ -28,7 +28,7 @@ from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.profiling import Profiler, step_products, utilization
-from transformer_jax.training.state import FRESH, TrainState
+from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 
 # FOLDED runs.room: The memory that a training step needs, before any of it is allocated.
 
@@ -158,8 +158,8 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     _tell_attention(settings.model.attention, attention)
     begin = begin or places.anew()
     batches.start()
-    clock.had("starting")
-    with clock.on("compiling"):
+    clock.attribute_rest("starting")
+    with clock.measure("compiling"):
         used = utilization(engine.num_replicas * model.flops, settings.model.dtype, step)
     loop_with = functools.partial(
         Loop,
@@ -170,9 +170,9 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
         evaluate=validate,
         learning_rate=trainable.learning_rate(jax.jit(schedule)),
         utilization=used,
-        every=_every(settings),
-        watch=build.build_watch(settings, task, engine),
-        clock=clock,
+        intervals=_every(settings),
+        diagnostics=build.build_diagnostics(settings, task, engine),
+        timer=clock,
         rewinds=settings.train.on_spike == "rewind",
     )
 
@@ -224,9 +224,11 @@ class _ResumePoints:
     def last_saved(self) -> tuple[_Begin, Any]:
         """The last checkpoint, and its place in the data."""
         settings = self.trainable.settings
-        step, state, data_state = self.checkpoints.restore("latest", self.abstract.saved, FRESH)
+        step, state, data_state = self.checkpoints.restore(
+            "latest", self.abstract.saved, OPTIONAL_FIELDS
+        )
         state = state.replace(base=self.trainable.base(self.abstract.base))
-        evaluate = _every(settings).evaluates(step, settings.train.num_steps)
+        evaluate = _every(settings).is_evaluated(step, settings.train.num_steps)
         evaluate = evaluate and not self.trainable.has_record(step, "valid")
         patience = _patience(settings, self.trainable.scores(step))
         return _Begin(step, state, patience, evaluate), data_state
@@ -241,7 +243,7 @@ def _is_over(trainable: Trainable, begin: _Begin) -> bool:
     """Whether nothing is left to do; logs it, or where training goes on."""
     settings, workdir = trainable.settings, trainable.workdir
     logger.info("%s goes on from step %d", workdir, begin.step)
-    if begin.patience.exhausted:
+    if begin.patience.is_exhausted:
         told = "%s has ended at step %d, after %s; raise eval.patience for more"
         logger.info(told, workdir, begin.step, begin.patience)
         return True
@@ -278,7 +280,7 @@ def _with_rewinds(
             return run_from(begin)
         except SpikedError as error:
             spiked = error
-        with clock.on("rewinding"):
+        with clock.measure("rewinding"):
             begin = back()
         times[begin.step] += 1
         if times[begin.step] > _MOST_REWINDS:

@@ -247,4 +247,4 @@ def started(state: TrainState, settings: Settings) -> TrainState:
     """A fresh state with the parameters of the run that `train.init_from` names, if any."""
     if not settings.train.init_from:
         return state
-    return state.started_from(warm_start(state.params, workdir_path(settings.train.init_from)))
+    return state.with_params(warm_start(state.params, workdir_path(settings.train.init_from)))

@@ -1,7 +1,7 @@
-"""What a training can be watched by: norms by layer and kind, attention's entropy, dead units.
+"""Diagnostics of training: norms by layer, entropy of attention, and dead hidden units.
 
-A second program computes it, of the state and the batch of a step, before that step is taken: the
-step itself is the same whether it is watched or not.
+A second program computes them from the state and the batch of a step, before that step. The step is
+the same with or without diagnostics.
 """
 
 import dataclasses
@@ -20,23 +20,23 @@ from transformer_jax.runtime import platform
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Batch, LossFn, Update
 
-WATCH = "watch"
-"""The split of its records."""
+SPLIT = "watch"
+"""Split of the records."""
 
 _WEIGHTS, _HIDDEN = "**.weights", "**.feed_forward.hidden"
-_TOKENS = 2048  # of each device, whose attention and units are looked at: weights are squares
+_TOKENS = 2048  # per device, for attention and units: weights grow with the square of the length
 _DEAD = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class Diagnostics:
-    """Looks at a training every so many updates.
+    """Computes diagnostics every few steps.
 
     Attributes:
-      every: updates from one look to the next; None: it never looks.
-      update: (state, batch) -> the update that the step is going to make.
-      loss: of the task, whose forward pass is looked into.
-      mesh: of the portable state.
+      every: steps between two computations; None: never.
+      update: (state, batch) -> update of the next step (`training.step.compute_update`).
+      loss: loss of the task; its forward pass gives attention weights and hidden units.
+      mesh: mesh of the portable state.
     """
 
     every: int | None
@@ -44,22 +44,25 @@ class Diagnostics:
     loss: LossFn
     mesh: Mesh
 
-    def due(self, step: int) -> bool:
-        """Whether it looks at the state that this update is going to change."""
+    def is_due(self, step: int) -> bool:
+        """Returns True if diagnostics are computed before this step."""
         return self.every is not None and step % self.every == 0
 
     def __call__(self, state: TrainState, rows: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Figures, by "kind/part".
+        """Computes diagnostics, named "kind/part", such as "grad/encoder/layer_0/self_attention".
 
-        "grad", "update" (for a learning rate that validation scores have not lowered) and "param"
-        are norms of a part of the model, as "grad/encoder/layer_0/self_attention". Without dropout,
-        in some rows of the batch: "entropy" of each query's attention, in nats, a mean of the
-        queries and heads, and "least_entropy" of the head with the least; "dead" is the share of a
-        layer's hidden units that no token moves farther than 0.001 from 0.
+        - "grad", "update" and "param": norms of the gradients, the update (before a plateau lowers
+          the learning rate) and the parameters of a part of the model.
+        - "entropy": mean entropy of attention over queries and heads, in nats; "least_entropy":
+          that of the head with the lowest.
+        - "dead": share of a layer's hidden units whose absolute value is at most 0.001 for all
+          tokens.
+
+        Entropies and dead units are computed without dropout, in some rows of the batch.
 
         Args:
-          state: portable, before the update.
-          rows: of the batch that the update is made from, this process's.
+          state: portable state before the step.
+          rows: this process's rows of the step's batch.
         """
         batch = place_local_rows(rows, self.mesh)
         device = self.mesh.devices.flat[0]
@@ -69,13 +72,13 @@ class Diagnostics:
 
     @functools.cached_property
     def _program(self) -> Callable[[TrainState, Batch], dict[str, Array]]:
-        def look(state: TrainState, batch: Batch) -> dict[str, Array]:
-            return norms(state, self.update(state, batch)) | self._inside(state, batch)
+        def compute(state: TrainState, batch: Batch) -> dict[str, Array]:
+            return norms(state, self.update(state, batch)) | self._activations(state, batch)
 
-        return jax.jit(look, compiler_options=platform.compiler_options())
+        return jax.jit(compute, compiler_options=platform.compiler_options())
 
-    def _inside(self, state: TrainState, batch: Batch) -> dict[str, Array]:
-        """Of attention and hidden units, in the first of each device's rows."""
+    def _activations(self, state: TrainState, batch: Batch) -> dict[str, Array]:
+        """Entropies and dead units, in the first rows of each device."""
         shards = row_shards(self.mesh)
 
         def first(x: Array) -> Array:
@@ -85,9 +88,9 @@ class Diagnostics:
 
         figures: dict[str, Array] = {}
 
-        def keep(place: HookPoint, x: Array) -> Array:
-            part = place.path.rpartition(".")[0].replace(".", "/")
-            if matches(_WEIGHTS, place.path):
+        def record(point: HookPoint, x: Array) -> Array:
+            part = point.path.rpartition(".")[0].replace(".", "/")
+            if matches(_WEIGHTS, point.path):
                 by_head = entropies(x.astype(jnp.float32))
                 figures[f"entropy/{part}"] = by_head.mean()
                 figures[f"least_entropy/{part}"] = by_head.min()
@@ -96,7 +99,7 @@ class Diagnostics:
             return x
 
         with intercept_activations(
-            keep, lambda path: matches(_WEIGHTS, path) or matches(_HIDDEN, path)
+            record, lambda path: matches(_WEIGHTS, path) or matches(_HIDDEN, path)
         ):
             self.loss(state.model_params, jax.tree.map(first, batch), None)
         return figures
@@ -114,19 +117,23 @@ def norms(state: TrainState, update: Update) -> dict[str, Array]:
 
 
 def part_of(path: str) -> str:
-    """The part of the model that a parameter belongs to: of "encoder/layer_0/self_attention/query/
-    kernel" the first three names, of "embedding/table" the first."""
+    """Part of the model to which a parameter belongs: at most three names of its path.
+
+    Example:
+      >>> part_of("encoder/layer_0/self_attention/query/kernel")
+      'encoder/layer_0/self_attention'
+    """
     return "/".join(path.split("/")[:-1][:3]) or path
 
 
 def entropies(weights: Float[Array, "B H T S"]) -> Float[Array, " H"]:
-    """-sum p log p over the keys, in nats, the mean of the queries that see a key, by head."""
+    """Entropy of each head's attention in nats, averaged over the queries that see a key."""
     real = weights.sum(-1) > 0.5  # weights of padding are 0
     each = -jnp.sum(jax.scipy.special.xlogy(weights, weights), -1)
     return jnp.sum(each, (0, 2)) / jnp.maximum(jnp.sum(real, (0, 2)), 1)
 
 
 def dead_share(hidden: Float[Array, "... F"]) -> Float[Array, ""]:
-    """The share of units whose value is near 0 everywhere."""
+    """Share of units whose value is near 0 for all tokens."""
     largest = jnp.abs(hidden).reshape(-1, hidden.shape[-1]).max(0)
     return jnp.mean(largest <= _DEAD)

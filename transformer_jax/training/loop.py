@@ -1,4 +1,4 @@
-"""The training loop."""
+"""The training loop: steps, and the records, evaluations and checkpoints between them."""
 
 import contextlib
 import dataclasses
@@ -21,87 +21,88 @@ from transformer_jax.logs.run_log import Log
 from transformer_jax.metrics import add_sums, metrics_of
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime import platform
-from transformer_jax.training.diagnostics import WATCH, Diagnostics
+from transformer_jax.training.diagnostics import SPLIT, Diagnostics
 from transformer_jax.training.profiling import Profiler
 from transformer_jax.training.state import TrainState
 from transformer_jax.training.step import Sums
 
-# FOLDED training.clock: Where the time of a training goes.
+logger = logging.getLogger(__name__)
+
+_MOST_SKIPPED = 50
+"""Consecutive skipped updates after which training ends."""
+
+
+class SpikedError(Exception):
+    """The gradient spiked, and training should return to its last checkpoint."""
 
 
 class GoodputTimer:
-    """Runs from the moment it is made; what it is not told of counts as steps."""
+    """Measures how a run spends its time, from its construction on.
+
+    Time that is not attributed to an activity is that of training steps.
+    """
 
     def __init__(self) -> None:
-        self._began = time.perf_counter()
-        self._spent: dict[str, float] = {}
+        self._start = time.perf_counter()
+        self._seconds: dict[str, float] = {}
 
     @contextlib.contextmanager
-    def on(self, what: str) -> Iterator[None]:
-        """What runs in this context is not steps."""
+    def measure(self, activity: str) -> Iterator[None]:
+        """Attributes the time of the block to an activity."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            self._spent[what] = self._spent.get(what, 0.0) + time.perf_counter() - start
+            self._add(activity, time.perf_counter() - start)
 
-    def had(self, what: str) -> None:
-        """Whatever has run so far, and was not told of, was this."""
-        so_far = time.perf_counter() - self._began - sum(self._spent.values())
-        self._spent[what] = self._spent.get(what, 0.0) + so_far
+    def attribute_rest(self, activity: str) -> None:
+        """Attributes all time so far that has no activity yet."""
+        rest = time.perf_counter() - self._start - sum(self._seconds.values())
+        self._add(activity, rest)
 
     def shares(self) -> dict[str, float]:
-        """Parts of the time so far: "goodput", that of steps, and "share_WHAT" for all else."""
-        total = time.perf_counter() - self._began
-        shares = {f"share_{what}": seconds / total for what, seconds in self._spent.items()}
+        """Shares of the time so far: "goodput" of steps, and "share_ACTIVITY"."""
+        total = time.perf_counter() - self._start
+        shares = {f"share_{name}": seconds / total for name, seconds in self._seconds.items()}
         return {"goodput": 1 - sum(shares.values()), **shares}
 
-
-# FOLDED training.meter: What the steps of a training add up to, between two records of it.
-
-
-_MOST_SKIPPED = 50
-"""Updates skipped one after another, after which no more are tried."""
-
-
-class SpikedError(Exception):
-    """The gradient spiked, and training is to go back to its last checkpoint."""
+    def _add(self, activity: str, seconds: float) -> None:
+        self._seconds[activity] = self._seconds.get(activity, 0.0) + seconds
 
 
 class Meter:
-    """Adds up the sums of steps, read late: no accelerator waits, and a CPU holds two steps.
+    """Adds up the sums of steps between two records.
+
+    Sums are read late, so that accelerators do not wait for the host and a CPU holds the buffers of
+    at most two steps.
 
     Args:
-      clock: told what the pauses are for.
-      rewinds: whether a skipped step raises `SpikedError`.
+      timer: gets the time of pauses.
+      rewinds: a skipped step raises `SpikedError`.
     """
 
-    def __init__(self, clock: GoodputTimer, rewinds: bool = False) -> None:
-        self._clock, self._rewinds, self._skipped_in_a_row = clock, rewinds, 0
+    def __init__(self, timer: GoodputTimer, rewinds: bool = False) -> None:
+        self._timer, self._rewinds, self._skipped_in_a_row = timer, rewinds, 0
         self._pending: deque[tuple[int, Any]] = deque()
-        self._clear()
-
-    def _clear(self) -> None:
-        self._sums: dict[str, Any] = {}
-        self._steps = 0
-        self._since = time.perf_counter()
+        self._reset()
 
     def push(self, step: int, sums: Any) -> None:
-        """Takes the sums of a step just dispatched, and reads those of one or two steps before.
+        """Adds the sums of a step just dispatched, and reads those of one or two steps before.
 
         Raises:
-          DivergedError: those are not finite; of replicas, none are. Or too many were skipped.
-          SpikedError: one was, and the meter `rewinds`.
+          DivergedError: the sums read are not finite (for replicas: of no replica), or too many
+            updates were skipped.
+          SpikedError: an update was skipped, and the meter `rewinds`.
         """
         self._pending.append((step, sums))
-        self._settle(late=1 if platform.is_cpu() else 2)
+        self._read_pending(late=1 if platform.is_cpu() else 2)
 
     def read(self) -> dict[str, Any]:
-        """The metrics of the steps since the last reading."""
-        self._settle()
+        """Metrics of the steps since the last call."""
+        self._read_pending()
         seconds = time.perf_counter() - self._since
         skipped = self._sums.get("skipped")
-        with np.errstate(invalid="ignore"):  # 0 / 0 where all steps were skipped
+        with np.errstate(invalid="ignore"):  # 0 / 0 if all steps were skipped
             metrics = metrics_of(self._sums) | {
                 "grad_norm": self._sums["grad_norm"] / (self._steps - (skipped or 0)),
                 "tokens_per_s": self._sums["filled"] / seconds,
@@ -109,35 +110,40 @@ class Meter:
             }
         if skipped is not None:
             metrics["skipped"] = skipped
-        self._clear()
+        self._reset()
         return metrics
 
     @contextlib.contextmanager
-    def paused(self, what: str) -> Iterator[None]:
-        """Stops the time of the steps for something else, once the last step is known to be
+    def paused(self, activity: str) -> Iterator[None]:
+        """Excludes the time of the block from that of steps; first checks that the last step is
         finite."""
-        self._settle()
+        self._read_pending()
         start = time.perf_counter()
-        with self._clock.on(what):
+        with self._timer.measure(activity):
             yield
         self._since += time.perf_counter() - start
 
-    def _settle(self, late: int = 0) -> None:
+    def _reset(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._steps = 0
+        self._since = time.perf_counter()
+
+    def _read_pending(self, late: int = 0) -> None:
         while len(self._pending) > late:
             step, sums = self._pending.popleft()
             sums = jax.device_get(sums)
             self._sums = add_sums(self._sums, sums)
             self._steps += 1
-            self._note_skipped(step, sums.get("skipped"))
+            self._check_skipped(step, sums.get("skipped"))
             if not np.isfinite(self._sums["loss"] + self._sums["grad_norm"]).any():
                 raise DivergedError(
-                    f"the loss or its gradient is not finite at step {step}; nothing of it was "
-                    "saved: in a new workdir, lower optimizer.learning_rate or set clip_norm"
+                    f"the loss or its gradient is not finite at step {step}, which was not saved: "
+                    "in a new workdir, lower optimizer.learning_rate or set clip_norm"
                 )
 
-    def _note_skipped(self, step: int, skipped: Any) -> None:
-        """Raises as `push` where a step was skipped."""
-        if not np.all(skipped):  # None where none is looked for
+    def _check_skipped(self, step: int, skipped: Any) -> None:
+        """Counts skipped updates; errors are those of `push`."""
+        if not np.all(skipped):  # None without spike detection
             self._skipped_in_a_row = 0
             return
         if self._rewinds:
@@ -150,21 +156,18 @@ class Meter:
             )
 
 
-# FOLDED training.patience: What follows from validation scores that no longer rise.
-
-
 class Patience:
-    """When training ends early, and how far the learning rate has been lowered.
+    """Ends training early, and lowers the learning rate, when validation scores stop rising.
 
     Args:
-      ends_after: so many evaluations without a better score end the training; None: none do.
-      lowers_after: so many since the best score, or since the rate was last lowered, lower the
-        learning rate; None: none do.
-      factor: of the learning rate each time.
-      scores: of earlier evaluations of the run, in their order.
+      ends_after: evaluations without a better score after which training ends; None: never.
+      lowers_after: evaluations since the best score, or since the rate was last lowered, after
+        which the learning rate is lowered; None: never.
+      factor: factor by which the rate is lowered.
+      scores: scores of earlier evaluations, in order.
 
     Attributes:
-      rate: factor of the learning rate by now.
+      rate: current factor of the learning rate.
     """
 
     def __init__(
@@ -181,7 +184,7 @@ class Patience:
             self.add(score)
 
     def add(self, score: float) -> None:
-        """Takes the score of an evaluation; one that is not a number is no better."""
+        """Adds the score of an evaluation. NaN is no better than any score."""
         if score > self._best:
             self._best, self._waited, self._at_rate = score, 0, 0
             return
@@ -189,53 +192,48 @@ class Patience:
         if self._at_rate == self.lowers_after:
             self.rate, self._at_rate = self.rate * self._factor, 0
 
-    def __str__(self) -> str:
-        return f"{self._waited} evaluations without a better score"
-
     @property
-    def exhausted(self) -> bool:
-        """Whether training ends."""
+    def is_exhausted(self) -> bool:
+        """Returns True if training should end."""
         return self.ends_after is not None and self._waited >= self.ends_after
 
-
-logger = logging.getLogger(__name__)
+    def __str__(self) -> str:
+        return f"{self._waited} evaluations without a better score"
 
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """Updates between two records of training metrics, two evaluations, two checkpoints.
-
-    All three also happen at the last update.
-    """
+    """Steps between records, evaluations and checkpoints, which also happen at the last step."""
 
     log: int
     evaluate: int
     save: int
 
-    def evaluates(self, step: int, num_steps: int) -> bool:
-        """Whether the state after this update is evaluated."""
+    def is_evaluated(self, step: int, num_steps: int) -> bool:
+        """Returns True if the state after this step is evaluated."""
         return step == num_steps or step % self.evaluate == 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """Steps, and what happens between them: of one run, or of R replicas whose metrics are [R].
+    """Trains one run, or R replicas whose metrics are arrays [R].
 
     Attributes:
-      train_step: compiled, (state, batch) -> (state, sums).
-      portable: the state that `train_step` carries, or a part -> as it is evaluated and saved.
-      batches: the data, this process's rows.
-      log: where metrics go.
-      checkpoints: where the state goes.
-      evaluate: (step, params) -> (metrics, the score that the best checkpoint has most of).
-      learning_rate: of a number of updates done; [R] where replicas differ in it.
-      utilization: seconds of a step -> metrics of how much of the hardware it used.
-      profiler: traces some of the steps.
-      every: how often to record, evaluate and save.
-      patience: with scores that no longer rise.
-      watch: looks at the training now and then.
-      clock: knows what the time goes into.
-      rewinds: whether a skipped step ends the training, to go on from an earlier one.
+      train_step: compiled step, (state, batch) -> (state, sums).
+      to_portable: converts the state of `train_step`, or a part of it, for evaluation and
+        checkpoints (`Engine.to_portable`).
+      batches: training data, this process's rows.
+      log: receives metrics.
+      checkpoints: receives states.
+      evaluate: (step, params) -> (metrics, score); the best checkpoint has the highest score.
+      learning_rate: steps done -> learning rate, [R] if replicas differ.
+      utilization: seconds per step -> metrics of hardware utilization.
+      profiler: traces some steps.
+      intervals: when to record, evaluate and save.
+      patience: early stopping and plateaus, with the scores so far.
+      diagnostics: norms, entropies and dead units, at intervals of its own.
+      timer: measures goodput.
+      rewinds: a skipped step ends training, so that the caller returns to an earlier checkpoint.
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
@@ -247,71 +245,72 @@ class Loop:
     learning_rate: Callable[[int], Any]
     utilization: Callable[[float], dict[str, float]]
     profiler: Profiler
-    every: Intervals
+    intervals: Intervals
     patience: Patience
-    watch: Diagnostics
-    clock: GoodputTimer
+    diagnostics: Diagnostics
+    timer: GoodputTimer
     rewinds: bool = False
 
     def run(
         self, state: TrainState, start: int, num_steps: int, *, evaluate_start: bool = False
     ) -> TrainState:
-        """Trains from update `start` to `num_steps`; the state is then saved.
+        """Trains until `num_steps` steps are done or patience ends; the last state is saved.
 
-        Where patience ends it ends earlier. A step that is both saved and evaluated is saved first:
-        neither an error nor a kill during the evaluation loses a step.
+        A step that is both saved and evaluated is saved first: an error or a kill during the
+        evaluation loses no step.
 
         Args:
-          state: after update `start`, in the form that `train_step` carries.
-          start: updates done.
-          num_steps: updates to have done in the end.
-          evaluate_start: evaluate that state first: it was saved, but its evaluation did not end.
+          state: state after step `start`, in the form of `train_step`.
+          start: steps done.
+          num_steps: steps to do in total.
+          evaluate_start: first evaluate that state, which was saved but whose evaluation did not
+            finish.
 
         Raises:
-          Stopped: after a SIGTERM, as soon as the state of the step that it came in is saved.
-          DivergedError: the loss is no longer finite; of replicas, no loss is. Nothing of that step
-            is saved. Or too many steps were skipped.
-          SpikedError: a step was skipped, and `rewinds`.
+          Stopped: SIGTERM was received; the state of the current step is saved.
+          DivergedError: the loss is not finite (for replicas: of no replica), and that step is not
+            saved; or too many steps were skipped.
+          SpikedError: a step was skipped, and `rewinds` is True.
         """
-        meter = Meter(self.clock, self.rewinds)
+        meter = Meter(self.timer, self.rewinds)
         stopped = False
-        with hosts.catch_sigterm() as stop_at:
+        with hosts.catch_sigterm() as stops_at:
             if evaluate_start:
                 self._evaluate(start, state, meter, saved=True)
-            state = self._at_rate(state)
+            state = self._set_rate(state)
             for step in range(start + 1, num_steps + 1):
-                if self.patience.exhausted:
+                if self.patience.is_exhausted:
                     logger.info("training ends before step %d: %s", step, self.patience)
                     break
-                self.profiler.before(step)
-                with self.clock.on("data"):
+                self.profiler.before_step(step)
+                with self.timer.measure("data"):
                     rows = next(self.batches)
-                if self.watch.due(step):
-                    self._watch(step, state, rows, meter)
+                if self.diagnostics.is_due(step):
+                    self._diagnose(step, state, rows, meter)
                 state, sums = self.train_step(state, rows)
                 meter.push(step, sums)
                 self.log.advance(step)
-                stopped = stop_at(step)
+                stopped = stops_at(step)
                 last = stopped or step == num_steps
-                if last or step % self.every.log == 0:
+                if last or step % self.intervals.log == 0:
                     self._record(step, meter)
-                evaluated = self.every.evaluates(step, num_steps)
+                evaluated = self.intervals.is_evaluated(step, num_steps)
                 may_end = evaluated and self.patience.ends_after is not None
-                if saved := last or may_end or step % self.every.save == 0:
+                if saved := last or may_end or step % self.intervals.save == 0:
                     self._save(step, state, meter)
                 if stopped:
                     break
                 if evaluated:
                     self._evaluate(step, state, meter, saved)
-                    state = self._at_rate(state)
+                    state = self._set_rate(state)
             self.profiler.close()
             self.checkpoints.wait()
         if stopped:
-            raise Stopped(f"stopped by SIGTERM at step {step}, saved; the same command goes on")
+            raise Stopped(f"stopped by SIGTERM at step {step}, saved; the same command continues")
         return state
 
-    def _at_rate(self, state: TrainState) -> TrainState:
-        """With the learning rate that the scores ask for."""
+    def _set_rate(self, state: TrainState) -> TrainState:
+        """Sets the factor of the learning rate to that of `patience`."""
         if state.rate is None:
             return state
         rate = np.full(state.rate.shape, self.patience.rate, np.float32)
@@ -320,15 +319,15 @@ class Loop:
     def _record(self, step: int, meter: Meter) -> None:
         metrics = meter.read()
         metrics |= self.utilization(metrics["step_ms"] / 1e3)
-        metrics |= self.clock.shares()
+        metrics |= self.timer.shares()
         metrics["learning_rate"] = self.learning_rate(step - 1) * self.patience.rate
         if np.any(self.batches.overlong):
             metrics |= {"overlong": self.batches.overlong, "seen": self.batches.seen}
         self.log.record(step, "train", metrics)
 
-    def _watch(self, step: int, state: TrainState, rows: Any, meter: Meter) -> None:
+    def _diagnose(self, step: int, state: TrainState, rows: Any, meter: Meter) -> None:
         with meter.paused("watching"):
-            self.log.record(step, WATCH, self.watch(self.to_portable(state), rows))
+            self.log.record(step, SPLIT, self.diagnostics(self.to_portable(state), rows))
 
     def _save(self, step: int, state: TrainState, meter: Meter) -> None:
         with meter.paused("saving"):
@@ -341,5 +340,5 @@ class Loop:
             self.patience.add(score)
             if saved:
                 self.checkpoints.score(step, score)
-            # Last: that the record is there says that the evaluation ended.
+            # Last, because the record shows a resumed run that the evaluation is finished.
             self.log.record(step, "valid", metrics)

@@ -1,8 +1,8 @@
-"""Profiling: a trace of some steps, and how much of the hardware a step uses.
+"""Profiling: traces of some steps, FLOPs of the model, and hardware utilization.
 
 Model FLOPs utilization (MFU; Chowdhery et al. 2022) counts the FLOPs of the model, not of the
-compiled program: the multiplications and additions of the matrix products of the forward and
-backward pass, padding and masked attention included.
+compiled program: multiplications and additions in the matrix products of the forward and backward
+pass, including those of padding and masked attention.
 """
 
 import logging
@@ -21,16 +21,16 @@ from transformer_jax.tasks.interface import Task
 
 logger = logging.getLogger(__name__)
 
-_WARM_UP = 10  # steps that are not traced: the first ones compile and fill buffers
+_WARM_UP = 10  # the first steps are not traced: they compile and fill buffers
 
 
 class Profiler:
-    """Writes a trace of some steps, soon after this process has started to train.
+    """Writes a trace of some steps, soon after the start.
 
     Args:
-      directory: where traces go.
-      first: the first step of this process.
-      num_steps: how many steps to trace; 0: none.
+      directory: folder of the traces.
+      first: first step of this process.
+      num_steps: number of steps to trace; 0: none.
     """
 
     def __init__(self, directory: Path, first: int, num_steps: int):
@@ -39,8 +39,8 @@ class Profiler:
         self._end = self._begin + num_steps
         self._running = False
 
-    def before(self, step: int) -> None:
-        """Starts or ends the trace; call it before each step is dispatched."""
+    def before_step(self, step: int) -> None:
+        """Starts or ends the trace. Call it before each step is dispatched."""
         if self._begin == step < self._end:
             jax.profiler.start_trace(self._directory)
             self._running = True
@@ -48,7 +48,7 @@ class Profiler:
             self.close()
 
     def close(self) -> None:
-        """Ends the trace, if it still runs."""
+        """Ends the trace if it is still running."""
         if self._running:
             jax.profiler.stop_trace()
             self._running = False
@@ -56,10 +56,10 @@ class Profiler:
 
 
 class Products(NamedTuple):
-    """The matrix products of a program.
+    """Size of the matrix products of a program.
 
     Attributes:
-      flops: multiplications and additions of all.
+      flops: multiplications and additions of all products.
       largest: bytes of the largest result.
     """
 
@@ -67,12 +67,12 @@ class Products(NamedTuple):
     largest: int
 
 
-def products(function: Callable[..., Any], *abstract: Any) -> Products:
-    """The matrix products of one call.
+def count_products(function: Callable[..., Any], *abstract: Any) -> Products:
+    """Counts the matrix products of one call.
 
     Args:
-      function: of arrays; its loops have a known length.
-      abstract: its arguments, or their shapes.
+      function: function of arrays, whose loops have a known length.
+      abstract: its arguments or their shapes.
     """
     return _count(jax.make_jaxpr(function)(*abstract).jaxpr)
 
@@ -97,32 +97,34 @@ def _array(variable: Var | Literal) -> jax.core.ShapedArray:
 
 
 def step_products(task: Task, params: Any, batch: Any) -> Products:
-    """The model's products in a training step, with the largest of the forward pass: for each of
-    its products, the backward pass has two of its size, one for each operand.
+    """Counts the model's matrix products in a training step.
+
+    For each product of the forward pass, the backward pass has two of the same size, one for each
+    operand. `largest` is that of the forward pass.
 
     Args:
-      task: with its model.
+      task: task with its model.
       params: shapes of the parameters.
-      batch: shapes of its arrays.
+      batch: shapes of the batch.
     """
 
     def loss(params: Any, batch: Any) -> Any:
         return task.loss(params, batch, None)
 
-    forward = products(loss, params, batch)
+    forward = count_products(loss, params, batch)
     return Products(3 * forward.flops, forward.largest)
 
 
 def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float], dict[str, float]]:
-    """A function from the seconds of a step to metrics of the hardware's use.
+    """Makes a function from the seconds of a step to metrics of hardware utilization.
 
-    These are "mfu" (the model's FLOPs over those that the devices could have done) and
-    "xla_flops_per_s" (all FLOPs of the compiled step, as XLA counts them), as far as known.
+    The metrics are "mfu" (FLOPs of the model relative to the peak of the devices) and
+    "xla_flops_per_s" (FLOPs of the compiled step, as XLA counts them), if they are known.
 
     Args:
-      flops: the model's, of all replicas together.
-      dtype: the config's `model.dtype`.
-      step: compiled.
+      flops: FLOPs of the model in a step, for all replicas.
+      dtype: `model.dtype` of the config.
+      step: compiled step.
     """
     peak = job_peak_flops(product_dtype(dtype))
     device_flops = (step.executable.cost_analysis() or {}).get("flops")

@@ -1,4 +1,4 @@
-"""What training carries from step to step."""
+"""Training state: parameters, optimizer state and random key, passed from step to step."""
 
 from typing import Any, Self
 
@@ -9,26 +9,25 @@ from flax import struct
 
 from transformer_jax.nn.lora import with_adapters
 
-FRESH = {"rate": 1.0, "typical_norm": 0.0}
-"""What a run may begin to keep when it goes on, and its value then."""
+OPTIONAL_FIELDS = {"rate": 1.0, "typical_norm": 0.0}
+"""Optional state fields, and the value each gets when a resumed run starts to use it."""
 
 
 class TrainState(struct.PyTreeNode):
-    """What a checkpoint must hold, besides the place in the data, to go on exactly.
+    """State of a training run. With the position in the data, it is enough to resume exactly.
 
     Attributes:
-      step: int32 scalar, updates done.
-      params: the model's parameters, float32: those to evaluate and to use.
-      opt_state: the optimizer's state.
+      step: int32 scalar, steps done.
+      params: parameters for evaluation and inference, float32.
+      opt_state: state of the optimizer.
       rng: raw key data; each step folds its number into it.
-      live: the parameters that updates change, if `params` are their moving average; None if
-        updates change `params` themselves.
-      rate: float32 scalar, factor of the learning rate, where validation scores may lower it; else
-        None.
-      typical_norm: float32 scalar, mean norm of the gradients lately, 0 before the first, where a
-        spike of it is looked for; else None.
-      base: the parameters that do not change, where `params` are adapters beside them; None where
-        `params` are all. No checkpoint holds them.
+      live: parameters that the optimizer updates, if `params` are their moving average; else None.
+      rate: float32 scalar, factor of the learning rate, if a plateau of validation scores can lower
+        it; else None.
+      typical_norm: float32 scalar, running mean of the gradient norm, 0 before the first step, if
+        spikes are detected; else None.
+      base: frozen parameters of the base model, if `params` are LoRA adapters; else None.
+        Checkpoints do not include them.
     """
 
     step: jax.Array
@@ -46,53 +45,54 @@ class TrainState(struct.PyTreeNode):
         params: Any,
         optimizer: optax.GradientTransformation,
         rng: jax.Array,
-        averaged: bool = False,
-        lowered: bool = False,
-        watched: bool = False,
+        *,
+        keeps_average: bool = False,
+        lowers_rate: bool = False,
+        detects_spikes: bool = False,
         base: Any = None,
     ) -> Self:
-        """The state before the first step.
+        """Makes the state before the first step.
 
         Args:
-          params: fresh ones.
-          optimizer: of optax.
-          rng: a key.
-          averaged: whether `params` are to become a moving average.
-          lowered: whether the learning rate may be lowered.
-          watched: whether spikes of the gradient are looked for.
-          base: what they are beside.
+          params: initial parameters.
+          optimizer: optax optimizer.
+          rng: random key.
+          keeps_average: evaluate a moving average of the parameters.
+          lowers_rate: a plateau of validation scores can lower the learning rate.
+          detects_spikes: detect spikes of the gradient norm.
+          base: frozen parameters, if `params` are LoRA adapters.
         """
         return cls(
             step=jnp.zeros((), jnp.int32),
             params=params,
             opt_state=optimizer.init(params),
             rng=jax.random.key_data(rng),
-            live=params if averaged else None,
-            rate=jnp.ones((), jnp.float32) if lowered else None,
-            typical_norm=jnp.zeros((), jnp.float32) if watched else None,
+            live=params if keeps_average else None,
+            rate=jnp.ones((), jnp.float32) if lowers_rate else None,
+            typical_norm=jnp.zeros((), jnp.float32) if detects_spikes else None,
             base=base,
         )
 
     @property
     def trained(self) -> Any:
-        """The parameters that updates change."""
+        """Parameters that the optimizer updates."""
         return self.params if self.live is None else self.live
 
     @property
     def model_params(self) -> Any:
-        """What the model takes."""
-        return self.beside_base(self.params)
+        """Parameters for the model: `params`, or the base with these adapters."""
+        return self.with_base(self.params)
 
     @property
     def saved(self) -> Self:
-        """What a checkpoint holds."""
+        """The part of the state that checkpoints include."""
         return self.replace(base=None)
 
-    def beside_base(self, params: Any) -> Any:
-        """What the model takes for these, where `params` would be."""
+    def with_base(self, params: Any) -> Any:
+        """Adds the base to adapters; returns parameters unchanged if there is no base."""
         return params if self.base is None else with_adapters(self.base, params)
 
-    def started_from(self, params: Any) -> Self:
-        """This state with other parameters, which also start the moving average."""
+    def with_params(self, params: Any) -> Self:
+        """Replaces the initial parameters, which also start the moving average."""
         live = None if self.live is None else jax.tree.map(jnp.copy, params)
         return self.replace(params=params, live=live)

@@ -102,7 +102,7 @@ class Workers:
                     raise
                 raise UserError(
                     f"a data worker was killed ({str(error).partition('.')[0]}): is memory short? "
-                    "Lower data.num_workers; the same command goes on"
+                    "Lower data.num_workers; the same command continues"
                 ) from error
             finally:
                 self.stop()
