@@ -17,7 +17,7 @@ REPORT = {
     "warnings": [],
     "note": planning.NOTE,
 }
-"""Of a step that the compiler refused."""
+"""Report on a step that the compiler refused."""
 FITTING = REPORT | {
     "memory": REPORT["memory"] | {"left_gib": 4.75, "fits": True},
     "step_ms": 2.0,
@@ -28,7 +28,7 @@ FITTING = REPORT | {
 
 @pytest.fixture
 def reports(monkeypatch):
-    """Plans in their order, instead of compilations; returns what was asked for."""
+    """`reports(*found)`: plans to return in place of compilations; returns the list of requests."""
     asked = []
 
     def use(*found):
@@ -54,14 +54,14 @@ def test_json_goes_to_stdout_and_a_table_to_stderr(reports, capfd):
     assert asked == [(4, "v5p:4x4x8", 2, False)]
 
 
-def test_a_step_that_does_not_fit_is_an_error_behind_its_report(reports, capfd):
+def test_a_step_that_does_not_fit_is_an_error_after_its_report(reports, capfd):
     reports(REPORT | {"advice": ["train.remat=full (not estimated)"]})
     assert main(["plan", QUICKSTART, "--device=v5e:1x1", "--decode"]) == 2
     out, err = capfd.readouterr()
     assert json.loads(out)["memory"]["fits"] is False
     assert err.splitlines()[-1] == (
         "error: the step does not fit v5e:1x1: it needs 20.5 GiB of the 15.8 GiB that a device "
-        "has, 4.8 GiB too much; would do: train.remat=full (not estimated)"
+        "has, 4.8 GiB too much; to make it fit: train.remat=full (not estimated)"
     )
 
 
@@ -74,8 +74,8 @@ def test_two_configs_are_compared(reports, capfd):
 
 def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, capfd):
     sizes = {"devices": 4, "local": 4, "state": 10**9, "rows": 64, "d_model": 256, "heads": 1}
-    monkeypatch.setattr(planning, "_in_a_child", lambda request: sizes)
-    monkeypatch.setattr(planning.target, "check_installed", lambda aim: None)
+    monkeypatch.setattr(planning, "_run_child", lambda request: sizes)
+    monkeypatch.setattr(planning.target, "require_compiler", lambda aim: None)
     slower = FITTING | {"step_ms": 9.0, "tokens_per_s": 10}
     reports(REPORT, slower, FITTING)  # data 4: only with remat; fsdp 2
     assert main(["plan", QUICKSTART, "--device=v5e:2x2", "--search"]) == 0

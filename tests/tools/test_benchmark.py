@@ -16,7 +16,7 @@ KEYS = {
 
 
 def num_parameters(config):
-    """Of the tiny model, counted by hand."""
+    """Parameters of the tiny model, counted by hand."""
     m, t = config.model, config.tokenizer
     attention, feed_forward = 4 * m.d_model**2, 2 * m.d_model * m.d_ff + m.d_model + m.d_ff
     norm = 2 * m.d_model
@@ -60,6 +60,6 @@ def test_the_search(tiny_config):
         ({"decode.search": "greedy"}, 2, "the config's search does not read beam_size"),
     ],
 )
-def test_a_search_that_cannot_be_made_is_refused(tiny_config, changes, beam_size, told):
+def test_impossible_search_options_are_rejected(tiny_config, changes, beam_size, told):
     with pytest.raises(UserError, match=told):
         benchmark.decode(tiny_config(changes), batch_size=2, beam_size=beam_size)

@@ -1,9 +1,11 @@
+"""Dry run: parameters, batch and memory of a step."""
+
 import jax
 
 from transformer_jax.tools.dry_run import describe
 
 
-def test_a_dry_run_tells_parameters_batch_and_memory(tiny_config, trained):
+def test_a_dry_run_lists_parameters_batch_and_memory(tiny_config, trained):
     report = describe(tiny_config())
     lines = report.splitlines()
     num_leaves = len(jax.tree.leaves(trained.params))

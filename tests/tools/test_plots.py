@@ -1,4 +1,4 @@
-"""What the pictures show, read back from their axes."""
+"""Plots: contents of the panels, read back from their axes, and files."""
 
 import shutil
 
@@ -12,6 +12,9 @@ from transformer_jax.nn.positions.absolute import sinusoids
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tools import plots
 from transformer_jax.tools.plots import draw_curves, draw_heads, draw_recipe, plot_attention
+
+PNG = b"\x89PNG\r\n\x1a\n"
+ODD = ["$x$", "$\\no_math$", "a\nb", "\x00", "\u2028", "<b>&", "\ud800", "", "</s>"]
 
 
 def records(scale):
@@ -50,7 +53,7 @@ def test_a_run_that_has_not_been_scored_yet_has_no_line_there():
     assert list(found["validation bleu"]) == ["one valid"]
 
 
-def test_what_was_not_recorded_has_no_panel():
+def test_metrics_that_were_not_recorded_have_no_panel():
     found = panels(
         draw_curves({"one": [{"step": 5, "split": "train", "loss": None}, *records(1)[:1]]})
     )
@@ -71,12 +74,6 @@ def test_a_recipe_shows_the_schedule_and_the_positions():
     assert list(panels(draw_recipe(lambda count: 1.0, 5, None))) == ["learning rate"]
 
 
-# FOLDED tests/tools/test_plots.py: Heads as pictures.
-
-
-ODD = ["$x$", "$\\no_math$", "a\nb", "\x00", "\u2028", "<b>&", "\ud800", "", "</s>"]
-
-
 def test_the_cells_are_the_weights_beside_their_tokens():
     weights = np.random.default_rng(0).dirichlet(np.ones(5), (6, 4))
     figure = draw_heads(weights, list("abcd"), list("ABCDE"))
@@ -89,7 +86,7 @@ def test_the_cells_are_the_weights_beside_their_tokens():
     assert (below, beside) == (list("ABCDE"), list("abcd"))
 
 
-def test_a_name_says_whether_it_is_an_svg(tmp_path):
+def test_the_file_name_selects_svg_or_png(tmp_path):
     attention = drawn_attention({"encoder": SOURCE, "decoder": TARGET}, heads=2)
     plot_attention(attention, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -103,7 +100,7 @@ def test_odd_tokens_are_drawn_as_text(tmp_path):
     assert "<!-- $x$ -->" in text and "\x00" not in text
 
 
-def test_what_a_model_has_not_is_told(tmp_path):
+def test_an_absent_kind_or_layer_is_an_error(tmp_path):
     attention = drawn_attention({"encoder": SOURCE}, heads=1)
     with pytest.raises(UserError, match="no cross attention; it has encoder"):
         plot_attention(attention, tmp_path / "a.png", kind="cross")
@@ -111,16 +108,10 @@ def test_what_a_model_has_not_is_told(tmp_path):
         plot_attention(attention, tmp_path / "a.png", layer=2)
 
 
-# FOLDED tests/tools/test_plots.py: Pictures as files, of real workdirs and configs.
-
-
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
 def test_runs_are_drawn(trained_workdir, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
-    # As a kill leaves it: the last line torn.
+    # A kill has torn the last line.
     torn = (trained_workdir / "metrics.jsonl").read_bytes()[:-20]
     (other / "metrics.jsonl").write_bytes(torn)
     output = tmp_path / "new" / "curves.png"
@@ -141,7 +132,7 @@ def test_the_positions_drawn_are_those_added_to_embeddings(tiny_config):
     np.testing.assert_allclose(plots._encodings(settings), expected, rtol=1e-6)
 
 
-def test_what_cannot_be_drawn_is_told(tiny_config, trained_workdir, tmp_path):
+def test_inputs_that_cannot_be_drawn_are_errors(tiny_config, trained_workdir, tmp_path):
     with pytest.raises(tj.UserError, match="absent has no metrics to draw"):
         plots.plot_runs([tmp_path / "absent"], tmp_path / "a.png")
     empty = tmp_path / "empty"

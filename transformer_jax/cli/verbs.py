@@ -197,7 +197,7 @@ def plan(args: argparse.Namespace) -> None:
     """Prints the cost of a config's step or search on other devices as one JSON object."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.tools.plan import plan as planning
-    from transformer_jax.tools.plan import report
+    from transformer_jax.tools.plan.report import plans_as_text, ranking_as_text
 
     if args.search and args.decode:
         raise UserError("--search tries meshes for training; leave --decode out")
@@ -205,16 +205,16 @@ def plan(args: argparse.Namespace) -> None:
     configs = [load_config(path, args.overrides, args.modules) for path in paths]
     target = {"device": args.device, "slices": args.slices, "modules": args.modules}
     if args.search:
-        found = planning.search(configs[0], **target)
-        terminal.print_message(report.ranking(found["meshes"]))
+        found = planning.search_meshes(configs[0], **target)
+        terminal.print_message(ranking_as_text(found["meshes"]))
     else:
         reports = [planning.plan(config, decode=args.decode, **target) for config in configs]
-        terminal.print_message(report.as_text(reports))
+        terminal.print_message(plans_as_text(reports))
         found = dict(zip(paths, reports, strict=True)) if args.compare else reports[0]
     terminal.write(f"{to_json(found)}\n")
     for planned in [] if args.search else reports:
         if not planned["memory"]["fits"]:
-            raise UserError(planning.does_not_fit(planned))
+            raise UserError(planning.does_not_fit_message(planned))
 
 
 def inspect(args: argparse.Namespace) -> None:

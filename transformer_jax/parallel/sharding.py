@@ -229,6 +229,14 @@ def add_shardings(abstract: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(with_sharding, abstract)
 
 
+def bytes_per_device(abstract: Any) -> int:
+    """Bytes that each device holds of abstract arrays with shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(abstract)
+    )
+
+
 def _require_division(name: str, shape: tuple[int, ...], spec: PartitionSpec, mesh: Mesh) -> None:
     for size, axis in zip(shape, spec, strict=False):
         if axis is not None and size % mesh.shape[axis]:

@@ -81,6 +81,11 @@ def build_task(
     return task
 
 
+def build_untokenized_task(settings: Settings) -> Task:
+    """The task with its model, before any text is read; vocabulary sizes are assumed."""
+    return build_task(settings, assumed_vocab_sizes(settings), tokenizers=None)
+
+
 def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
     """Pieces of each side's vocabulary."""
     return {side: tokenizer.vocab_size for side, tokenizer in tokenizers.sides.items()}

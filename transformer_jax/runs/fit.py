@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -19,6 +18,7 @@ from transformer_jax.errors import DivergedError, UserError
 from transformer_jax.logs.run_log import Log
 from transformer_jax.nn.fused_attention import Choice, noted_choices
 from transformer_jax.parallel.engines import Engine
+from transformer_jax.parallel.sharding import bytes_per_device
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
 from transformer_jax.runs.workdir import PROFILE
@@ -44,16 +44,10 @@ def require_room(settings: Settings, state: TrainState, engine: Engine, largest:
         devices together.
     """
 
-    def size(tree: Any) -> int:
-        return sum(
-            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-            for leaf in jax.tree.leaves(tree)
-        )
-
-    gradient, tokens = size(state.params), settings.train.tokens_per_batch
+    gradient, tokens = bytes_per_device(state.params), settings.train.tokens_per_batch
     part = largest * engine.num_replicas // engine.mesh.size
     require_memory(
-        devices_per_memory() * (size(state) + gradient + part),
+        devices_per_memory() * (bytes_per_device(state) + gradient + part),
         f"config: {sum(leaf.size for leaf in jax.tree.leaves(state.params)):,} parameters, with "
         f"gradients, optimizer and train.tokens_per_batch {tokens},",
     )

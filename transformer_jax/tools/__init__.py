@@ -1,1 +1,1 @@
-"""Tools around a run: benchmarks, dry runs, plots."""
+"""Tools around a run: benchmarks, dry runs, plans, plots."""

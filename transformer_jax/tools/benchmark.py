@@ -1,4 +1,4 @@
-"""The real step and the real search on random tokens: how fast, and what they cost."""
+"""Benchmarks of the training step and of the search on random tokens: speed and memory."""
 
 import dataclasses
 import resource
@@ -26,7 +26,7 @@ from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.training.profiling import step_products
 
-_WARM_UP = 3
+_WARM_UP_STEPS = 3
 
 
 def train(
@@ -36,19 +36,20 @@ def train(
     target_length: int | None = None,
     steps: int = 20,
 ) -> dict[str, Any]:
-    """Times the training step on full rows; tokens/s counts the tokens that the model reads.
+    """Times the training step on full rows; tokens_per_s counts the tokens that the model reads.
 
     Args:
-      config: of the run; its gradient accumulation is left out.
+      config: of the run; gradient accumulation is disabled.
       batch_size: rows.
-      source_length: tokens of a row, for tasks of pairs (default: 32).
-      target_length: likewise.
-      steps: to take the median of.
+      source_length: tokens of a source row, for tasks of pairs (default: 32).
+      target_length: tokens of a target row, for tasks of pairs (default: 32).
+      steps: number of steps to take the median of.
 
     Raises:
-      UserError: the rows do not divide among the devices, or a task without pairs is given lengths.
+      UserError: the rows do not divide among the devices, or lengths are given for another task.
     """
-    settings, task = _task(config)
+    settings = read_settings(config)
+    task = build.build_untokenized_task(settings)
     whole = dataclasses.replace(settings.train, accumulation_steps=1, rows_per_device=None)
     settings = dataclasses.replace(settings, train=whole)
     engine = build.build_engine(settings)
@@ -64,8 +65,8 @@ def train(
     largest = step_products(task, abstract.model_params, shapes).largest
     require_room(settings, abstract, engine, largest)
     sizes = build.assumed_vocab_sizes(settings)
-    texts = max(sizes[side] for side in build.task_kind(settings).texts)
-    batch = _random_batch(lengths, batch_size, dict.fromkeys(lengths, texts) | sizes)
+    text_size = max(sizes[side] for side in build.task_kind(settings).texts)
+    batch = _random_batch(lengths, batch_size, dict.fromkeys(lengths, text_size) | sizes)
     start = time.perf_counter()
     step = engine.compile(train_step, abstract, shapes)
     executable = step.executable
@@ -89,25 +90,25 @@ def decode(
     output_length: int = 32,
     steps: int = 5,
 ) -> dict[str, Any]:
-    """Times the search for outputs of exactly `output_length` tokens; tokens/s counts one output a
-    sentence.
+    """Times the search for outputs of exactly `output_length` tokens.
+
+    tokens_per_s counts one output a sentence.
 
     Args:
       config: of a translation.
       batch_size: sentences.
-      source_length: tokens of each.
+      source_length: tokens of each sentence.
       beam_size: instead of the config's.
       output_length: tokens of each output.
-      steps: searches to take the median of.
+      steps: number of searches to take the median of.
 
     Raises:
-      UserError: the config's task is not translation, or it cannot be searched in this way.
+      UserError: the config's task is not translation, or the options are impossible.
     """
-    settings, task = _task(config)
+    settings = read_settings(config)
+    task = build.build_untokenized_task(settings)
     if not isinstance(task, Translation):
-        raise UserError(
-            "benchmark decode: times a search, so the config's task must be translation"
-        )
+        raise UserError("benchmark decode: the config's task must be translation")
     options = _search_options(settings.decode, beam_size, batch_size)
     longest_output = dataclasses.replace(options, max_extra_length=output_length)
     task.search.check(source_length, longest_output)
@@ -115,15 +116,15 @@ def decode(
     params = weights_as(options.weights, params)
     sizes = build.assumed_vocab_sizes(settings)
 
-    def filled(value: int) -> np.ndarray:
+    def column(value: int) -> np.ndarray:
         return np.full(batch_size, value, np.int32)
 
     arrays = {
         "source": _random_batch({"source": source_length}, batch_size, sizes)["source"],
-        "source_lengths": filled(source_length),
-        "prompt": filled(task.search.specials.start)[:, None],
-        "prompt_lengths": filled(1),
-        "limits": filled(output_length),
+        "source_lengths": column(source_length),
+        "prompt": column(task.search.specials.start)[:, None],
+        "prompt_lengths": column(1),
+        "limits": column(output_length),
         "numbers": np.arange(batch_size, dtype=np.int32),
     }
     start = time.perf_counter()
@@ -134,7 +135,7 @@ def decode(
     seconds = _median_seconds(lambda: jax.block_until_ready(search(params, arrays)), steps)
     tokens = batch_size * output_length
     report = _report(settings, params, seconds, tokens, search, compile_s)
-    # XLA counts the body of a loop once, however often it runs.
+    # No flops_per_s: XLA counts the body of a loop once, however often it runs.
     search_settings = {"beam_size": options.beam_size, "weights": options.weights}
     return search_settings | report | {"flops_per_s": None}
 
@@ -151,25 +152,20 @@ def _search_options(decode: DecodeConfig, beam_size: int | None, batch_size: int
     return options
 
 
-def _task(config: ConfigDict) -> tuple[Settings, Any]:
-    """The task with its model; no text is read."""
-    settings = read_settings(config)
-    sizes = build.assumed_vocab_sizes(settings)
-    return settings, build.build_task(settings, sizes, tokenizers=None)
-
-
 def _row_lengths(task: Task, source: int | None, target: int | None) -> dict[str, int]:
     if isinstance(task, Translation):
         return {"source": source or 32, "target": target or 32}
     if source or target:
-        raise UserError("--source_length, --target_length are of pairs; set config.data.max_length")
+        raise UserError(
+            "--source_length and --target_length are for tasks of pairs; set config.data.max_length"
+        )
     return dict(task.lengths)
 
 
 def _random_batch(
     lengths: dict[str, int], rows: int, vocab_sizes: dict[str, int]
 ) -> dict[str, np.ndarray]:
-    """Packed rows without padding: one sentence of random tokens each."""
+    """Packed rows without padding, each one sequence of random tokens."""
     rng, batch = np.random.default_rng(0), {}
     for feature, length in lengths.items():
         shape = (rows, length)
@@ -181,11 +177,11 @@ def _random_batch(
 
 def _median_seconds(run: Callable[[], None], times: int) -> float:
     seconds = []
-    for _ in range(_WARM_UP + times):
+    for _ in range(_WARM_UP_STEPS + times):
         start = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[_WARM_UP:])
+    return statistics.median(seconds[_WARM_UP_STEPS:])
 
 
 def _report(
@@ -207,7 +203,7 @@ def _report(
 
 
 def _peak_memory(device: jax.Device) -> int:
-    """Bytes: of the device where it counts them, else of the process."""
+    """Peak bytes of the device if it counts them, otherwise of the process."""
     stats = device.memory_stats() or {}
     unit = 1 if sys.platform == "darwin" else 1024
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,4 +1,4 @@
-"""Pictures: the curves of runs, and a config's learning rate and position encodings."""
+"""Plots: curves of runs, attention of a run, and a config's learning rate and positions."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,19 +24,78 @@ from transformer_jax.runs.workdir import METRICS
 from transformer_jax.training.optimizer import make_schedule
 
 Records = Sequence[Mapping[str, Any]]
-"""What a run's metrics.jsonl holds: objects with `step`, `split` and metrics."""
+"""Content of metrics.jsonl: objects with `step`, `split` and metrics."""
 
 _SCORES = ("bleu", "exact_match", "f1", "accuracy")
 _PANEL_WIDTH, _PANEL_HEIGHT = 6.0, 3.8  # inches
+_POSITIONS_SHOWN = 100
+_HEAD_COLUMNS = 4
+_CELL, _SMALLEST_HEAD, _LARGEST_HEAD, _LABELS = 0.2, 1.2, 6.0, 0.8  # inches
+_WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
+    """Draws the curves of one or several runs into a file.
+
+    Raises:
+      UserError: a workdir has no metrics, or the file cannot be written.
+    """
+    names = [workdir.name for workdir in workdirs]
+    labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
+    records = map(read_records, workdirs)
+    save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
+
+
+def plot_config(config: ConfigDict, output: Path) -> None:
+    """Draws a config's learning rate and position encodings into a file.
+
+    Raises:
+      UserError: the config is invalid, or the file cannot be written.
+    """
+    settings = read_settings(config)
+    try:
+        encodings = _encodings(settings)
+    except ValueError as error:
+        raise UserError(f"config.model: {error}") from error
+    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
+    save_figure(draw_recipe(schedule, settings.train.num_steps, encodings), output)
+
+
+def plot_attention(
+    attention: Attention, output: Path, kind: str | None = None, layer: int | None = None
+) -> None:
+    """Draws the attention of the heads of a layer into a file.
+
+    Args:
+      attention: of one example.
+      output: an SVG file if its name ends in .svg, otherwise a PNG.
+      kind: one of `attention.kinds`; None: the last one, which is cross-attention if there is any.
+      layer: None: the last one.
+
+    Raises:
+      UserError: the model has no such kind or layer, or the file cannot be written.
+    """
+    kind = kind or attention.kinds[-1]
+    if kind not in attention.kinds:
+        known = ", ".join(attention.kinds)
+        raise UserError(f"--kind: this model has no {kind} attention; it has {known}")
+    weights = attention.weights(kind)
+    if layer is not None and layer >= len(weights):
+        raise UserError(f"--layer: {layer} is none of the layers 0 to {len(weights) - 1}")
+    layer = len(weights) - 1 if layer is None else layer
+    queries, keys = (attention.tokens[stack] for stack in attention.stacks(kind))
+    figure = draw_heads(weights[layer], queries, keys)
+    figure.suptitle(f"{TITLES[kind]}, layer {layer}", fontsize=10)
+    save_figure(figure, output)
 
 
 def draw_curves(runs: Mapping[str, Records]) -> Figure:
     """Loss, score, learning rate and tokens a second over the steps of one or several runs.
 
-    Validation is dashed and marked. A metric that no run has recorded has no panel.
+    Validation is dashed, with markers. Metrics that no run has recorded have no panel.
 
     Args:
-      runs: a label for each run, and its records.
+      runs: label of a run -> its records.
     """
     score = next((name for name in _SCORES if _any_has(runs, "valid", name)), "")
     panels = [
@@ -64,11 +123,11 @@ def draw_curves(runs: Mapping[str, Records]) -> Figure:
 def draw_recipe(
     schedule: Callable[[Any], Any], num_steps: int, encodings: np.ndarray | None
 ) -> Figure:
-    """The learning rate of each update, and what the positions add to the embeddings.
+    """Learning rate of each step, and what positions add to the embeddings.
 
     Args:
-      schedule: the learning rate as a function of the updates done.
-      num_steps: updates in all.
+      schedule: number of steps done -> learning rate.
+      num_steps: steps in all.
       encodings: [L, D], the vector added at each position; None: nothing is added.
     """
     figure, axes = grid(1 if encodings is None else 3, columns=3)
@@ -95,150 +154,17 @@ def _draw_encodings(figure: Figure, whole: Axes, few: Axes, encodings: np.ndarra
     few.legend(fontsize="small")
 
 
-def grid(panels: int, columns: int, height: float = _PANEL_HEIGHT) -> tuple[Figure, list[Axes]]:
-    """A figure and its panels, filled row by row.
-
-    Args:
-      panels: how many.
-      columns: at most so many panels stand in a row.
-      height: of a panel, in inches.
-    """
-    columns = min(panels, columns)
-    rows = -(-panels // columns)
-    figure = Figure(figsize=(_PANEL_WIDTH * columns, height * rows), layout="constrained", dpi=120)
-    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for ax in axes[panels:]:
-        ax.remove()
-    return figure, axes[:panels]
-
-
-def _series(records: Records, split: str, name: str) -> tuple[list[int], list[float]]:
-    found = [r for r in records if r.get("split") == split and r.get(name) is not None]
-    return [record["step"] for record in found], [record[name] for record in found]
-
-
-def _any_has(runs: Mapping[str, Records], split: str, name: str) -> bool:
-    return any(_series(records, split, name)[0] for records in runs.values())
-
-
-# FOLDED tools.pictures: Pictures of workdirs and configs, as files.
-
-
-_POSITIONS_SHOWN = 100
-
-
-def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
-    """Draws the curves of one or several runs into a PNG.
-
-    Raises:
-      UserError: a workdir has no metrics, or the file cannot be written.
-    """
-    names = [workdir.name for workdir in workdirs]
-    labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
-    records = map(read_records, workdirs)
-    save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
-
-
-def plot_config(config: ConfigDict, output: Path) -> None:
-    """Draws a config's learning rate and its position encodings into a PNG.
-
-    Raises:
-      UserError: the config or the file cannot be used.
-    """
-    settings = read_settings(config)
-    try:
-        encodings = _encodings(settings)
-    except ValueError as error:
-        raise UserError(f"config.model: {error}") from error
-    schedule = make_schedule(settings.optimizer, settings.model.d_model, settings.train.num_steps)
-    save_figure(draw_recipe(schedule, settings.train.num_steps, encodings), output)
-
-
-def _encodings(settings: Settings) -> np.ndarray | None:
-    """What the positions add to embeddings, [L, D]; None where they add nothing."""
-    encoding = encoding_class(settings.model)(settings.model)
-    positions = jnp.arange(_POSITIONS_SHOWN)[None]
-    nothing = jnp.zeros((1, _POSITIONS_SHOWN, settings.model.d_model))
-    added, _ = encoding.init_with_output(
-        jax.random.key(settings.seed), nothing, positions, method="embed"
-    )
-    return np.asarray(added[0]) if added.any() else None
-
-
-def read_records(workdir: Path) -> Records:
-    """What a run's metrics.jsonl holds; UserError where there is nothing."""
-    path = workdir / METRICS
-    try:
-        records = [record for record in map(_parse, read_lines(path)) if record is not None]
-    except OSError as error:
-        raise UserError(f"{workdir} has no metrics to draw: {path.name}: {error}") from error
-    if not records:
-        raise UserError(f"{workdir} has no metrics to draw: {path.name} holds no record yet")
-    return records
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """A record; None for a line that a kill tore."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
-
-
-def save_figure(figure: Figure, output: Path) -> None:
-    """Writes an SVG where the name ends so, else a PNG; UserError where that cannot be."""
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, format="svg" if output.suffix.lower() == ".svg" else "png")
-    except OSError as error:
-        raise UserError(f"cannot write {output}: {error.strerror}") from error
-
-
-# FOLDED tools.attention_pictures: Pictures of attention for papers: the heads of a layer, each a
-# heat map.
-
-
-_COLUMNS = 4
-_CELL, _SMALLEST, _LARGEST, _LABELS = 0.2, 1.2, 6.0, 0.8  # inches
-_TICKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
-
-
-def plot_attention(
-    attention: Attention, output: Path, kind: str | None = None, layer: int | None = None
-) -> None:
-    """Draws the heads of a layer into an SVG, where the file's name ends so, or a PNG.
-
-    Args:
-      kind: of `attention.kinds`; by default the last of them, cross-attention where there is any.
-      layer: by default the last one.
-
-    Raises:
-      UserError: the model has no such kind or layer, or the file cannot be written.
-    """
-    kind = kind or attention.kinds[-1]
-    if kind not in attention.kinds:
-        known = ", ".join(attention.kinds)
-        raise UserError(f"--kind: this model has no {kind} attention; it has {known}")
-    weights = attention.weights(kind)
-    if layer is not None and layer >= len(weights):
-        raise UserError(f"--layer: {layer} is none of the layers 0 to {len(weights) - 1}")
-    layer = len(weights) - 1 if layer is None else layer
-    queries, keys = (attention.tokens[stack] for stack in attention.stacks(kind))
-    figure = draw_heads(weights[layer], queries, keys)
-    figure.suptitle(f"{TITLES[kind]}, layer {layer}", fontsize=10)
-    save_figure(figure, output)
-
-
 def draw_heads(
     weights: Float[np.ndarray, "H T S"], queries: Sequence[str], keys: Sequence[str]
 ) -> Figure:
-    """A heat map of each head: queries downwards, keys to the right, as dark as the root of the
-    weight, so that small weights can be told from none."""
+    """Heat map of each head: queries from top to bottom, keys from left to right.
+
+    The shade is the square root of the weight, which makes small weights visible.
+    """
     heads, T, S = weights.shape
-    columns = min(heads, _COLUMNS)
+    columns = min(heads, _HEAD_COLUMNS)
     rows = -(-heads // columns)
-    width, height = (min(_LARGEST, max(_SMALLEST, _CELL * count)) for count in (S, T))
+    width, height = (min(_LARGEST_HEAD, max(_SMALLEST_HEAD, _CELL * count)) for count in (S, T))
     size = (columns * width + 2 * _LABELS, rows * (height + 0.25) + 2 * _LABELS)
     figure = Figure(figsize=size, layout="constrained", dpi=150)
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -254,12 +180,79 @@ def draw_heads(
         ax.set_yticks(range(T), _labels(queries) if in_first else [""] * T, parse_math=False)
         marks = _labels(keys) if in_last else [""] * S
         ax.set_xticks(range(S), marks, rotation=90, parse_math=False)
-    bar = figure.colorbar(picture, ax=figure.axes, fraction=0.02, ticks=_TICKS)
+    bar = figure.colorbar(picture, ax=figure.axes, fraction=0.02, ticks=_WEIGHT_TICKS)
     bar.ax.tick_params(labelsize=6)
     return figure
 
 
+def grid(panels: int, columns: int, height: float = _PANEL_HEIGHT) -> tuple[Figure, list[Axes]]:
+    """A figure and its panels, filled row by row.
+
+    Args:
+      panels: number of panels.
+      columns: most panels in a row.
+      height: of a panel, in inches.
+    """
+    columns = min(panels, columns)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(_PANEL_WIDTH * columns, height * rows), layout="constrained", dpi=120)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for ax in axes[panels:]:
+        ax.remove()
+    return figure, axes[:panels]
+
+
+def read_records(workdir: Path) -> Records:
+    """Records of a run; raises UserError if there are none."""
+    path = workdir / METRICS
+    try:
+        records = [record for record in map(_parse, read_lines(path)) if record is not None]
+    except OSError as error:
+        raise UserError(f"{workdir} has no metrics to draw: {path.name}: {error}") from error
+    if not records:
+        raise UserError(f"{workdir} has no metrics to draw: {path.name} holds no record yet")
+    return records
+
+
+def save_figure(figure: Figure, output: Path) -> None:
+    """Writes an SVG if the name ends in .svg, otherwise a PNG; raises UserError if it cannot."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output, format="svg" if output.suffix.lower() == ".svg" else "png")
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror}") from error
+
+
+def _series(records: Records, split: str, name: str) -> tuple[list[int], list[float]]:
+    found = [r for r in records if r.get("split") == split and r.get(name) is not None]
+    return [record["step"] for record in found], [record[name] for record in found]
+
+
+def _any_has(runs: Mapping[str, Records], split: str, name: str) -> bool:
+    return any(_series(records, split, name)[0] for records in runs.values())
+
+
+def _encodings(settings: Settings) -> np.ndarray | None:
+    """Vectors that positions add to embeddings, [L, D]; None if they add nothing."""
+    encoding = encoding_class(settings.model)(settings.model)
+    positions = jnp.arange(_POSITIONS_SHOWN)[None]
+    nothing = jnp.zeros((1, _POSITIONS_SHOWN, settings.model.d_model))
+    added, _ = encoding.init_with_output(
+        jax.random.key(settings.seed), nothing, positions, method="embed"
+    )
+    return np.asarray(added[0]) if added.any() else None
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """A record; None for a line that a kill has torn."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
 def _labels(tokens: Sequence[str]) -> list[str]:
-    """Tokens without what is no character of a picture: line breaks, control characters."""
+    """Tokens with U+FFFD for characters that cannot be drawn: line breaks, control characters."""
     unknown = "\N{REPLACEMENT CHARACTER}"
     return ["".join(c if c.isprintable() else unknown for c in token) for token in tokens]

@@ -1,4 +1,4 @@
-"""Exchanges between devices: which axis, how many bytes, over which network."""
+"""Collectives: their axes, their bytes, and the network that sets their time."""
 
 import types
 
@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax.runtime.accelerators import ACCELERATORS
 from transformer_jax.tools.plan import hlo
-from transformer_jax.tools.plan.collectives import exchanges
+from transformer_jax.tools.plan.collectives import collectives
 
 H100 = ACCELERATORS["h100"]
 
@@ -15,15 +15,15 @@ H100 = ACCELERATORS["h100"]
 def mesh_of(shape, per_host):
     count = int(np.prod(shape))
     devices = np.empty(count, object)
-    for place in range(count):
-        devices[place] = types.SimpleNamespace(platform="gpu", process_index=place // per_host)
+    for index in range(count):
+        devices[index] = types.SimpleNamespace(platform="gpu", process_index=index // per_host)
     axes = ("data", "fsdp", "tensor")
     return types.SimpleNamespace(devices=devices.reshape(shape), size=count, axis_names=axes)
 
 
-def exchanges_of(line, shape=(2, 4, 1), per_host=8):
+def collectives_of(line, shape=(2, 4, 1), per_host=8):
     text = f"ENTRY %main (a: f32[8]) -> f32[8] {{\n  %a = f32[8]{{0}} parameter(0)\n  {line}\n}}\n"
-    return exchanges(hlo.parse(text), mesh_of(shape, per_host), H100)
+    return collectives(hlo.parse_module(text), mesh_of(shape, per_host), H100)
 
 
 GROUPS = [
@@ -38,8 +38,8 @@ GROUPS = [
 
 
 @pytest.mark.parametrize(("groups", "axes", "count"), GROUPS)
-def test_groups_lie_along_axes_of_the_mesh(groups, axes, count):
-    (found,) = exchanges_of(f"ROOT %r = f32[8]{{0}} all-reduce(%a), {groups}, to_apply=%add")
+def test_groups_are_along_axes_of_the_mesh(groups, axes, count):
+    (found,) = collectives_of(f"ROOT %r = f32[8]{{0}} all-reduce(%a), {groups}, to_apply=%add")
     assert (found.kind, found.axes) == ("all-reduce", axes)
     assert found.nbytes == 32 * 2 * (count - 1) / count
 
@@ -62,29 +62,29 @@ def test_groups_lie_along_axes_of_the_mesh(groups, axes, count):
         ),
     ],
 )
-def test_bytes_are_those_of_a_ring(line, kind, nbytes):
-    (found,) = exchanges_of(line)
+def test_bytes_are_sent_in_a_ring(line, kind, nbytes):
+    (found,) = collectives_of(line)
     assert (found.kind, found.nbytes) == (kind, nbytes)
 
 
 def test_between_hosts_the_network_sets_the_time():
     line = "ROOT %r = f32[8]{0} all-reduce(%a), replica_groups={}, to_apply=%add"
-    (near,) = exchanges_of(line)
-    (far,) = exchanges_of(line, per_host=4)
+    (near,) = collectives_of(line)
+    (far,) = collectives_of(line, per_host=4)
     assert near.seconds == pytest.approx(32 * 2 * 7 / 8 / H100.interconnect)
     # Each of four devices exchanges its quarter with the other host.
     assert far.seconds == pytest.approx(32 / 4 * 2 / 2 / H100.network)
 
 
-def test_one_device_exchanges_nothing():
+def test_one_device_sends_nothing():
     line = "ROOT %r = f32[8]{0} all-reduce(%a), replica_groups={{0}}, to_apply=%add"
-    assert exchanges_of(line, shape=(1, 1, 1)) == []
+    assert collectives_of(line, shape=(1, 1, 1)) == []
 
 
-def test_what_hosts_carry_between_slices_is_counted():
+def test_transfers_between_slices_are_counted():
     line = """%s = (f32[8]{0}, u32[]{:S(2)}, token[]) send(%a), channel_id=3, \
 is_host_transfer=true, frontend_attributes={_xla_megascale_transfer_type="ALL_GATHER"}
   %r = (f32[8]{0}, u32[]{:S(2)}, token[]) recv(%a), channel_id=3, is_host_transfer=true"""
-    (found,) = exchanges_of(line, per_host=4)
+    (found,) = collectives_of(line, per_host=4)
     assert (found.kind, found.axes) == ("all-gather between slices", ("data",))
     assert found.seconds == pytest.approx(32 / H100.network)

@@ -1,9 +1,9 @@
-"""What kernels do, counted on small programs by hand."""
+"""FLOPs, bytes and runs of kernels, counted by hand on small programs."""
 
 import pytest
 
 from transformer_jax.tools.plan import hlo
-from transformer_jax.tools.plan.costs import kernels
+from transformer_jax.tools.plan.costs import kernel_costs
 
 DEVICE_MEMORY = frozenset([0])
 
@@ -11,7 +11,7 @@ DEVICE_MEMORY = frozenset([0])
 def costs_of(lines, computations="", loops=1):
     """The kernels of an entry with these lines, by name."""
     text = f"{computations}\nENTRY %main (a: f32[1]) -> f32[1] {{\n{lines}\n}}\n"
-    return {one.name: one for one in kernels(hlo.parse(text), DEVICE_MEMORY, loops)}
+    return {one.name: one for one in kernel_costs(hlo.parse_module(text), DEVICE_MEMORY, loops)}
 
 
 def test_a_product_has_its_flops_and_the_dtype_of_its_operands():
@@ -78,7 +78,7 @@ FUSED = """
 """
 
 
-def test_a_fusion_reads_what_it_gathers_and_no_more():
+def test_a_fusion_reads_only_the_rows_it_gathers():
     found = costs_of(
         """
   %table = f32[1000,8]{1,0} parameter(0)
@@ -127,10 +127,10 @@ def test_a_loop_counts_as_often_as_it_runs(known, times):
     )
     assert list(found) == ["written"]
     assert found["written"].times == times
-    assert found["written"].nbytes == 32 + 4 + 32  # what is updated in place is not copied
+    assert found["written"].nbytes == 32 + 4 + 32  # an update in place does not copy the array
 
 
-def test_transfers_move_what_arrives_and_fast_memory_costs_nothing():
+def test_transfers_count_bytes_moved_and_fast_memory_is_free():
     found = costs_of("""
   %a = f32[100]{0} parameter(0)
   %copy = (f32[100]{0:S(1)}, f32[100]{0}, u32[]{:S(2)}) copy-start(%a)
@@ -163,7 +163,7 @@ IN_BACKGROUND = """
 """
 
 
-def test_what_runs_beside_others_counts_once_and_its_operands_are_no_results():
+def test_an_asynchronous_fusion_counts_once_and_without_its_operands():
     found = costs_of(
         """
   %kept.0 = f32[6,4,8]{2,1,0} parameter(0)
@@ -180,8 +180,8 @@ fusion-start(%kept.0, %layer, %at.0), kind=kLoop, calls=%store
     assert found["read"].nbytes == found["write"].nbytes == 128 + 128 + 4
 
 
-def test_a_tpus_loop_runs_as_often_as_its_condition_says():
-    """Their text has no note of the length."""
+def test_the_condition_of_a_tpu_loop_gives_its_trip_count():
+    """HLO of TPUs has no note of the length."""
     found = costs_of(
         """
   %start = s32[] constant(0)
@@ -213,7 +213,7 @@ def test_a_tpus_loop_runs_as_often_as_its_condition_says():
 @pytest.mark.parametrize(
     ("mask", "visited"), [("constant({{{1,0},{2,1}}})", 3 / 4), ("parameter(4)", 1)]
 )
-def test_splash_attention_leaves_out_the_blocks_that_its_mask_does(name, products, mask, visited):
+def test_splash_attention_skips_the_blocks_that_its_mask_excludes(name, products, mask, visited):
     found = costs_of(f"""
   %next = s8[1,2,2]{{2,1,0}} parameter(0)
   %query = bf16[3,4,256,64]{{3,2,1,0}} parameter(1)

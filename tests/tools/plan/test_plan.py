@@ -1,4 +1,4 @@
-"""Whole plans: of this machine's CPU in place of an accelerator, and of the real compilers."""
+"""Whole plans, compiled for the CPU as if it were an accelerator, and by the real compilers."""
 
 import importlib.util
 import json
@@ -16,15 +16,14 @@ from transformer_jax.tools.plan import child, mesh_search, plan, program, report
 
 @pytest.fixture(scope="module")
 def planned(tiny_config):
-    """`planned(what, changes)`: the report on the tiny run, compiled for the CPU as if it were an
-    H100."""
+    """`planned(what, changes)`: report on the tiny config, compiled for the CPU as an H100."""
 
     def make(what="train", changes=None):
         config = tiny_config(changes)
         request = {"config": config.to_dict(), "modules": [], "device": "h100:1", "slices": 1}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(target.Target, "devices", lambda self: jax.devices()[:1])
-            found = child.planned(request | {"what": what}) | {"note": plan.NOTE}
+            found = child.answer(request | {"what": what}) | {"note": plan.NOTE}
         return json.loads(json.dumps(found))
 
     return make
@@ -64,34 +63,32 @@ def test_a_plan_of_a_continuation(planned, tiny_language_model):
     assert found["tokens_per_s"] > 0 and "attention" in found["groups"]
 
 
-def test_a_refused_step_has_its_memory_and_what_would_fit(planned, monkeypatch):
+def test_a_refused_step_reports_its_memory_and_advice(planned, monkeypatch):
     def refuse(*args):
         raise jax.errors.JaxRuntimeError(MESSAGE)
 
     monkeypatch.setattr(JitEngine, "compile", refuse)
     found = planned()
     assert found["memory"]["left_gib"] == -4.75 and "train.accumulation_steps=2" in found["advice"]
-    assert "does not" not in report.as_text([found]) and "NO, -4.75 GiB left" in report.as_text(
+    assert "does not" not in report.plans_as_text(
         [found]
-    )
+    ) and "NO, -4.75 GiB left" in report.plans_as_text([found])
     by_rows = planned(changes={"train.rows_per_device": 2})  # of 4
     assert by_rows["accumulation_steps"] == 2 and "train.rows_per_device=1" in by_rows["advice"]
 
 
-def test_a_task_that_does_not_search_has_no_such_plan(planned):
+def test_a_task_without_search_has_no_decode_plan(planned):
     with pytest.raises(UserError, match="--decode: task masked_lm searches for no outputs"):
         planned("decode", {"task.name": "masked_lm", "model.architecture": "encoder_only"})
 
 
 def test_plans_are_shown_side_by_side(step):
-    text = report.as_text([step, step])
+    text = report.plans_as_text([step, step])
     (line,) = (line for line in text.splitlines() if line.startswith("parameters"))
     assert line.split()[1:] == [f"{step['parameters']:,}"] * 2
     assert all(kernel["part"] in text for kernel in step["most_expensive"])
     assert text.rstrip().endswith(plan.NOTE)
 
-
-# --- Memory.
 
 MESSAGE = (
     "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. "
@@ -99,14 +96,14 @@ MESSAGE = (
 )
 
 
-def test_a_step_that_the_compiler_refuses_says_by_how_much():
-    memory = report.refused(MESSAGE, {"parameters": 2**30}, ACCELERATORS["v5e"])
+def test_a_refused_step_says_how_much_memory_it_lacks():
+    memory = report.refused_memory_report(MESSAGE, {"parameters": 2**30}, ACCELERATORS["v5e"])
     assert memory["parameters_gib"] == 1 and memory["temporaries_gib"] == 19.5
     assert memory["peak_gib"] == 20.5 and memory["left_gib"] == -4.75 and not memory["fits"]
-    line = plan.does_not_fit({"device": "v5e:1x1", "memory": memory, "advice": ["remat"]})
+    line = plan.does_not_fit_message({"device": "v5e:1x1", "memory": memory, "advice": ["remat"]})
     assert line == (
         "the step does not fit v5e:1x1: it needs 20.5 GiB of the 15.8 GiB that a device has, "
-        "4.8 GiB too much; would do: remat"
+        "4.8 GiB too much; to make it fit: remat"
     )
 
 
@@ -119,10 +116,10 @@ def test_a_step_that_the_compiler_refuses_says_by_how_much():
         ({"data": 1, "fsdp": 1, "tensor": 1}, 200.0, 5.0, 4, ["4 such devices"]),
     ],
 )
-def test_what_would_fit_is_named(mesh, state, temporaries, rows, expected, tiny_config):
+def test_settings_that_would_fit_are_named(mesh, state, temporaries, rows, expected, tiny_config):
     memory = {"fits": False, "parameters_gib": state, "temporaries_gib": temporaries}
     there = type("Mesh", (), {"shape": mesh, "size": mesh["data"]})
-    found = mesh_search.that_would_fit(
+    found = mesh_search.suggest_changes(
         memory | {"usable_gib": 55.0}, read_settings(tiny_config()), there, rows
     )
     assert all(any(one.startswith(start) for one in found) for start in expected)
@@ -130,7 +127,7 @@ def test_what_would_fit_is_named(mesh, state, temporaries, rows, expected, tiny_
     assert any("accumulation" in one for one in found) == (temporaries > 55 and rows > 1)
 
 
-def test_narrow_shares_of_parameters_are_warned_of_on_tpus(tiny_config):
+def test_narrow_shards_of_parameters_cause_a_warning_on_tpus(tiny_config):
     settings = read_settings(tiny_config({"model.d_model": 256, "model.dtype": "bfloat16"}))
     mesh = type("Mesh", (), {"shape": {"data": 1, "fsdp": 4, "tensor": 1}})
     (line,) = mesh_search.warnings(settings, mesh, ACCELERATORS["v5e"])
@@ -139,8 +136,6 @@ def test_narrow_shares_of_parameters_are_warned_of_on_tpus(tiny_config):
     (line,) = mesh_search.warnings(settings, mesh, ACCELERATORS["t4"])
     assert "does not multiply" in line
 
-
-# --- The makers' compilers.
 
 COMPILERS = [
     ("v5e:1x1", "libtpu", "plan-tpu", "bfloat16"),
@@ -164,10 +159,10 @@ def test_an_unknown_device_starts_no_compiler(tiny_config, monkeypatch):
         tj.plan(tiny_config(), "v5x:2x2")
 
 
-def test_a_compiler_that_fails_is_told_in_one_line(tiny_config, monkeypatch):
+def test_an_error_of_the_compiler_is_one_line(tiny_config, monkeypatch):
     def compile_(*_):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: fusion of two\nstack of the compiler")
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
     with pytest.raises(UserError, match=r"step with data 1, .*: UNIMPLEMENTED: fusion of two; an"):
-        program.training_step(read_settings(tiny_config()), jax.devices()[:1])
+        program.compile_training_step(read_settings(tiny_config()), jax.devices()[:1])

@@ -1,8 +1,8 @@
-"""Kernels and the parts of the paper that they belong to."""
+"""Groups of kernels, and their parts of the paper."""
 
 import pytest
 
-from transformer_jax.tools.plan.report import GROUPS, PARTS, part_of
+from transformer_jax.tools.plan.report import GROUPS, PARTS, group_and_part
 
 DECODER = "jit(train_step)/transpose(jvp(EncoderDecoder))/decoder/layer_3/"
 NAMES = [
@@ -27,17 +27,17 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("op_name", "group"), NAMES)
-def test_names_of_modules_say_the_part(op_name, group):
-    assert part_of(op_name, "train")[0] == group
+def test_names_of_modules_determine_the_group(op_name, group):
+    assert group_and_part(op_name, "train")[0] == group
 
 
-def test_projections_are_told_from_attention_itself():
-    parts = {part_of(name, "train")[1] for name, _ in NAMES[:2]}
+def test_projections_are_separate_from_attention_itself():
+    parts = {group_and_part(name, "train")[1] for name, _ in NAMES[:2]}
     assert {part.split()[0] for part in parts} == {"3.2.1", "3.2.2"}
 
 
 def test_outside_of_the_model_a_search_has_no_optimizer():
-    assert part_of("jit(run)/while/body/top_k", "decode")[0] == "search"
+    assert group_and_part("jit(run)/while/body/top_k", "decode")[0] == "search"
 
 
 def test_groups_are_listed():

@@ -1,4 +1,4 @@
-"""Devices by name, and what is no device."""
+"""Devices and topologies by name."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from transformer_jax.tools.plan import target
     ],
 )
 def test_devices_have_names_and_sizes(text, slices, shape, shown):
-    found = target.parse(text, slices)
+    found = target.parse_target(text, slices)
     assert found.shape == shape and found.slices == slices and str(found) == shown
 
 
@@ -26,27 +26,27 @@ def test_devices_have_names_and_sizes(text, slices, shape, shown):
     [
         ("h10:8", 1, "no device is called 'h10'; did you mean h100"),
         ("v5:4x4", 1, "did you mean v5"),
-        ("h100", 1, "say how many, as h100:8"),
-        ("v5e:", 1, "say how many, as v5e:4x4"),
-        ("v5e:0x4", 1, "say how many"),
+        ("h100", 1, "give the number of devices, as h100:8"),
+        ("v5e:", 1, "give the number of devices, as v5e:4x4"),
+        ("v5e:0x4", 1, "give the number"),
         ("v5e:3x3", 1, "no such slice of v5e: its slices are 1x1, 2x2"),
         ("v5e:4x4x4", 1, "no such slice of v5e"),
         ("v5p:4x4", 1, "no such slice of v5p: its slices are 2x2x1"),
         ("v5p:8x4x4", 1, "A <= B <= C"),
         ("v5p:64x64x64", 1, "at most 8960 chips"),
-        ("v5p:16x16x32", 4, "more than 16384 chips"),
+        ("v5p:16x16x32", 4, "at most 16384 chips"),
         ("h100:2x3x4", 1, "at most 8 GPUs a host"),
         ("h100:9", 1, "at most 8 GPUs a host"),
-        ("h100:8", 2, "--slices is of TPUs; for GPUs write hosts: h100:2x8"),
+        ("h100:8", 2, "--slices is for TPUs; for GPUs write hosts: h100:2x8"),
     ],
 )
-def test_what_does_not_exist_is_refused(text, slices, message):
+def test_unknown_devices_and_topologies_are_rejected(text, slices, message):
     with pytest.raises(UserError, match=message):
-        target.parse(text, slices)
+        target.parse_target(text, slices)
 
 
 @pytest.mark.parametrize(("device", "extra"), [("v5e:2x2", "plan-tpu"), ("t4:1", "plan-gpu")])
 def test_without_its_extra_the_command_that_installs_it_is_named(device, extra, monkeypatch):
     monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=rf"pip install -e '\.\[{extra}\]'"):
-        target.check_installed(target.parse(device))
+        target.require_compiler(target.parse_target(device))

@@ -1,1 +1,1 @@
-"""What a training step or a search would cost on devices that are not here."""
+"""Cost of a training step or a search on devices that are not here."""

@@ -1,7 +1,7 @@
-"""The process in which a plan is compiled: a request on stdin, its report on stdout, both JSON.
+"""Process that compiles a plan: a request on stdin, its report on stdout, both JSON.
 
-It starts in `target.ENVIRONMENT`, which must stand before JAX starts, so that a compiler for
-devices that are not there neither disturbs nor is disturbed by the caller's JAX.
+It is started in `target.ENVIRONMENT`, which must be set before JAX starts. In a process of its own,
+the compiler for absent devices and the caller's JAX do not disturb each other.
 """
 
 import dataclasses
@@ -23,30 +23,30 @@ from transformer_jax.runtime import platform
 from transformer_jax.tools.plan import mesh_search, report, target
 from transformer_jax.tools.plan.program import (
     DoesNotFitError,
+    compile_search,
+    compile_training_step,
     micro_batches,
-    rows_at_once,
-    search,
-    sizes,
-    training_step,
+    search_sizes,
 )
 
 
-def planned(request: dict[str, Any]) -> dict[str, Any]:
-    """The report of one request.
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Compiles what a request asks for, and reports its costs.
 
     Args:
-      request: "config" (nested), "modules", "device", "slices" and "what" ("train" or "decode").
+      request: "config" (nested), "modules", "device", "slices" and "what": "train", "decode" or
+        "sizes", which only returns the fields of `SearchSizes`.
 
     Raises:
       UserError: the config or the devices are impossible.
     """
     load_modules(request["modules"])
     settings = read_settings(complete_config(request["config"], "plan"))
-    aim = target.parse(request["device"], request["slices"])
+    aim = target.parse_target(request["device"], request["slices"])
     devices, accelerator, what = aim.devices(), aim.accelerator, request["what"]
-    target.let_cudnn_compile(devices[0])
+    target.allow_cudnn_lowering(devices[0])
     if what == "sizes":
-        return dataclasses.asdict(sizes(settings, devices))
+        return dataclasses.asdict(search_sizes(settings, devices))
     with platform.compiling_for(devices[0]):
         dtype = product_dtype(settings.model.dtype).name
     head = {
@@ -58,31 +58,32 @@ def planned(request: dict[str, Any]) -> dict[str, Any]:
         "remat": settings.train.remat,
     }
 
-    def told(needed: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
-        divided, rows = {}, 1
+    def advice(memory: dict[str, Any], mesh: Mesh) -> dict[str, Any]:
+        accumulation, rows = {}, 1
         if what == "train":
-            divided = {"accumulation_steps": micro_batches(settings, mesh)}
-            rows = rows_at_once(settings, mesh)
-        return divided | {
-            "advice": mesh_search.that_would_fit(needed, settings, mesh, rows),
+            count, rows = micro_batches(settings, mesh)
+            accumulation = {"accumulation_steps": count}
+        return accumulation | {
+            "advice": mesh_search.suggest_changes(memory, settings, mesh, rows),
             "warnings": mesh_search.warnings(settings, mesh, accelerator),
         }
 
     start = time.perf_counter()
     try:
-        program = (training_step if what == "train" else search)(settings, devices)
+        program = (compile_training_step if what == "train" else compile_search)(settings, devices)
     except DoesNotFitError as error:
-        needed = report.refused(str(error), error.held, accelerator)
-        return head | {"mesh": dict(error.mesh.shape), "memory": needed} | told(needed, error.mesh)
+        memory = report.refused_memory_report(str(error), error.held, accelerator)
+        found = head | {"mesh": dict(error.mesh.shape), "memory": memory}
+        return found | advice(memory, error.mesh)
     seconds = round(time.perf_counter() - start, 1)
-    needed = report.memory(program, accelerator)
+    memory = report.memory_report(program, accelerator)
     return (
         head
         | {"engine": program.engine, "mesh": dict(program.mesh.shape), "compile_s": seconds}
-        | {"parameters": program.parameters, "tokens": program.tokens, "memory": needed}
+        | {"parameters": program.parameters, "tokens": program.tokens, "memory": memory}
         | {"attention": [str(choice) for choice in program.attention]}
-        | report.costs(program, accelerator, what)
-        | told(needed, program.mesh)
+        | report.cost_report(program, accelerator, what)
+        | advice(memory, program.mesh)
     )
 
 
@@ -100,17 +101,17 @@ def _version(name: str) -> str | None:
 
 
 def main() -> None:
-    """Answers the request on stdin; libraries that print to stdout print to stderr instead."""
-    answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    """Answers the request on stdin; other output to stdout goes to stderr."""
+    stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     jax.config.update("jax_enable_compilation_cache", False)
     found: dict[str, Any]
     try:
-        found = {"report": planned(json.load(sys.stdin))}
+        found = {"report": answer(json.load(sys.stdin))}
     except UserError as error:
         found = {"error": str(error)}
-    json.dump(found, answer)
-    answer.close()
+    json.dump(found, stdout)
+    stdout.close()
 
 
 if __name__ == "__main__":

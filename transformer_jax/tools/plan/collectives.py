@@ -1,4 +1,4 @@
-"""What devices send each other in a step: kind, bytes, and along which axes of the mesh."""
+"""Collectives of a step: their kinds, bytes and times, and the axes of the mesh they use."""
 
 import dataclasses
 import math
@@ -10,21 +10,27 @@ from jax.sharding import Mesh
 
 from transformer_jax.parallel.sharding import slice_of
 from transformer_jax.runtime.accelerators import Accelerator
-from transformer_jax.tools.plan.costs import BETWEEN_SLICES, Visit, exchange_kind, visits
-from transformer_jax.tools.plan.hlo import Array, HloInstruction, Module, numbers
+from transformer_jax.tools.plan.costs import BETWEEN_SLICES, Execution, collective_kind, executions
+from transformer_jax.tools.plan.hlo import (
+    Computation,
+    HloArray,
+    HloInstruction,
+    HloModule,
+    parse_ints,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
-    """One exchange, and how often it runs in a step.
+class Collective:
+    """A collective operation, and how often it runs in a step.
 
     Attributes:
-      kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute".
-      axes: of the mesh, along which the devices of a group differ.
-      op_name: where the source asked for it.
-      times: it runs in a step.
-      nbytes: that a device sends, once, if devices stand in a ring.
-      seconds: of all times, at the speed of the slowest link that it must cross.
+      kind: "all-reduce", "all-gather", "reduce-scatter", "all-to-all" or "collective-permute".
+      axes: axes of the mesh along which the devices of a group differ.
+      op_name: names of the scopes in the source.
+      times: number of runs in a step.
+      nbytes: sent by a device in one run, if the devices form a ring.
+      seconds: of all runs, at the speed of the slowest link on the way.
     """
 
     kind: str
@@ -35,50 +41,52 @@ class Exchange:
     seconds: float
 
 
-def exchanges(
-    module: Module, mesh: Mesh, accelerator: Accelerator, loops: int = 1
-) -> list[Exchange]:
-    """All exchanges of a program compiled for the devices of a mesh; a loop of unknown length runs
-    `loops` times."""
+def collectives(
+    module: HloModule, mesh: Mesh, accelerator: Accelerator, loops: int = 1
+) -> list[Collective]:
+    """All collectives of a program that is compiled for a mesh.
+
+    A loop of unknown length counts as `loops` runs.
+    """
     found = []
-    for visit in visits(module, loops):
-        kind = exchange_kind(module, visit.instruction)
+    for execution in executions(module, loops):
+        kind = collective_kind(module, execution.instruction)
         if kind and kind != "done":
-            found.append(_exchange(module, visit, kind, mesh, accelerator))
-    return [one for one in found if one.axes]
+            found.append(_collective(module, execution, kind, mesh, accelerator))
+    return [collective for collective in found if collective.axes]
 
 
-def _exchange(
-    module: Module, visit: Visit, kind: str, mesh: Mesh, accelerator: Accelerator
-) -> Exchange:
-    one, scope = visit.instruction, visit.computation
+def _collective(
+    module: HloModule, execution: Execution, kind: str, mesh: Mesh, accelerator: Accelerator
+) -> Collective:
+    instruction, scope = execution.instruction, execution.computation
     if kind == BETWEEN_SLICES:
-        return _between_slices(visit, mesh, accelerator)
-    if one.opcode == "fusion":
-        scope = module.computations[one.called("calls") or ""]
-        one = next(each for each in scope.values() if each.opcode.startswith(kind))
-    whole = max(_nbytes(one.arrays), _nbytes(_operands(one, scope)))
-    if one.opcode.endswith("-start"):  # a tuple of the operands and of the results
-        given = _nbytes(_operands(one, scope))
-        whole = max(given, _nbytes(one.arrays) - given)
-    group = _group(one.attributes, mesh.size)
-    count, slices = len(group), len({slice_of(mesh.devices.flat[place]) for place in group})
-    inside = _sent(kind, whole, count // slices) / accelerator.interconnect
-    between = _sent(kind, whole / (count // slices), slices) / accelerator.network
-    return Exchange(
+        return _between_slices(execution, mesh, accelerator)
+    if instruction.opcode == "fusion":
+        scope = module.computations[instruction.called("calls") or ""]
+        instruction = next(each for each in scope.values() if each.opcode.startswith(kind))
+    whole = max(_nbytes(instruction.arrays), _nbytes(_operands(instruction, scope)))
+    if instruction.opcode.endswith("-start"):  # its result is a tuple of operands and results
+        given = _nbytes(_operands(instruction, scope))
+        whole = max(given, _nbytes(instruction.arrays) - given)
+    group = _first_group(instruction.attributes, mesh.size)
+    count, slices = len(group), len({slice_of(mesh.devices.flat[index]) for index in group})
+    inside = _bytes_sent(kind, whole, count // slices) / accelerator.interconnect
+    between = _bytes_sent(kind, whole / (count // slices), slices) / accelerator.network
+    return Collective(
         kind=kind,
-        axes=_axes(group, mesh),
-        op_name=visit.instruction.op_name or one.op_name,
-        times=visit.times,
-        nbytes=_sent(kind, whole, count),
-        seconds=visit.times * max(inside, between),
+        axes=_axes_of(group, mesh),
+        op_name=execution.instruction.op_name or instruction.op_name,
+        times=execution.times,
+        nbytes=_bytes_sent(kind, whole, count),
+        seconds=execution.times * max(inside, between),
     )
 
 
-def _between_slices(visit: Visit, mesh: Mesh, accelerator: Accelerator) -> Exchange:
-    """What a device hands to its host for other slices: the first array of a `send`."""
-    one = visit.instruction
-    what = re.search(r'_xla_megascale_transfer_type="(\w+)"', one.attributes)
+def _between_slices(execution: Execution, mesh: Mesh, accelerator: Accelerator) -> Collective:
+    """Transfer from a device to its host for other slices: the first array of a `send`."""
+    instruction = execution.instruction
+    what = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.attributes)
     kind = what[1].lower().replace("_", "-") if what else "send"
     slices = np.vectorize(slice_of)(mesh.devices)
     axes = [
@@ -86,34 +94,35 @@ def _between_slices(visit: Visit, mesh: Mesh, accelerator: Accelerator) -> Excha
         for axis, name in enumerate(mesh.axis_names)
         if (slices != np.take(slices, [0], axis)).any()
     ]
-    nbytes = one.arrays[0].nbytes
-    return Exchange(
+    nbytes = instruction.arrays[0].nbytes
+    return Collective(
         kind=f"{kind} {BETWEEN_SLICES}",
         axes=tuple(axes),
-        op_name=one.op_name,
-        times=visit.times,
+        op_name=instruction.op_name,
+        times=execution.times,
         nbytes=nbytes,
-        seconds=visit.times * nbytes / accelerator.network,
+        seconds=execution.times * nbytes / accelerator.network,
     )
 
 
-def _operands(one: HloInstruction, scope: dict[str, HloInstruction]) -> list[Array]:
-    return [array for name in one.operands if name in scope for array in scope[name].arrays]
+def _operands(instruction: HloInstruction, scope: Computation) -> list[HloArray]:
+    known = [scope[name] for name in instruction.operands if name in scope]
+    return [array for operand in known for array in operand.arrays]
 
 
-def _nbytes(arrays: Sequence[Array]) -> int:
+def _nbytes(arrays: Sequence[HloArray]) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def _sent(kind: str, whole: float, count: int) -> float:
+def _bytes_sent(kind: str, whole: float, count: int) -> float:
     """Bytes that each of `count` devices sends for an array of `whole` bytes."""
     if kind == "collective-permute":
         return whole if count > 1 else 0
     return whole * (count - 1) / count * (2 if kind == "all-reduce" else 1)
 
 
-def _group(attributes: str, size: int) -> np.ndarray:
-    """The places in the mesh of the first group of devices that exchange; all if none is named.
+def _first_group(attributes: str, size: int) -> np.ndarray:
+    """Indices, in the mesh, of the first group of devices that communicate; all if none is named.
 
     HLO names groups in four ways: `{{0,1},{2,3}}`, `[2,2]<=[4]T(0)` (rows of a table),
     `mesh['data'=2,'fsdp'=2] {'fsdp'}` (axes of a mesh), and pairs for permutations.
@@ -121,20 +130,20 @@ def _group(attributes: str, size: int) -> np.ndarray:
     if table := re.search(
         r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes
     ):
-        rows, sizes = numbers(table[1]), numbers(table[2])
-        places = np.arange(math.prod(sizes)).reshape(sizes)
-        return places.transpose(numbers(table[3]) if table[3] else None).reshape(rows)[0]
+        rows, sizes = parse_ints(table[1]), parse_ints(table[2])
+        indices = np.arange(math.prod(sizes)).reshape(sizes)
+        return indices.transpose(parse_ints(table[3]) if table[3] else None).reshape(rows)[0]
     if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}", attributes):
-        return _along(mesh[1], mesh[2])
+        return _group_along(mesh[1], mesh[2])
     if listed := re.search(r"replica_groups=\{\{([\d,]+)\}", attributes):
-        return np.array(numbers(listed[1]))
+        return np.array(parse_ints(listed[1]))
     if pairs := re.search(r"source_target_pairs=\{((?:\{[\d,]+\},?)+)\}", attributes):
-        return np.array(numbers(pairs[1])[:2])
+        return np.array(parse_ints(pairs[1])[:2])
     return np.arange(size)
 
 
-def _along(axes: str, chosen: str) -> np.ndarray:
-    """Of a mesh such as `'data'=2,'fsdp'=4`, the first group along axes such as `'fsdp':(1)2`."""
+def _group_along(axes: str, chosen: str) -> np.ndarray:
+    """First group along axes such as `'fsdp':(1)2` of a mesh such as `'data'=2,'fsdp'=4`."""
     sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes)}
     shape: list[int] = []
     group_axes: list[int] = []
@@ -147,12 +156,12 @@ def _along(axes: str, chosen: str) -> np.ndarray:
         if name in parts:
             group_axes.append(len(shape) + 1)
         shape += [before, part, size // before // part]
-    places = np.arange(math.prod(shape)).reshape(shape)
+    indices = np.arange(math.prod(shape)).reshape(shape)
     index = [slice(None) if axis in group_axes else 0 for axis in range(len(shape))]
-    return places[tuple(index)].ravel()
+    return indices[tuple(index)].ravel()
 
 
-def _axes(group: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
+def _axes_of(group: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
     coordinates = np.unravel_index(group, mesh.devices.shape)
     return tuple(
         name

@@ -1,7 +1,7 @@
-"""What each kernel of a compiled program does: products, bytes, integer operations.
+"""Costs of the kernels of a compiled program: FLOPs of products, bytes, integer operations.
 
-A kernel is a top-level instruction: what XLA fused is one, and reads and writes memory at its
-edges alone. Loops count as often as they run.
+A kernel is a top-level instruction. A fusion is one kernel, which reads its operands from memory
+and writes its results there. A kernel in a loop counts as often as the loop runs.
 """
 
 import dataclasses
@@ -10,108 +10,15 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
-from transformer_jax.tools.plan.hlo import Array, Computation, HloInstruction, Module, numbers
+from transformer_jax.tools.plan.hlo import (
+    Computation,
+    HloArray,
+    HloInstruction,
+    HloModule,
+    parse_ints,
+)
 
-# FOLDED tools.plan.products: Arithmetic of a kernel: FLOPs of its products, and the integer
-# operations of random bits.
-
-
-_SPLASH, _SPLASH_QUERY = "splash_mha_", 2  # names of its calls; the place of the queries
-_DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8", "f32": "float32"}
-
-
-def products(module: Module, one: HloInstruction, scope: Computation) -> tuple[int, str]:
-    """FLOPs of all products of a kernel, and the dtype of the largest one's operands."""
-    inner = module.computations.get(one.called("calls") or "", {})
-    found = [products(module, each, inner) for each in inner.values()]
-    found.append((_product_flops(one, scope), _dtype(one, scope)))
-    return sum(flops for flops, _ in found), max(found)[1]
-
-
-def _product_flops(one: HloInstruction, scope: Computation) -> int:
-    size = one.arrays[0].size if one.arrays else 0
-    if one.opcode == "dot":
-        contracted = one.dims_of("lhs_contracting_dims")
-    elif "$gemm" in one.attributes or "$lt$matmul" in one.attributes:
-        listed = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', one.attributes)
-        contracted = numbers(listed[1]) if listed else ()
-    elif one.opcode == "convolution":
-        return 2 * size * _contracted_by_convolution(one, scope)
-    elif one.opcode == "custom-call":
-        return _attention_flops(one, scope)
-    else:
-        return 0
-    left = scope[one.operands[0]].arrays[0].dims
-    return 2 * size * math.prod(left[axis] for axis in contracted)
-
-
-def _contracted_by_convolution(one: HloInstruction, scope: Computation) -> int:
-    """Multiplications for each output of a convolution, the form that products have on TPUs.
-
-    Batch axes are spatial ones there, dilated so that each output meets one place of the window.
-    """
-    left, right = (scope[name].arrays[0].dims for name in one.operands[:2])
-    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", one.attributes)
-    if not labels:
-        return 0
-    count = right[labels[2].index("i")]
-    window = re.search(r"window=\{([^}]*)\}", one.attributes)
-    sizes = re.search(r"\bsize=([\dx]+)", window[1]) if window else None
-    if window is None or sizes is None or "_dilate" in window[1]:
-        return count
-    for axis, size in enumerate(numbers(sizes[1].replace("x", ","))):
-        count *= min(size, left[labels[1].index(str(axis))])
-    return count
-
-
-def _attention_flops(one: HloInstruction, scope: Computation) -> int:
-    """Of fused attention: two products forward, five backward; 0 of other calls.
-
-    cuDNN leaves nothing out. Splash leaves out the blocks that its mask marks with 0, and a head of
-    fewer than 128 elements takes as long as one of 128, the width of a TPU's matrix unit.
-    """
-    if "$fmha" in one.attributes:
-        is_backward, first, lanes, visited = "Backward" in one.attributes, 0, 1, Fraction(1)
-    elif one.name.startswith(_SPLASH):
-        is_backward, first, lanes = one.name.startswith(_SPLASH + "d"), _SPLASH_QUERY, 128
-        visited = _visited(scope.get(one.operands[1]))
-    else:
-        return 0
-    query, key = (scope[name].arrays[0].dims for name in one.operands[first : first + 2])
-    length = key[1] if first == 0 else key[-2]
-    products = 5 if is_backward else 2
-    size = math.prod(query[:-1]) * max(query[-1], lanes)
-    return int(visited * products * 2 * size * length)
-
-
-def _visited(mask: HloInstruction | None) -> Fraction:
-    """The part of the blocks of a splash mask that are computed, where the program says it."""
-    blocks = numbers(mask.arguments) if mask and mask.opcode == "constant" else ()
-    return Fraction(sum(block > 0 for block in blocks), len(blocks)) if blocks else Fraction(1)
-
-
-def _dtype(one: HloInstruction, scope: Computation) -> str:
-    """Of the operands of a product; float32 that the hardware may round is "tensorfloat32"."""
-    first = _SPLASH_QUERY if one.name.startswith(_SPLASH) else 0
-    known = [scope[name].arrays for name in one.operands[first : first + 1] if name in scope]
-    dtype = known[0][0].dtype if known and known[0] else "f32"
-    if "algorithm=dot_bf16_bf16_f32" in one.attributes:
-        return "bfloat16"  # rounds its operands as it reads them
-    exact = re.search(r"operand_precision=\{highest|algorithm=dot_f32_f32_f32\b", one.attributes)
-    return "tensorfloat32" if dtype == "f32" and not exact else _DTYPES.get(dtype, "float32")
-
-
-def integer_ops(module: Module, inner: Computation) -> int:
-    """32-bit operations that random bits are made of; a rotation (two shifts, one or) is one."""
-    total = 0
-    for each in inner.values():
-        if each.opcode in ("xor", "add", "shift-left") and each.arrays[0].dtype == "u32":
-            total += each.arrays[0].size
-        total += integer_ops(module, module.computations.get(each.called("calls") or "", {}))
-    return total
-
-
-EXCHANGES = (
+COLLECTIVES = (
     "all-reduce",
     "all-gather",
     "reduce-scatter",
@@ -120,9 +27,9 @@ EXCHANGES = (
     "collective-permute",
 )
 BETWEEN_SLICES = "between slices"
-"""The kind of what TPUs send to other slices, by way of their hosts."""
+"""Kind of the transfers between slices of TPUs, which pass through their hosts."""
 
-_FREE = {
+_FREE_OPCODES = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"),
     *("partition-id", "replica-id", "opt-barrier", "copy-done", "async-done", "async-update"),
     *("domain", "add-dependency", "custom-call-done", "send-done", "recv-done", "slice-done"),
@@ -130,24 +37,26 @@ _FREE = {
 }
 _FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|\w*Bitcast|Sharding)"')
 _TRANSFERS = ("copy-start", "slice-start")
-_OVERFLOWN = 10**12  # cycles that the compiler did not mean
+_OVERFLOWED_CYCLES = 10**12  # larger estimates of the compiler have overflowed
+_SPLASH, _SPLASH_QUERY = "splash_mha_", 2  # prefix of its calls; index of the queries
+_DTYPES = {"bf16": "bfloat16", "f16": "float16", "s8": "int8", "u8": "int8", "f32": "float32"}
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelCost:
-    """One kernel, and how often it runs in a step.
+    """A kernel, and how often it runs in a step.
 
     Attributes:
       name: in the program.
-      op_name: where the source asked for it.
-      times: it runs in a step.
-      flops: of its products, once.
-      dtype: of their operands, as `Accelerator.peaks` names it.
-      nbytes: from and to the device's memory, once.
-      integer_ops: of 32 bits, once; a rotation is one.
-      cycles: the compiler's own estimate; None where it gives none.
-      is_opaque: whether it is another library's, of unknown cost.
-      is_transfer: whether it only moves bytes, beside other kernels.
+      op_name: names of the scopes in the source, as in `HloInstruction`.
+      times: number of runs in a step.
+      flops: of the products in one run.
+      dtype: of the products' operands, a key of `Accelerator.peaks`.
+      nbytes: read from and written to the device's memory in one run.
+      integer_ops: 32-bit operations in one run; a rotation counts as one.
+      cycles: the compiler's estimate for one run; None if it gives none.
+      is_opaque: True for another library's kernel, whose cost is unknown.
+      is_transfer: True if it only moves bytes while other kernels run.
     """
 
     name: str
@@ -163,130 +72,149 @@ class KernelCost:
 
 
 @dataclasses.dataclass(frozen=True)
-class Visit:
-    """A top-level instruction, where it stands, and how often it runs."""
+class Execution:
+    """A top-level instruction, its computation, and how often it runs in a step."""
 
     instruction: HloInstruction
     computation: Computation
     times: int
 
 
-def visits(module: Module, loops: int) -> Iterator[Visit]:
-    """All instructions that run by themselves, in the entry and in what it calls; a loop of unknown
-    length runs `loops` times."""
-    return _visits(module, module.computations[module.entry], 1, loops)
+def executions(module: HloModule, loops: int) -> Iterator[Execution]:
+    """Yields the instructions that run by themselves, in the entry and in what it calls.
+
+    A loop of unknown length counts as `loops` runs.
+    """
+    return _executions(module, module.computations[module.entry], 1, loops)
 
 
-def _visits(module: Module, computation: Computation, times: int, loops: int) -> Iterator[Visit]:
-    for one in computation.values():
-        if one.opcode == "while":
-            inner, each = one.called("body"), _times(module, one) or loops
-        elif one.opcode == "conditional":
-            inner, each = one.called("true_computation", r"branch_computations=\{%?"), 1
-        elif one.opcode in ("call", "async-start"):
-            inner, each = one.called("to_apply", "calls", "called_computations=\\{%?"), 1
+def _executions(
+    module: HloModule, computation: Computation, times: int, loops: int
+) -> Iterator[Execution]:
+    for instruction in computation.values():
+        if instruction.opcode == "while":
+            inner, each = instruction.called("body"), _trip_count(module, instruction) or loops
+        elif instruction.opcode == "conditional":
+            inner, each = instruction.called("true_computation", r"branch_computations=\{%?"), 1
+        elif instruction.opcode in ("call", "async-start"):
+            inner, each = instruction.called("to_apply", "calls", "called_computations=\\{%?"), 1
         else:
             inner, each = None, 1
         if inner in module.computations:
-            yield from _visits(module, module.computations[inner], times * each, loops)
+            yield from _executions(module, module.computations[inner], times * each, loops)
         else:
-            yield Visit(one, computation, times)
+            yield Execution(instruction, computation, times)
 
 
-def _times(module: Module, loop: HloInstruction) -> int | None:
-    """How often a loop runs: by the compiler's note, or by its condition, that a counter is below a
-    number, as of all loops of a known length in JAX."""
+def _trip_count(module: HloModule, loop: HloInstruction) -> int | None:
+    """Number of times that a loop runs; None if unknown.
+
+    A note of the compiler says it, or else the condition: loops of known length in JAX compare a
+    counter with a constant.
+    """
     if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.attributes):
         return int(known[1])
     condition = module.computations.get(loop.called("condition") or "", {})
-    root = next((one for one in condition.values() if one.is_root), None)
+    root = next((instruction for instruction in condition.values() if instruction.is_root), None)
     if root is None or root.opcode != "compare" or "direction=LT" not in root.attributes:
         return None
     limit = condition[root.operands[1]]
     return int(limit.arguments) if limit.opcode == "constant" else None
 
 
-def kernels(module: Module, in_memory: frozenset[int], loops: int = 1) -> list[KernelCost]:
-    """All kernels but exchanges.
+def kernel_costs(module: HloModule, in_memory: frozenset[int], loops: int = 1) -> list[KernelCost]:
+    """Costs of all kernels except collectives.
 
     Args:
       module: the compiled program.
-      in_memory: the memory spaces that lie in the device's memory, as far as bandwidth goes.
-      loops: how often a loop of unknown length runs.
+      in_memory: numbers of the memory spaces whose traffic counts as the device's bandwidth.
+      loops: number of runs of a loop of unknown length.
     """
     found = []
-    for visit in visits(module, loops):
-        one = visit.instruction
-        if one.opcode in _FREE or exchange_kind(module, one) or _FREE_CALLS.search(one.attributes):
+    for execution in executions(module, loops):
+        instruction = execution.instruction
+        if _is_free(instruction) or collective_kind(module, instruction):
             continue
-        inner = module.computations.get(one.called("calls") or "", {})
-        moved = _Moved(module, visit.computation, in_memory)
-        flops, dtype = products(module, one, visit.computation)
-        cycles = re.search(r'"estimated_cycles":"(\d+)"', one.attributes)
-        known = cycles is not None and int(cycles[1]) < _OVERFLOWN
+        inner = module.computations.get(instruction.called("calls") or "", {})
+        traffic = _MemoryTraffic(module, execution.computation, in_memory)
+        flops, dtype = product_flops(module, instruction, execution.computation)
+        cycles = re.search(r'"estimated_cycles":"(\d+)"', instruction.attributes)
+        known = cycles is not None and int(cycles[1]) < _OVERFLOWED_CYCLES
         kernel = KernelCost(
-            name=one.name,
-            op_name=one.op_name,
-            times=visit.times,
+            name=instruction.name,
+            op_name=instruction.op_name,
+            times=execution.times,
             flops=flops,
             dtype=dtype,
-            nbytes=moved.in_all(one, inner),
+            nbytes=traffic.total(instruction, inner),
             integer_ops=integer_ops(module, inner),
             cycles=int(cycles[1]) if cycles and known else None,
-            is_opaque=one.opcode == "custom-call" and not flops and not known,
-            is_transfer=one.opcode in _TRANSFERS,
+            is_opaque=instruction.opcode == "custom-call" and not flops and not known,
+            is_transfer=instruction.opcode in _TRANSFERS,
         )
-        if max(array.size for array in one.arrays) > 1 or kernel.cycles or kernel.nbytes > 64:
+        if (
+            max(array.size for array in instruction.arrays) > 1
+            or kernel.cycles
+            or kernel.nbytes > 64
+        ):
             found.append(kernel)
     return found
 
 
-def exchange_kind(module: Module, one: HloInstruction) -> str | None:
-    """The kind of exchange between devices that an instruction starts; "done" where it ends one;
-    None for all others."""
-    for kind in EXCHANGES:
-        if one.opcode.startswith(kind):
-            return "done" if one.opcode.endswith("-done") else kind
-    if one.opcode in ("send", "recv"):
-        return BETWEEN_SLICES if one.opcode == "send" else "done"
-    inner = module.computations.get(one.called("calls") or "", {})
-    kinds = (exchange_kind(module, each) for each in inner.values())
-    return next((kind for kind in kinds if kind), None) if one.opcode == "fusion" else None
+def _is_free(instruction: HloInstruction) -> bool:
+    free_call = _FREE_CALLS.search(instruction.attributes)
+    return instruction.opcode in _FREE_OPCODES or free_call is not None
+
+
+def collective_kind(module: HloModule, instruction: HloInstruction) -> str | None:
+    """Kind of the collective that an instruction starts.
+
+    "done" if the instruction ends a collective, None if it is something else.
+    """
+    for kind in COLLECTIVES:
+        if instruction.opcode.startswith(kind):
+            return "done" if instruction.opcode.endswith("-done") else kind
+    if instruction.opcode in ("send", "recv"):
+        return BETWEEN_SLICES if instruction.opcode == "send" else "done"
+    inner = module.computations.get(instruction.called("calls") or "", {})
+    kinds = (collective_kind(module, each) for each in inner.values())
+    return next((kind for kind in kinds if kind), None) if instruction.opcode == "fusion" else None
 
 
 @dataclasses.dataclass(frozen=True)
-class _Moved:
+class _MemoryTraffic:
     """Bytes between the device's memory and a kernel."""
 
-    module: Module
+    module: HloModule
     computation: Computation
     in_memory: frozenset[int]
 
-    def in_all(self, one: HloInstruction, inner: Computation) -> int:
-        """Bytes that are read and written; of a transfer, whose result names its operand too, once
-        what arrives."""
-        if one.opcode not in _TRANSFERS:
-            return self.read(one, inner) + self.written(one, inner)
-        given = [array for name in one.operands for array in self.computation[name].arrays]
-        return sum(x.nbytes for x in one.arrays) - sum(x.nbytes for x in given)
+    def total(self, instruction: HloInstruction, inner: Computation) -> int:
+        """Bytes read and written; of a transfer, whose result includes the operand, bytes moved."""
+        if instruction.opcode not in _TRANSFERS:
+            return self.read(instruction, inner) + self.written(instruction, inner)
+        operands = [
+            array for name in instruction.operands for array in self.computation[name].arrays
+        ]
+        return sum(x.nbytes for x in instruction.arrays) - sum(x.nbytes for x in operands)
 
-    def read(self, one: HloInstruction, inner: Computation) -> int:
-        """Bytes of the operands; of those that are sliced or gathered from, what is taken."""
+    def read(self, instruction: HloInstruction, inner: Computation) -> int:
+        """Bytes read of the operands; only the part that is read of arrays that are sliced."""
         total = 0
-        for place, name in enumerate(one.operands):
-            if name not in self.computation or name in one.operands[:place]:
+        for index, name in enumerate(instruction.operands):
+            if name not in self.computation or name in instruction.operands[:index]:
                 continue
             whole = self._bytes(self.computation[name].arrays)
-            taken = self._taken(one, inner, place)
-            total += whole if taken is None else min(whole, taken)
+            part = self._read_part(instruction, inner, index)
+            total += whole if part is None else min(whole, part)
         return total
 
-    def written(self, one: HloInstruction, inner: Computation) -> int:
-        """Bytes of the results; of arrays that are updated in place, what changes."""
-        arrays = one.arrays
-        if one.opcode == "fusion-start":  # its operands, its results, and a context
-            arrays = arrays[len(one.operands) : -1]
-        root = next((each for each in inner.values() if each.is_root), one)
+    def written(self, instruction: HloInstruction, inner: Computation) -> int:
+        """Bytes of the results; only the part that changes of arrays that are updated in place."""
+        arrays = instruction.arrays
+        if instruction.opcode == "fusion-start":  # its operands, its results, and a context
+            arrays = arrays[len(instruction.operands) : -1]
+        root = next((each for each in inner.values() if each.is_root), instruction)
         scope = inner or self.computation
         results = [scope[name] for name in root.operands] if root.opcode == "tuple" else [root]
         if not any(each.opcode == "dynamic-update-slice" for each in results):
@@ -297,22 +225,24 @@ class _Moved:
             total += self._bytes(scope[each.operands[1]].arrays if updated else (array,))
         return total
 
-    def _taken(self, one: HloInstruction, inner: Computation, place: int) -> int | None:
-        if one.opcode in ("dynamic-slice", "gather", "slice") and place == 0:
-            return self._bytes(one.arrays)
-        if one.opcode == "dynamic-update-slice" and place == 0:
+    def _read_part(self, instruction: HloInstruction, inner: Computation, index: int) -> int | None:
+        """Bytes read of an operand that is sliced or gathered from; None if all of it is read."""
+        if instruction.opcode in ("dynamic-slice", "gather", "slice") and index == 0:
+            return self._bytes(instruction.arrays)
+        if instruction.opcode == "dynamic-update-slice" and index == 0:
             return 0
         parameter = next(
             (
                 each.name
                 for each in inner.values()
-                if each.opcode == "parameter" and each.arguments == str(place)
+                if each.opcode == "parameter" and each.arguments == str(index)
             ),
             None,
         )
-        return None if parameter is None else self._taken_inside(inner, parameter)
+        return None if parameter is None else self._read_part_inside(inner, parameter)
 
-    def _taken_inside(self, inner: Computation, name: str) -> int | None:
+    def _read_part_inside(self, inner: Computation, name: str) -> int | None:
+        """`_read_part` of a parameter of a fusion."""
         total = 0
         for user in inner.values():
             if name not in user.operands:
@@ -321,13 +251,113 @@ class _Moved:
             if first and user.opcode in ("dynamic-slice", "gather", "slice"):
                 total += sum(array.nbytes for array in user.arrays)
             elif first and user.opcode == "bitcast":
-                further = self._taken_inside(inner, user.name)
-                if further is None:
+                part = self._read_part_inside(inner, user.name)
+                if part is None:
                     return None
-                total += further
+                total += part
             elif not (first and user.opcode == "dynamic-update-slice"):
                 return None
         return total
 
-    def _bytes(self, arrays: tuple[Array, ...]) -> int:
+    def _bytes(self, arrays: tuple[HloArray, ...]) -> int:
         return sum(array.nbytes for array in arrays if array.space in self.in_memory)
+
+
+def product_flops(
+    module: HloModule, instruction: HloInstruction, scope: Computation
+) -> tuple[int, str]:
+    """FLOPs of all products in a kernel, and the dtype of the largest product's operands."""
+    inner = module.computations.get(instruction.called("calls") or "", {})
+    found = [product_flops(module, each, inner) for each in inner.values()]
+    found.append((_own_product_flops(instruction, scope), _dtype(instruction, scope)))
+    return sum(flops for flops, _ in found), max(found)[1]
+
+
+def _own_product_flops(instruction: HloInstruction, scope: Computation) -> int:
+    size = instruction.arrays[0].size if instruction.arrays else 0
+    if instruction.opcode == "dot":
+        contracted = instruction.dims_of("lhs_contracting_dims")
+    elif "$gemm" in instruction.attributes or "$lt$matmul" in instruction.attributes:
+        listed = re.search(r'"lhs_contracting_dimensions":\[([^\]]*)\]', instruction.attributes)
+        contracted = parse_ints(listed[1]) if listed else ()
+    elif instruction.opcode == "convolution":
+        return 2 * size * _contracted_by_convolution(instruction, scope)
+    elif instruction.opcode == "custom-call":
+        return _attention_flops(instruction, scope)
+    else:
+        return 0
+    left = scope[instruction.operands[0]].arrays[0].dims
+    return 2 * size * math.prod(left[axis] for axis in contracted)
+
+
+def _contracted_by_convolution(instruction: HloInstruction, scope: Computation) -> int:
+    """Multiplications for each output of a convolution, the form of products on TPUs.
+
+    Batch axes are spatial axes there, dilated so that each output meets one position of the window.
+    """
+    left, right = (scope[name].arrays[0].dims for name in instruction.operands[:2])
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    if not labels:
+        return 0
+    count = right[labels[2].index("i")]
+    window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
+    sizes = re.search(r"\bsize=([\dx]+)", window[1]) if window else None
+    if window is None or sizes is None or "_dilate" in window[1]:
+        return count
+    for axis, size in enumerate(parse_ints(sizes[1].replace("x", ","))):
+        count *= min(size, left[labels[1].index(str(axis))])
+    return count
+
+
+def _attention_flops(instruction: HloInstruction, scope: Computation) -> int:
+    """FLOPs of fused attention: two products forward, five backward; 0 for other calls.
+
+    cuDNN computes all blocks. Splash skips the blocks that its mask marks with 0. A head of
+    fewer than 128 elements takes as long as one of 128, the width of a TPU's matrix unit.
+    """
+    if "$fmha" in instruction.attributes:
+        is_backward, first, lanes, visited = "Backward" in instruction.attributes, 0, 1, Fraction(1)
+    elif instruction.name.startswith(_SPLASH):
+        is_backward, first, lanes = instruction.name.startswith(_SPLASH + "d"), _SPLASH_QUERY, 128
+        visited = _visited_blocks(scope.get(instruction.operands[1]))
+    else:
+        return 0
+    query, key = (scope[name].arrays[0].dims for name in instruction.operands[first : first + 2])
+    length = key[1] if first == 0 else key[-2]
+    product_flops = 5 if is_backward else 2
+    size = math.prod(query[:-1]) * max(query[-1], lanes)
+    return int(visited * product_flops * 2 * size * length)
+
+
+def _visited_blocks(mask: HloInstruction | None) -> Fraction:
+    """Fraction of the blocks of a splash mask that are computed; 1 if the program does not say."""
+    blocks = parse_ints(mask.arguments) if mask and mask.opcode == "constant" else ()
+    return Fraction(sum(block > 0 for block in blocks), len(blocks)) if blocks else Fraction(1)
+
+
+def _dtype(instruction: HloInstruction, scope: Computation) -> str:
+    """Dtype of a product's operands.
+
+    float32 that the hardware may round is "tensorfloat32".
+    """
+    first = _SPLASH_QUERY if instruction.name.startswith(_SPLASH) else 0
+    known = [
+        scope[name].arrays for name in instruction.operands[first : first + 1] if name in scope
+    ]
+    dtype = known[0][0].dtype if known and known[0] else "f32"
+    if "algorithm=dot_bf16_bf16_f32" in instruction.attributes:
+        return "bfloat16"  # its operands are rounded when they are read
+    exact = re.search(
+        r"operand_precision=\{highest|algorithm=dot_f32_f32_f32\b", instruction.attributes
+    )
+    return "tensorfloat32" if dtype == "f32" and not exact else _DTYPES.get(dtype, "float32")
+
+
+def integer_ops(module: HloModule, inner: Computation) -> int:
+    """32-bit operations that make random bits. A rotation (two shifts, one or) counts as one."""
+    total = 0
+    for each in inner.values():
+        if each.opcode in ("xor", "add", "shift-left") and each.arrays[0].dtype == "u32":
+            total += each.arrays[0].size
+        total += integer_ops(module, module.computations.get(each.called("calls") or "", {}))
+    return total

@@ -1,4 +1,4 @@
-"""Compiled programs as text: XLA's HLO, parsed as far as costs need it."""
+"""Parser of HLO, the text form of XLA's compiled programs, as far as costs need it."""
 
 import dataclasses
 import math
@@ -8,18 +8,18 @@ _BITS = {"pred": 8, "c64": 64, "c128": 128, "bf16": 16}
 _ARRAY = re.compile(r"\b(pred|bf16|[fsuc]\d+(?:e\d\w*)?)\[([\d,]*)\](\{[^}]*\})?")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
-_CONTINUED = re.compile(r'\n(?="|\}\})')  # an attribute of several lines, as Pallas kernels have
+_CONTINUED = re.compile(r'\n(?="|\}\})')  # Pallas kernels have attributes of several lines
 _NAME = re.compile(r"%([\w.\-]+)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Array:
-    """One array of a shape.
+class HloArray:
+    """One array in the shape of a result.
 
     Attributes:
       dtype: as HLO writes it: "bf16", "f32".
       dims: sizes of its axes.
-      space: number of its memory space; 0 is the device's memory.
+      space: number of its memory space; 0 is the device's main memory.
     """
 
     dtype: str
@@ -41,20 +41,20 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class HloInstruction:
-    """One line of a computation.
+    """An instruction, which is one line of a computation.
 
     Attributes:
       name: within the module.
-      arrays: of its result; several if it is a tuple.
-      opcode: what it does.
-      operands: names.
+      arrays: the result, several if it is a tuple.
+      opcode: such as "dot" or "fusion".
+      operands: names of instructions.
       arguments: the text between the parentheses.
-      attributes: the text behind them.
-      is_root: whether it is the computation's result.
+      attributes: the text after the parentheses.
+      is_root: True if its result is that of the computation.
     """
 
     name: str
-    arrays: tuple[Array, ...]
+    arrays: tuple[HloArray, ...]
     opcode: str
     operands: tuple[str, ...]
     arguments: str
@@ -63,43 +63,43 @@ class HloInstruction:
 
     @property
     def op_name(self) -> str:
-        """Where the program's source asked for it: JAX's and Flax's names; "" if unknown."""
+        """Names of JAX's and Flax's scopes that the instruction comes from; "" if unknown."""
         found = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
         return found[1].partition(";")[0] if found else ""
 
     def called(self, *keys: str) -> str | None:
-        """The computation that an attribute such as `calls=` or `body=` names."""
+        """Name of the computation in an attribute such as `calls=` or `body=`."""
         found = re.search(rf"\b(?:{'|'.join(keys)})=%?([\w.\-]+)", self.attributes)
         return found[1] if found else None
 
     def dims_of(self, key: str) -> tuple[int, ...]:
-        """The numbers of an attribute such as `lhs_contracting_dims={1,2}`."""
+        """Numbers in an attribute such as `lhs_contracting_dims={1,2}`."""
         found = re.search(rf"\b{key}=\{{([\d,]*)\}}", self.attributes)
-        return numbers(found[1]) if found else ()
+        return parse_ints(found[1]) if found else ()
 
 
 type Computation = dict[str, HloInstruction]
-"""Instructions by name, in their order."""
+"""Instructions by name, in order of execution."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Module:
+class HloModule:
     """A compiled program.
 
     Attributes:
       computations: by name.
-      entry: name of the one that runs first.
+      entry: name of the computation that runs first.
     """
 
     computations: dict[str, Computation]
     entry: str
 
 
-def parse(text: str) -> Module:
-    """A module from the text that `jax.stages.Compiled.as_text` gives.
+def parse_module(text: str) -> HloModule:
+    """Parses the text of `jax.stages.Compiled.as_text`.
 
     Raises:
-      ValueError: it has no entry.
+      ValueError: the text has no entry computation.
     """
     computations: dict[str, Computation] = {}
     entry, current = None, None
@@ -115,19 +115,19 @@ def parse(text: str) -> Module:
             current = None
     if entry is None:
         raise ValueError("the text is no HLO module: no computation is its ENTRY")
-    return Module(computations, entry)
+    return HloModule(computations, entry)
 
 
-def arrays(shape: str) -> tuple[Array, ...]:
-    """The arrays of a shape, as "f32[2,3]{1,0}" or "(f32[2], s32[])"."""
+def parse_shape(shape: str) -> tuple[HloArray, ...]:
+    """Parses a shape such as "f32[2,3]{1,0}" or "(f32[2], s32[])"."""
     return tuple(
-        Array(dtype, numbers(dims), _space(layout or ""))
+        HloArray(dtype, parse_ints(dims), _space(layout or ""))
         for dtype, dims, layout in _ARRAY.findall(shape)
     )
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """The whole numbers in a text with commas."""
+def parse_ints(text: str) -> tuple[int, ...]:
+    """Whole numbers in a text."""
     return tuple(map(int, re.findall(r"\d+", text)))
 
 
@@ -147,15 +147,15 @@ def _instruction(head: re.Match[str], line: str) -> HloInstruction | None:
     arguments, attributes = rest[: end - 1], rest[end:]
     operands = tuple(_NAME.findall(arguments))
     return HloInstruction(
-        head[2], arrays(shape), opcode, operands, arguments, attributes, bool(head[1])
+        head[2], parse_shape(shape), opcode, operands, arguments, attributes, bool(head[1])
     )
 
 
 def _closing(text: str) -> int:
-    """The place behind the parenthesis that closes the first one."""
+    """Index after the parenthesis that closes the first one."""
     depth = 0
-    for place in re.finditer(r"[()]", text):
-        depth += 1 if place[0] == "(" else -1
+    for parenthesis in re.finditer(r"[()]", text):
+        depth += 1 if parenthesis[0] == "(" else -1
         if depth == 0:
-            return place.end()
+            return parenthesis.end()
     return len(text)

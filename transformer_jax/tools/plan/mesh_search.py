@@ -1,4 +1,4 @@
-"""Trying meshes: which division of a step among devices fits, and which is the fastest."""
+"""Search for a mesh: which division of a step among devices fits, and which is the fastest."""
 
 import dataclasses
 import itertools
@@ -12,33 +12,33 @@ from ml_collections import ConfigDict
 from transformer_jax.parallel.sharding import DATA, FSDP
 from transformer_jax.runs.config import Settings, override
 from transformer_jax.runtime.accelerators import Accelerator
-from transformer_jax.tools.plan.target import MOST_DEVICES, usable
+from transformer_jax.tools.plan.target import MAX_DEVICES, usable_memory
 
-# FOLDED tools.plan.advice: What would make a step fit, and what to look out for.
+MIN_COLUMNS = 128
+"""Least columns of a parameter on a TPU, the width of its registers. With fewer, gathers become
+all-reduces of whole parameters."""
+MAX_MESHES = 6
+MAX_TRIES = 4
+"""Tries of one mesh, each with less memory."""
+STATE_SHARE = 0.8
+"""Share of a device's memory that its part of the state may take; the rest is for temporaries."""
 
 
-LEAST_SHARE = 128
-"""Columns of a parameter that a TPU's registers hold side by side: with fewer a device, gathers
-become all-reduces of whole parameters."""
-
-
-def that_would_fit(
+def suggest_changes(
     memory: Mapping[str, Any], settings: Settings, mesh: Mesh, rows: int
 ) -> list[str]:
-    """Estimates, where the step does not fit: settings that would each do alone.
+    """Settings that would each make a step fit; none if it fits or too little is known.
 
-    State divides by `fsdp`, temporaries by micro-batches; remat keeps the input of a layer
-    alone, which is not estimated.
+    These are estimates: `fsdp` divides the state, micro-batches divide the temporaries. The effect
+    of remat is not estimated.
 
     Args:
-      memory: as `report.memory`.
+      memory: result of `report.memory_report`.
       settings: of the config.
-      mesh: the devices.
-      rows: of a micro-batch on each of them, which more micro-batches would divide.
+      mesh: of the devices.
+      rows: of a micro-batch on each device.
     """
-    if memory["fits"]:
-        return []
-    if "temporaries_gib" not in memory:
+    if memory["fits"] or "temporaries_gib" not in memory:
         return []
     state = memory["parameters_gib"] + memory.get("optimizer_gib", 0.0)
     temporaries, usable = memory["temporaries_gib"], memory["usable_gib"]
@@ -49,41 +49,43 @@ def that_would_fit(
             break
     for more in (2**i for i in range(1, 11)):
         if rows % more == 0 and state + temporaries / more <= usable:
-            found += [f"{name}={value}" for name, value in smaller(settings.train, more).items()]
+            changes = with_more_micro_batches(settings.train, more)
+            found += [f"{name}={value}" for name, value in changes.items()]
             break
     if settings.train.remat == "none":
         found.append("train.remat=full (not estimated)")
     if not found or mesh.size == 1:
         least = next(
             (n for n in (2**i for i in range(1, 15)) if (state + temporaries) / n <= usable),
-            MOST_DEVICES,
+            MAX_DEVICES,
         )
         found.append(f"{mesh.size * least} such devices, with parallel.fsdp={fsdp * least}")
     return found
 
 
-def smaller(train: Any, more: int) -> dict[str, int]:
-    """The field that divides a batch into so many times as many micro-batches, and its value; none
-    where a device would be left without a row.
+def with_more_micro_batches(train: Any, factor: int) -> dict[str, int]:
+    """The field and value that divide a batch into `factor` times as many micro-batches.
+
+    Empty if a device would be left without a row.
 
     Args:
-      train: the section of a config.
-      more: a power of 2.
+      train: section of a config.
+      factor: a power of 2.
     """
     rows = train.rows_per_device
     if rows is None:
-        return {"train.accumulation_steps": train.accumulation_steps * more}
-    return {"train.rows_per_device": rows // more} if rows % more == 0 else {}
+        return {"train.accumulation_steps": train.accumulation_steps * factor}
+    return {"train.rows_per_device": rows // factor} if rows % factor == 0 else {}
 
 
 def warnings(settings: Settings, mesh: Mesh, accelerator: Accelerator) -> list[str]:
-    """What is likely to cost more than it must."""
+    """Warnings about settings that are needlessly slow on a device."""
     fsdp, found = mesh.shape[FSDP], []
     share = settings.model.d_model / fsdp
-    if accelerator.platform == "tpu" and fsdp > 1 and share < LEAST_SHARE:
-        fitting = max(settings.model.d_model // LEAST_SHARE, 1)
+    if accelerator.platform == "tpu" and fsdp > 1 and share < MIN_COLUMNS:
+        fitting = max(settings.model.d_model // MIN_COLUMNS, 1)
         found.append(
-            f"d_model {settings.model.d_model} / fsdp {fsdp} is below {LEAST_SHARE}: on TPUs "
+            f"d_model {settings.model.d_model} / fsdp {fsdp} is below {MIN_COLUMNS}: on TPUs "
             f"gathers of parameters become all-reduces; take fsdp {fitting} or less, and data for "
             "the rest"
         )
@@ -95,20 +97,14 @@ def warnings(settings: Settings, mesh: Mesh, accelerator: Accelerator) -> list[s
     return found
 
 
-MOST_MESHES = 6
-MOST_TRIES = 4  # of one mesh, with less and less memory
-STATE_SHARE = 0.8
-"""Of a device's memory, what its part of the state may take: the rest is for temporaries."""
-
-
 @dataclasses.dataclass(frozen=True)
-class Sizes:
-    """What decides which meshes are worth compiling.
+class SearchSizes:
+    """Sizes that limit the meshes to try.
 
     Attributes:
-      devices: number of them.
-      local: devices that share a host or a slice, within which `tensor` stays.
-      state: bytes of the parameters and the optimizer's state.
+      devices: number of devices.
+      local: devices of a host or a slice, within which `tensor` stays.
+      state: bytes of parameters and optimizer state.
       rows: of a batch.
       d_model: width of the model.
       heads: of keys and values.
@@ -122,44 +118,49 @@ class Sizes:
     heads: int
 
 
-def meshes(sizes: Sizes, accelerator: Accelerator) -> list[dict[str, int]]:
-    """Meshes {"data", "fsdp", "tensor"} whose part of the state leaves room on a device: those that
-    divide the least first, as they exchange the least."""
+def candidate_meshes(sizes: SearchSizes, accelerator: Accelerator) -> list[dict[str, int]]:
+    """Meshes {"data", "fsdp", "tensor"} on which a device has room for its part of the state.
+
+    Meshes that divide the state least come first, since they communicate least.
+    """
     found = []
     for tensor, fsdp in itertools.product(_divisors(sizes.local), _divisors(sizes.devices)):
         data, rest = divmod(sizes.devices, fsdp * tensor)
         if rest or sizes.heads % tensor or sizes.rows % (data * fsdp) or sizes.d_model % fsdp:
             continue
-        if accelerator.platform == "tpu" and fsdp > 1 and sizes.d_model // fsdp < LEAST_SHARE:
+        if accelerator.platform == "tpu" and fsdp > 1 and sizes.d_model // fsdp < MIN_COLUMNS:
             continue
-        if sizes.state / (fsdp * tensor) <= STATE_SHARE * usable(accelerator):
+        if sizes.state / (fsdp * tensor) <= STATE_SHARE * usable_memory(accelerator):
             found.append({"data": data, "fsdp": fsdp, "tensor": tensor})
-    return found[:MOST_MESHES]
+    return found[:MAX_MESHES]
 
 
-def less_and_less_memory(config: ConfigDict, mesh: dict[str, int]) -> Iterator[ConfigDict]:
-    """A config on a mesh: as it is, with remat, and with ever more micro-batches, as far as the
-    rows of a device go."""
+def configs_by_memory(config: ConfigDict, mesh: dict[str, int]) -> Iterator[ConfigDict]:
+    """Yields a config on a mesh with less and less memory.
+
+    First as it is, then with remat, then with more and more micro-batches, down to one row a
+    device.
+    """
     on_mesh = {f"parallel.{axis}": size for axis, size in mesh.items()}
     remat = config.train.remat
     yield override(config, on_mesh)
     if remat == "none":
         remat = "full"
         yield override(config, on_mesh | {"train.remat": remat})
-    for more in (2**i for i in range(1, MOST_TRIES)):
-        if part := smaller(config.train, more):
+    for more in (2**i for i in range(1, MAX_TRIES)):
+        if part := with_more_micro_batches(config.train, more):
             yield override(config, on_mesh | {"train.remat": remat} | part)
 
 
-def settings_of(config: ConfigDict) -> dict[str, Any]:
-    """What a search varies, as a config has it."""
+def varied_settings(config: ConfigDict) -> dict[str, Any]:
+    """The settings that a search varies, with their values in a config."""
     axes = {axis: config.parallel[axis] for axis in ("data", "fsdp", "tensor")}
     varied = ("accumulation_steps", "rows_per_device", "remat")
     return axes | {field: config.train[field] for field in varied}
 
 
-def speed(report: dict[str, Any]) -> float:
-    """To rank by: tokens a second at most; what does not fit comes last, the largest at the end."""
+def rank_key(report: dict[str, Any]) -> float:
+    """Key to rank reports by, higher is better: tokens a second; steps that do not fit are last."""
     if report["memory"]["fits"]:
         return report["tokens_per_s"]
     return -report["memory"].get("peak_gib", math.inf)

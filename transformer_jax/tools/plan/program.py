@@ -1,8 +1,7 @@
-"""The real training step, or the real search, compiled for given devices."""
+"""Compiles the training step or the search of a config for given devices."""
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,15 @@ from transformer_jax.nn.fused_attention import Choice, noted_choices
 from transformer_jax.nn.int8 import weights_as
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel import sharding
-from transformer_jax.parallel.sharding import ROWS, ParallelConfig, make_mesh, row_shards, slice_of
+from transformer_jax.parallel.engines import Engine, TrainStep
+from transformer_jax.parallel.sharding import (
+    ROWS,
+    ParallelConfig,
+    bytes_per_device,
+    make_mesh,
+    row_shards,
+    slice_of,
+)
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings
 from transformer_jax.runtime import platform
@@ -23,18 +30,18 @@ from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tasks.translation import Translation
-from transformer_jax.tools.plan.mesh_search import Sizes
+from transformer_jax.tools.plan.mesh_search import SearchSizes
 from transformer_jax.training.profiling import step_products
 
-_NO_ROOM = "RESOURCE_EXHAUSTED"
+_OUT_OF_MEMORY = "RESOURCE_EXHAUSTED"
 
 
 class DoesNotFitError(Exception):
-    """The compiler says, in its own words, that the devices have too little memory.
+    """The compiler found that the devices have too little memory; the message is the compiler's.
 
     Attributes:
       mesh: of the devices.
-      held: bytes on each device, by what they are, as `Program.held`.
+      held: bytes of state and batch on each device, as `Program.held`.
     """
 
     def __init__(self, message: str, mesh: Mesh, held: dict[str, int]):
@@ -44,19 +51,19 @@ class DoesNotFitError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """What was compiled.
+    """A compiled training step or search.
 
     Attributes:
-      compiled: one program, or several that run one after another.
+      compiled: one executable, or several that run one after another.
       engine: "pmap" or "jit".
-      mesh: its devices.
+      mesh: of the devices.
       dtype: of the products.
-      parameters: number of the model's.
-      held: bytes on each device, by what they are.
-      flops: of the model, in all devices together.
+      parameters: number of the model's parameters.
+      held: bytes on each device of "parameters", "optimizer" and "batch", as far as there are any.
+      flops: of the model, on all devices together; None for a search.
       tokens: that the model reads in a step, or that the search writes.
-      loops: how often a loop of unknown length runs at most.
-      attention: what computes it, and why.
+      loops: most runs of a loop of unknown length.
+      attention: kernels that were chosen for attention, with the reasons.
     """
 
     compiled: tuple[jax.stages.Compiled, ...]
@@ -71,29 +78,77 @@ class Program:
     attention: tuple[Choice, ...] = ()
 
 
-def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
-    """The step that `train` runs on such devices.
+@dataclasses.dataclass(frozen=True)
+class AbstractTraining:
+    """A training step whose arrays are shapes, dtypes and shardings.
+
+    Attributes:
+      task: with its model.
+      engine: divides state and batch among the devices.
+      step: the pure training step.
+      state: abstract state.
+      batch: abstract batch.
+      rows: of the batch, over all devices.
+    """
+
+    task: Task
+    engine: Engine
+    step: TrainStep
+    state: Any
+    batch: dict[str, jax.ShapeDtypeStruct]
+    rows: int
+
+    def compile(self) -> jax.stages.Compiled:
+        """Compiles the step."""
+        return self.engine.compile(self.step, self.state, self.batch).executable
+
+
+def abstract_training(
+    settings: Settings, devices: Sequence[jax.Device] | None = None
+) -> AbstractTraining:
+    """Builds the training step of a config for `devices`, or for those of this machine.
 
     Raises:
       UserError: the config, or its mesh on these devices, is impossible.
-      DoesNotFitError: the compiler found no room.
+    """
+    task = build.build_untokenized_task(settings)
+    engine = build.build_engine(settings, devices)
+    _, step, init_state = build.build_training(settings, task, engine)
+    state = build.abstract_state(settings, init_state, engine.mesh)
+    rows = build.batch_rows(settings, task, engine.row_shards)
+    return AbstractTraining(task, engine, step, state, batch_shapes(task.lengths, rows), rows)
+
+
+def memory_of(compiled: jax.stages.Compiled) -> tuple[int, int]:
+    """Bytes that an executable needs on a device: its temporaries, and all together at the peak."""
+    stats: Any = compiled.memory_analysis()
+    peak = (
+        stats.argument_size_in_bytes
+        + stats.temp_size_in_bytes
+        + stats.output_size_in_bytes
+        - stats.alias_size_in_bytes
+        + stats.generated_code_size_in_bytes
+    )
+    return stats.temp_size_in_bytes, peak
+
+
+def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
+    """Compiles the training step.
+
+    Raises:
+      UserError: the config, or its mesh on these devices, is impossible.
+      DoesNotFitError: the devices have too little memory.
     """
     with platform.compiling_for(devices[0]):
-        task = _task(settings)
-        engine = build.build_engine(settings, devices)
-        _, step, init_state = build.build_training(settings, task, engine)
-        state = build.abstract_state(settings, init_state, engine.mesh)
-        rows = build.batch_rows(settings, task, engine.row_shards)
-        batch = batch_shapes(task.lengths, rows)
+        training = abstract_training(settings, devices)
+        task, engine, state = training.task, training.engine, training.state
         held = {
-            "parameters": _held(state.params),
-            "optimizer": _held((state.opt_state, state.live)),
-            "batch": sum(x.size * 4 for x in batch.values()) // engine.row_shards,
+            "parameters": bytes_per_device(state.params),
+            "optimizer": bytes_per_device((state.opt_state, state.live)),
+            "batch": sum(x.size * 4 for x in training.batch.values()) // engine.row_shards,
         }
         with noted_choices() as attention:
-            compiled = _compiled(
-                lambda: engine.compile(step, state, batch).executable, engine.mesh, held
-            )
+            compiled = _compile(training.compile, engine.mesh, held)
         read = sum(task.lengths[side] for side in task.read)
         return Program(
             compiled=(compiled,),
@@ -102,21 +157,21 @@ def training_step(settings: Settings, devices: Sequence[jax.Device]) -> Program:
             dtype=product_dtype(settings.model.dtype).name,
             parameters=_count(state.params),
             held=held,
-            flops=step_products(task, state.params, batch).flops,
-            tokens=rows * read,
+            flops=step_products(task, state.params, training.batch).flops,
+            tokens=training.rows * read,
             attention=tuple(attention),
         )
 
 
-def search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
-    """The search of a batch of the longest inputs for the longest outputs, as `predict` runs it.
+def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
+    """Compiles the search of a batch: longest inputs, longest outputs, as `predict` runs it.
 
     Raises:
       UserError: the config's task does not search, or its mesh is impossible on these devices.
-      DoesNotFitError: the compiler found no room.
+      DoesNotFitError: the devices have too little memory.
     """
     with platform.compiling_for(devices[0]):
-        task = _task(settings)
+        task = build.build_untokenized_task(settings)
         mesh = _as_user_error(lambda: make_mesh(settings.parallel, devices))
         plain = jax.eval_shape(task.init, jax.random.key(0))
         count = _count(plain)
@@ -130,14 +185,14 @@ def search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
             return jax.ShapeDtypeStruct((rows, *shape), jnp.int32, sharding=by_rows)
 
         if isinstance(task, Translation):
-            lowered, length = _source_search(settings, task, params, tokens)
+            lowered, length = _lower_translation(settings, task, params, tokens)
         elif isinstance(task, LanguageModeling):
-            lowered, length = _continuation(settings, task, params, tokens)
+            lowered, length = _lower_continuation(settings, task, params, tokens)
         else:
             raise UserError(f"plan --decode: task {settings.task.name} searches for no outputs")
-        held = {"parameters": _held(params)}
+        held = {"parameters": bytes_per_device(params)}
         return Program(
-            compiled=tuple(_compiled(one.compile, mesh, held) for one in lowered),
+            compiled=tuple(_compile(one.compile, mesh, held) for one in lowered),
             engine="jit",
             mesh=mesh,
             dtype=product_dtype(settings.model.dtype).name,
@@ -149,7 +204,7 @@ def search(settings: Settings, devices: Sequence[jax.Device]) -> Program:
         )
 
 
-def _source_search(
+def _lower_translation(
     settings: Settings, task: Translation, params: Any, tokens: Callable[..., Any]
 ) -> tuple[list[jax.stages.Lowered], int]:
     source = settings.data.max_source_length
@@ -162,10 +217,10 @@ def _source_search(
     return [task.search.compiled.lower(params, arrays, settings.decode, length)], length
 
 
-def _continuation(
+def _lower_continuation(
     settings: Settings, task: LanguageModeling, params: Any, tokens: Callable[..., Any]
 ) -> tuple[list[jax.stages.Lowered], int]:
-    """Prefilling prompts of half the context, and drawing what follows them."""
+    """Lowers the prefill of prompts of half the context, and the generation after them."""
     continuation: Any = task.drawing
     prompt = task.max_length // 2
     length = min(settings.decode.max_extra_length, task.max_length - prompt)
@@ -181,46 +236,35 @@ def _continuation(
     ], length
 
 
-def sizes(settings: Settings, devices: Sequence[jax.Device]) -> Sizes:
-    """What a search for meshes must know of a config."""
-    task = _task(settings)
-    plain = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
-    engine = build.build_engine(plain, devices[:1])
-    _, _, init_state = build.build_training(plain, task, engine)
-    state = build.abstract_state(plain, init_state, engine.mesh)
-    return Sizes(
+def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSizes:
+    """Sizes of a config that limit the meshes to try."""
+    undivided = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
+    training = abstract_training(undivided, devices[:1])
+    state = training.state
+    return SearchSizes(
         devices=len(devices),
         local=len([one for one in devices if slice_of(one) == slice_of(devices[0])]),
-        state=_held((state.params, state.opt_state, state.live)),
-        rows=build.batch_rows(settings, task),
+        state=bytes_per_device((state.params, state.opt_state, state.live)),
+        rows=training.rows,
         d_model=settings.model.d_model,
         heads=settings.model.key_value_heads,
     )
 
 
-def micro_batches(settings: Settings, mesh: Mesh) -> int:
-    """Parts of a batch that its step on a mesh takes one after another."""
-    return build.micro_batches(settings, _task(settings), row_shards(mesh))
+def micro_batches(settings: Settings, mesh: Mesh) -> tuple[int, int]:
+    """Number of micro-batches in a training step, and rows of each on a device."""
+    task, shards = build.build_untokenized_task(settings), row_shards(mesh)
+    count = build.micro_batches(settings, task, shards)
+    return count, build.batch_rows(settings, task, shards) // count // shards
 
 
-def rows_at_once(settings: Settings, mesh: Mesh) -> int:
-    """Rows of a micro-batch on each device."""
-    shards = row_shards(mesh)
-    whole = build.batch_rows(settings, _task(settings), shards)
-    return whole // micro_batches(settings, mesh) // shards
-
-
-def _task(settings: Settings) -> Task:
-    return build.build_task(settings, build.assumed_vocab_sizes(settings), tokenizers=None)
-
-
-def _compiled(
-    compile_: Callable[[], jax.stages.Compiled], mesh: Mesh, held: dict[str, int]
+def _compile(
+    compile_program: Callable[[], jax.stages.Compiled], mesh: Mesh, held: dict[str, int]
 ) -> jax.stages.Compiled:
     try:
-        return compile_()
+        return compile_program()
     except jax.errors.JaxRuntimeError as error:
-        if _NO_ROOM in str(error):
+        if _OUT_OF_MEMORY in str(error):
             raise DoesNotFitError(str(error), mesh, held) from error
         axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         raise UserError(
@@ -238,11 +282,3 @@ def _as_user_error(make: Callable[[], Any]) -> Any:
 
 def _count(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
-
-
-def _held(tree: Any) -> int:
-    """Bytes that each device holds of a tree of abstract arrays with their shardings."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves(tree)
-    )

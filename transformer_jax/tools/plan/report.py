@@ -1,4 +1,4 @@
-"""What a compiled program costs on its devices, added up: the numbers that `plan` prints."""
+"""Report of a plan: memory, times, FLOPs and bytes of a compiled program; and its text form."""
 
 import collections
 import dataclasses
@@ -7,15 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.runtime.accelerators import Accelerator
-from transformer_jax.tools.plan import hlo
-from transformer_jax.tools.plan.collectives import Exchange, exchanges
-from transformer_jax.tools.plan.costs import KernelCost, kernels
-from transformer_jax.tools.plan.program import Program
-from transformer_jax.tools.plan.target import GIB, usable
-
-# FOLDED tools.plan.parts: Which part of the paper a kernel belongs to, by the names of the modules
-# that asked for it.
-
+from transformer_jax.tools.plan.collectives import Collective, collectives
+from transformer_jax.tools.plan.costs import KernelCost, kernel_costs
+from transformer_jax.tools.plan.hlo import parse_module
+from transformer_jax.tools.plan.program import Program, memory_of
+from transformer_jax.tools.plan.target import GIB, usable_memory
 
 PARTS = [
     (r"dropout", "dropout", "5.4 Residual dropout"),
@@ -33,233 +29,21 @@ PARTS = [
     (r"decode_step|prefill", "search", "6.1 Search"),
     (r"jvp\(", "loss", "5.4 Label smoothing: the loss"),
 ]
-"""(regular expression found in the names, group, part of the paper); the first match decides."""
+"""(regular expression, group, part of the paper); the first that matches the names decides."""
 
-DROPOUT = ("dropout", "5.4 Residual dropout")
-_OUTSIDE = {"train": ("optimizer", "5.3 Optimizer"), "decode": ("search", "6.1 Search")}
 GROUPS = (
     *("attention", "feed-forward", "norm", "dropout", "embedding", "loss", "optimizer"),
     *("search", "other"),
 )
+NUM_EXPENSIVE_KERNELS = 10
+LAUNCH_SECONDS = 3e-6
+"""Approximate time to launch a kernel on a GPU; not in the bound, since launches may overlap."""
 
-
-def part_of(op_name: str, what: str) -> tuple[str, str]:
-    """The group and the part of a kernel.
-
-    Args:
-      op_name: JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_0/...".
-      what: "train" or "decode"; what is outside of the model belongs to the optimizer or search.
-    """
-    if not op_name:
-        return "other", "made by the compiler"
-    for pattern, group, part in PARTS:
-        if re.search(pattern, op_name):
-            return group, part
-    return _OUTSIDE[what]
-
-
-MOST_EXPENSIVE = 10
-LAUNCH = 3e-6
-"""Seconds to launch a kernel on a GPU, about; not part of the bound, as launches may overlap."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Timed:
-    """A kernel with its time.
-
-    Attributes:
-      kernel: what it does.
-      seconds: of all its runs in a step: what the compiler estimates (TPU), else at least so many.
-      limit: what takes the time: "products", "memory", "integers", or "compiler" for its estimate.
-    """
-
-    kernel: KernelCost
-    seconds: float
-    limit: str
-
-
-def timed(kernel: KernelCost, accelerator: Accelerator) -> Timed:
-    """The time of a kernel: it waits for products, memory or integer units, the slowest."""
-    if kernel.is_transfer:
-        return Timed(kernel, 0.0, "memory")  # memory as a whole is a bound of its own
-    if kernel.cycles is not None:
-        return Timed(kernel, kernel.times * kernel.cycles / accelerator.clock, "compiler")
-    limits = {
-        "products": kernel.flops / accelerator.peak(kernel.dtype),
-        "memory": kernel.nbytes / accelerator.bandwidth,
-    }
-    if accelerator.integer_ops:
-        limits["integers"] = kernel.integer_ops / accelerator.integer_ops
-    limit = max(limits, key=limits.__getitem__)
-    return Timed(kernel, kernel.times * limits[limit], limit)
-
-
-def costs(program: Program, accelerator: Accelerator, what: str) -> dict[str, Any]:
-    """The costs of a program: FLOPs, bytes, times, by group and of the most expensive kernels.
-
-    Args:
-      program: compiled for devices of this kind.
-      accelerator: what one of them can do.
-      what: "train" or "decode".
-    """
-    spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
-    modules = [hlo.parse(compiled.as_text() or "") for compiled in program.compiled]
-    found = [one for module in modules for one in kernels(module, spaces, program.loops)]
-    sent = [
-        one
-        for module in modules
-        for one in exchanges(module, program.mesh, accelerator, program.loops)
-    ]
-    all_timed = [timed(kernel, accelerator) for kernel in found]
-    in_kernels = sum(one.seconds for one in all_timed)
-    nbytes = sum(kernel.times * kernel.nbytes for kernel in found)
-    products = sum(k.times * k.flops / accelerator.peak(k.dtype) for k in found)
-    exchanging = sum(one.seconds for one in sent)
-    seconds = max(in_kernels, nbytes / accelerator.bandwidth, exchanging)
-    size = program.mesh.size
-    report: dict[str, Any] = {
-        "flops": {
-            "model": program.flops,
-            "program_per_device": sum(kernel.times * kernel.flops for kernel in found),
-        },
-        "memory_bytes_per_device": nbytes,
-        "interconnect": _by_kind(sent),
-        "step_ms": _ms(seconds),
-        "kernels_ms": _ms(in_kernels),
-        "memory_ms": _ms(nbytes / accelerator.bandwidth),
-        "products_ms": _ms(products),
-        "interconnect_ms": _ms(exchanging),
-        "groups": _by_group(all_timed, what, in_kernels),
-        "most_expensive": [
-            _row(one, what) for one in sorted(all_timed, key=lambda one: -one.seconds)
-        ][:MOST_EXPENSIVE],
-        "kernels": sum(kernel.times for kernel in found if not kernel.is_transfer),
-        "kernels_of_unknown_cost": sum(kernel.times for kernel in found if kernel.is_opaque),
-        "tokens_per_s": round(program.tokens / seconds),
-        "mfu": None,
-    }
-    if accelerator.platform == "gpu":
-        report["launches_ms"] = _ms(report["kernels"] * LAUNCH)
-    if program.flops:
-        least = program.flops / size / accelerator.peak(program.dtype)
-        report["mfu"] = round(least / seconds, 4)
-        report["at_peak_ms"] = _ms(least)
-    return report
-
-
-def memory(program: Program, accelerator: Accelerator) -> dict[str, Any]:
-    """Bytes that a device needs, in GiB, and whether it has them."""
-    stats: list[Any] = [compiled.memory_analysis() for compiled in program.compiled]
-    temporaries = max(one.temp_size_in_bytes for one in stats)
-    peak = max(
-        one.argument_size_in_bytes
-        + one.temp_size_in_bytes
-        + one.output_size_in_bytes
-        - one.alias_size_in_bytes
-        + one.generated_code_size_in_bytes
-        for one in stats
-    )
-    return room(program.held | {"temporaries": temporaries, "peak": peak}, accelerator)
-
-
-def room(sizes: dict[str, int], accelerator: Accelerator) -> dict[str, Any]:
-    """Sizes in bytes as GiB, with what a device has and what of it is left (negative: missing)."""
-    capacity = usable(accelerator)
-    known = {f"{name}_gib": round(size / GIB, 6) for name, size in sizes.items()}
-    left = capacity - sizes["peak"]
-    return known | {
-        "device_gib": round(accelerator.memory / GIB, 2),
-        "usable_gib": round(capacity / GIB, 2),
-        "left_gib": round(left / GIB, 3),
-        "fits": left >= 0,
-    }
-
-
-def _by_group(all_timed: Sequence[Timed], what: str, whole: float) -> dict[str, Any]:
-    seconds: dict[str, float] = collections.defaultdict(float)
-    count: collections.Counter[str] = collections.Counter()
-    for one in all_timed:
-        group = _group_and_part(one, what)[0]
-        seconds[group] += one.seconds
-        count[group] += 0 if one.kernel.is_transfer else one.kernel.times
-    return {
-        group: {
-            "ms": _ms(seconds[group]),
-            "share": round(seconds[group] / whole, 4) if whole else 0.0,
-            "kernels": count[group],
-        }
-        for group in GROUPS
-        if count[group] or seconds[group]
-    }
-
-
-def _group_and_part(one: Timed, what: str) -> tuple[str, str]:
-    return DROPOUT if one.limit == "integers" else part_of(one.kernel.op_name, what)
-
-
-def _row(one: Timed, what: str) -> dict[str, Any]:
-    group, part = _group_and_part(one, what)
-    return {
-        "kernel": one.kernel.name,
-        "ms": _ms(one.seconds),
-        "limit": one.limit,
-        "times": one.kernel.times,
-        "group": group,
-        "part": part,
-        "op_name": one.kernel.op_name,
-    }
-
-
-def _by_kind(sent: Sequence[Exchange]) -> list[dict[str, Any]]:
-    """Exchanges of one kind along the same axes together, the longest first."""
-    together: dict[tuple[str, str], list[Exchange]] = {}
-    for one in sent:
-        together.setdefault((one.kind, "+".join(one.axes)), []).append(one)
-    rows = [
-        {
-            "kind": kind,
-            "axes": axes,
-            "times": sum(one.times for one in of_kind),
-            "bytes_per_device": round(sum(one.times * one.nbytes for one in of_kind)),
-            "ms": _ms(sum(one.seconds for one in of_kind)),
-        }
-        for (kind, axes), of_kind in together.items()
-    ]
-    return sorted(rows, key=lambda row: -row["ms"])
-
-
-def _ms(seconds: float) -> float:
-    return round(1e3 * seconds, 4)
-
-
-def refused(message: str, held: dict[str, int], accelerator: Accelerator) -> dict[str, Any]:
-    """The memory of a step that the compiler refused, as far as its message says.
-
-    Args:
-      message: the compiler's.
-      held: bytes on each device, as `Program.held`.
-      accelerator: what one device has.
-    """
-    used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT])", message)
-    if not used:
-        return {"fits": False, "reason": " ".join(message.split())[:500]}
-    units = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
-    peak, usable = (float(used[i]) * units[used[i + 1]] for i in (1, 3))
-    sizes = held | {"temporaries": max(peak - sum(held.values()), 0), "peak": peak}
-    return {f"{name}_gib": round(size / GIB, 6) for name, size in sizes.items()} | {
-        "device_gib": round(accelerator.memory / GIB, 2),
-        "usable_gib": round(usable / GIB, 2),
-        "left_gib": round((usable - peak) / GIB, 3),
-        "fits": False,
-    }
-
-
-# FOLDED tools.plan.table: Plans as text: what a person reads beside the JSON.
-
-
+_DROPOUT = ("dropout", "5.4 Residual dropout")
+_OUTSIDE_MODEL = {"train": ("optimizer", "5.3 Optimizer"), "decode": ("search", "6.1 Search")}
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
-ROWS = {
+TABLE_ROWS = {
     "mesh": lambda r: " x ".join(f"{axis} {size}" for axis, size in r["mesh"].items()),
     "engine, dtype": lambda r: f"{r['engine']}, {r['dtype']}",
     "accumulation, remat": lambda r: f"{r['accumulation_steps']}, {r['remat']}",
@@ -270,9 +54,9 @@ ROWS = {
     "a device: peak": lambda r: _gib(r, "peak_gib"),
     "a device: usable memory": lambda r: _gib(r, "usable_gib"),
     "fits": lambda r: ("yes" if r["memory"]["fits"] else "NO") + f", {_gib(r, 'left_gib')} left",
-    "FLOPs of the model": lambda r: short(r["flops"]["model"]),
-    "FLOPs of a device's program": lambda r: short(r["flops"]["program_per_device"]),
-    "bytes to memory, a device": lambda r: short(r["memory_bytes_per_device"]),
+    "FLOPs of the model": lambda r: _with_unit(r["flops"]["model"]),
+    "FLOPs of a device's program": lambda r: _with_unit(r["flops"]["program_per_device"]),
+    "bytes to memory, a device": lambda r: _with_unit(r["memory_bytes_per_device"]),
     "kernels": lambda r: f"{r['kernels']:,}",
     "ms at least": lambda r: f"{r['step_ms']:.2f}",
     "  all kernels": lambda r: f"{r['kernels_ms']:.2f}",
@@ -284,36 +68,278 @@ ROWS = {
     "tokens/s at most": lambda r: f"{r['tokens_per_s']:,}",
     "compilation, s": lambda r: f"{r['compile_s']:.0f}",
 }
-"""A line of the table for each: its title -> its value in a report."""
+"""Rows of the table: title -> function from a report to the cell."""
 
 
-def as_text(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Reports of whole plans, side by side."""
-    lines = [["", *(one["device"] for one in reports)]]
-    lines += [[title, *(_value(value, one) for one in reports)] for title, value in ROWS.items()]
+@dataclasses.dataclass(frozen=True)
+class TimedKernel:
+    """A kernel and its time.
+
+    Attributes:
+      kernel: its cost.
+      seconds: of all runs in a step: the compiler's estimate (TPUs), otherwise a lower bound.
+      limit: what takes the time: "products", "memory", "integers"; "compiler" for its estimate.
+    """
+
+    kernel: KernelCost
+    seconds: float
+    limit: str
+
+
+def time_kernel(kernel: KernelCost, accelerator: Accelerator) -> TimedKernel:
+    """Times a kernel: the slowest of its products, memory traffic and integer operations."""
+    if kernel.is_transfer:
+        return TimedKernel(kernel, 0.0, "memory")  # the traffic of all kernels has its own bound
+    if kernel.cycles is not None:
+        return TimedKernel(kernel, kernel.times * kernel.cycles / accelerator.clock, "compiler")
+    limits = {
+        "products": kernel.flops / accelerator.peak(kernel.dtype),
+        "memory": kernel.nbytes / accelerator.bandwidth,
+    }
+    if accelerator.integer_ops:
+        limits["integers"] = kernel.integer_ops / accelerator.integer_ops
+    limit = max(limits, key=limits.__getitem__)
+    return TimedKernel(kernel, kernel.times * limits[limit], limit)
+
+
+def cost_report(program: Program, accelerator: Accelerator, what: str) -> dict[str, Any]:
+    """Costs of a program: FLOPs, bytes and times, by group and of the most expensive kernels.
+
+    Args:
+      program: compiled for devices of this kind.
+      accelerator: specification of one device.
+      what: "train" or "decode".
+    """
+    spaces = frozenset([0]) if accelerator.platform == "tpu" else frozenset(range(16))
+    modules = [parse_module(compiled.as_text() or "") for compiled in program.compiled]
+    kernels = [k for module in modules for k in kernel_costs(module, spaces, program.loops)]
+    sent = [
+        collective
+        for module in modules
+        for collective in collectives(module, program.mesh, accelerator, program.loops)
+    ]
+    timed = [time_kernel(kernel, accelerator) for kernel in kernels]
+    kernel_seconds = sum(kernel.seconds for kernel in timed)
+    nbytes = sum(kernel.times * kernel.nbytes for kernel in kernels)
+    product_seconds = sum(k.times * k.flops / accelerator.peak(k.dtype) for k in kernels)
+    collective_seconds = sum(collective.seconds for collective in sent)
+    seconds = max(kernel_seconds, nbytes / accelerator.bandwidth, collective_seconds)
+    report: dict[str, Any] = {
+        "flops": {
+            "model": program.flops,
+            "program_per_device": sum(kernel.times * kernel.flops for kernel in kernels),
+        },
+        "memory_bytes_per_device": nbytes,
+        "interconnect": _by_kind(sent),
+        "step_ms": _ms(seconds),
+        "kernels_ms": _ms(kernel_seconds),
+        "memory_ms": _ms(nbytes / accelerator.bandwidth),
+        "products_ms": _ms(product_seconds),
+        "interconnect_ms": _ms(collective_seconds),
+        "groups": _by_group(timed, what, kernel_seconds),
+        "most_expensive": [
+            _as_row(kernel, what) for kernel in sorted(timed, key=lambda kernel: -kernel.seconds)
+        ][:NUM_EXPENSIVE_KERNELS],
+        "kernels": sum(kernel.times for kernel in kernels if not kernel.is_transfer),
+        "kernels_of_unknown_cost": sum(kernel.times for kernel in kernels if kernel.is_opaque),
+        "tokens_per_s": round(program.tokens / seconds),
+        "mfu": None,
+    }
+    if accelerator.platform == "gpu":
+        report["launches_ms"] = _ms(report["kernels"] * LAUNCH_SECONDS)
+    if program.flops:
+        peak_seconds = program.flops / program.mesh.size / accelerator.peak(program.dtype)
+        report["mfu"] = round(peak_seconds / seconds, 4)
+        report["at_peak_ms"] = _ms(peak_seconds)
+    return report
+
+
+def memory_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
+    """GiB that a device needs and has, and whether the program fits."""
+    needed = [memory_of(compiled) for compiled in program.compiled]
+    temporaries = max(size for size, _ in needed)
+    peak = max(size for _, size in needed)
+    sizes = program.held | {"temporaries": temporaries, "peak": peak}
+    return _in_gib(sizes, accelerator, usable_memory(accelerator))
+
+
+def refused_memory_report(
+    message: str, held: dict[str, int], accelerator: Accelerator
+) -> dict[str, Any]:
+    """Memory of a step that the compiler refused, as far as its message says.
+
+    Args:
+      message: the compiler's.
+      held: bytes on each device, as `Program.held`.
+      accelerator: specification of one device.
+    """
+    used = re.search(r"Used ([\d.]+)([KMGT]) of ([\d.]+)([KMGT])", message)
+    if not used:
+        return {"fits": False, "reason": " ".join(message.split())[:500]}
+    units = {"K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
+    peak, usable = (float(used[i]) * units[used[i + 1]] for i in (1, 3))
+    sizes = held | {"temporaries": max(peak - sum(held.values()), 0), "peak": peak}
+    return _in_gib(sizes, accelerator, usable) | {"fits": False}
+
+
+def _in_gib(sizes: Mapping[str, float], accelerator: Accelerator, usable: float) -> dict[str, Any]:
+    """Bytes as GiB, beside the memory of a device and what is left of it (negative: missing)."""
+    left = usable - sizes["peak"]
+    return {f"{name}_gib": round(size / GIB, 6) for name, size in sizes.items()} | {
+        "device_gib": round(accelerator.memory / GIB, 2),
+        "usable_gib": round(usable / GIB, 2),
+        "left_gib": round(left / GIB, 3),
+        "fits": left >= 0,
+    }
+
+
+def group_and_part(op_name: str, what: str) -> tuple[str, str]:
+    """The group of a kernel and its part of the paper.
+
+    Args:
+      op_name: JAX's and Flax's names, as "jit(train_step)/jvp(Model)/decoder/layer_0/...".
+      what: "train" or "decode"; kernels outside the model belong to the optimizer or the search.
+    """
+    if not op_name:
+        return "other", "made by the compiler"
+    for pattern, group, part in PARTS:
+        if re.search(pattern, op_name):
+            return group, part
+    return _OUTSIDE_MODEL[what]
+
+
+def _group_and_part(timed: TimedKernel, what: str) -> tuple[str, str]:
+    """As `group_and_part`; kernels limited by integer operations make dropout's random bits."""
+    return _DROPOUT if timed.limit == "integers" else group_and_part(timed.kernel.op_name, what)
+
+
+def _by_group(timed: Sequence[TimedKernel], what: str, whole: float) -> dict[str, Any]:
+    seconds: dict[str, float] = collections.defaultdict(float)
+    count: collections.Counter[str] = collections.Counter()
+    for kernel in timed:
+        group, _ = _group_and_part(kernel, what)
+        seconds[group] += kernel.seconds
+        count[group] += 0 if kernel.kernel.is_transfer else kernel.kernel.times
+    return {
+        group: {
+            "ms": _ms(seconds[group]),
+            "share": round(seconds[group] / whole, 4) if whole else 0.0,
+            "kernels": count[group],
+        }
+        for group in GROUPS
+        if count[group] or seconds[group]
+    }
+
+
+def _as_row(timed: TimedKernel, what: str) -> dict[str, Any]:
+    group, part = _group_and_part(timed, what)
+    return {
+        "kernel": timed.kernel.name,
+        "ms": _ms(timed.seconds),
+        "limit": timed.limit,
+        "times": timed.kernel.times,
+        "group": group,
+        "part": part,
+        "op_name": timed.kernel.op_name,
+    }
+
+
+def _by_kind(sent: Sequence[Collective]) -> list[dict[str, Any]]:
+    """Sums of collectives by kind and axes, the longest first."""
+    by_kind: dict[tuple[str, str], list[Collective]] = {}
+    for collective in sent:
+        by_kind.setdefault((collective.kind, "+".join(collective.axes)), []).append(collective)
+    rows = [
+        {
+            "kind": kind,
+            "axes": axes,
+            "times": sum(one.times for one in of_kind),
+            "bytes_per_device": round(sum(one.times * one.nbytes for one in of_kind)),
+            "ms": _ms(sum(one.seconds for one in of_kind)),
+        }
+        for (kind, axes), of_kind in by_kind.items()
+    ]
+    return sorted(rows, key=lambda row: -row["ms"])
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 4)
+
+
+def plans_as_text(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Reports of plans as a table, side by side."""
+    lines = [["", *(report["device"] for report in reports)]]
+    for title, cell in TABLE_ROWS.items():
+        lines.append([title, *(_cell(cell, report) for report in reports)])
     lines.append([])
-    groups = list(dict.fromkeys(group for one in reports for group in one.get("groups", {})))
-    lines += [[f"{name}, ms", *(_group(one, name) for one in reports)] for name in groups]
+    groups = dict.fromkeys(group for report in reports for group in report.get("groups", {}))
+    lines += [
+        [f"{name}, ms", *(_group_cell(report, name) for report in reports)] for name in groups
+    ]
     text = _aligned(lines)
-    for one in reports:
-        text += _of_one(one, f" ({one['device']})" if len(reports) > 1 else "")
+    for report in reports:
+        text += _details(report, f" ({report['device']})" if len(reports) > 1 else "")
     return text + f"\n{reports[0]['note']}\n"
 
 
-def ranking(found: Sequence[Mapping[str, Any]]) -> str:
-    """The meshes of a search, the fastest first."""
+def ranking_as_text(found: Sequence[Mapping[str, Any]]) -> str:
+    """The meshes of a search as a table, in their order."""
     lines = [["data", "fsdp", "tensor", "accumulation", "remat", "peak", "ms", "tokens/s", "MFU"]]
-    for one in found:
-        shown = one["settings"] | {"accumulation": one["accumulation_steps"]}
-        fits = one["memory"]["fits"]
-        line = [str(shown[name]) for name in lines[0][:5]] + [_gib(one, "peak_gib")]
-        if fits:
-            line += [f"{one['step_ms']:.2f}", f"{one['tokens_per_s']:,}", f"{one['mfu']:.1%}"]
-        lines.append(line if fits else [*line, "does not fit"])
+    for report in found:
+        settings = report["settings"] | {"accumulation": report["accumulation_steps"]}
+        line = [str(settings[name]) for name in lines[0][:5]] + [_gib(report, "peak_gib")]
+        if report["memory"]["fits"]:
+            line += [f"{report['step_ms']:.2f}", f"{report['tokens_per_s']:,}"]
+            line += [f"{report['mfu']:.1%}"]
+        else:
+            line += ["does not fit"]
+        lines.append(line)
     return _aligned(lines)
 
 
-def short(number: float | None) -> str:
+def _details(report: Mapping[str, Any], suffix: str) -> str:
+    """Tables of collectives and of the most expensive kernels, and warnings."""
+    rows = [
+        [
+            row["kind"],
+            row["axes"],
+            str(row["times"]),
+            _with_unit(row["bytes_per_device"]),
+            f"{row['ms']}",
+        ]
+        for row in report.get("interconnect", [])
+    ]
+    text = ""
+    if rows:
+        head = ["exchange", "axes", "times", "bytes sent", "ms"]
+        text += f"\nExchanges between devices{suffix}\n" + _aligned([head, *rows])
+    if kernels := report.get("most_expensive"):
+        head = ["ms", "limit", "part of the paper", "kernel"]
+        body = [[f"{k['ms']:.3f}", k["limit"], k["part"], k["kernel"]] for k in kernels]
+        text += f"\nThe most expensive kernels{suffix}\n" + _aligned([head, *body])
+    for warning in report["warnings"]:
+        text += f"\nwarning{suffix}: {warning}\n"
+    return text
+
+
+def _cell(cell: Any, report: Mapping[str, Any]) -> str:
+    try:
+        return cell(report)
+    except KeyError:
+        return ""  # a program that does not fit has few numbers
+
+
+def _group_cell(report: Mapping[str, Any], name: str) -> str:
+    group = report.get("groups", {}).get(name)
+    return f"{group['ms']:.2f} ({group['share']:.0%}, {group['kernels']} kernels)" if group else ""
+
+
+def _gib(report: Mapping[str, Any], name: str) -> str:
+    size = report["memory"].get(name)
+    return "" if size is None else f"{size:.2f} GiB"
+
+
+def _with_unit(number: float | None) -> str:
     """A number with a unit: 1.23T."""
     if number is None:
         return ""
@@ -323,48 +349,8 @@ def short(number: float | None) -> str:
     return f"{number:.0f}"
 
 
-def _of_one(report: Mapping[str, Any], which: str) -> str:
-    rows = [
-        [
-            row["kind"],
-            row["axes"],
-            str(row["times"]),
-            short(row["bytes_per_device"]),
-            f"{row['ms']}",
-        ]
-        for row in report.get("interconnect", [])
-    ]
-    text = ""
-    if rows:
-        head = ["exchange", "axes", "times", "bytes sent", "ms"]
-        text += f"\nExchanges between devices{which}\n" + _aligned([head, *rows])
-    if kernels := report.get("most_expensive"):
-        head = ["ms", "limit", "part of the paper", "kernel"]
-        body = [[f"{k['ms']:.3f}", k["limit"], k["part"], k["kernel"]] for k in kernels]
-        text += f"\nThe most expensive kernels{which}\n" + _aligned([head, *body])
-    for warning in report["warnings"]:
-        text += f"\nwarning{which}: {warning}\n"
-    return text
-
-
-def _group(report: Mapping[str, Any], name: str) -> str:
-    found = report.get("groups", {}).get(name)
-    return f"{found['ms']:.2f} ({found['share']:.0%}, {found['kernels']} kernels)" if found else ""
-
-
-def _gib(report: Mapping[str, Any], name: str) -> str:
-    size = report["memory"].get(name)
-    return "" if size is None else f"{size:.2f} GiB"
-
-
-def _value(value: Any, report: Mapping[str, Any]) -> str:
-    try:
-        return value(report)
-    except KeyError:
-        return ""  # the compiler found no room: most is not known
-
-
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells as columns of equal width."""
     columns = max(len(line) for line in lines)
     widths = [max([len(line[i]) for line in lines if i < len(line)] or [0]) for i in range(columns)]
     text = ""

@@ -1,4 +1,4 @@
-"""Devices that programs are compiled for without being here, as `--device` names them."""
+"""Devices to compile for that are not here, as `--device` names them."""
 
 import dataclasses
 import difflib
@@ -14,13 +14,17 @@ from jax.experimental import topologies
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.accelerators import ACCELERATORS, Accelerator
 
-MOST_GPUS = 8  # of a host; those of a rack that are joined like one host would be more
-MOST_DEVICES = 16_384
+GIB = 2**30
+MAX_GPUS_PER_HOST = 8
+MAX_DEVICES = 16_384
 
-_MOST_CHIPS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "v7x": 9216}
-_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_SMALL = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
-_FLAT_TPUS = ("v5e", "v6e")
+_JAX_SHARE = 0.75  # default of XLA_PYTHON_CLIENT_MEM_FRACTION
+_LIBTPU_SHARE = 0.98  # 15.75 of a v5e's 16 GiB
+
+_MAX_CHIPS = {"v4": 4096, "v5e": 256, "v5p": 8960, "v6e": 256, "v7x": 9216}
+_SLICES_2D = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_SMALL_SLICES_3D = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
+_TPUS_2D = ("v5e", "v6e")
 
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
@@ -32,10 +36,10 @@ ENVIRONMENT = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-"""What a process needs that compiles for devices that are not there: JAX itself runs on the CPU,
-and the makers' libraries look for no hardware."""
+"""Environment of a process that compiles for absent devices: JAX itself runs on the CPU, and the
+libraries of the manufacturers look for no hardware."""
 
-_LIMITS = {  # threads and shared memory of a core (bytes), and what a block may use of it
+_LIMITS = {  # threads and bytes of shared memory of a core, bytes that a block may use
     (7, 0): (2048, 98304, 98304),
     (7, 5): (1024, 65536, 65536),
     (8, 0): (2048, 167936, 166912),
@@ -52,9 +56,9 @@ class Target:
     """Devices to compile for.
 
     Attributes:
-      name: of the kind, as in `ACCELERATORS`.
-      shape: of GPUs, hosts and GPUs of a host; of TPUs, the chips of a slice along each axis.
-      slices: of TPUs, how many such slices.
+      name: kind of device, a key of `ACCELERATORS`.
+      shape: GPUs: hosts, and GPUs of a host. TPUs: chips of a slice along each axis.
+      slices: number of such slices of TPUs.
     """
 
     name: str
@@ -63,7 +67,7 @@ class Target:
 
     @property
     def accelerator(self) -> Accelerator:
-        """What one device can do."""
+        """Specification of one device."""
         return ACCELERATORS[self.name]
 
     def __str__(self) -> str:
@@ -71,10 +75,10 @@ class Target:
         return f"{self.name}:{'x'.join(map(str, self.shape))}{slices}"
 
     def devices(self) -> list[jax.Device]:
-        """The devices; this process must have started in `ENVIRONMENT`.
+        """Abstract devices; this process must have been started in `ENVIRONMENT`.
 
         Raises:
-          UserError: the compiler knows no such devices.
+          UserError: the compiler does not know such devices.
         """
         shape = "x".join(map(str, self.shape))
         more: dict[str, Any] = {}
@@ -86,36 +90,36 @@ class Target:
             if self.slices > 1:
                 more["num_slices"] = self.slices
             if self.name == "v4":
-                more["chip_config_name"] = "megacore"  # one device a chip, as JAX has it
+                more["chip_config_name"] = "megacore"  # one device a chip, as in JAX
         else:
             platform, name = "cuda", ""
-            more = {"topology": f"1x{shape}", "target_config": _description(self.accelerator)}
+            more = {"topology": f"1x{shape}", "target_config": _gpu_target_config(self.accelerator)}
         try:
             return list(topologies.get_topology_desc(name, platform, **more).devices)
         except (jax.errors.JaxRuntimeError, RuntimeError, NotImplementedError) as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"--device={self}: the compiler refuses it: {reason}") from error
+            raise UserError(f"--device={self}: the compiler rejects it: {reason}") from error
 
 
-def let_cudnn_compile(device: jax.Device) -> None:
-    """Lets JAX lower cuDNN's attention for a GPU that is not here: it asks the GPUs that are."""
+def allow_cudnn_lowering(device: jax.Device) -> None:
+    """Lets JAX lower cuDNN's attention for a GPU that is absent; JAX checks the local GPUs."""
     if device.platform != "gpu":
         return
     capability = tuple(map(int, str(device.compute_capability).split(".")))
 
-    def parts(text: str) -> tuple[int, ...]:
+    def version(text: str) -> tuple[int, ...]:
         return tuple(map(int, text.split(".")))
 
     checks: Any = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
-    checks.check_compute_capability = lambda least: capability >= parts(least)
-    checks.is_cuda_compute_capability_equal = lambda other: capability == parts(other)
+    checks.check_compute_capability = lambda least: capability >= version(least)
+    checks.is_cuda_compute_capability_equal = lambda other: capability == version(other)
 
 
-def parse(text: str, slices: int = 1) -> Target:
-    """What `--device` and `--slices` ask for.
+def parse_target(text: str, slices: int = 1) -> Target:
+    """Parses `--device` and `--slices`.
 
     Raises:
-      UserError: an unknown device (the nearest is named), or a topology that does not exist.
+      UserError: an unknown device (the message names the nearest), or an impossible topology.
     """
     name, _, size = text.strip().lower().partition(":")
     if name not in ACCELERATORS:
@@ -126,66 +130,66 @@ def parse(text: str, slices: int = 1) -> Target:
         )
     example = _example(name)
     if not re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})*", size):
-        raise UserError(f"--device={text}: say how many, as {name}:{example}")
+        raise UserError(f"--device={text}: give the number of devices, as {name}:{example}")
     shape = tuple(map(int, size.split("x")))
     if ACCELERATORS[name].platform == "gpu":
         return _gpus(name, shape, slices, text)
-    if reason := _impossible(name, shape):
+    if reason := _slice_error(name, shape):
         raise UserError(f"--device={text}: there is no such slice of {name}: {reason}")
-    if math.prod(shape) * slices > MOST_DEVICES:
-        raise UserError(f"--slices={slices}: more than {MOST_DEVICES} chips are not planned for")
+    if math.prod(shape) * slices > MAX_DEVICES:
+        raise UserError(f"--slices={slices}: at most {MAX_DEVICES} chips can be planned for")
     return Target(name, shape, slices)
 
 
-def check_installed(target: Target) -> None:
-    """Raises UserError, with the command that installs it, where the compiler is not here."""
+def require_compiler(target: Target) -> None:
+    """Raises UserError, with the command that installs it, if the target's compiler is missing."""
     libraries, extra = ["libtpu"], "plan-tpu"
     if target.accelerator.platform == "gpu":
         libraries, extra = ["jax_cuda13_plugin", "nvidia", "nvidia.cudnn"], "plan-gpu"
     if any(importlib.util.find_spec(library) is None for library in libraries):
         raise UserError(
             f"plan: the compiler for {target.name} is not installed; python -m pip install -e "
-            f"'.[{extra}]' in the project's folder brings it"
+            f"'.[{extra}]' in the project's folder installs it"
         )
 
 
 def _example(name: str) -> str:
     if ACCELERATORS[name].platform == "gpu":
         return "8, or HOSTSxGPUS such as 4x8"
-    return "4x4" if name in _FLAT_TPUS else "4x4x8"
+    return "4x4" if name in _TPUS_2D else "4x4x8"
 
 
 def _gpus(name: str, shape: tuple[int, ...], slices: int, text: str) -> Target:
     if slices > 1:
-        raise UserError(f"--slices is of TPUs; for GPUs write hosts: {name}:{slices}x{shape[-1]}")
-    if len(shape) > 2 or shape[-1] > MOST_GPUS or math.prod(shape) > MOST_DEVICES:
+        raise UserError(f"--slices is for TPUs; for GPUs write hosts: {name}:{slices}x{shape[-1]}")
+    if len(shape) > 2 or shape[-1] > MAX_GPUS_PER_HOST or math.prod(shape) > MAX_DEVICES:
         raise UserError(
-            f"--device={text}: GPUs are {name}:GPUS or {name}:HOSTSxGPUS, with at most {MOST_GPUS} "
-            f"GPUs a host and {MOST_DEVICES} in all"
+            f"--device={text}: GPUs are {name}:GPUS or {name}:HOSTSxGPUS, with at most "
+            f"{MAX_GPUS_PER_HOST} GPUs a host and {MAX_DEVICES} in all"
         )
     return Target(name, shape if len(shape) == 2 else (1, *shape))
 
 
-def _impossible(name: str, shape: tuple[int, ...]) -> str | None:
-    """Why there is no such slice; None if there is."""
-    if name in _FLAT_TPUS:
+def _slice_error(name: str, shape: tuple[int, ...]) -> str | None:
+    """Reason why there is no such slice; None if there is."""
+    if name in _TPUS_2D:
         flat = "x".join(map(str, shape))
-        return None if flat in _FLAT else f"its slices are {', '.join(_FLAT)}"
-    small = "x".join(map(str, shape)) in _SMALL
+        return None if flat in _SLICES_2D else f"its slices are {', '.join(_SLICES_2D)}"
+    small = "x".join(map(str, shape)) in _SMALL_SLICES_3D
     cubes = (
         len(shape) == 3 and all(size % 4 == 0 for size in shape) and list(shape) == sorted(shape)
     )
-    if small or (cubes and math.prod(shape) <= _MOST_CHIPS[name]):
+    if small or (cubes and math.prod(shape) <= _MAX_CHIPS[name]):
         return None
     return (
-        f"its slices are {', '.join(_SMALL)}, or AxBxC in multiples of 4 with A <= B <= C, such as "
-        f"4x4x8, and at most {_MOST_CHIPS[name]} chips"
+        f"its slices are {', '.join(_SMALL_SLICES_3D)}, or AxBxC in multiples of 4 with "
+        f"A <= B <= C, such as 4x4x8, and at most {_MAX_CHIPS[name]} chips"
     )
 
 
-def _description(gpu: Accelerator) -> str:
-    """A GPU as XLA describes it: the text of a `GpuTargetConfigProto`."""
-    threads, shared, of_block = _LIMITS[gpu.capability]
+def _gpu_target_config(gpu: Accelerator) -> str:
+    """Description of a GPU for XLA: the text of a `GpuTargetConfigProto`."""
+    threads, shared, block_shared = _LIMITS[gpu.capability]
     major, minor = gpu.capability
     return f"""
 gpu_device_info {{
@@ -193,7 +197,7 @@ gpu_device_info {{
   threads_per_warp: 32
   shared_memory_per_block: 49152
   shared_memory_per_core: {shared}
-  shared_memory_per_block_optin: {of_block}
+  shared_memory_per_block_optin: {block_shared}
   threads_per_core_limit: {threads}
   core_count: {gpu.cores}
   fpus_per_core: {64 if gpu.capability in ((7, 0), (7, 5), (8, 0)) else 128}
@@ -215,14 +219,7 @@ device_description_str: "{gpu.kinds[0]}"
 """
 
 
-# FOLDED tools.plan.capacity: How much of a device's memory a program may use.
-
-
-GIB = 2**30
-_JAX_TAKES = 0.75  # of a GPU's memory, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise
-_LIBTPU_LEAVES = 0.98  # of a TPU's: 15.75 of a v5e's 16 GiB
-
-
-def usable(accelerator: Accelerator) -> float:
-    """Bytes: of a GPU what JAX takes by default, of a TPU what its runtime leaves to programs."""
-    return accelerator.memory * (_JAX_TAKES if accelerator.platform == "gpu" else _LIBTPU_LEAVES)
+def usable_memory(accelerator: Accelerator) -> float:
+    """Bytes that a program may use: JAX's default share of a GPU's memory, libtpu's of a TPU's."""
+    share = _JAX_SHARE if accelerator.platform == "gpu" else _LIBTPU_SHARE
+    return accelerator.memory * share
