@@ -29,7 +29,7 @@ import jax
 
 import transformer_jax as tj
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
-from transformer_jax.conversations import from_text
+from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS, TOKENIZER
@@ -142,7 +142,7 @@ def instructions(examples: Sequence[Mapping[str, str]], count: int) -> list[tupl
     """First one-line instructions without input, with their answers."""
     found = list[tuple[str, str]]()
     for example in examples:
-        question, *others, answer = from_text(example["turns"])
+        question, *others, answer = conversation_from_json(example["turns"])
         if not others and "\n" not in question.content:
             found.append((question.content, answer.content))
         if len(found) == count:

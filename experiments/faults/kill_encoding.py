@@ -18,8 +18,8 @@ from pathlib import Path
 
 from experiments.benchmarks.second_start import drawn
 from transformer_jax.data.batches.token_cache import TokenCache
-from transformer_jax.data.batches.windows import TokenStream, token_stream
-from transformer_jax.data.files.documents import WholeFiles
+from transformer_jax.data.batches.windows import TokenStream, store_token_stream
+from transformer_jax.data.files.text import WholeFiles
 from transformer_jax.tokenization import TokenizerConfig, load_tokenizers, train_tokenizers
 
 MEGABYTES = 60
@@ -43,7 +43,7 @@ def main() -> int:
     tokenizer, rng, killed = load_tokenizers(learned).text("text"), random.Random(0), 0
     specials = tokenizer.specials
     encoded = (tokenizer.encode(example["text"]) for example in text)
-    expected = digest(token_stream(encoded, specials.first, specials.eos))
+    expected = digest(store_token_stream(encoded, specials.first, specials.eos))
     while killed < args.kills:
         command = [sys.executable, "-m", "experiments.faults.kill_encoding", "--encode"]
         command += [f"--folder={args.folder}", f"--workers={args.workers}"]
@@ -74,7 +74,7 @@ def kept(folder: Path, workers: int = 0) -> TokenStream:
     tokenizers = load_tokenizers(folder / "tokenizer")
     tokenizer = tokenizers.text("text")
     identity = tokenizers.sha256["text"]
-    cache = TokenCache(folder / "tokens", identity, chosen=True, num_workers=workers)
+    cache = TokenCache(folder / "tokens", identity, is_required=True, num_workers=workers)
     found = cache.stream(documents(folder), tokenizer, tokenizer.specials.first)
     assert found
     return found

@@ -284,7 +284,7 @@ def test_instructions_and_conversations_are_answered(shell, assistant):
     assert found[0] == shell("predict", f"--workdir={assistant}", stdin=b"Say film.\n").out[:-1]
     asked["messages"].append({"role": "assistant", "content": "good"})
     refused = shell("predict", f"--workdir={assistant}", stdin=json.dumps(asked).encode())
-    assert refused.status == 2 and "line 1: the last turn is none of the user's" in refused.err
+    assert refused.status == 2 and "line 1: the last turn is not the user's" in refused.err
 
 
 def test_a_chat_reads_commands_and_goes_on_after_mistakes(shell, assistant):

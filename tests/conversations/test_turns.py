@@ -1,15 +1,15 @@
-"""The forms of conversations, and what is none."""
+"""Formats of conversations in data sets, and objects that are rejected."""
 
 import pytest
 
 from transformer_jax.conversations import (
     Turn,
     check_answered,
-    check_asks,
-    from_line,
-    from_object,
-    from_text,
-    to_text,
+    check_unanswered,
+    conversation_from_json,
+    conversation_to_json,
+    parse_conversation,
+    parse_request,
 )
 
 
@@ -17,26 +17,27 @@ def messages(*turns):
     return {"messages": [{"role": role, "content": content} for role, content in turns]}
 
 
-def test_all_forms_are_turns():
+def test_all_formats_give_the_same_turns():
     turns = (Turn("system", "s"), Turn("user", "a"), Turn("assistant", "b"))
-    assert from_object(messages(*turns)) == turns
+    assert parse_conversation(messages(*turns)) == turns
     shared = [("system", "s"), ("human", "a"), ("gpt", "b")]
-    assert from_object({"conversations": [{"from": f, "value": v} for f, v in shared]}) == turns
+    found = {"conversations": [{"from": role, "value": content} for role, content in shared]}
+    assert parse_conversation(found) == turns
     instruction = {"instruction": "a", "input": "i", "output": "b"}
-    assert from_object(instruction) == (Turn("user", "a"), Turn("input", "i"), turns[2])
-    assert from_object({"instruction": "a", "input": ""}) == (Turn("user", "a"),)
-    assert from_text(to_text(turns)) == turns
+    assert parse_conversation(instruction) == (Turn("user", "a"), Turn("input", "i"), turns[2])
+    assert parse_conversation({"instruction": "a", "input": ""}) == (Turn("user", "a"),)
+    assert conversation_from_json(conversation_to_json(turns)) == turns
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "message"),
     [
         ([], "write {"),
         ({"text": "a"}, "write {"),
         ({"instruction": 3}, "write {"),
         ({"instruction": "a", "output": 3}, '"output" is no text'),
-        ({"messages": []}, '"messages" holds no list of turns'),
-        ({"messages": "hello"}, '"messages" holds no list of turns'),
+        ({"messages": []}, '"messages" is not a list of turns'),
+        ({"messages": "hello"}, '"messages" is not a list of turns'),
         ({"messages": [{"role": "user"}]}, 'turn 1 has no text "content"'),
         (messages(("tool", "a")), "turn 1: unknown role 'tool'; known: system, user"),
         (messages(("assistant", "a")), "turn 1, of role assistant, comes first"),
@@ -45,18 +46,18 @@ def test_all_forms_are_turns():
         (messages(("user", " ")), "turn 1 is an empty question"),
     ],
 )
-def test_what_is_no_conversation_says_why(found, told):
+def test_an_invalid_conversation_is_rejected_with_the_reason(found, message):
     with pytest.raises(ValueError) as error:
-        from_object(found)
-    assert told in str(error.value)
+        parse_conversation(found)
+    assert message in str(error.value)
 
 
-def test_an_answer_is_there_or_to_come():
+def test_checks_of_the_last_turn():
     asked, answered = (Turn("user", "a"),), (Turn("user", "a"), Turn("assistant", "b"))
-    check_asks(asked)
+    check_unanswered(asked)
     check_answered(answered)
-    with pytest.raises(ValueError, match="none of the user's"):
-        check_asks(answered)
+    with pytest.raises(ValueError, match="the last turn is not the user's"):
+        check_unanswered(answered)
     with pytest.raises(ValueError, match="the last turn is no answer"):
         check_answered(asked)
     with pytest.raises(ValueError, match="turn 2 is an empty answer"):
@@ -64,9 +65,9 @@ def test_an_answer_is_there_or_to_come():
 
 
 def test_a_line_is_an_instruction_or_an_object():
-    assert from_line("Add.") == (Turn("user", "Add."),)
-    assert from_line('{"a": 1} is what?') == (Turn("user", '{"a": 1} is what?'),)
-    assert from_line('{"a": 1}') == (Turn("user", '{"a": 1}'),)
-    assert from_line('{"instruction": "Add."}') == (Turn("user", "Add."),)
+    assert parse_request("Add.") == (Turn("user", "Add."),)
+    assert parse_request('{"a": 1} is what?') == (Turn("user", '{"a": 1} is what?'),)
+    assert parse_request('{"a": 1}') == (Turn("user", '{"a": 1}'),)
+    assert parse_request('{"instruction": "Add."}') == (Turn("user", "Add."),)
     with pytest.raises(ValueError, match="unknown role"):
-        from_line('{"messages": [{"role": "x", "content": "a"}]}')
+        parse_request('{"messages": [{"role": "x", "content": "a"}]}')

@@ -1,10 +1,11 @@
-"""Writes what transformers makes of drawn conversations, for test_written.py to compare with.
+"""Writes random conversations as transformers renders and tokenizes them, for test_encoding.py.
 
     python tests/conversations/write_fixtures.py
 
-Needs transformers and jinja2, which the project does not (5.23.0 and 3.1.6 wrote what is here). The
-tokenizer is a byte-level BPE of few pieces, which cuts text as Llama 3's does, with the special
-tokens of both templates; these are the ones that Llama 3 and models with ChatML are published with.
+Needs transformers and jinja2, which are not requirements of the project (the files here were
+written with 5.23.0 and 3.1.6). The tokenizer is a small byte-level BPE with the pre-tokenization of
+Llama 3 and the special tokens of both templates. The templates are those published with Llama 3 and
+with models that use ChatML.
 """
 
 import gzip
@@ -44,7 +45,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     tokenizer = small_tokenizer(rng)
     tokenizer.save(str(FOLDER / "tokenizer.json"))
-    theirs = PreTrainedTokenizerFast(
+    transformers_tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=SPECIALS[0], eos_token=SPECIALS[1]
     )
     found = []
@@ -53,14 +54,19 @@ def main() -> None:
         record = {"messages": messages}
         for name, template in TEMPLATES.items():
             asked = messages[:-1]
-            text = theirs.apply_chat_template(messages, chat_template=template, tokenize=False)
-            prompt = theirs.apply_chat_template(
+            text = transformers_tokenizer.apply_chat_template(
+                messages, chat_template=template, tokenize=False
+            )
+            prompt = transformers_tokenizer.apply_chat_template(
                 asked, chat_template=template, tokenize=False, add_generation_prompt=True
             )
             record[name] = {"text": text, "prompt": prompt}
             if number < 100:
-                ids = [theirs(one, add_special_tokens=False)["input_ids"] for one in (text, prompt)]
-                record[name] |= {"text_ids": ids[0], "prompt_ids": ids[1]}
+                text_ids, prompt_ids = (
+                    transformers_tokenizer(one, add_special_tokens=False)["input_ids"]
+                    for one in (text, prompt)
+                )
+                record[name] |= {"text_ids": text_ids, "prompt_ids": prompt_ids}
         found.append(record)
     with gzip.GzipFile(FOLDER / "conversations.json.gz", "wb", mtime=0) as file:
         file.write(json.dumps(found, ensure_ascii=False).encode())
@@ -78,20 +84,20 @@ def small_tokenizer(rng: random.Random) -> tokenizers.Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=400, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())
     )
-    tokenizer.train_from_iterator((said(rng) for _ in range(500)), trainer)
+    tokenizer.train_from_iterator((random_text(rng) for _ in range(500)), trainer)
     tokenizer.add_special_tokens([AddedToken(one, special=True) for one in SPECIALS])
     return tokenizer
 
 
 def conversation(rng: random.Random) -> list[dict[str, str]]:
-    turns = [("system", said(rng))] if rng.random() < 0.4 else []
+    turns = [("system", random_text(rng))] if rng.random() < 0.4 else []
     for _ in range(rng.randint(1, 4)):
-        turns += [("user", said(rng)), ("assistant", said(rng))]
+        turns += [("user", random_text(rng)), ("assistant", random_text(rng))]
     return [{"role": role, "content": content} for role, content in turns]
 
 
-def said(rng: random.Random) -> str:
-    """Words with white space between them, now and then around them too."""
+def random_text(rng: random.Random) -> str:
+    """Words separated by white space, sometimes with white space at the ends."""
     text = rng.choice(WORDS)
     for _ in range(rng.randint(0, 12)):
         text += rng.choice(SPACES) + rng.choice(WORDS)

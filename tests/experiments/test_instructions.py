@@ -4,14 +4,14 @@ import json
 from types import SimpleNamespace
 
 from experiments import instructions
-from transformer_jax.conversations import from_object, to_text
+from transformer_jax.conversations import conversation_to_json, parse_conversation
 
 
 def example(question, answer, *more):
     said = [question, answer, *more]
     roles = ["user", "assistant"] * len(said)
     turns = [{"role": role, "content": text} for role, text in zip(roles, said, strict=False)]
-    return {"turns": to_text(from_object({"messages": turns}))}
+    return {"turns": conversation_to_json(parse_conversation({"messages": turns}))}
 
 
 EXAMPLES = [

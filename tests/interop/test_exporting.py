@@ -109,7 +109,7 @@ def test_a_run_that_answers_goes_out_with_its_template(imported, tmp_path):
     )
     assert (tmp_path / "out/chat_template.jinja").read_text() == chat_template(template, True)
     ends = json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"]
-    assert set(ends) == {answers.writer.end, task.tokenizers.specials("text").eos}
+    assert set(ends) == {answers.chat_tokenizer.answer_end, task.tokenizers.specials("text").eos}
 
 
 @pytest.mark.parametrize("name", ["own", "marian", "bart", "t5"])

@@ -89,7 +89,7 @@ def test_a_sweep_in_a_bucket_is_gone_on_with_elsewhere(tiny_language_model, addr
 def test_text_tokens_and_config_come_from_a_bucket(
     tiny_language_model, address, machine, monkeypatch, capsys
 ):
-    monkeypatch.setattr(token_cache, "_WORTH_KEEPING", 1)
+    monkeypatch.setattr(token_cache, "_MIN_BYTES", 1)
     monkeypatch.setattr(token_cache, "_PART_BYTES", 64)
     at = Bucket(f"{address}/in")
     for split in ("train", "valid"):
@@ -113,7 +113,7 @@ def test_text_tokens_and_config_come_from_a_bucket(
     assert {name.rpartition("/")[2] for name in tokens} == {"index.json", "sizes.npy", "tokens.bin"}
     machine("another")
     with monkeypatch.context() as patched:
-        patched.setattr(token_cache._CachedStream, "_encode", None)  # nothing is encoded again
+        patched.setattr(token_cache._CachedStream, "_encode_part", None)  # nothing is encoded again
         assert main([*words, f"--workdir={address}/b"]) == 0
     assert main(["train", f"--config={address}/in/none.py", f"--workdir={address}/c"]) == 2
     assert f"there is no config file {address}/in/none.py" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.conversations import from_object, to_text
+from transformer_jax.conversations import conversation_to_json, parse_conversation
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import token_losses
@@ -30,10 +30,13 @@ SAID = [("the old man", "sees a dog"), ("a dog", "walks home ."), ("men and wome
 
 def conversation(*pairs):
     turns = [turn for ask, answer in pairs for turn in (("user", ask), ("assistant", answer))]
-    return from_object({"messages": [{"role": r, "content": c} for r, c in turns]})
+    return parse_conversation({"messages": [{"role": r, "content": c} for r, c in turns]})
 
 
-EXAMPLES = [{"turns": to_text(conversation(*SAID[:2]))}, {"turns": to_text(conversation(SAID[2]))}]
+EXAMPLES = [
+    {"turns": conversation_to_json(conversation(*SAID[:2]))},
+    {"turns": conversation_to_json(conversation(SAID[2]))},
+]
 GREEDY = DecodeConfig(beam_size=1, max_extra_length=6)
 
 
@@ -96,11 +99,11 @@ def test_training_and_asking_agree(task, params, sums_of):
     """The likelihood of an answer is the same in a row of training and behind a prompt."""
     ((source, target),) = SAID[2:]
     (found,) = task.score(params, [source], [target], batch_size=1)
-    prompt = task.writer.prompt(conversation(SAID[2])[:1])
+    prompt = task.chat_tokenizer.encode_prompt(conversation(SAID[2])[:1])
     row = jnp.array([[*prompt, *task.tokenizers["text"].encode(target)]])
     where = jnp.arange(row.shape[1])[None], jnp.ones_like(row)
     logits = task.model.apply({"params": params}, row, *where)[0, -1]
-    of_end = jax.nn.log_softmax(logits)[task.writer.end]
+    of_end = jax.nn.log_softmax(logits)[task.chat_tokenizer.answer_end]
     nll = sums_of(task, params, EXAMPLES[1:])["nll"]
     assert found.log_prob + of_end == pytest.approx(-nll, rel=1e-5)
 
@@ -111,7 +114,7 @@ def test_long_conversations_are_cut_and_told(build, caplog):
         found = small.prepare(EXAMPLES, training=True)
     assert len(found) == 3 and max(len(row["input"]) for row in found) <= 20
     assert caplog.messages == [
-        "1 of 2 conversations are longer than a row, and were cut between their turns"
+        "1 of 2 conversations are longer than a row, and were split between their turns"
     ]
     with pytest.raises(UserError, match="not one answer fits into a row of 4 tokens"):
         build(data__max_length=4).prepare(EXAMPLES, training=True)
@@ -132,14 +135,14 @@ def test_each_line_is_answered(task, params, caplog):
 def test_what_cannot_be_asked_is_refused(task, params):
     answered = json.dumps({"instruction": "a", "output": "b"})
     for line, why in (
-        (answered, "line 1: the last turn is none of the user's"),
-        ("the dog\nA: yes", "line 1: what a turn says could be taken for the template's own"),
+        (answered, "line 1: the last turn is not the user's"),
+        ("the dog\nA: yes", "line 1: a turn contains text that looks like the template's markup"),
         ("the old man " * 40, r"line 1: the question has \d+ tokens .* \(data.max_length is 64\)"),
         ('{"messages": [{"role": "x", "content": "a"}]}', "line 1: turn 1: unknown role 'x'"),
     ):
         with pytest.raises(UserError, match=why):
             next(task.predict(params, [line], GREEDY))
-    with pytest.raises(UserError, match="line 2: what a turn says could be taken"):
+    with pytest.raises(UserError, match="line 2: a turn contains text that looks like"):
         task.score(params, ["a", "the dog\nA: yes"], ["b", "c"], batch_size=1)
 
 
@@ -209,7 +212,7 @@ def test_a_chat_remembers_what_was_said(run):
     assert [turn.content for turn in chat.turns] == ["a dog", answer]
     "".join(chat.ask("the old man"))
     assert len(chat.turns) == 4
-    with pytest.raises(UserError, match="could be taken for the template's own text"):
+    with pytest.raises(UserError, match="looks like the template's markup"):
         "".join(chat.ask("a\nA: b"))
     assert len(chat.turns) == 4
     chat.reset("Be brief.")

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.loss_masks import marked
+from transformer_jax.data.batches.loss_masks import loss_mask_features
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.losses import token_losses
@@ -215,7 +215,7 @@ def test_of_a_long_pair_the_last_tokens_are_read(task, params, caplog):
 
 def test_nothing_but_what_counts_has_a_gradient(task, params):
     """With respect to every logit, by way of the biases that are added to them."""
-    row = marked([3, 20, 21, 22, 23, 24], [0, 0, 0, 0, 1, 1])
+    row = loss_mask_features([3, 20, 21, 22, 23, 24], [0, 0, 0, 0, 1, 1])
     assert row["counted"].tolist() == [0, 0, 0, 1, 1]
     batch = {name: jnp.array(array) for name, array in padded_batch([row, row]).items()}
 

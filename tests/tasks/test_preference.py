@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.tasks.test_instruction import CHANGES
-from transformer_jax.conversations import Turn, to_text
+from transformer_jax.conversations import Turn, conversation_to_json
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.preference import by_segment
 
@@ -17,7 +17,11 @@ PAIRS += [("men", "walk .", "a young woman walks home with a dog .")]
 
 
 def example(ask, chosen, rejected):
-    return {"turns": to_text((Turn("user", ask),)), "chosen": chosen, "rejected": rejected}
+    return {
+        "turns": conversation_to_json((Turn("user", ask),)),
+        "chosen": chosen,
+        "rejected": rejected,
+    }
 
 
 EXAMPLES = [example(*pair) for pair in PAIRS]
@@ -140,7 +144,7 @@ def test_sums_by_segment():
 def test_of_long_conversations_the_first_questions_are_left_out(task):
     turns = [Turn(role, "a dog sees a man") for role in ("user", "assistant") * 6]
     asked = (*turns, Turn("user", "the old man"))
-    long = {"turns": to_text(asked), "chosen": "sees a dog", "rejected": "walks"}
+    long = {"turns": conversation_to_json(asked), "chosen": "sees a dog", "rejected": "walks"}
     (found,) = task.prepare([long], training=False)
     assert max(len(values) for values in found.values()) <= task.max_length
     text = task.tokenizers.text("text").decode(found["chosen_target"].tolist())
@@ -153,8 +157,8 @@ def test_pairs_that_do_not_fit_are_left_out_and_told(task, caplog):
     with caplog.at_level(logging.WARNING):
         assert len(task.prepare([EXAMPLES[0], long, broken], training=True)) == 1
     assert "1 of 3 pairs have an answer that with its question is longer" in caplog.text
-    assert "1 of 3 pairs say what the template would take for its own text" in caplog.text
-    with pytest.raises(UserError, match="pair 1: what a turn says could be taken"):
+    assert "1 of 3 pairs contain text that looks like the template's markup" in caplog.text
+    with pytest.raises(UserError, match="pair 1: a turn contains text that looks like"):
         task.prepare([broken], training=False)
     with pytest.raises(UserError, match="not one pair of answers fits into rows of 64 tokens"):
         task.prepare([long], training=False)

@@ -134,7 +134,7 @@ def open_prefixes(path: str | None) -> Callable[[int, list[str]], dict[str, list
     """
     if path is None:
         return lambda number, lines: {}
-    from transformer_jax.data.files.text import TextLines
+    from transformer_jax.data.files.lines import TextLines
 
     file = TextLines(path, once=True)
 

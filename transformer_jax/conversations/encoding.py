@@ -1,4 +1,4 @@
-"""Conversations as tokens, and which of them a model learns to write."""
+"""Conversations as tokens: loss masks, prompts, and splitting of long conversations."""
 
 import dataclasses
 import functools
@@ -14,85 +14,94 @@ from transformer_jax.errors import UserError
 from transformer_jax.tokenization import Tokenizer, plain_ids, special_pieces
 from transformer_jax.tokenization.tokenizer import well_formed
 
+logger = logging.getLogger(__name__)
 
-class Marked(NamedTuple):
+
+class EncodedConversation(NamedTuple):
     """Tokens of a conversation.
 
     Attributes:
-      tokens: all of them.
-      counted: of each whether it is an answer's, its end among them: what a loss counts.
+      tokens: token ids.
+      loss_mask: True for the tokens of answers, including the token that ends each answer.
     """
 
     tokens: list[int]
-    counted: list[bool]
+    loss_mask: list[bool]
 
 
-class _Run(NamedTuple):
-    """A stretch that is encoded by itself: text, or one special token."""
+class _Segment(NamedTuple):
+    """Text that is tokenized on its own, or one special token."""
 
     text: str
     special: int | None
-    counted: bool
+    in_loss: bool
 
 
 @dataclass(frozen=True)
-class Writer:
-    """Writes conversations in a template, for one tokenizer.
+class ChatTokenizer:
+    """Encodes conversations with a template and a tokenizer.
 
-    What is said is text, whatever it looks like: special tokens come from the template alone.
+    Special tokens come from the template alone; the content of a turn is always plain text.
 
     Attributes:
-      template: the texts around the turns.
-      tokenizer: of the model.
+      template: format of the turns.
+      tokenizer: the model's tokenizer.
 
     Raises:
-      ValueError: no special token ends the template's answers.
+      ValueError: the suffix of the template's answers does not begin with a special token.
     """
 
     template: Template
     tokenizer: Tokenizer
 
     def __post_init__(self) -> None:
-        tail = self.template.around(ASSISTANT).tail
-        if self._specials.match(tail) is None:
+        suffix = self.template.markup(ASSISTANT).suffix
+        if self._specials.match(suffix) is None:
             raise ValueError(
-                f"the template ends an answer in {tail!r}, which begins with no special token of "
-                f"this tokenizer; write {{content}}{EOS} in the assistant's turn"
+                f"the template ends an answer in {suffix!r}, which does not begin with a special "
+                f"token of this tokenizer; write {{content}}{EOS} in the assistant's turn"
             )
 
     @functools.cached_property
-    def end(self) -> int:
-        """The token that ends an answer."""
-        found = self._specials.match(self.template.around(ASSISTANT).tail)
+    def answer_end(self) -> int:
+        """Token that ends an answer."""
+        found = self._specials.match(self.template.markup(ASSISTANT).suffix)
         assert found
         return self._ids[found[0]]
 
     @functools.cached_property
-    def adds_first(self) -> bool:
-        """Whether the tokenizer's first token goes before a conversation: where the template itself
-        begins with no special token."""
-        begin = self.template.begin or self.template.around(USER).head
+    def adds_first_token(self) -> bool:
+        """True if the tokenizer's first token is prepended to conversations: the template does not
+        begin with a special token."""
+        begin = self.template.begin or self.template.markup(USER).prefix
         return self._specials.match(begin) is None
 
-    def written(self, conversation: Conversation) -> Marked:
-        """A conversation with its answers.
+    def encode(self, conversation: Conversation) -> EncodedConversation:
+        """Encodes a conversation with its answers.
 
         Raises:
-          ValueError: what a turn says could be taken for the template's own text.
+          ValueError: a turn contains text that looks like the template's markup.
         """
-        return self._encoded(self._runs(self._checked(conversation)))
+        return self._encode_segments(self._segments(self._checked_turns(conversation)))
 
-    def prompt(self, conversation: Conversation) -> list[int]:
-        """A conversation up to where its next answer begins; raises as `written`."""
-        head = self.template.around(ASSISTANT).head
-        runs = [*self._runs(self._checked(conversation)), *self._of_format(head)]
-        return self._encoded(runs).tokens
+    def encode_prompt(self, conversation: Conversation) -> list[int]:
+        """Encodes a conversation up to the first token of its next answer.
 
-    def answer(self, conversation: Conversation, text: str) -> list[int]:
-        """What follows `prompt` where the next answer is this text, its end among it; raises as
-        `written`."""
-        *_, turn = self._checked((*conversation, Turn(ASSISTANT, text)))
-        return [*plain_ids(self.tokenizer, turn.content), self.end]
+        Raises:
+          ValueError: as `encode`.
+        """
+        prefix = self.template.markup(ASSISTANT).prefix
+        turns = self._checked_turns(conversation)
+        return self._encode_segments([*self._segments(turns), *self._split_markup(prefix)]).tokens
+
+    def encode_answer(self, conversation: Conversation, text: str) -> list[int]:
+        """Encodes an answer as the continuation of `encode_prompt`, with the token that ends it.
+
+        Raises:
+          ValueError: as `encode`.
+        """
+        *_, turn = self._checked_turns((*conversation, Turn(ASSISTANT, text)))
+        return [*plain_ids(self.tokenizer, turn.content), self.answer_end]
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
@@ -103,163 +112,176 @@ class Writer:
         longest_first = sorted(self._ids, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)))
 
-    def _checked(self, conversation: Conversation) -> Conversation:
-        """The turns that are written. Special tokens in what is said are text, so that they cannot
-        end a turn; what stands for text in the template can."""
-        turns = self.template.completed(
+    def _checked_turns(self, conversation: Conversation) -> Conversation:
+        """Turns to render; ValueError if plain-text markup in a turn's content could be misread.
+
+        Special tokens in contents are harmless, since contents are encoded as plain text. They are
+        removed before the check.
+        """
+        turns = self.template.complete_turns(
             tuple(Turn(role, well_formed(content)) for role, content in conversation)
         )
         plain = tuple(Turn(role, self._specials.sub("", content)) for role, content in turns)
-        if not self.template.tells(plain):
-            raise ValueError("what a turn says could be taken for the template's own text")
+        if not self.template.is_unambiguous(plain):
+            raise ValueError("a turn contains text that looks like the template's markup")
         return turns
 
-    def _runs(self, turns: Conversation) -> Iterator[_Run]:
-        yield from self._of_format(self.template.begin)
+    def _segments(self, turns: Conversation) -> Iterator[_Segment]:
+        yield from self._split_markup(self.template.begin)
         for role, content in turns:
-            head, tail = self.template.around(role)
-            yield from self._of_format(head)
+            prefix, suffix = self.template.markup(role)
+            yield from self._split_markup(prefix)
             if role != ASSISTANT:
-                yield from _plain(content)
-                yield from self._of_format(tail)
+                yield from _plain_segment(content)
+                yield from self._split_markup(suffix)
                 continue
-            yield _Run(content, None, counted=True)
-            end = self._specials.match(tail)
+            yield _Segment(content, None, in_loss=True)
+            end = self._specials.match(suffix)
             assert end
-            yield _Run(end[0], self.end, counted=True)
-            yield from self._of_format(tail[end.end() :])
+            yield _Segment(end[0], self.answer_end, in_loss=True)
+            yield from self._split_markup(suffix[end.end() :])
 
-    def _of_format(self, text: str) -> Iterator[_Run]:
+    def _split_markup(self, text: str) -> Iterator[_Segment]:
+        """Splits the template's text at its special tokens."""
         place = 0
         for found in self._specials.finditer(text):
-            yield from _plain(text[place : found.start()])
-            yield _Run(found[0], self._ids[found[0]], counted=False)
+            yield from _plain_segment(text[place : found.start()])
+            yield _Segment(found[0], self._ids[found[0]], in_loss=False)
             place = found.end()
-        yield from _plain(text[place:])
+        yield from _plain_segment(text[place:])
 
-    def _encoded(self, runs: Iterable[_Run]) -> Marked:
-        """Neighbouring texts that do not count are encoded together, as libraries encode the whole
-        text; an answer by itself, as the model is asked for it behind what stands before it."""
-        tokens, counted, texts = list[int](), list[bool](), list[str]()
+    def _encode_segments(self, segments: Iterable[_Segment]) -> EncodedConversation:
+        """Encodes segments.
 
-        def add(ids: list[int], mark: bool) -> None:
+        Adjacent text outside of the loss is encoded together, as libraries do with the whole text.
+        An answer is encoded on its own, because generation starts after the prompt's tokens.
+        """
+        tokens, loss_mask, texts = list[int](), list[bool](), list[str]()
+
+        def add(ids: list[int], in_loss: bool) -> None:
             tokens.extend(ids)
-            counted.extend([mark] * len(ids))
+            loss_mask.extend([in_loss] * len(ids))
 
-        for run in runs:
-            if run.special is None and not run.counted:
-                texts.append(run.text)
+        for text, special, in_loss in segments:
+            if special is None and not in_loss:
+                texts.append(text)
                 continue
             add(plain_ids(self.tokenizer, "".join(texts)), False)
             texts.clear()
-            alone = plain_ids(self.tokenizer, run.text) if run.special is None else [run.special]
-            add(alone, run.counted)
+            add(plain_ids(self.tokenizer, text) if special is None else [special], in_loss)
         add(plain_ids(self.tokenizer, "".join(texts)), False)
-        if self.adds_first:
-            tokens, counted = [self.tokenizer.specials.first, *tokens], [False, *counted]
-        return Marked(tokens, counted)
+        if self.adds_first_token:
+            tokens, loss_mask = [self.tokenizer.specials.first, *tokens], [False, *loss_mask]
+        return EncodedConversation(tokens, loss_mask)
 
 
-def _plain(text: str) -> Iterator[_Run]:
+def _plain_segment(text: str) -> Iterator[_Segment]:
     if text:
-        yield _Run(text, None, counted=False)
-
-
-# FOLDED conversations.cutting: Long conversations, cut between an answer and the question behind
-# it.
-
-
-logger = logging.getLogger(__name__)
+        yield _Segment(text, None, in_loss=False)
 
 
 @dataclasses.dataclass
-class Cutter:
-    """Cuts conversations between an answer and the question behind it; counts those that it cut,
-    that lost an answer, and that it refused.
+class ConversationSplitter:
+    """Splits conversations that are longer than a row between an answer and the next question.
 
     Attributes:
-      writer: writes them.
+      chat_tokenizer: encodes conversations.
       max_length: tokens of a row.
+      num_split, num_shortened, num_rejected: conversations that were split, that lost an answer,
+        or that contain text that looks like the template's markup.
     """
 
-    writer: Writer
+    chat_tokenizer: ChatTokenizer
     max_length: int
-    cut: int = 0
-    left_out: int = 0
-    refused: int = 0
+    num_split: int = 0
+    num_shortened: int = 0
+    num_rejected: int = 0
 
-    def pieces(self, conversation: Conversation, number: int | None) -> list[Marked]:
-        """The parts of a conversation that fit into a row each; `number` names it where what it
-        says may not be left out."""
+    def split(self, conversation: Conversation, number: int | None) -> list[EncodedConversation]:
+        """Encodes a conversation as one or more rows.
+
+        An exchange (a question and its answer) that does not fit into a row is left out.
+
+        Args:
+          conversation: ends in an answer.
+          number: number of the conversation in error messages. None: a conversation that cannot be
+            encoded is counted as rejected.
+
+        Raises:
+          UserError: the conversation cannot be encoded and has a number.
+        """
         try:
-            whole = self._row(conversation)
+            whole = self._encode_row(conversation)
         except ValueError as error:
             if number is not None:
                 raise UserError(f"conversation {number}: {error}") from error
-            self.refused += 1
+            self.num_rejected += 1
             return []
         if self._fits(whole):
             return [whole]
-        system, exchanges = exchanges_of(conversation)
-        self.cut += len(exchanges) > 1
-        rows, kept, lost = list[Marked](), list[Turn](), 0
+        system, exchanges = split_exchanges(conversation)
+        self.num_split += len(exchanges) > 1
+        rows, kept, lost = list[EncodedConversation](), list[Turn](), 0
         for exchange in exchanges:
-            longer = self._row((*system, *kept, *exchange))
+            longer = self._encode_row((*system, *kept, *exchange))
             if kept and self._fits(longer):
                 rows[-1], kept = longer, [*kept, *exchange]
                 continue
-            alone = self._row((*system, *exchange))
+            alone = self._encode_row((*system, *exchange))
             if self._fits(alone):
                 rows.append(alone)
                 kept = [*exchange]
             else:
                 lost += 1
                 kept = []
-        self.left_out += lost > 0
+        self.num_shortened += lost > 0
         return rows
 
-    def _row(self, conversation: Conversation) -> Marked:
-        """Up to the end of the last answer."""
-        tokens, counted = self.writer.written(conversation)
-        end = len(counted) - counted[::-1].index(True)
-        return Marked(tokens[:end], counted[:end])
+    def _encode_row(self, conversation: Conversation) -> EncodedConversation:
+        """Tokens up to the end of the last answer."""
+        tokens, loss_mask = self.chat_tokenizer.encode(conversation)
+        end = len(loss_mask) - loss_mask[::-1].index(True)
+        return EncodedConversation(tokens[:end], loss_mask[:end])
 
-    def _fits(self, row: Marked) -> bool:
+    def _fits(self, row: EncodedConversation) -> bool:
         return len(row.tokens) - 1 <= self.max_length
 
     def report(self, count: int) -> None:
-        """Says what was cut and left out of so many conversations."""
+        """Logs a warning for each kind of loss; `count` is the number of all conversations."""
         for number, what in (
-            (self.cut, "are longer than a row, and were cut between their turns"),
-            (self.left_out, "lost answers that with their questions are longer than a row"),
-            (self.refused, "say what the template would take for its own text, left out"),
+            (self.num_split, "are longer than a row, and were split between their turns"),
+            (self.num_shortened, "lost answers that with their questions are longer than a row"),
+            (self.num_rejected, "contain text that looks like the template's markup, left out"),
         ):
             if number:
                 logger.warning("%d of %d conversations %s", number, count, what)
 
 
-def prompt_within(writer: Writer, conversation: Conversation, room: int) -> tuple[list[int], int]:
-    """The tokens of a conversation that is to be answered, at most so many, and how many of its
-    first questions were left out, with their answers.
+def fit_prompt(
+    chat_tokenizer: ChatTokenizer, conversation: Conversation, max_tokens: int
+) -> tuple[list[int], int]:
+    """Encodes the prompt of a conversation, without its first exchanges if it is too long.
+
+    Returns:
+      the prompt, at most `max_tokens` tokens, and the number of exchanges left out.
 
     Raises:
-      ValueError: the last question alone has more, or what is said could be taken for the
-        template's own text.
+      ValueError: the last question alone is too long, or the conversation cannot be encoded.
     """
-    system, exchanges = exchanges_of(conversation)
+    system, exchanges = split_exchanges(conversation)
     for left_out in range(len(exchanges)):
         kept = [turn for exchange in exchanges[left_out:] for turn in exchange]
-        prompt = writer.prompt((*system, *kept))
-        if len(prompt) <= room:
+        prompt = chat_tokenizer.encode_prompt((*system, *kept))
+        if len(prompt) <= max_tokens:
             return prompt, left_out
     raise ValueError(
-        f"the question has {len(prompt)} tokens with the template's, and {room} fit beside an "
-        "answer; make it shorter"
+        f"the question has {len(prompt)} tokens with the template's, and {max_tokens} fit beside "
+        "an answer; shorten it"
     )
 
 
-def exchanges_of(conversation: Conversation) -> tuple[Conversation, list[Conversation]]:
-    """The system's turn, if there is one, and the others: each question with its answer."""
+def split_exchanges(conversation: Conversation) -> tuple[Conversation, list[Conversation]]:
+    """Splits off the system turn, if any, and groups each question with its input and answer."""
     system = conversation[:1] if conversation[0].role == SYSTEM else ()
     starts = [i for i, turn in enumerate(conversation) if turn.role == USER]
     ends = [*starts[1:], len(conversation)]

@@ -1,4 +1,7 @@
-"""How a conversation is written: the texts around each turn, as data."""
+"""Chat templates: the text around each turn of a conversation, as data.
+
+A template also renders itself as a Jinja template of transformers (`chat_template`).
+"""
 
 import dataclasses
 import json
@@ -20,32 +23,31 @@ CONTENT, EOS = "{content}", "{eos}"
 _SAMPLE = (Turn(SYSTEM, "s"), Turn(USER, "a"), Turn(ASSISTANT, "b"), Turn(USER, "c"))
 
 
-class Around(NamedTuple):
-    """What stands before and behind the content of a turn."""
+class Markup(NamedTuple):
+    """Text before and after the content of a turn."""
 
-    head: str
-    tail: str
+    prefix: str
+    suffix: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """The texts of a conversation.
+    """Format of the turns of a conversation.
 
-    A turn's text has "{content}" where the turn's content stands, and something behind it. "{eos}"
-    is the token that ends a text, whatever the vocabulary writes for it; other special tokens are
-    written as the vocabulary writes them.
+    The format of a turn contains "{content}" once, followed by some text. "{eos}" is the end of
+    sequence of the tokenizer; other special tokens are written as in the vocabulary.
 
     Attributes:
-      user, assistant, system: the text of a turn.
-      input: likewise; None: an input joins the question before it, behind a blank line.
-      begin: what stands before the first turn.
-      default_system: the system's content where a conversation has none.
-      default_system_with_input: the same where the first question has an input, if that differs.
-      trims: whether white space around contents is dropped.
+      user, assistant, system: format of a turn with this role.
+      input: format of an input; None: an input is appended to its question after a blank line.
+      begin: text before the first turn.
+      default_system: content of the system turn if a conversation has none; None: no system turn.
+      default_system_with_input: the same if the first question has an input; None: no difference.
+      trims: strip white space around contents.
 
     Raises:
-      ValueError: a turn's text has no place for its content, two of them, or nothing behind it, or
-        the turns' texts cannot be told apart.
+      ValueError: a format does not contain "{content}" exactly once or has no text after it, or
+        the turns of a rendered conversation cannot be told apart.
     """
 
     user: str
@@ -62,36 +64,38 @@ class Template:
             text = getattr(self, role)
             if text is not None and text.count(CONTENT) != 1:
                 raise ValueError(
-                    f"the template's {role} turn is {text!r}: write {CONTENT} once, where what is "
-                    "said stands"
+                    f"the template's {role} turn is {text!r}: write {CONTENT} once, where the "
+                    "turn's content goes"
                 )
-            if text is not None and not self.around(role).tail:
+            if text is not None and not self.markup(role).suffix:
                 raise ValueError(
-                    f"the template's {role} turn is {text!r}: nothing behind {CONTENT} ends it"
+                    f"the template's {role} turn is {text!r}: add text after {CONTENT} that ends it"
                 )
 
-        if not self.tells(self.completed(_SAMPLE)):
+        if not self.is_unambiguous(self.complete_turns(_SAMPLE)):
             raise ValueError(
-                "the template's turns cannot be told apart: begin those of user and assistant with "
-                "texts of their own"
+                "the template's turns cannot be told apart: begin user and assistant turns with "
+                "different texts"
             )
 
-    def tells(self, turns: Conversation) -> bool:
-        """Whether the text of completed turns is theirs alone: nothing that is said could be taken
-        for the template's own text."""
+    def is_unambiguous(self, turns: Conversation) -> bool:
+        """Returns True if parsing the rendered turns gives the same turns.
+
+        It is False if a turn's content contains text that looks like the template's markup.
+        """
         try:
-            return self.undone(self.joined(turns)) == turns
+            return self.parse(self.render_turns(turns)) == turns
         except ValueError:
             return False
 
-    def around(self, role: str) -> Around:
-        """What stands around a turn of the role."""
-        head, _, tail = getattr(self, role).partition(CONTENT)
-        return Around(head, tail)
+    def markup(self, role: str) -> Markup:
+        """Text around the content of a turn with this role."""
+        prefix, _, suffix = getattr(self, role).partition(CONTENT)
+        return Markup(prefix, suffix)
 
-    def completed(self, conversation: Conversation) -> Conversation:
-        """The turns that are written: with the default system turn, inputs joined, trimmed."""
-        turns = [*self._default(conversation), *conversation]
+    def complete_turns(self, conversation: Conversation) -> Conversation:
+        """Turns to render: adds the default system turn, appends inputs to questions, trims."""
+        turns = [*self._default_system_turn(conversation), *conversation]
         joined: list[Turn] = []
         for turn in turns:
             if turn.role == INPUT and self.input is None:
@@ -102,64 +106,67 @@ class Template:
             joined = [Turn(role, content.strip()) for role, content in joined]
         return tuple(joined)
 
-    def _default(self, conversation: Conversation) -> Iterator[Turn]:
+    def _default_system_turn(self, conversation: Conversation) -> Iterator[Turn]:
         if conversation[0].role == SYSTEM or self.default_system is None:
             return
         has_input = len(conversation) > 1 and conversation[1].role == INPUT
-        other = self.default_system_with_input if has_input else None
-        yield Turn(SYSTEM, other or self.default_system)
+        with_input = self.default_system_with_input if has_input else None
+        yield Turn(SYSTEM, with_input or self.default_system)
 
-    def text(self, conversation: Conversation, answering: bool = False) -> str:
-        """A conversation as it is written, "{eos}" as such; with `answering`, up to where the next
-        answer begins."""
-        opened = self.around(ASSISTANT).head if answering else ""
-        return self.joined(self.completed(conversation)) + opened
+    def render(self, conversation: Conversation, add_generation_prompt: bool = False) -> str:
+        """Text of a conversation; "{eos}" is not replaced.
 
-    def joined(self, turns: Conversation) -> str:
-        """The text of turns that are completed."""
-        around = [(self.around(role), content) for role, content in turns]
-        return self.begin + "".join(head + content + tail for (head, tail), content in around)
+        With `add_generation_prompt`, the prefix of an assistant turn follows.
+        """
+        prompt = self.markup(ASSISTANT).prefix if add_generation_prompt else ""
+        return self.render_turns(self.complete_turns(conversation)) + prompt
 
-    def undone(self, text: str) -> Conversation:
-        """The turns of a text that `text` made, as `completed` gives them, as far as the text alone
-        tells where each ends.
+    def render_turns(self, turns: Conversation) -> str:
+        """Text of turns that `complete_turns` returned."""
+        parts = [(self.markup(role), content) for role, content in turns]
+        return self.begin + "".join(markup.prefix + text + markup.suffix for markup, text in parts)
+
+    def parse(self, text: str) -> Conversation:
+        """Inverse of `render_turns`, if `is_unambiguous`: a turn ends at the first match of its
+        suffix that is followed by another turn or by the end of the text.
 
         Raises:
-          ValueError: it is no such text.
+          ValueError: the template does not render such a text.
         """
         if not text.startswith(self.begin):
             raise ValueError("the text does not begin as the template does")
         place, turns = len(self.begin), list[Turn]()
         while place < len(text):
-            role = self._role_at(text, place, first=not turns)
-            head, tail = self.around(role)
-            start = place + len(head)
-            end = self._end_of(text, start, tail)
+            role = self._find_role(text, place, first=not turns)
+            prefix, suffix = self.markup(role)
+            start = place + len(prefix)
+            end = self._find_end(text, start, suffix)
             turns.append(Turn(role, text[start:end]))
-            place = end + len(tail)
+            place = end + len(suffix)
         return tuple(turns)
 
-    def _role_at(self, text: str, place: int, first: bool) -> str:
+    def _find_role(self, text: str, place: int, first: bool) -> str:
+        """Role of the turn that begins at a character; the longest matching prefix decides."""
         roles = [role for role in (USER, INPUT, ASSISTANT) if getattr(self, role) is not None]
         roles += [SYSTEM] * first
-        for role in sorted(roles, key=lambda role: -len(self.around(role).head)):
-            if text.startswith(self.around(role).head, place):
+        for role in sorted(roles, key=lambda role: -len(self.markup(role).prefix)):
+            if text.startswith(self.markup(role).prefix, place):
                 return role
         raise ValueError(f"no turn of the template begins at character {place}")
 
-    def _end_of(self, text: str, start: int, tail: str) -> int:
-        """The first place where the tail stands and the text ends, or another turn begins."""
-        heads = tuple(
-            self.around(role).head
+    def _find_end(self, text: str, start: int, suffix: str) -> int:
+        """First match of a suffix that is followed by another turn or by the end of the text."""
+        prefixes = tuple(
+            self.markup(role).prefix
             for role in (USER, INPUT, ASSISTANT)
             if getattr(self, role) is not None
         )
-        place = text.find(tail, start)
+        place = text.find(suffix, start)
         while place >= 0:
-            behind = place + len(tail)
-            if behind == len(text) or text.startswith(heads, behind):
+            end = place + len(suffix)
+            if end == len(text) or text.startswith(prefixes, end):
                 return place
-            place = text.find(tail, place + 1)
+            place = text.find(suffix, place + 1)
         raise ValueError(f"nothing ends the turn that begins at character {start}")
 
 
@@ -200,60 +207,62 @@ TEMPLATES: Registry[Template] = Registry(
         ),
     },
 )
-"""Stanford's Alpaca (Taori et al. 2023), whose marks are plain text; OpenAI's ChatML, as Qwen and
-others have it; and Llama 3's (Grattafiori et al. 2024)."""
+"""Stanford's Alpaca (Taori et al. 2023), whose markup is plain text; OpenAI's ChatML, which Qwen
+and others use; and Llama 3's (Grattafiori et al. 2024)."""
 
 
-# FOLDED conversations.jinja: A template in the language in which tokenizers of transformers keep
-# theirs.
+def chat_template(template: Template, adds_first_token: bool = False) -> str:
+    """Jinja template with which transformers' `apply_chat_template` renders the same text as
+    `Template.render`.
 
+    An input is a message of role "input" after its question.
 
-def chat_template(template: Template, adds_first: bool = False) -> str:
-    """What `apply_chat_template` of transformers writes conversations with, as `Template.text`
-    does, behind the tokenizer's first token if `Writer.adds_first`. An input is a message of the
-    role "input" behind its question."""
+    Args:
+      template: the template.
+      adds_first_token: start with `bos_token`, as `ChatTokenizer.adds_first_token` says.
+    """
     content = "message['content']" + " | trim" * template.trims
     turns = {
-        role: _written(getattr(template, role), f"({content})")
+        role: _jinja_turn(getattr(template, role), f"({content})")
         for role in (SYSTEM, USER, INPUT, ASSISTANT)
         if getattr(template, role) is not None
     }
     cases = "".join(
-        f"{{% {'elif' if i else 'if'} message['role'] == {_literal(role)} %}}{text}"
+        f"{{% {'elif' if i else 'if'} message['role'] == {_jinja_literal(role)} %}}{text}"
         for i, (role, text) in enumerate(turns.items())
     )
-    opened = _expression(template.around(ASSISTANT).head)
+    prompt = _jinja_text(template.markup(ASSISTANT).prefix)
     return (
-        "{{ bos_token }}" * adds_first
-        + _expression(template.begin)
-        + _default(template)
+        "{{ bos_token }}" * adds_first_token
+        + _jinja_text(template.begin)
+        + _jinja_default_system(template)
         + f"{{% for message in messages %}}{cases}{{% endif %}}{{% endfor %}}"
-        + f"{{% if add_generation_prompt %}}{opened}{{% endif %}}"
+        + f"{{% if add_generation_prompt %}}{prompt}{{% endif %}}"
     )
 
 
-def _default(template: Template) -> str:
-    """The system turn of a conversation that has none."""
+def _jinja_default_system(template: Template) -> str:
+    """The system turn of conversations without one."""
     if template.default_system is None:
         return ""
-    text = _written(template.system, _literal(template.default_system))
+    text = _jinja_turn(template.system, _jinja_literal(template.default_system))
     if template.default_system_with_input is not None:
-        other = _written(template.system, _literal(template.default_system_with_input))
+        other = _jinja_turn(template.system, _jinja_literal(template.default_system_with_input))
         with_input = "messages | length > 1 and messages[1]['role'] == 'input'"
         text = f"{{% if {with_input} %}}{other}{{% else %}}{text}{{% endif %}}"
     return f"{{% if messages[0]['role'] != 'system' %}}{text}{{% endif %}}"
 
 
-def _written(turn: str, content: str) -> str:
-    """A turn around what an expression gives."""
-    head, _, tail = turn.partition(CONTENT)
-    return f"{_expression(head)}{{{{ {content} }}}}{_expression(tail)}"
+def _jinja_turn(turn: str, content: str) -> str:
+    """A turn with the value of the Jinja expression `content`."""
+    prefix, _, suffix = turn.partition(CONTENT)
+    return f"{_jinja_text(prefix)}{{{{ {content} }}}}{_jinja_text(suffix)}"
 
 
-def _expression(text: str) -> str:
-    parts = [_literal(part) for part in text.split(EOS)]
+def _jinja_text(text: str) -> str:
+    parts = [_jinja_literal(part) for part in text.split(EOS)]
     return f"{{{{ {' + eos_token + '.join(parts)} }}}}" if text else ""
 
 
-def _literal(text: str) -> str:
+def _jinja_literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

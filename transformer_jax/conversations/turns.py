@@ -1,4 +1,4 @@
-"""Turns of a conversation, and the forms in which data sets hold them."""
+"""Turns of a conversation, and the JSON formats in which data sets store them."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,13 +6,45 @@ from typing import Any, NamedTuple
 
 SYSTEM, USER, INPUT, ASSISTANT = "system", "user", "input", "assistant"
 
+_ROLES = {
+    "system": SYSTEM,
+    "user": USER,
+    "human": USER,
+    "input": INPUT,
+    "assistant": ASSISTANT,
+    "gpt": ASSISTANT,
+}
+"""Name of a role in a data set -> role here."""
+
+_NEXT_ROLES = {
+    None: (SYSTEM, USER),
+    SYSTEM: (USER,),
+    USER: (INPUT, ASSISTANT),
+    INPUT: (ASSISTANT,),
+    ASSISTANT: (USER,),
+}
+"""Role of a turn (None: before the first turn) -> roles of the next turn."""
+
+_MESSAGE_KEYS = (("messages", "role", "content"), ("conversations", "from", "value"))
+"""Keys of the list of turns, of a turn's role and of its content: chat messages, ShareGPT."""
+
+CONVERSATION_KEYS = ("instruction", *(key for key, *_ in _MESSAGE_KEYS))
+"""Keys that identify a JSON object as a conversation."""
+
+CONVERSATION_FORMATS = (
+    '{"instruction": text, "input": text, "output": text}, '
+    '{"messages": [{"role": "user", "content": text}, ...]} or '
+    '{"conversations": [{"from": "human", "value": text}, ...]}'
+)
+"""Accepted JSON objects, as error messages show them."""
+
 
 class Turn(NamedTuple):
-    """What one side says.
+    """One message of a conversation.
 
     Attributes:
-      role: "system" (how to answer; the first turn, if any), "user" (a question), "input" (what the
-        question before it is about) or "assistant" (an answer).
+      role: "system" (how to answer; the first turn, if any), "user" (a question), "input" (text
+        that the question before it refers to) or "assistant" (an answer).
       content: the text.
     """
 
@@ -24,95 +56,81 @@ Conversation = tuple[Turn, ...]
 
 
 class NothingToLearn(ValueError):
-    """An example is well-formed, but training loses nothing without it: an answer is empty, say."""
+    """A valid example that training skips, for example because an answer is empty."""
 
 
-_ROLES = {
-    "system": SYSTEM,
-    "user": USER,
-    "human": USER,
-    "input": INPUT,
-    "assistant": ASSISTANT,
-    "gpt": ASSISTANT,
-}
-"""How data sets name them."""
+def parse_conversation(found: Any) -> Conversation:
+    """Converts a JSON object in one of `CONVERSATION_FORMATS` to turns.
 
-_MESSAGES = (("messages", "role", "content"), ("conversations", "from", "value"))
-"""Key of the turns, and keys of a turn's role and content: of chat messages, and of ShareGPT."""
-
-KEYS = ("instruction", *(key for key, *_ in _MESSAGES))
-"""An object of `FORMS` has one of them."""
-
-FORMS = (
-    '{"instruction": text, "input": text, "output": text}, '
-    '{"messages": [{"role": "user", "content": text}, ...]} or '
-    '{"conversations": [{"from": "human", "value": text}, ...]}'
-)
-"""What a line may be, for messages."""
-
-
-def from_object(found: Any) -> Conversation:
-    """The turns of an object of one of `FORMS`; an "output" that is absent is an answer to come.
+    Without "output", an instruction is a conversation that has no answer yet.
 
     Raises:
-      ValueError: it is none, a role is unknown, or the turns come in an order that is no
-        conversation's.
+      ValueError: another format, an unknown role, or an invalid order of roles.
     """
     if not isinstance(found, Mapping):
-        raise ValueError(f"write {FORMS}")
-    for key, role, content in _MESSAGES:
+        raise ValueError(f"write {CONVERSATION_FORMATS}")
+    for key, role, content in _MESSAGE_KEYS:
         if key in found:
-            turns = _turns(found[key], key, role, content)
+            turns = _parse_messages(found[key], key, role, content)
             break
     else:
         if not isinstance(found.get("instruction"), str):
-            raise ValueError(f"write {FORMS}")
-        turns = _of_instruction(found)
+            raise ValueError(f"write {CONVERSATION_FORMATS}")
+        turns = _parse_instruction(found)
     _check_order(turns)
     return turns
 
 
-def from_line(line: str) -> Conversation:
-    """A line that asks: an object of `FORMS`, else, whatever it is, an instruction.
+def parse_request(line: str) -> Conversation:
+    """Converts a line of input to the conversation to be answered.
+
+    A JSON object with one of `CONVERSATION_KEYS` is parsed; any other line is an instruction.
 
     Raises:
-      ValueError: as `from_object`.
+      ValueError: as `parse_conversation`.
     """
     try:
         found = json.loads(line) if line.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
         found = None
-    if isinstance(found, Mapping) and any(key in found for key in KEYS):
-        return from_object(found)
+    if isinstance(found, Mapping) and any(key in found for key in CONVERSATION_KEYS):
+        return parse_conversation(found)
     return (Turn(USER, line),)
 
 
-def from_text(text: str) -> Conversation:
-    """The inverse of `to_text`."""
-    return tuple(Turn(*turn) for turn in json.loads(text))
-
-
-def to_text(conversation: Conversation) -> str:
-    """A conversation as one string, which examples are made of."""
+def conversation_to_json(conversation: Conversation) -> str:
+    """Serializes a conversation; examples store it in this form."""
     return json.dumps(conversation, ensure_ascii=False)
 
 
-def contents(conversation: Conversation) -> str:
-    """All that is said, turn by turn."""
+def conversation_from_json(text: str) -> Conversation:
+    """Inverse of `conversation_to_json`."""
+    return tuple(Turn(*turn) for turn in json.loads(text))
+
+
+def join_contents(conversation: Conversation) -> str:
+    """Contents of all turns, one after another on lines of their own."""
     return "\n".join(turn.content for turn in conversation)
 
 
-def as_source(conversation: Conversation) -> str:
-    """What is asked, as the text that an encoder reads: an instruction, and its input behind a
-    blank line; of several turns each by its role."""
+def encoder_source(conversation: Conversation) -> str:
+    """Text of a conversation that an encoder reads to generate the next answer.
+
+    An instruction is followed by a blank line and its input. In longer conversations each turn is
+    prefixed by its role.
+    """
     if all(turn.role in (USER, INPUT) for turn in conversation):
         return "\n\n".join(turn.content for turn in conversation)
     return "\n\n".join(f"{role.capitalize()}: {content}" for role, content in conversation)
 
 
 def check_answered(conversation: Conversation) -> None:
-    """Raises ValueError unless there is an answer, and it comes last; `NothingToLearn` where one is
-    empty."""
+    """Checks that the last turn is an answer.
+
+    Raises:
+      ValueError: it is not.
+      NothingToLearn: an answer is empty.
+    """
     if conversation[-1].role != ASSISTANT:
         raise ValueError("the last turn is no answer")
     for number, turn in enumerate(conversation, 1):
@@ -120,28 +138,28 @@ def check_answered(conversation: Conversation) -> None:
             raise NothingToLearn(f"turn {number} is an empty answer")
 
 
-def check_asks(conversation: Conversation) -> None:
-    """Raises ValueError unless an answer is to come."""
+def check_unanswered(conversation: Conversation) -> None:
+    """Raises ValueError unless the last turn is a question, or the input of one."""
     if conversation[-1].role not in (USER, INPUT):
-        raise ValueError("the last turn is none of the user's, which could be answered")
+        raise ValueError("the last turn is not the user's, so there is nothing to answer")
 
 
-def _turns(found: Any, key: str, role: str, content: str) -> Conversation:
+def _parse_messages(found: Any, key: str, role: str, content: str) -> Conversation:
     if not isinstance(found, Sequence) or isinstance(found, str) or not found:
-        raise ValueError(f'"{key}" holds no list of turns')
+        raise ValueError(f'"{key}" is not a list of turns')
     turns = []
     for number, turn in enumerate(found, 1):
-        says = turn.get(content) if isinstance(turn, Mapping) else None
-        if not isinstance(says, str):
+        text = turn.get(content) if isinstance(turn, Mapping) else None
+        if not isinstance(text, str):
             raise ValueError(f'turn {number} has no text "{content}"')
         name = turn.get(role)
         if name not in _ROLES:
             raise ValueError(f"turn {number}: unknown role {name!r}; known: {', '.join(_ROLES)}")
-        turns.append(Turn(_ROLES[name], says))
+        turns.append(Turn(_ROLES[name], text))
     return tuple(turns)
 
 
-def _of_instruction(found: Mapping[str, Any]) -> Conversation:
+def _parse_instruction(found: Mapping[str, Any]) -> Conversation:
     given = {key: found.get(key) or "" for key in ("instruction", "input")}
     if not all(isinstance(text, str) for text in given.values()):
         raise ValueError('"input" is no text')
@@ -155,22 +173,12 @@ def _of_instruction(found: Mapping[str, Any]) -> Conversation:
     return tuple(turns)
 
 
-_MAY_FOLLOW = {
-    None: (SYSTEM, USER),
-    SYSTEM: (USER,),
-    USER: (INPUT, ASSISTANT),
-    INPUT: (ASSISTANT,),
-    ASSISTANT: (USER,),
-}
-"""Role of a turn (None: there is none yet) -> roles of the next."""
-
-
 def _check_order(conversation: Conversation) -> None:
-    before = None
+    previous = None
     for number, (role, content) in enumerate(conversation, 1):
-        if role not in _MAY_FOLLOW[before]:
-            place = "comes first" if before is None else f"follows one of role {before}"
-            raise ValueError(f"turn {number}, of role {role}, {place}; it cannot stand there")
+        if role not in _NEXT_ROLES[previous]:
+            where = "comes first" if previous is None else f"follows one of role {previous}"
+            raise ValueError(f"turn {number}, of role {role}, {where}, which is not allowed")
         if role == USER and not content.strip():
             raise ValueError(f"turn {number} is an empty question")
-        before = role
+        previous = role

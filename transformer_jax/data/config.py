@@ -1,4 +1,4 @@
-"""The section `data` of a config."""
+"""Section `data` of the config."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -6,16 +6,16 @@ from typing import Annotated
 from transformer_jax.ranges import OneOf, Range, Seed, check_fields, shown
 
 DOCUMENTS = ("file", "line", "paragraph")
-"""What a document of the set `text` may be."""
+"""Units of a document in the set `text`."""
 RowLength = Annotated[int, Range(2, 2**20)]
-"""Of a token and the end of the sequence at least."""
+"""Length of a row; at least one token and the end of the sequence."""
 Count = Annotated[int, Range(1, 10**12)]
 NumWorkers = Annotated[int, Range(0, 512)]
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Data sets to read, and maximal sequence lengths.
+    """Data sets, and maximal sequence lengths.
 
     Attributes:
       name: data set, an entry of `data.sources.SOURCES`. Several, separated by commas, are all used
@@ -111,17 +111,19 @@ class DataConfig:
             raise ValueError("weights and num_train_examples exclude each other: leave one out")
 
     def corpus_weights(self) -> tuple[float, ...] | None:
-        """`weights` as numbers.
+        """Parses `weights`.
 
         Raises:
-          ValueError: one is not a positive number.
+          ValueError: a weight is not a positive number.
         """
         if self.weights is None:
             return None
         try:
             weights = tuple(map(float, self.weights.split(",")))
         except ValueError as error:
-            raise ValueError(f"weights is {shown(self.weights)}; write numbers, as 2,1") from error
+            raise ValueError(
+                f"weights is {shown(self.weights)}; write numbers, such as 2,1"
+            ) from error
         if not all(1e-6 <= weight <= 1e6 for weight in weights):
-            raise ValueError(f"weights is {shown(self.weights)}; each must lie in [1e-06, 1e+06]")
+            raise ValueError(f"weights is {shown(self.weights)}; each must be in [1e-06, 1e+06]")
         return weights

@@ -1,4 +1,4 @@
-"""Examples of text, and sequences of them that read nothing before it is asked for."""
+"""Examples of text, and lazy sequences of them: an item is read when it is requested."""
 
 import bisect
 import itertools
@@ -11,25 +11,31 @@ from typing import overload
 import numpy as np
 
 Example = dict[str, str]
-"""What a set holds: {"source", "target"} of translations, {"text"} of plain text, {"text", "label"}
-or {"text", "pair", "label"} of labelled text, {"text", "tags"} of tagged words, a tag for each word
-and one space between two, {"turns", "text"} of conversations, as `conversations.to_text` writes
-them, and all that is said, {"context", "choices", "answer", "text"} of multiple choice."""
+"""An example of a data set, by kind:
+
+- pairs (translation, parsing): {"source", "target"}
+- plain text: {"text"}
+- labeled text: {"text", "label"} or {"text", "pair", "label"}
+- tagged words: {"text", "tags"}, word i of `text.split(" ")` has tag i of `tags.split(" ")`
+- conversations: {"turns", "text"}, JSON of the turns (`conversation_to_json`), and their contents
+- preferences: {"turns", "chosen", "rejected", "text"}
+- multiple choice: {"context", "choices", "answer", "text"}
+"""
 
 Corpus = Sequence[Example]
-"""The examples of a set, or a part of them."""
+"""Examples of a data set, or of a part of it."""
 
 Features = Mapping[str, np.ndarray]
-"""What a model reads of an example: for each feature ("source" and "target", say) its tokens or
-labels, int32 [n]."""
+"""Input of a model for one example: tokens or labels of each feature (such as "source" and
+"target"), int32 [n]."""
 
 
 class RandomAccess[T](Sequence[T]):
-    """A sequence that makes an item when it is asked for; a slice is a list of items."""
+    """Sequence whose items are made when they are requested; a slice is a list."""
 
     @abstractmethod
     def item(self, index: int) -> T:
-        """The item at a place from 0 to len(self) - 1."""
+        """Item at an index from 0 to len(self) - 1."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -45,10 +51,10 @@ class RandomAccess[T](Sequence[T]):
 
 @dataclass(frozen=True, repr=False)
 class LinePairs(RandomAccess[Example]):
-    """Line i of one side beside line i of the other.
+    """Pairs of line i of the sources and line i of the targets.
 
     Attributes:
-      sources, targets: equally many lines; any sequence of strings will do.
+      sources, targets: sequences of the same length.
     """
 
     sources: Sequence[str]
@@ -66,7 +72,7 @@ class LinePairs(RandomAccess[Example]):
 
 @dataclass(frozen=True, repr=False)
 class Parsed[Item, Made](RandomAccess[Made]):
-    """What each item of a sequence is parsed into, an example say, when it is asked for."""
+    """Items of a sequence, each converted with `parse` when it is requested."""
 
     items: Sequence[Item]
     parse: Callable[[Item], Made]
@@ -80,31 +86,31 @@ class Parsed[Item, Made](RandomAccess[Made]):
 
 @dataclass(frozen=True, repr=False)
 class Selection(RandomAccess[Example]):
-    """Some of the examples of a corpus.
+    """Selected examples of a corpus.
 
     Attributes:
       examples: the corpus.
-      places: int [N], the places in it of those selected.
+      indices: int [N], indices of the selected examples.
     """
 
     examples: Corpus
-    places: np.ndarray
+    indices: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def item(self, index: int) -> Example:
-        return self.examples[int(self.places[index])]
+        return self.examples[int(self.indices[index])]
 
 
 @dataclass(frozen=True, repr=False)
 class Corpora[Item](RandomAccess[Item]):
-    """Several corpora, one behind the other.
+    """Concatenated corpora.
 
     Attributes:
       parts: the corpora.
-      weights: positive, how often training draws from each relative to the others; None: as often
-        as it has examples, each example once an epoch.
+      weights: relative frequencies, positive, with which training draws from the corpora; None:
+        each example once per epoch.
     """
 
     parts: tuple[Sequence[Item], ...]
@@ -112,7 +118,7 @@ class Corpora[Item](RandomAccess[Item]):
 
     @cached_property
     def starts(self) -> list[int]:
-        """The place of each part's first example, and the number of all examples behind them."""
+        """Index of the first example of each part, followed by the number of all examples."""
         return [0, *itertools.accumulate(map(len, self.parts))]
 
     def __len__(self) -> int:
@@ -122,6 +128,6 @@ class Corpora[Item](RandomAccess[Item]):
         part = bisect.bisect_right(self.starts, index) - 1
         return self.parts[part][index - self.starts[part]]
 
-    def each[Made](self, make: Callable[[Sequence[Item]], Sequence[Made]]) -> "Corpora[Made]":
-        """What is made of each corpus, with its weight."""
+    def map_parts[Made](self, make: Callable[[Sequence[Item]], Sequence[Made]]) -> "Corpora[Made]":
+        """Applies `make` to each corpus; weights stay."""
         return Corpora(tuple(map(make, self.parts)), self.weights)

@@ -1,6 +1,7 @@
-"""Where examples come from: the registry of the sets that `data.name` may name.
+"""Registry of the data sets that `data.name` selects, and functions that open their splits.
 
-A set opens as corpora: sequences of examples with random access, `len(corpus)` and `corpus[i]`.
+A split opens as one or more corpora: sequences of examples with random access, `len(corpus)` and
+`corpus[i]`.
 """
 
 import dataclasses
@@ -13,21 +14,20 @@ import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Corpus, Selection
-from transformer_jax.data.files import documents
-from transformer_jax.data.files.blocks import TextBlocks, open_blocks
 from transformer_jax.data.files.json_lines import (
     open_answers,
     open_choices,
     open_conversations,
     open_preferences,
 )
+from transformer_jax.data.files.lines import expand_paths, open_files
 from transformer_jax.data.files.pairs import (
     open_pairs,
     open_parallel_text,
     read_json_lines,
     read_tsv,
 )
-from transformer_jax.data.files.text import expand_paths, open_files
+from transformer_jax.data.files.text import TextBlocks, open_text
 from transformer_jax.data.files.trees import open_bracketed
 from transformer_jax.data.files.tsv import read_labeled_tsv, read_tagged_words
 from transformer_jax.data.sets import (
@@ -48,14 +48,13 @@ from transformer_jax.registry import Registry
 
 @dataclass(frozen=True)
 class SourceSet:
-    """An entry of the registry.
+    """Data set in the registry.
 
     Attributes:
-      open: (config, one of `splits`) -> the corpora of that split. Raises UserError where they
-        cannot be read.
-      splits: the names of the set's splits.
-      reads: fields of a config, "section.field", that it reads and other sets may do without; what
-        it does not read of theirs is refused where it is set. None: it reads all.
+      open: (config, split) -> corpora of the split. Raises UserError if they cannot be read.
+      splits: names of the set's splits.
+      reads: optional config fields, as "section.field", that the set reads. A config that sets an
+        optional field of other sets only is rejected. None: it reads all fields.
     """
 
     open: Callable[[DataConfig, str], Sequence[Corpus]]
@@ -63,28 +62,10 @@ class SourceSet:
     reads: Collection[str] | None = None
 
 
-def _open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
-    if config.block_megabytes is None or split != "train":
-        return documents.open_split(config, split)
-    if not config.train_text:
-        raise UserError("data.train_text is not set: text needs the path of a text file")
-    return [open_blocks(config, config.train_text.split(","))]
-
-
-def _open_tfds(config: DataConfig, split: str) -> Sequence[Corpus]:
-    has_languages = config.source_language or config.target_language
-    for name in ("text_field", "label_field", "pair_field"):
-        if has_languages and getattr(config, name) is not None:
-            raise UserError(f"data.{name} is not read where tfds has languages; leave one out")
-    if has_languages:
-        return tfds.open_translation_split(config, split)
-    return tfds.open_text_split(config, split)
-
-
 def _public(
     open_split: Callable[..., Sequence[Corpus]], splits: Sequence[str] = (), **given: str
 ) -> SourceSet:
-    """A public set whose files lie in a folder, or one part or direction of it."""
+    """A public set in the folder `data.dir`; `given` selects a part or direction of it."""
     return SourceSet(partial(open_split, **given), tuple(splits) or SourceSet.splits, ("data.dir",))
 
 
@@ -111,7 +92,7 @@ SOURCES: Registry[SourceSet] = Registry(
         "tatoeba_en_de": _public(tatoeba.open_split, source_language="en", target_language="de"),
         **{name: _public(scan.open_split, name=name) for name in scan.SETS},
         "text": SourceSet(
-            _open_text,
+            open_text,
             reads=(*_FILES, "data.documents", "data.text_field", "data.block_megabytes"),
         ),
         "tiny_shakespeare": _public(text_sets.open_tiny_shakespeare),
@@ -137,62 +118,72 @@ SOURCES: Registry[SourceSet] = Registry(
             hf_datasets.open_split,
             reads=("data.dir", "data.block_megabytes", *(f"data.{name}" for name in _HF)),
         ),
-        "tfds": SourceSet(_open_tfds, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),
+        "tfds": SourceSet(tfds.open_split, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),
     },
 )
 
 
 def open_split(config: DataConfig, split: str) -> Corpus:
-    """Opens one split of the set that `config.name` names.
+    """Opens a split of the data sets in `config.name`.
 
-    Of several sets, "train" joins all of them, and every other split is that of the first.
+    With several sets, "train" concatenates all of them; other splits are those of the first set.
 
     Raises:
-      UserError: there is no such set or split, its files are missing or cannot be used, or the
-        weights or the folders are not as many as the corpora or the sets.
+      UserError: the set or split does not exist, its files are missing or cannot be used, or the
+        number of weights or folders does not match the corpora or sets.
     """
     sets = _find(config.name)
     if split not in sets[0].splits:
         raise UserError(
             f"{config.name} has no split {split!r}: choose one of {', '.join(sets[0].splits)}"
         )
-    configs = _config_of_each(config)
+    configs = _config_per_set(config)
     if split != "train":
-        return _joined(sets[0].open(configs[0], split))
-    opened = [each.open(own, split) for each, own in zip(sets, configs, strict=True)]
-    corpora = [corpus for of_one in opened for corpus in of_one]
+        return _concatenate(sets[0].open(configs[0], split))
+    corpora = [
+        corpus
+        for each, own_config in zip(sets, configs, strict=True)
+        for corpus in each.open(own_config, split)
+    ]
     if len(corpora) > 1 and any(isinstance(corpus, TextBlocks) for corpus in corpora):
         raise UserError(
-            "data.block_megabytes: text in blocks is all that a run trains on; leave the other "
-            "sets out, or name their files in data.train_text"
+            "data.block_megabytes: text in blocks cannot be combined with other sets; leave them "
+            "out, or add their files to data.train_text"
         )
     weights = config.corpus_weights()
     if weights and len(corpora) == 1:
-        raise UserError(f"data.weights say nothing about the one corpus of {config.name}")
+        raise UserError(f"data.weights has no effect: {config.name} is one corpus")
     if weights and len(weights) != len(corpora):
         raise UserError(
-            f"data.weights are {len(weights)}, but {config.name} has {len(corpora)} corpora"
+            f"data.weights has {len(weights)} numbers, but {config.name} has {len(corpora)} corpora"
         )
     if config.num_train_examples and isinstance(corpora[0], TextBlocks):
-        raise UserError("data.num_train_examples: text in blocks is not counted; leave one out")
-    return _first(_joined(corpora, weights), config.num_train_examples)
+        raise UserError(
+            "data.num_train_examples cannot be combined with data.block_megabytes: leave one out"
+        )
+    return _first(_concatenate(corpora, weights), config.num_train_examples)
 
 
-def open_parts(config: DataConfig, split: str) -> dict[str, Corpus]:
-    """The corpora that a split is made of, by name: of several sets the split of each; of one set
-    each file, by its name without an ending where these differ, else by its number.
+def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
+    """Opens the corpora of a split by name.
+
+    Several sets: one corpus per set. One set: one corpus per file, by the file's name without its
+    ending, or by its number if names are equal.
 
     Raises:
-      UserError: as `open_split`; or there is one corpus alone.
+      UserError: as `open_split`, or there is only one corpus.
     """
-    sets, configs = _find(config.name), _config_of_each(config)
+    sets, configs = _find(config.name), _config_per_set(config)
     if len(sets) > 1:
         pairs = zip(configs, sets, strict=True)
-        return {own.name: _joined(each.open(own, split)) for own, each in pairs}
+        return {
+            own_config.name: _concatenate(each.open(own_config, split))
+            for own_config, each in pairs
+        }
     corpora = sets[0].open(configs[0], split)
     if len(corpora) == 1:
         raise UserError(
-            f"the split {split!r} of {config.name} is one corpus; name several sets or files"
+            f"the split {split!r} of {config.name} is one corpus; set several sets or files"
         )
     files = getattr(config, f"{split}_text") or getattr(config, f"{split}_source") or ""
     names = [Path(path).name.partition(".")[0] for path in expand_paths(files, "data")]
@@ -206,20 +197,20 @@ def _first(examples: Corpus, count: int | None) -> Corpus:
         return examples
     if count > len(examples):
         raise UserError(
-            f"data.num_train_examples is {count}, but there are {len(examples)} to train on"
+            f"data.num_train_examples is {count}, but there are {len(examples)} examples"
         )
     return Selection(examples, np.arange(count))
 
 
-def _config_of_each(config: DataConfig) -> list[DataConfig]:
-    """The config of each set that is named, with its own name and folder alone."""
+def _config_per_set(config: DataConfig) -> list[DataConfig]:
+    """Config of each set in `config.name`, with its own name and folder."""
     names, folders = config.name.split(","), (config.dir or "").split(",")
     if len(folders) == 1:
         folders *= len(names)
     if len(folders) != len(names):
         raise UserError(
             f"data.dir names {len(folders)} folders, data.name {len(names)} sets: "
-            "give one folder for all, or one for each set in their order"
+            "set one folder for all, or one for each set, in order"
         )
     return [
         dataclasses.replace(config, name=name, dir=folder or None)
@@ -227,7 +218,7 @@ def _config_of_each(config: DataConfig) -> list[DataConfig]:
     ]
 
 
-def _joined(corpora: Sequence[Corpus], weights: tuple[float, ...] | None = None) -> Corpus:
+def _concatenate(corpora: Sequence[Corpus], weights: tuple[float, ...] | None = None) -> Corpus:
     return corpora[0] if len(corpora) == 1 else Corpora(tuple(corpora), weights)
 
 

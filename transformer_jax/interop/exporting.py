@@ -70,7 +70,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
     except ValueError as error:
         raise UserError(f"--format=hf: {error}") from error
     if isinstance(run.task, Instruction):
-        written = chat_template(run.task.template, run.task.writer.adds_first)
+        written = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
         files[CHAT_TEMPLATE] = written.encode()
     directory.mkdir(parents=True, exist_ok=True)
     weights.write(stored(fitted.family, fitted.model, fitted.leaves), directory / weights.WEIGHTS)
@@ -96,7 +96,7 @@ def _generation(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
     """How the run itself searches, as far as transformers can."""
     ids = {name: value for name, value in keys.items() if name.endswith("_token_id")}
     if isinstance(run.task, Instruction):
-        ids["eos_token_id"] = sorted({ids["eos_token_id"], run.task.writer.end})
+        ids["eos_token_id"] = sorted({ids["eos_token_id"], run.task.chat_tokenizer.answer_end})
     decode = run.settings.decode
     if decode.temperature is not None or "decoder_start_token_id" not in ids:
         return ids

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.data.batches.loss_masks import MarkedTexts
+from transformer_jax.data.batches.loss_masks import LossMaskedTexts
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
@@ -202,7 +202,7 @@ class KeptReference:
     task: Preference
     loaded_from: Path | None = None
 
-    def __call__(self, texts: MarkedTexts) -> np.ndarray:
+    def __call__(self, texts: LossMaskedTexts) -> np.ndarray:
         """UserError where they are not kept, and the run is gone or has changed."""
         path = self.workdir / REFERENCE / f"{_digest(texts)}.npz"
         kept = _read(path, len(texts))
@@ -227,7 +227,7 @@ class KeptReference:
                 )
         return now
 
-    def _computed(self, texts: MarkedTexts) -> np.ndarray:
+    def _computed(self, texts: LossMaskedTexts) -> np.ndarray:
         """Of all texts; the processes of a job compute them together."""
         task = self.task
         shapes = jax.eval_shape(task.init, jax.random.key(0))
@@ -245,14 +245,14 @@ class KeptReference:
         return np.array(found, np.float32)
 
 
-def _split(tokens: np.ndarray, counted: np.ndarray) -> ContextTarget:
-    start = int(counted.argmax())
+def _split(tokens: np.ndarray, loss_mask: np.ndarray) -> ContextTarget:
+    start = int(loss_mask.argmax())
     return tokens[:start].tolist(), tokens[start:].tolist()
 
 
-def _digest(texts: MarkedTexts) -> str:
+def _digest(texts: LossMaskedTexts) -> str:
     digest = hashlib.sha256()
-    for array in (texts.tokens, texts.counted, texts.starts):
+    for array in (texts.tokens, texts.loss_mask, texts.starts):
         digest.update(array.tobytes())
     return digest.hexdigest()[:32]
 

@@ -37,8 +37,8 @@ class Chat:
         context, its first questions are no longer read.
 
         Raises:
-          UserError: the question alone is longer than the context, or could be taken for the
-            template's own text; the conversation stays as it was.
+          UserError: the question alone is longer than the context, or contains text that looks like
+            the template's markup; the conversation stays as it was.
         """
         asked, pieces = (*self.turns, Turn(USER, question)), list[str]()
         for piece in self._task.reply(self._params, asked, self._decode):

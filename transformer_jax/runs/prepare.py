@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.data.files.blocks import TextBlocks
+from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import newest_step
 from transformer_jax.runs import provenance

@@ -15,7 +15,7 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.examples import Corpus
-from transformer_jax.data.sources import open_parts, open_split
+from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import recorded_splits, records_of
 from transformer_jax.logs.run_log import NoLog, RunLog
@@ -71,7 +71,7 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
         return made
 
     evaluator = evaluator_of("valid", lambda: open_split(settings.data, "valid"))
-    corpora = open_parts(settings.data, "valid") if settings.eval.each_corpus else {}
+    corpora = open_corpora(settings.data, "valid") if settings.eval.each_corpus else {}
     best = settings.eval.best_corpus
     if best is not None and best not in corpora:
         raise UserError(f"eval.best_corpus is {best!r}, which is none of {', '.join(corpora)}")

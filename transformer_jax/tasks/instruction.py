@@ -15,17 +15,17 @@ import numpy as np
 from tqdm import tqdm
 
 from transformer_jax.conversations import (
-    FORMS,
+    CONVERSATION_FORMATS,
+    ChatTokenizer,
     Conversation,
-    Cutter,
+    ConversationSplitter,
     Template,
-    Writer,
-    check_asks,
-    from_line,
-    from_text,
-    prompt_within,
+    check_unanswered,
+    conversation_from_json,
+    fit_prompt,
+    parse_request,
 )
-from transformer_jax.data.batches.loss_masks import MARKED, MarkedTexts
+from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
@@ -75,12 +75,12 @@ class Instruction:
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = LanguageModeling.predicts_by
     evaluates_by: ClassVar[Sequence[str]] = ()
-    objects: ClassVar[str] = FORMS
+    objects: ClassVar[str] = CONVERSATION_FORMATS
 
     @property
     def lengths(self) -> dict[str, int]:
         """Slots of a packed row for each feature."""
-        return dict.fromkeys(MARKED, self.max_length)
+        return dict.fromkeys(LOSS_MASK_FEATURES, self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts) -> "Instruction":
@@ -99,13 +99,13 @@ class Instruction:
             loss_options=parts.loss,
         )
         if "text" in parts.tokenizers.sides:
-            _ = task.writer
+            _ = task.chat_tokenizer
         return task
 
     @functools.cached_property
-    def writer(self) -> Writer:
+    def chat_tokenizer(self) -> ChatTokenizer:
         """Writes conversations as tokens."""
-        return Writer(self.template, self.tokenizers.text("text"))
+        return ChatTokenizer(self.template, self.tokenizers.text("text"))
 
     @functools.cached_property
     def losses(self) -> CausalLosses:
@@ -121,17 +121,19 @@ class Instruction:
         were cut, and what was left out.
 
         Raises:
-          UserError: no answer is left; or, but in training, what a turn says could be taken for the
-            template's own text.
+          UserError: no answer is left; or, but in training, a turn contains text that looks like
+            the template's markup.
         """
-        cutter = Cutter(self.writer, self.max_length)
+        splitter = ConversationSplitter(self.chat_tokenizer, self.max_length)
         bar = tqdm(examples, "tokens", unit="conv", delay=BAR_AFTER_SECONDS, disable=None)
-        found = MarkedTexts.of(
+        found = LossMaskedTexts.from_texts(
             piece
             for number, example in enumerate(bar, 1)
-            for piece in cutter.pieces(from_text(example["turns"]), None if training else number)
+            for piece in splitter.split(
+                conversation_from_json(example["turns"]), None if training else number
+            )
         )
-        cutter.report(len(examples))
+        splitter.report(len(examples))
         if not len(found):
             raise UserError(
                 f"not one answer fits into a row of {self.max_length} tokens with what is asked; "
@@ -203,7 +205,7 @@ class Instruction:
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
             name = f"line {number}"
             try:
-                prompt = self.writer.prompt(_conversation(source, name))
+                prompt = self.chat_tokenizer.encode_prompt(_conversation(source, name))
             except ValueError as error:
                 raise UserError(f"{name}: {error}") from error
             pairs.append((prompt, plain_ids(tokenizer, target)))
@@ -221,7 +223,7 @@ class Instruction:
     def continuation(self) -> TextGenerator:
         """Draws answers behind prompts."""
         tokenizer = self.tokenizers.text("text")
-        specials = dataclasses.replace(tokenizer.specials, eos=self.writer.end)
+        specials = dataclasses.replace(tokenizer.specials, eos=self.chat_tokenizer.answer_end)
         drawing = TokenGenerator(self.model, self.max_length, specials)
         return TextGenerator(drawing, tokenizer, joins=False)
 
@@ -229,8 +231,8 @@ class Instruction:
         """The tokens of a conversation that is to be answered, with room behind them."""
         room = max(self.max_length - decode.max_extra_length, self.max_length // 2)
         try:
-            check_asks(conversation)
-            prompt, left_out = prompt_within(self.writer, conversation, room)
+            check_unanswered(conversation)
+            prompt, left_out = fit_prompt(self.chat_tokenizer, conversation, room)
         except ValueError as error:
             raise UserError(f"{name}: {error} (data.max_length is {self.max_length})") from error
         if left_out:
@@ -241,6 +243,6 @@ class Instruction:
 def _conversation(line: str, name: str) -> Conversation:
     """What a line asks."""
     try:
-        return from_line(line)
+        return parse_request(line)
     except ValueError as error:
         raise UserError(f"{name}: {error}") from error

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from transformer_jax.conversations import Conversation
-from transformer_jax.data.batches.token_cache import TokenCaching
+from transformer_jax.data.batches.token_cache import TokenCacheOptions
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree
@@ -143,9 +143,9 @@ class TaskParts:
     tokenizers: Tokenizers
 
     @property
-    def caching(self) -> TokenCaching:
+    def caching(self) -> TokenCacheOptions:
         """Whether text is kept as tokens."""
-        return TokenCaching(self.data.cache_dir, self.data.num_workers)
+        return TokenCacheOptions(self.data.cache_dir, self.data.num_workers)
 
     def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
         """The model, of one of the wanted classes; it is told what separates the texts of a pair.

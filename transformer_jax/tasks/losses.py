@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.data.batches.loss_masks import marked
+from transformer_jax.data.batches.loss_masks import loss_mask_features
 from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.pairs import PairScore, row_bytes, score_pairs
@@ -208,7 +208,7 @@ def _within(context: int, read: Sequence[int], counted: Sequence[int], name: str
 
 
 def _features(read: Sequence[int], counted: Sequence[int]) -> Features:
-    return marked([*read, *counted], [False] * len(read) + [True] * len(counted))
+    return loss_mask_features([*read, *counted], [False] * len(read) + [True] * len(counted))
 
 
 def _counted(batch: Batch) -> jax.Array:

@@ -12,9 +12,13 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from transformer_jax.data.batches.loss_masks import MARKED, MarkedTexts
+from transformer_jax.data.batches.loss_masks import LOSS_MASK_FEATURES, LossMaskedTexts
 from transformer_jax.data.examples import Corpus, Features
-from transformer_jax.data.files.json_lines import FORM, continuation, question_of
+from transformer_jax.data.files.json_lines import (
+    CHOICES_FORMAT,
+    choice_continuation,
+    parse_question,
+)
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.pairs import PairScore
@@ -56,12 +60,12 @@ class MultipleChoice:
     best_by: ClassVar[str] = "accuracy"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
     evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
-    objects: ClassVar[str] = FORM
+    objects: ClassVar[str] = CHOICES_FORMAT
 
     @property
     def lengths(self) -> dict[str, int]:
         """Slots of a packed row for each feature."""
-        return dict.fromkeys(MARKED, self.max_length)
+        return dict.fromkeys(LOSS_MASK_FEATURES, self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts) -> "MultipleChoice":
@@ -80,15 +84,15 @@ class MultipleChoice:
         """Fresh parameters."""
         return self.losses.init(rng)
 
-    def prepare(self, examples: Corpus, training: bool) -> MarkedTexts:
+    def prepare(self, examples: Corpus, training: bool) -> LossMaskedTexts:
         """Contexts with their right choices."""
         tokenizer, rows = self.tokenizers.text("text"), []
         for example in examples:
             (context, choices), answer = _question(example), int(example["answer"])
-            follows = continuation(context, choices[answer])
+            follows = choice_continuation(context, choices[answer])
             read, counted = split_tokens(tokenizer, context, follows)
             rows.append(([*read, *counted], [False] * len(read) + [True] * len(counted)))
-        return MarkedTexts.of(rows)
+        return LossMaskedTexts.from_texts(rows)
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """A row as it is."""
@@ -123,7 +127,7 @@ class MultipleChoice:
         questions = []
         for number, line in enumerate(lines, first_line):
             try:
-                questions.append(question_of(line))
+                questions.append(parse_question(line))
             except ValueError as error:
                 raise UserError(f"line {number}: {error}") from error
         scores = self._scores(params, questions, decode.batch_size)
@@ -142,7 +146,7 @@ class MultipleChoice:
     ) -> list[list[float]]:
         """log P of each choice behind its context."""
         pairs = [
-            (context, continuation(context, choice))
+            (context, choice_continuation(context, choice))
             for context, choices in questions
             for choice in choices
         ]

@@ -13,13 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.conversations import Conversation, Marked, from_text, prompt_within
+from transformer_jax.conversations import (
+    Conversation,
+    EncodedConversation,
+    conversation_from_json,
+    fit_prompt,
+)
 from transformer_jax.data.batches.loss_masks import (
-    COMPARED,
+    PREFERENCE_FEATURES,
     REFERENCE,
     SIDES,
-    ComparedTexts,
-    MarkedTexts,
+    LossMaskedTexts,
+    PreferencePairs,
 )
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
@@ -29,7 +34,7 @@ from transformer_jax.tasks.interface import Batch, LossSums, Params, TaskParts
 
 logger = logging.getLogger(__name__)
 
-Reference = Callable[[MarkedTexts], np.ndarray]
+Reference = Callable[[LossMaskedTexts], np.ndarray]
 """Texts -> log P of what counts of each, float32 [D], of the model that training starts from."""
 
 
@@ -53,7 +58,7 @@ class Preference(Instruction):
     @property
     def lengths(self) -> dict[str, int]:
         """Slots of a packed row for each feature."""
-        return dict.fromkeys(COMPARED, self.max_length)
+        return dict.fromkeys(PREFERENCE_FEATURES, self.max_length)
 
     @classmethod
     def build(cls, parts: TaskParts) -> "Preference":
@@ -62,21 +67,23 @@ class Preference(Instruction):
         assert isinstance(task, cls)
         return dataclasses.replace(task, beta=parts.task.beta)
 
-    def prepare(self, examples: Corpus, training: bool) -> ComparedTexts:
+    def prepare(self, examples: Corpus, training: bool) -> PreferencePairs:
         """Both answers of each pair as tokens behind what is asked. Of a long conversation the
         first questions are left out, and a pair that does not fit into a row at all, which is told.
 
         Raises:
-          UserError: no pair is left; or, but in training, what a turn says could be taken for the
-            template's own text.
+          UserError: no pair is left; or, but in training, a turn contains text that looks like the
+            template's markup.
         """
         assert self.reference is not None
-        found, refused, too_long = list[tuple[Marked, Marked]](), 0, 0
+        found, refused, too_long = list[tuple[EncodedConversation, EncodedConversation]](), 0, 0
         bar = tqdm(examples, "tokens", unit="pair", delay=BAR_AFTER_SECONDS, disable=None)
         for number, example in enumerate(bar, 1):
-            asked = from_text(example["turns"])
+            asked = conversation_from_json(example["turns"])
             try:
-                answers = [self.writer.answer(asked, example[side]) for side in SIDES]
+                answers = [
+                    self.chat_tokenizer.encode_answer(asked, example[side]) for side in SIDES
+                ]
             except ValueError as error:
                 if not training:
                     raise UserError(f"pair {number}: {error}") from error
@@ -88,7 +95,7 @@ class Preference(Instruction):
                 too_long += 1
         for count, what in (
             (too_long, "have an answer that with its question is longer than a row, left out"),
-            (refused, "say what the template would take for its own text, left out"),
+            (refused, "contain text that looks like the template's markup, left out"),
         ):
             if count:
                 logger.warning("%d of %d pairs %s", count, len(examples), what)
@@ -97,21 +104,21 @@ class Preference(Instruction):
                 f"not one pair of answers fits into rows of {self.max_length} tokens with what is "
                 "asked; raise data.max_length"
             )
-        chosen, rejected = (MarkedTexts.of(texts) for texts in zip(*found, strict=True))
+        chosen, rejected = (LossMaskedTexts.from_texts(texts) for texts in zip(*found, strict=True))
         reference = [self.reference(texts) for texts in (chosen, rejected)]
-        return ComparedTexts(chosen, rejected, np.stack(reference, axis=1))
+        return PreferencePairs(chosen, rejected, np.stack(reference, axis=1))
 
     def _pair(
         self, asked: Conversation, answers: Sequence[list[int]]
-    ) -> tuple[Marked, Marked] | None:
+    ) -> tuple[EncodedConversation, EncodedConversation] | None:
         """Both answers behind one prompt; None where the longer one leaves no room for it."""
         room = self.max_length + 1 - max(map(len, answers))
         try:
-            prompt, _ = prompt_within(self.writer, asked, room)
+            prompt, _ = fit_prompt(self.chat_tokenizer, asked, room)
         except ValueError:
             return None
         chosen, rejected = (
-            Marked([*prompt, *answer], [False] * len(prompt) + [True] * len(answer))
+            EncodedConversation([*prompt, *answer], [False] * len(prompt) + [True] * len(answer))
             for answer in answers
         )
         return chosen, rejected

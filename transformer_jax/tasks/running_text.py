@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.data.batches.token_cache import TokenCaching
+from transformer_jax.data.batches.order import WindowedBlocks
+from transformer_jax.data.batches.token_cache import TokenCacheOptions
 from transformer_jax.data.batches.windows import (
-    Pieces,
-    StreamedText,
+    DocumentPieces,
+    TokenStream,
     Windows,
-    laid_out,
-    separator,
-    token_stream,
+    document_separator,
+    store_token_stream,
 )
 from transformer_jax.data.examples import Corpora, Corpus, Features
-from transformer_jax.data.files.blocks import TextBlocks
+from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 MOST_STARTS = 1 << 24
@@ -37,13 +37,13 @@ class RunningText:
     """
 
     packing: str
-    caching: TokenCaching = TokenCaching()
+    caching: TokenCacheOptions = TokenCacheOptions()
 
     def windows(
         self, examples: Corpus, tokenizers: Tokenizers, *, first: int, length: int, training: bool
     ) -> Sequence[Any]:
         """The documents {"text": str} as windows of tokens, each document ended by `eos`. Corpora
-        with weights are cut one by one; text in blocks becomes `StreamedText`, each of whose blocks
+        with weights are cut one by one; text in blocks becomes `WindowedBlocks`, each of whose blocks
         is cut by itself and tiled by its windows.
 
         Args:
@@ -58,19 +58,19 @@ class RunningText:
         """
         tokenizer = tokenizers.text("text")
         if training and isinstance(examples, TextBlocks):
-            return StreamedText(examples, _Cut(tokenizer, first, length, self.packing))
+            return WindowedBlocks(examples, _Cut(tokenizer, first, length, self.packing))
         if isinstance(examples, Corpora) and examples.weights:
             cut = functools.partial(
                 self.windows, tokenizers=tokenizers, first=first, length=length, training=training
             )
-            return examples.each(cut)
-        cache = self.caching.cache(tokenizers.sha256.get("text"))
-        stream = cache.stream(examples, tokenizer, first) if cache else None
+            return examples.map_parts(cut)
+        cache = self.caching.open(tokenizers.sha256.get("text"))
+        stream = cache.read_or_encode(examples, tokenizer, first) if cache else None
         if stream is None:
             documents = (tokenizer.encode(example["text"]) for example in examples)
-            stream = token_stream(documents, first, tokenizer.specials.eos)
+            stream = store_token_stream(documents, first, tokenizer.specials.eos)
         if self.packing == "apart":
-            return Pieces(stream, length)
+            return DocumentPieces(stream, length)
         stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else length
         return Windows(stream.tokens, length, stride)
 
@@ -86,7 +86,7 @@ class _Cut:
 
     def __call__(self, documents: Sequence[str]) -> Sequence[Features]:
         end = self.tokenizer.specials.eos
-        between, stream = separator(self.first, end), [np.array([self.first], np.int32)]
+        between, stream = document_separator(self.first, end), [np.array([self.first], np.int32)]
         sizes = []
         for tokens in map(self.tokenizer.encode, documents):
             sizes.append(len(tokens))
@@ -94,7 +94,9 @@ class _Cut:
         if not any(sizes):
             nothing = {"input": self.first, "target": end}
             return [{name: np.array([token], np.int32) for name, token in nothing.items()}]
-        laid = laid_out(np.concatenate(stream), np.array(sizes, np.int64), len(between))
+        laid = TokenStream.from_sizes(
+            np.concatenate(stream), np.array(sizes, np.int64), len(between)
+        )
         if self.packing == "apart":
-            return Pieces(laid, self.length)
+            return DocumentPieces(laid, self.length)
         return Windows(laid.tokens, self.length, self.length)

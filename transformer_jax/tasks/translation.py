@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer_jax.data.batches.token_cache import TokenCaching, pairs_as_tokens
+from transformer_jax.data.batches.token_cache import TokenCacheOptions, tokenize_pairs
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.decoding import BeamTree, truncate_at_eos
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
@@ -53,7 +53,7 @@ class Translation:
     max_target_length: int
     loss_options: LossOptions
     metric: str = "bleu"
-    caching: TokenCaching = TokenCaching()
+    caching: TokenCacheOptions = TokenCacheOptions()
     read: ClassVar[Sequence[str]] = Seq2SeqLosses.read
     evaluates_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "repetition_penalty"),
@@ -97,7 +97,7 @@ class Translation:
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """The pairs as tokens; those of a large set are encoded once (`data.cache_dir`)."""
-        return pairs_as_tokens(examples, self.tokenizers, self.caching)
+        return tokenize_pairs(examples, self.tokenizers, self.caching)
 
     def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
         """The special tokens around both sides."""

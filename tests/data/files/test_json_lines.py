@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from transformer_jax.conversations import from_text
+from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.files.json_lines import (
     continuation,
     question_of,
@@ -92,7 +92,7 @@ def read(tmp_path):
 )
 def test_all_forms_say_the_same(read, found):
     (example,) = read(found)
-    assert from_text(example["turns"]) == (("user", "Hello?"),)
+    assert conversation_from_json(example["turns"]) == (("user", "Hello?"),)
     assert (example["chosen"], example["rejected"]) == ("good", "bad")
     assert example["text"] == "Hello?\ngood\nbad"
 

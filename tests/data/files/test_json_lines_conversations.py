@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from transformer_jax.conversations import from_text
+from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.json_lines import read_answers, read_conversations
 from transformer_jax.data.sources import open_split
@@ -29,7 +29,9 @@ def write(path, rows):
 
 
 def said(corpus):
-    return [[turn.content for turn in from_text(example["turns"])] for example in corpus]
+    return [
+        [turn.content for turn in conversation_from_json(example["turns"])] for example in corpus
+    ]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])

@@ -1,225 +1,126 @@
-import errno
 import gzip
+import json
 import os
-import subprocess
-import sys
-import threading
-from pathlib import Path
-from unittest.mock import Mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from transformer_jax.data.files import text as text_files
-from transformer_jax.data.files.text import TextLines, blocks, expand_paths
+from transformer_jax.data.config import DOCUMENTS, DataConfig
+from transformer_jax.data.files.documents import OBJECTS, WholeFiles, read_documents
+from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
+
+TEXT = "\n One.\nTwo.\n\n \nThree é.\n\n"
 
 
 def write(path, data: bytes) -> str:
-    path.write_bytes(data)
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "data, lines",
-    [
-        (b"a\nb\n", ["a", "b"]),
-        (b"a\nb", ["a", "b"]),
-        (b"a\n\n", ["a", ""]),
-        (b"\n", [""]),
-        (b"a\r\nb\r\r\n", ["a", "b\r"]),
-        (b"\xef\xbb\xbfa\n", ["a"]),
-        (
-            "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh\n".encode(),
-            ["a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\rh"],
-        ),
-    ],
-)
-def test_lines_end_at_newline_alone(tmp_path, data, lines):
-    assert list(TextLines(write(tmp_path / "text", data))) == lines
-
-
-@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
-@pytest.mark.parametrize("data", [b"a\nb\n", b"a\nb", b"a\r\n\r\nb\r\r\nc\r", b"\n", b"a\rb\r\n"])
-def test_the_text_is_the_lines_with_their_ends(tmp_path, start, data):
-    lines = TextLines(write(tmp_path / "text", start + data))
-    end = "\n" if data.endswith(b"\n") else ""
-    assert lines.text() == "\n".join(lines) + end
-    for stop in range(1, len(lines)):
-        assert lines.text(stop - 1, stop) == f"{lines[stop - 1]}\n"
-        assert lines.text(stop) == "\n".join(list(lines)[stop:]) + end
-
-
-@pytest.mark.parametrize(
-    "lines, places",
-    [
-        (["a"], [[0, 1]]),
-        (["", "a", "b", " ", "\t", "c", ""], [[1, 3], [5, 6]]),
-        (["a", "", "b"], [[0, 1], [2, 3]]),
-        (["", " "], []),
-    ],
-)
-def test_blocks_are_what_blank_lines_part(tmp_path, lines, places):
-    path = write(tmp_path / "text", "".join(f"{line}\n" for line in lines).encode())
-    assert blocks(TextLines(path)).tolist() == places
-
-
-@pytest.mark.parametrize("end", ["", "\n", "\r\n", "a", "\u3000"])
-def test_blank_lines_are_those_that_strip_to_nothing(tmp_path, end):
-    spaces = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isspace() and chr(i) != "\n"]
-    seen = ["a", "\x01", "\x7f", "ü", "語", "\u200b", "\ufeff", "\u3001", "\U0001f600"]
-    lines = [*seen, "", *spaces, "".join(spaces), *("".join(spaces) + one for one in seen), ""]
-    for start in ("", "\ufeff"):
-        content = start + "\n".join(lines) + end
-        found = TextLines(write(tmp_path / "text", content.encode()))
-        assert found.blank().tolist() == [not line.strip() for line in found]
-        assert 25 < sum(found.blank()) < len(found)
-    assert TextLines(write(tmp_path / "text", b"\xef\xbb\xbf")).blank().tolist() == [True]
-
-
-def test_gzip_reads_as_plain(tmp_path):
-    path = write(tmp_path / "text.gz", gzip.compress("Grüße\nWelt\n".encode()))
-    assert list(TextLines(path)) == ["Grüße", "Welt"]
-
-
-def test_zstd_reads_as_plain(tmp_path):
-    stored = pa.compress("Grüße\nWelt\n".encode() * 1000, "zstd", asbytes=True)
-    assert list(TextLines(write(tmp_path / "text.zst", stored))) == ["Grüße", "Welt"] * 1000
-    for broken in (b"plain text\n", stored[:-9], stored[:9] + bytes(9) + stored[18:]):
-        path = write(tmp_path / "broken.zst", broken)
-        with pytest.raises(UserError, match=f"^{path} is not a whole zstd file"):
-            TextLines(path)
-
-
-@pytest.mark.parametrize("name, data", [("text", b""), ("text.gz", gzip.compress(b"", mtime=0))])
-def test_empty_file_is_an_error(tmp_path, name, data):
-    path = write(tmp_path / name, data)
-    with pytest.raises(UserError, match=f"^{path} is empty"):
-        TextLines(path)
-
-
-@pytest.mark.parametrize("prefix", [b"", b"\xef\xbb\xbf"])
-def test_invalid_utf8_names_file_and_line(tmp_path, prefix):
-    path = write(tmp_path / "text", prefix + b"one\ntwo\nth\xffree\nfour\n")
-    with pytest.raises(UserError, match=f"^{path}, line 3: not UTF-8"):
-        TextLines(path)
-
-
-def test_missing_file_and_folder_name_the_path(tmp_path):
-    for path in (tmp_path / "absent", tmp_path / "absent.gz", tmp_path):
-        with pytest.raises(UserError, match=f"^cannot read {path}: "):
-            TextLines(str(path))
-
-
-WHOLE_GZIP = gzip.compress(b"some text\n" * 100)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"plain text\n",
-        WHOLE_GZIP[:-12],
-        WHOLE_GZIP[:12] + b"\xff" * 8 + WHOLE_GZIP[20:],
-        WHOLE_GZIP[:-8] + bytes(8),
-    ],
-    ids=["not gzip", "truncated", "corrupt", "wrong checksum"],
-)
-def test_broken_gzip_is_an_error(tmp_path, data):
-    path = write(tmp_path / "text.gz", data)
-    with pytest.raises(UserError, match=f"^{path} is not a whole gzip file"):
-        TextLines(path)
-
-
-def test_a_disk_without_room_for_the_unpacked_file_is_told(tmp_path, monkeypatch):
-    path = write(tmp_path / "text.gz", WHOLE_GZIP)
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(text_files.shutil, "copyfileobj", Mock(side_effect=full))
-    with pytest.raises(UserError, match=f"no room to unpack {path} in .*set TMPDIR"):
-        TextLines(path)
-
-
-def test_a_name_with_a_nul_is_told():
-    with pytest.raises(UserError, match=r"cannot read 'a\\x00b': embedded null byte"):
-        TextLines("a\0b")
-
-
-def test_lines_are_found_from_either_end(tmp_path):
-    lines = TextLines(write(tmp_path / "text", b"a\n\nc\n"))
-    assert [lines[-1], lines[-3], lines[1]] == ["c", "a", ""]
-    for index in (3, -4):
-        with pytest.raises(IndexError):
-            lines[index]
-
-
-def test_what_is_read_in_pieces_reads_as_a_whole(tmp_path, monkeypatch):
-    text = ["é" * n for n in range(40)]
-    path = write(tmp_path / "text", "".join(f"{line}\n" for line in text).encode())
-    for chunk in (1, 7, 64):
-        monkeypatch.setattr(text_files, "_CHUNK_BYTES", chunk)
-        assert list(TextLines(path)) == text
-    broken = write(tmp_path / "broken", Path(path).read_bytes()[:-2] + b"\n")
-    with pytest.raises(UserError, match="line 40: not UTF-8"):
-        TextLines(broken)
-
-
-def test_a_file_larger_than_the_memory_allowed_is_read(tmp_path):
-    """256 MiB of text in a process that may take 96 MiB of memory besides."""
-    path = tmp_path / "large"
-    with path.open("wb") as file:
-        for _ in range(16):
-            file.write((b"x" * 1023 + b"\n") * 2**14)
-    program = f"""
-import resource
-from transformer_jax.data.files.text import TextLines
-TextLines  # what importing takes does not count
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-def anonymous():
-    return int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0])
-start = anonymous()
-lines = TextLines({str(path)!r})
-assert len(lines) == 2**18 and lines[2**17] == "x" * 1023
-print(anonymous() - start)
-"""
-    kilobytes = int(subprocess.check_output([sys.executable, "-c", program]))
-    assert kilobytes < 96 * 1024
-
-
-@pytest.fixture
-def folder(tmp_path):
-    for name in ("b.en", "a.en", "c.txt"):
-        write(tmp_path / name, b"x\n")
-    return tmp_path
-
-
-def test_paths_are_listed_matched_and_sorted(folder, monkeypatch):
-    def names(paths):
-        return [Path(path).name for path in expand_paths(paths, "data.train_source")]
-
-    assert names(f"{folder}/c.txt,{folder}/*.en") == ["c.txt", "a.en", "b.en"]
-    monkeypatch.setenv("HOME", str(folder))
-    assert names("~/a.en,") == ["a.en"]
-    assert names("/no/such/file") == ["file"]  # opening it says what is wrong
-    with pytest.raises(UserError, match="^data.train_source: no file matches .*fr$"):
-        names(f"{folder}/*.fr")
+def texts(path, documents) -> list[str]:
+    return [example["text"] for example in read_documents(path, documents)]
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])
-def test_what_a_command_reads_once_may_come_through_a_pipe(tmp_path, name):
-    os.mkfifo(tmp_path / name)
-    data = gzip.compress(b"a\nb\n") if name.endswith(".gz") else b"a\nb\n"
-    writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(data,))
-    writer.start()
-    assert list(TextLines(str(tmp_path / name), once=True)) == ["a", "b"]
-    writer.join()
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_a_document_is_a_file_a_line_or_a_paragraph(tmp_path, name, start, line_end):
+    path = write(tmp_path / name, start + TEXT.replace("\n", line_end).encode())
+    assert texts(path, "file") == [TEXT]
+    assert texts(path, "line") == [" One.", "Two.", "Three é."]
+    assert texts(path, "paragraph") == [" One.\nTwo.", "Three é."]
 
 
-@pytest.mark.parametrize("once", [False, True])
-def test_what_has_no_end_is_not_read(tmp_path, once):
-    with pytest.raises(UserError, match="/dev/zero is no regular file"):
-        TextLines("/dev/zero", once=once)
+@pytest.mark.parametrize("documents", DOCUMENTS)
+def test_the_last_line_needs_no_end(tmp_path, documents):
+    assert texts(write(tmp_path / "text", b"One."), documents) == ["One."]
 
 
-def test_the_data_of_a_run_is_no_pipe(tmp_path):
-    os.mkfifo(tmp_path / "text")
-    with pytest.raises(UserError, match="text is no regular file; write its content to one"):
-        TextLines(str(tmp_path / "text"))
+def test_documents_are_random_access(tmp_path):
+    path = write(tmp_path / "text", TEXT.encode())
+    for documents in DOCUMENTS:
+        examples = read_documents(path, documents)
+        assert examples[-1] == examples[len(examples) - 1]
+        with pytest.raises(IndexError):
+            examples[len(examples)]
+
+
+@pytest.mark.parametrize("documents", DOCUMENTS)
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (b"", "is empty"),
+        (b"\n \r\n\t\n", "has no text"),
+        (b"one\nt\xffwo\n", ", line 2: not UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path, documents, data, message):
+    path = write(tmp_path / "text", data)
+    with pytest.raises(UserError, match=f"^{path} ?{message}"):
+        read_documents(path, documents)
+    with pytest.raises(UserError, match=f"^cannot read {path}.none"):
+        read_documents(f"{path}.none", documents)
+
+
+def test_many_files_are_not_held_open(tmp_path):
+    for n in range(20):
+        write(tmp_path / f"{n}.txt", b"Some text.\n")
+    open_before = len(os.listdir("/proc/self/fd"))
+    files = WholeFiles(tuple(str(path) for path in sorted(tmp_path.iterdir())))
+    assert len(files) == 20 and files[-1] == {"text": "Some text.\n"}
+    assert len(os.listdir("/proc/self/fd")) == open_before
+
+
+def test_each_file_that_is_named_is_a_corpus(tmp_path):
+    for n in range(3):
+        write(tmp_path / f"{n}.txt", f"{n}\n\n{n}{n}\n".encode())
+    config = DataConfig(name="text", train_text=f"{tmp_path}/*.txt", weights="1,2,3")
+    train = open_split(config, "train")
+    assert [example["text"] for example in train] == [f"{n}\n\n{n}{n}\n" for n in range(3)]
+    assert train.weights == (1, 2, 3)
+    config = DataConfig(name="text", documents="line", train_text=f"{tmp_path}/*.txt")
+    train = open_split(config, "train")
+    assert [example["text"] for example in train] == ["0", "00", "1", "11", "2", "22"]
+
+
+def test_the_field_that_is_not_set_is_named(tmp_path):
+    config = DataConfig(name="text", train_text=write(tmp_path / "text", b"One.\n"))
+    with pytest.raises(UserError, match="data.valid_text is not set: text needs the path of a"):
+        open_split(config, "valid")
+
+
+ROWS = [{"body": "One.\nTwo.", "id": 1}, {"body": "Drei é.", "id": 2}]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def as_objects(folder, ending):
+    path = folder / f"rows{ending}"
+    if ending == ".parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    elif ending == ".jsonl.zst":
+        path.write_bytes(pa.compress(LINES, "zstd", asbytes=True))
+    else:
+        write(path, LINES)
+    return str(path)
+
+
+@pytest.mark.parametrize("ending", OBJECTS)
+def test_a_document_is_the_column_of_a_row(tmp_path, ending):
+    path = as_objects(tmp_path, ending)
+    config = DataConfig(name="text", train_text=path, text_field="body")
+    assert list(open_split(config, "train")) == [{"text": row["body"]} for row in ROWS]
+    told = (
+        r"rows.*, line 1: no text in the column 'text' \(columns: body, id\); set data.text_field"
+    )
+    with pytest.raises(UserError, match=told):
+        open_split(DataConfig(name="text", train_text=path), "train")
+    with pytest.raises(UserError, match="line 1: no text in the column 'id'"):
+        open_split(DataConfig(name="text", train_text=path, text_field="id"), "train")
+
+
+def test_plain_text_has_no_columns(tmp_path):
+    config = DataConfig(name="text", train_text=write(tmp_path / "a.txt", b"x"), text_field="body")
+    with pytest.raises(UserError, match="data.text_field is 'body', but .*a.txt is no file of col"):
+        open_split(config, "train")

@@ -1,1 +1,1 @@
-"""From examples to batches: tokens in windows, rows packed, streams that resume."""
+"""Batches: windows of running text, loss masks, order, packing, workers and the token cache."""

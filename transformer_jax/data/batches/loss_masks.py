@@ -1,6 +1,6 @@
-"""Texts of which some tokens count, as rows of a language model.
+"""Texts with a loss mask as examples of language models, alone or in pairs of preferences.
 
-N tokens of all texts, D texts.
+D texts (or pairs of texts) with N tokens in total.
 """
 
 from array import array
@@ -11,80 +11,83 @@ import numpy as np
 
 from transformer_jax.data.examples import Features, RandomAccess
 
-MARKED = ("input", "target", "counted")
-"""The features of a text of which some tokens count."""
+LOSS_MASK_FEATURES = ("input", "target", "counted")
+"""Features of a text with a loss mask."""
+
+CHOSEN, REJECTED, REFERENCE = "chosen", "rejected", "reference"
+SIDES = (CHOSEN, REJECTED)
+PREFERENCE_FEATURES = (
+    *(f"{side}_{name}" for side in SIDES for name in LOSS_MASK_FEATURES),
+    REFERENCE,
+)
+"""Features of a pair of a preferred and a rejected text."""
 
 
-def marked(tokens: Sequence[int] | np.ndarray, counts: Sequence[bool] | np.ndarray) -> Features:
-    """The features of a text: "input": all tokens but the last, "target": all but the first,
-    "counted": 1 for each target that counts, int32 [n - 1] each."""
-    values = (tokens[:-1], tokens[1:], counts[1:])
-    return {name: np.asarray(value, np.int32) for name, value in zip(MARKED, values, strict=True)}
+def loss_mask_features(
+    tokens: Sequence[int] | np.ndarray, loss_mask: Sequence[bool] | np.ndarray
+) -> Features:
+    """Features of a text: "input" (all tokens except the last), "target" (all except the first) and
+    "counted" (1 for each target in the loss), int32 [n - 1] each."""
+    values = (tokens[:-1], tokens[1:], loss_mask[1:])
+    return {
+        name: np.asarray(value, np.int32)
+        for name, value in zip(LOSS_MASK_FEATURES, values, strict=True)
+    }
 
 
 @dataclass(frozen=True)
-class MarkedTexts(RandomAccess[Features]):
-    """Each text a row, never cut.
-
-    Item i has the features that `marked` makes of a text.
+class LossMaskedTexts(RandomAccess[Features]):
+    """Texts with loss masks; item i has the `loss_mask_features` of text i.
 
     Attributes:
       tokens: int32 [N].
-      counted: bool [N].
-      starts: int64 [D + 1], where each text begins, and the end of the last.
+      loss_mask: bool [N].
+      starts: int64 [D + 1], start of each text, and the end of the last.
     """
 
     tokens: np.ndarray
-    counted: np.ndarray
+    loss_mask: np.ndarray
     starts: np.ndarray
 
     @classmethod
-    def of(cls, texts: Iterable[tuple[Sequence[int], Sequence[bool]]]) -> "MarkedTexts":
-        """Those of texts as (tokens, whether each counts)."""
-        tokens, counted, starts = array("i"), array("b"), array("q", [0])
-        for of_text, marks in texts:
-            tokens.extend(of_text)
-            counted.extend(marks)
+    def from_texts(cls, texts: Iterable[tuple[Sequence[int], Sequence[bool]]]) -> "LossMaskedTexts":
+        """Concatenates texts, given as (tokens, loss mask)."""
+        tokens, loss_mask, starts = array("i"), array("b"), array("q", [0])
+        for text_tokens, text_mask in texts:
+            tokens.extend(text_tokens)
+            loss_mask.extend(text_mask)
             starts.append(len(tokens))
-        return cls(np.array(tokens, np.int32), np.array(counted, bool), np.array(starts, np.int64))
+        return cls(
+            np.array(tokens, np.int32), np.array(loss_mask, bool), np.array(starts, np.int64)
+        )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     def item(self, index: int) -> Features:
-        return marked(*self.text(index))
+        return loss_mask_features(*self.text(index))
 
     def text(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of a text, int32 [n], and whether each counts, bool [n]."""
+        """Tokens of a text, int32 [n], and its loss mask, bool [n]."""
         start, stop = self.starts[index : index + 2]
-        return self.tokens[start:stop], self.counted[start:stop]
-
-
-# FOLDED data.batches.compared_texts: Pairs of texts with one beginning, of which a model is to
-# prefer the first. D pairs.
-
-
-CHOSEN, REJECTED, REFERENCE = "chosen", "rejected", "reference"
-SIDES = (CHOSEN, REJECTED)
-COMPARED = (*(f"{side}_{name}" for side in SIDES for name in MARKED), REFERENCE)
-"""The features of a pair."""
+        return self.tokens[start:stop], self.loss_mask[start:stop]
 
 
 @dataclass(frozen=True)
-class ComparedTexts(RandomAccess[Features]):
-    """Each pair an item, never cut.
+class PreferencePairs(RandomAccess[Features]):
+    """Pairs of texts with the same beginning, of which the first is preferred.
 
-    Item i has, for "chosen" and "rejected", the features that `marked_texts.marked` makes, their
-    names behind chosen_ or rejected_; and "reference": what `bits` makes of the pair's two numbers.
+    Item i has the `loss_mask_features` of both texts, with the prefixes "chosen_" and "rejected_",
+    and "reference": the bits of the pair's two reference log-probabilities, int32 [2].
 
     Attributes:
       chosen, rejected: D texts each.
-      reference: float32 [D, 2], log P of what counts of both under the model that training starts
-        from.
+      reference: float32 [D, 2], log-probabilities of the counted tokens of both texts under the
+        reference model.
     """
 
-    chosen: MarkedTexts
-    rejected: MarkedTexts
+    chosen: LossMaskedTexts
+    rejected: LossMaskedTexts
     reference: np.ndarray
 
     def __len__(self) -> int:
@@ -95,9 +98,9 @@ class ComparedTexts(RandomAccess[Features]):
             f"{side}_{name}": values
             for side in SIDES
             for name, values in getattr(self, side)[index].items()
-        } | {REFERENCE: bits(self.reference[index])}
+        } | {REFERENCE: float_bits(self.reference[index])}
 
 
-def bits(numbers: np.ndarray) -> np.ndarray:
-    """Float32 numbers as the int32 that features are, whose bits are theirs."""
+def float_bits(numbers: np.ndarray) -> np.ndarray:
+    """Bits of float32 numbers as int32, the type of all features."""
     return np.ascontiguousarray(numbers, np.float32).view(np.int32)

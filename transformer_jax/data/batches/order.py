@@ -1,30 +1,89 @@
-"""Examples as features, made when they are asked for."""
+"""Order in which training sees examples: endless sequences, shuffled anew in each epoch.
+
+What is at an index depends on the seed and the index alone, so a run resumes from an index. Nothing
+is prepared before it is requested.
+"""
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from typing import Any
 
 import grain
 import numpy as np
 
 from transformer_jax.data.examples import Features, RandomAccess
+from transformer_jax.data.files.text import TextBlocks
 
 type Preprocess[Item] = Callable[[Item, np.random.Generator], Features]
-"""(example, rng) -> its features, each of one token or more. Runs in a background thread, or in
-worker processes, to which it is pickled. `rng` is good for this call alone."""
+"""(example, rng) -> its features, each of at least one token. Called in a background thread, or
+pickled for worker processes. `rng` is valid during the call only."""
+
+
+class EpochOrder(grain.MapDataset[int]):
+    """Endless sequence of the numbers from `first` to `stop` - 1, each once per epoch.
+
+    Grain's own shuffle needs no memory (this one: 4 bytes per example for each of two epochs), but
+    below a few thousand examples it takes up to milliseconds for each: it walks a cycle through
+    2^16 indices until it finds one of the set.
+
+    Args:
+      first, stop: range of the numbers; not empty.
+      seed: seed of the orders.
+    """
+
+    def __init__(self, first: int, stop: int, seed: int):
+        super().__init__()
+        self._first, self._size = first, stop - first
+        self._seed = seed
+        self._orders: dict[int, np.ndarray] = {}  # of the last two epochs requested
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> int:
+        epoch, i = divmod(index, self._size)
+        order = self._orders.get(epoch)
+        if order is None:
+            order = self._draw(epoch)
+        return self._first + int(order[i])
+
+    def _draw(self, epoch: int) -> np.ndarray:
+        order = np.arange(self._size, dtype=np.uint32)
+        np.random.default_rng([self._seed, epoch]).shuffle(order)
+        kept = [*self._orders.items()][-1:]  # streams reach the end of an epoch at different times
+        self._orders = {**dict(kept), epoch: order}
+        return order
+
+
+class IndexedRng:
+    """Random generators for the indices of a sequence.
+
+    Draws the same numbers as Grain's `random_map`, in a quarter of the time.
+    """
+
+    def __init__(self, seed: int):
+        self._rng = np.random.Generator(np.random.Philox(seed))
+        self._state = self._rng.bit_generator.state
+
+    def at(self, index: int) -> np.random.Generator:
+        """Generator for an index, valid until the next call."""
+        self._state["state"]["counter"][3] = index
+        self._rng.bit_generator.state = self._state
+        return self._rng
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Prepared[Item](RandomAccess[Features]):
-    """The features of examples, in some order.
+class OrderedFeatures[Item](RandomAccess[Features]):
+    """Features of examples in a given order.
 
     Attributes:
       source: the examples.
-      order: the place in `source` of each; may be endless.
-      preprocess: its `rng` depends on `seed` and the place in `order` alone.
-      seed: of what `preprocess` draws.
-      first, step: of `order`, only the places first, first + step, ... are in this sequence.
+      order: index in `source` of each; may be endless.
+      preprocess: makes the features; its `rng` depends on `seed` and the index in `order` alone.
+      seed: seed of the `rng`.
+      first, step: this sequence has the indices first, first + step, ... of `order`.
     """
 
     source: Sequence[Item]
@@ -34,78 +93,113 @@ class Prepared[Item](RandomAccess[Features]):
     first: int = 0
     step: int = 1
 
-    def dealt(self, index: int, count: int) -> "Prepared[Item]":
-        """The part of one hand, `index`, where the sequence is dealt to `count` in turn."""
+    def shard(self, index: int, count: int) -> "OrderedFeatures[Item]":
+        """Every `count`-th item, from item `index` on."""
         first, step = self.first + index * self.step, count * self.step
         return dataclasses.replace(self, first=first, step=step)
 
     def __len__(self) -> int:
         return len(range(self.first, len(self.order), self.step))
 
-    def after(self, index: int) -> int:
-        """The place that follows one in this sequence."""
+    def next_index(self, index: int) -> int:
+        """Index of the item after the one at `index`."""
         return index + 1
 
     def item(self, index: int) -> Features:
         place = self.first + index * self.step
         return self.preprocess(self.source[self.order[place]], self._rng.at(place))
 
-    @cached_property
-    def _rng(self) -> "PlacedRng":
-        return PlacedRng(self.seed)
+    @functools.cached_property
+    def _rng(self) -> IndexedRng:
+        return IndexedRng(self.seed)
 
 
-class PlacedRng:
-    """A generator that is set to a place: what it draws depends on seed and place alone.
+@dataclasses.dataclass(frozen=True, repr=False)
+class WindowedBlocks(RandomAccess[Sequence[Features]]):
+    """Blocks of text, each cut into windows when it is requested.
 
-    It draws what Grain's `random_map` would at the place, in a quarter of the time.
+    Attributes:
+      blocks: the text.
+      cut: documents of a block -> its windows, at least one.
     """
 
-    def __init__(self, seed: int):
-        self._rng = np.random.Generator(np.random.Philox(seed))
-        self._state = self._rng.bit_generator.state
+    blocks: TextBlocks
+    cut: Callable[[Sequence[str]], Sequence[Features]]
 
-    def at(self, place: int) -> np.random.Generator:
-        """The generator, good until the next call."""
-        self._state["state"]["counter"][3] = place
-        self._rng.bit_generator.state = self._state
-        return self._rng
+    def __len__(self) -> int:
+        return len(self.blocks)
 
-
-# FOLDED data.batches.shuffle: A new order of the examples in each epoch.
+    def item(self, index: int) -> Sequence[Features]:
+        return self.cut(self.blocks.documents(index))
 
 
-class EpochOrder(grain.MapDataset[int]):
-    """The endless sequence of the numbers from `first` up to `stop`, each once an epoch.
+_WINDOW_BITS = 32
+"""Lower bits of an index into `BlockFeatures`: the number of a window in its block."""
 
-    Grain's own shuffle needs no memory (this one: 4 bytes an example for each of two epochs), but
-    below some thousand examples it takes up to milliseconds for each: it walks a cycle through 2^16
-    indices until it meets one of the set.
+
+class BlockFeatures(Sequence[Features]):
+    """Endless sequence of the windows of blocks, each once per epoch; one block is in memory.
+
+    Blocks are shuffled anew in each epoch, and so are the windows of each block. An index consists
+    of the number of a block (since the start of training) and of a window in it. Indices have gaps,
+    therefore: `next_index` leads from one to the next.
 
     Args:
-      first, stop: at least one number.
-      seed: decides the orders.
+      text: the blocks.
+      preprocess: makes features of a window; its `rng` depends on `seed` and the index alone.
+      seed: seed of the orders and of the `rng`.
+      shard_index, num_shards: this sequence has every `num_shards`-th block of the endless sequence
+        of blocks, from block `shard_index` on.
     """
 
-    def __init__(self, first: int, stop: int, seed: int):
-        super().__init__()
-        self._first, self._size = first, stop - first
-        self._seed = seed
-        self._orders: dict[int, np.ndarray] = {}  # of the last two epochs asked for
+    def __init__(
+        self,
+        text: WindowedBlocks,
+        preprocess: Preprocess[Any],
+        seed: int,
+        shard_index: int = 0,
+        num_shards: int = 1,
+    ):
+        self._text, self._preprocess, self._seed = text, preprocess, seed
+        self._shard_index, self._num_shards = shard_index, num_shards
+        self._order = EpochOrder(0, len(text), seed)
+        self._current: tuple[int, Sequence[Features], np.ndarray] | None = None
+
+    def shard(self, index: int, count: int) -> "BlockFeatures":
+        """Every `count`-th block of the whole sequence, from block `index` on."""
+        return BlockFeatures(self._text, self._preprocess, self._seed, index, count)
 
     def __len__(self) -> int:
         return sys.maxsize
 
-    def __getitem__(self, place: int) -> int:
-        epoch, i = divmod(place, self._size)
-        order = self._orders.get(epoch)
-        if order is None:
-            order = self._draw(epoch)
-        return self._first + int(order[i])
+    def __getitem__(self, index: Any) -> Any:
+        block, window = divmod(index, 1 << _WINDOW_BITS)
+        windows, order = self._windows_of(block)
+        # Shards have the same indices, but must not draw the same numbers.
+        global_block = block * self._num_shards + self._shard_index
+        rng = self._rng.at((global_block << _WINDOW_BITS) + window)
+        return self._preprocess(windows[int(order[window])], rng)
 
-    def _draw(self, epoch: int) -> np.ndarray:
-        order = np.arange(self._size, dtype=np.uint32)
-        np.random.default_rng([self._seed, epoch]).shuffle(order)
-        kept = [*self._orders.items()][-1:]  # streams stand before and behind an epoch's end
-        self._orders = {**dict(kept), epoch: order}
-        return order
+    def next_index(self, index: int) -> int:
+        """Index of the item after the one at `index`."""
+        block, window = divmod(index, 1 << _WINDOW_BITS)
+        windows, _ = self._windows_of(block)
+        return index + 1 if window + 1 < len(windows) else block + 1 << _WINDOW_BITS
+
+    def _windows_of(self, block: int) -> tuple[Sequence[Features], np.ndarray]:
+        """Windows of a block of this shard, and their order."""
+        if self._current is None or self._current[0] != block:
+            global_block = block * self._num_shards + self._shard_index
+            windows = self._text[self._order[global_block]]
+            rng = np.random.default_rng([self._seed, global_block, 1])
+            self._current = block, windows, rng.permutation(len(windows))
+        return self._current[1:]
+
+    @functools.cached_property
+    def _rng(self) -> IndexedRng:
+        return IndexedRng(self._seed)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what a worker process makes again."""
+        kept = {name: value for name, value in vars(self).items() if name != "_rng"}
+        return kept | {"_current": None}

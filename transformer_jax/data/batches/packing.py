@@ -1,11 +1,11 @@
-"""First-fit packing: several short examples share one row of fixed length.
+"""Rows of batches: packing of several examples into a row, and padding of one example per row.
 
-An example (here: its features, such as the tokens of a translation pair's `source` and `target`)
-goes into the first row that has room for all of them, under the same segment id on each, so that
-attention keeps it apart from its neighbours and pairs its source with its target.
+First-fit packing puts an example into the first row with room for all of its features (such as the
+tokens of `source` and `target`), and gives them the same segment id. The ids keep attention within
+an example, and pair its source with its target.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,38 +15,44 @@ from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
 
 Batch = dict[str, np.ndarray]
-"""For each feature f of length L the int32 arrays f, f_segment_ids and f_positions, [rows, L]."""
+"""For each feature f with rows of length L: int32 arrays f, f_segment_ids, f_positions, [rows, L].
+"""
+
+type Tokens = Sequence[int] | np.ndarray
+
+LENGTH_STEP = 16
+"""Padded rows have a multiple of this length, so that few shapes are compiled."""
 
 
 class PackedRows:
     """Rows that are filled with examples by first fit.
 
     Args:
-      lengths: slots of a row for each feature.
-      rows: how many rows are filled side by side; more rows leave less padding.
+      lengths: length of a row for each feature.
+      rows: number of rows filled at the same time; more rows leave less padding.
     """
 
     def __init__(self, lengths: Mapping[str, int], rows: int):
         self._lengths = dict(lengths)
         self._free = [np.full(rows, length) for length in lengths.values()]  # [rows] each
-        # Of each example, in the order in which they came: itself, its row, its size by feature.
+        # For each example in the order of `add`: its features, its row, its size by feature.
         self._examples: list[Features] = []
         self._rows: list[int] = []
         self._sizes: list[list[int]] = []
 
     def __len__(self) -> int:
-        """The number of examples packed so far."""
+        """Number of examples packed so far."""
         return len(self._examples)
 
     def is_overlong(self, example: Features) -> bool:
-        """Whether a feature of `example` is longer than a whole row."""
+        """Returns True if a feature of `example` is longer than a row."""
         return any(len(example[feature]) > length for feature, length in self._lengths.items())
 
     def add(self, example: Features) -> bool:
-        """Packs `example` (one int array [n >= 1] a feature); False if no row has room for it.
+        """Packs an example (an int array [n >= 1] per feature); returns False if no row has room.
 
         Raises:
-          ValueError: the example's features are not those of `lengths`, or one has no token.
+          ValueError: the features are not those of `lengths`, or one has no token.
         """
         sizes = self._sizes_of(example)
         room = self._free[0] >= sizes[0]
@@ -63,21 +69,21 @@ class PackedRows:
         return True
 
     def arrays(self) -> Batch:
-        """The rows so far.
+        """Arrays of the rows.
 
-        Segment ids count the examples of a row from 1 (0 is padding); positions restart at 0 in
+        Segment ids number the examples of a row from 1 (0 is padding); positions restart at 0 in
         each segment.
         """
-        order = np.argsort(self._rows, kind="stable")  # row by row, in each as they came
+        order = np.argsort(self._rows, kind="stable")  # by row, then in the order of `add`
         rows, sizes = np.array(self._rows)[order], np.array(self._sizes)[order]
-        first = np.searchsorted(rows, rows)  # of the examples in the same row, [N]
+        first = np.searchsorted(rows, rows)  # index of the first example of the same row, [N]
         segments = 1 + np.arange(len(rows)) - first
         packed = {}
         for i, (feature, length) in enumerate(self._lengths.items()):
             size = sizes[:, i]
-            behind = np.cumsum(size) - size  # so many tokens stand in front of each example
-            positions = np.arange(size.sum()) - np.repeat(behind, size)
-            slots = np.repeat(rows * length + behind - behind[first], size) + positions
+            offset = np.cumsum(size) - size  # number of tokens before each example
+            positions = np.arange(size.sum()) - np.repeat(offset, size)
+            slots = np.repeat(rows * length + offset - offset[first], size) + positions
             tokens = np.concatenate([self._examples[j][feature] for j in order])
             packed[feature] = self._place(tokens, slots, length)
             packed[f"{feature}_segment_ids"] = self._place(np.repeat(segments, size), slots, length)
@@ -94,19 +100,19 @@ class PackedRows:
             raise ValueError(f"got features {sorted(example)}, expected {sorted(self._lengths)}")
         sizes = [len(example[feature]) for feature in self._lengths]
         if not all(sizes):
-            # A target without a source would attend to nothing, silently.
+            # A target without a source would silently attend to nothing.
             raise ValueError("an example's feature has no token; end each in one such as EOS")
         return sizes
 
 
 @dataclass(frozen=True)
 class PackedGroup:
-    """Rows packed together, and how far in the examples they reach.
+    """Rows that were packed together.
 
     Attributes:
-      arrays: the rows, as `PackedRows.arrays` gives them.
-      end: place of the first example behind those looked at.
-      overlong: how many of those were left out because a feature was longer than its row.
+      arrays: arrays of the rows, as `PackedRows.arrays`.
+      end: index of the first example that was not read.
+      overlong: number of examples left out because a feature is longer than a row.
     """
 
     arrays: Batch
@@ -114,17 +120,17 @@ class PackedGroup:
     overlong: int
 
 
-class Examples(Protocol):
-    """Examples at places, which need not follow each other without gaps."""
+class IndexedExamples(Protocol):
+    """Sequence of examples whose indices may have gaps."""
 
     def __len__(self) -> int:
-        """Above all places."""
+        """A number above all indices."""
 
-    def __getitem__(self, place: int, /) -> Features:
-        """The example at a place."""
+    def __getitem__(self, index: int, /) -> Features:
+        """Features of the example at an index."""
 
-    def after(self, place: int) -> int:
-        """The place of the example behind that one."""
+    def next_index(self, index: int) -> int:
+        """Index of the example after the one at `index`."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +138,9 @@ class Packer:
     """Packs examples into groups of rows.
 
     Attributes:
-      epoch: each different example once.
-      lengths: slots of a row for each feature.
-      rows: of a group.
+      epoch: all examples once; searched for one that fits if the first ones are overlong.
+      lengths: length of a row for each feature.
+      rows: rows of a group.
     """
 
     epoch: Sequence[Features]
@@ -143,28 +149,28 @@ class Packer:
 
     @property
     def num_bytes(self) -> int:
-        """Of a group's arrays, at most, each on a place that is a multiple of 64."""
+        """Upper bound of the size of a group's arrays, each aligned to 64 bytes."""
         return sum(3 * (4 * self.rows * length + 64) for length in self.lengths.values())
 
-    def pack(self, examples: Examples, start: int) -> PackedGroup:
-        """Packs the examples from place `start` on until one finds no room, or they end.
+    def pack(self, examples: IndexedExamples, start: int) -> PackedGroup:
+        """Packs examples from index `start` on until one does not fit or the sequence ends.
 
         Raises:
           UserError: all examples of the epoch are overlong.
         """
-        packed, overlong, place = PackedRows(self.lengths, self.rows), 0, start
+        packed, overlong, index = PackedRows(self.lengths, self.rows), 0, start
         count = len(examples)
-        while place < count:
-            example = examples[place]
+        while index < count:
+            example = examples[index]
             if not packed.add(example):
                 if not packed.is_overlong(example):
                     break
                 overlong += 1
-                # Examples may be an endless sequence: stop where none of them will ever fit.
+                # The sequence may be endless: stop if no example will ever fit.
                 if overlong == len(self.epoch) and not packed:
                     self._require_one_that_fits(packed)
-            place = examples.after(place)
-        return PackedGroup(packed.arrays(), place, overlong)
+            index = examples.next_index(index)
+        return PackedGroup(packed.arrays(), index, overlong)
 
     def _require_one_that_fits(self, packed: PackedRows) -> None:
         if all(map(packed.is_overlong, self.epoch)):
@@ -175,23 +181,45 @@ class Packer:
             )
 
 
-# FOLDED data.batches.padding: Rows of unequal length as arrays of few shapes: one example a row,
-# filled up with padding.
+@dataclass(frozen=True)
+class PackingStream:
+    """Endless sequence of examples, packed into groups of rows.
+
+    Attributes:
+      examples: the sequence.
+      packer: packs a group.
+    """
+
+    examples: IndexedExamples
+    packer: Packer
 
 
-type Tokens = Sequence[int] | np.ndarray
+StreamGroups = Mapping[str, PackedGroup]
+"""One group of each stream, by the stream's number."""
 
-LENGTH_STEP = 16  # rows grow by this many tokens, so that programs are compiled for few shapes
+
+def pack_streams(
+    streams: Mapping[str, PackingStream], starts: Mapping[str, int]
+) -> Generator[StreamGroups]:
+    """Packs group after group of each stream, without end.
+
+    Args:
+      streams: the streams by number.
+      starts: index of the first example of each stream.
+    """
+    while True:
+        groups = {i: each.packer.pack(each.examples, starts[i]) for i, each in streams.items()}
+        starts = {i: group.end for i, group in groups.items()}
+        yield groups
 
 
 def rounded_length(rows: Sequence[Tokens]) -> int:
-    """The length of the longest row, rounded up to a multiple of LENGTH_STEP."""
+    """Length of the longest row, rounded up to a multiple of LENGTH_STEP."""
     return -(-max(map(len, rows)) // LENGTH_STEP) * LENGTH_STEP
 
 
 def pad_rows(rows: Sequence[Tokens], length: int) -> np.ndarray:
-    """Rows of tokens, none longer than `length`, as int32 [B, length], filled up with 0, which may
-    be a token too."""
+    """Pads rows, none longer than `length`, with 0 (also a token id): int32 [B, length]."""
     padded = np.zeros((len(rows), length), np.int32)
     for row, tokens in zip(padded, rows, strict=True):
         row[: len(tokens)] = tokens
@@ -199,21 +227,21 @@ def pad_rows(rows: Sequence[Tokens], length: int) -> np.ndarray:
 
 
 def row_lengths(rows: Sequence[Tokens]) -> np.ndarray:
-    """Tokens of each row, int32 [B]."""
+    """Number of tokens of each row, int32 [B]."""
     return np.array([len(row) for row in rows], np.int32)
 
 
 def padded_batch(
     examples: Sequence[Mapping[str, Tokens]], lengths: Mapping[str, int] | None = None
 ) -> dict[str, np.ndarray]:
-    """One example a row, with the arrays of a packed batch.
+    """Batch with one example per row, and the arrays of a packed batch.
 
     Args:
-      examples: tokens without padding for each feature.
-      lengths: of the rows of each feature; None: the rounded length of the longest.
+      examples: tokens of each feature, without padding.
+      lengths: length of a row for each feature; None: that of the longest, rounded.
 
     Returns:
-      for each feature f the int32 arrays f, f_segment_ids and f_positions, [B, length].
+      For each feature f the int32 arrays f, f_segment_ids and f_positions, [B, length].
     """
     batch = {}
     for feature in examples[0]:

@@ -1,16 +1,15 @@
-"""From a source of examples to packed batches, with Grain.
+"""Input pipeline: from a source of examples to packed batches, with Grain.
 
-    source -> shuffle -> repeat -> preprocess -> deal to streams -> pack -> prefetch
+    source -> shuffle -> repeat -> preprocess -> shard into streams -> pack -> prefetch
 
-What stands at a place of the endless sequence of examples depends on the seed and the place alone.
-The sequence is dealt to a few streams in turn, and each stream packs its own rows of every batch.
-The number of streams does not depend on the number of processes: a process packs those streams that
-its rows come from. So the batches are the same for any number of processes, and any number can go
-on from a saved state, which is little more than a place in each stream.
+The example at an index of the endless sequence depends on the seed and the index alone (`order`).
+The sequence is sharded into a few streams, and each stream packs its own rows of every batch. The
+number of streams does not depend on the number of processes: a process packs the streams that its
+rows come from. So the batches are the same for any number of processes, and any number can resume
+from a saved state, which is little more than an index into each stream.
 """
 
 import dataclasses
-import functools
 import itertools
 import logging
 import math
@@ -22,74 +21,85 @@ from typing import Any
 import grain
 import numpy as np
 
-from transformer_jax.data.batches.order import EpochOrder, Prepared, Preprocess
-from transformer_jax.data.batches.packing import Batch, Packer
-from transformer_jax.data.batches.windows import StreamedFeatures, StreamedText
-from transformer_jax.data.batches.workers import Round, Stream, Workers, rounds
+from transformer_jax.data.batches.order import (
+    BlockFeatures,
+    EpochOrder,
+    OrderedFeatures,
+    Preprocess,
+    WindowedBlocks,
+)
+from transformer_jax.data.batches.packing import (
+    Batch,
+    Packer,
+    PackingStream,
+    StreamGroups,
+    pack_streams,
+)
+from transformer_jax.data.batches.workers import PackingWorkers
 from transformer_jax.data.examples import Corpora, RandomAccess
 from transformer_jax.errors import UserError
 
-# FOLDED data.batches.streams: Streams: the rows of a batch in parts, each packed by itself, by one
-# process or several.
-
-
 logger = logging.getLogger(__name__)
 
-_STREAMS = 8
-"""At most so many processes share the packing of a batch; of more, several pack the same stream."""
+_NUM_STREAMS = 8
+"""Streams of a batch, if its rows can be divided by it. With more processes than streams, several
+processes pack the same stream."""
 
 _OPEN_ROWS = 128
-"""A stream packs this many rows at once: the more rows are open, the less padding first fit leaves.
-"""
+"""Rows that a stream packs at once; the more rows are open, the less padding first fit leaves."""
+
+_PREFETCHED_BATCHES = 16
+"""Packed batches that are ready, so that a training step does not wait for the next group."""
 
 
 class BatchIterator:
-    """The rows of one process in each batch (the protocol of Grain's iterators).
+    """Rows of one process in each batch, as an iterator of Grain.
 
-    Each stream packs a group of rows at once, enough for several batches; their groups begin with
-    the same batch. A state holds the place where each stream's current group starts and how many
-    of its batches are out; on resume the group is packed again.
+    Each stream packs a group of rows at once, enough for several batches; the groups of all streams
+    begin with the same batch. The state of a stream contains the index at which its current group
+    starts, and the number of batches of the group that were returned. A resumed iterator packs the
+    group again.
 
     Args:
       examples: an endless sequence.
-      packer: of the rows of a batch, over all processes.
+      packer: packs the rows of a batch of all processes.
       shard: (index, count) of this process.
-      num_workers: worker processes that share its streams; 0: it packs them itself.
+      num_workers: worker processes that share its streams; 0: a thread packs them.
     """
 
     def __init__(
         self,
-        examples: Prepared | StreamedFeatures,
+        examples: OrderedFeatures | BlockFeatures,
         packer: Packer,
         shard: tuple[int, int],
         num_workers: int,
     ):
-        count = math.gcd(packer.rows, _STREAMS)
-        of_stream, (index, processes) = packer.rows // count, shard
+        count = math.gcd(packer.rows, _NUM_STREAMS)
+        stream_rows, (index, processes) = packer.rows // count, shard
         first, last = (packer.rows * i // processes for i in (index, index + 1))
-        mine = range(first // of_stream, math.ceil(last / of_stream))
-        self._rows = slice(first - mine.start * of_stream, last - mine.start * of_stream)
-        self._batches_in_group = max(1, _OPEN_ROWS // of_stream)
-        packer = dataclasses.replace(packer, rows=of_stream * self._batches_in_group)
-        self._streams = {str(i): Stream(examples.dealt(i, count), packer) for i in mine}
-        beginning = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0}
-        self._state = {i: dict(beginning) for i in self._streams}
-        self._workers = Workers(self._streams, num_workers) if num_workers else None
+        mine = range(first // stream_rows, math.ceil(last / stream_rows))
+        self._rows = slice(first - mine.start * stream_rows, last - mine.start * stream_rows)
+        self._batches_in_group = max(1, _OPEN_ROWS // stream_rows)
+        packer = dataclasses.replace(packer, rows=stream_rows * self._batches_in_group)
+        self._streams = {str(i): PackingStream(examples.shard(i, count), packer) for i in mine}
+        initial = {"group_start": 0, "handed_out": 0, "seen": 0, "overlong": 0}
+        self._state = {i: dict(initial) for i in self._streams}
+        self._workers = PackingWorkers(self._streams, num_workers) if num_workers else None
         if num_workers > len(self._streams):
             logger.warning(
                 "only %d of %d data workers have rows to pack; a batch has %d rows",
-                *(len(self._streams), num_workers, count * of_stream),
+                *(len(self._streams), num_workers, count * stream_rows),
             )
-        self._rounds: Generator[Round] | None = None
-        self._batches: list[Batch] = []  # those of the current groups that are not out yet
+        self._groups: Generator[StreamGroups] | None = None
+        self._batches: list[Batch] = []  # batches of the current groups that are not returned yet
 
     def __next__(self) -> Batch:
         try:
-            packed = self._rounds or self._begin()
+            groups = self._groups or self._start()
             if not self._batches:
-                self._take(next(packed))
+                self._take(next(groups))
         except Exception:
-            self.close()  # what is asked for again fails again
+            self.close()  # so that another call fails in the same way
             raise
         for stream in self._state.values():
             stream["handed_out"] += 1
@@ -101,40 +111,44 @@ class BatchIterator:
     def set_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
         for i in self._streams:
             if i not in state:
-                raise UserError(f"the saved place in the data lacks stream {i}")
+                raise UserError(f"the saved position in the data has no stream {i}")
         self.close()
         self._state = {i: dict(state[i]) for i in self._streams}
 
     def stop(self) -> None:
-        """As `Workers.stop`."""
+        """Ends the worker processes; a thread that waits for a batch gets an error."""
         if self._workers:
             self._workers.stop()
 
     def close(self) -> None:
-        """Ends the worker processes; another batch would start them anew."""
-        if self._rounds:
-            self._rounds.close()
-        self._rounds, self._batches = None, []
+        """Ends the worker processes; the next batch starts them again."""
+        if self._groups:
+            self._groups.close()
+        self._groups, self._batches = None, []
 
-    def _begin(self) -> Generator[Round]:
+    def _start(self) -> Generator[StreamGroups]:
         starts = {i: stream["group_start"] for i, stream in self._state.items()}
-        pack = self._workers.rounds if self._workers else functools.partial(rounds, self._streams)
-        packed = self._rounds = pack(starts)
-        out = next(iter(self._state.values()))["handed_out"]
-        if out:  # of groups that an earlier process began
-            self._batches = self._deal(next(packed))[out:]
-        return packed
+        if self._workers:
+            groups = self._workers.pack(starts)
+        else:
+            groups = pack_streams(self._streams, starts)
+        self._groups = groups
+        returned = next(iter(self._state.values()))["handed_out"]
+        if returned:  # resumed within the groups
+            self._batches = self._split_groups(next(groups))[returned:]
+        return groups
 
-    def _take(self, groups: Round) -> None:
-        self._batches = self._deal(groups)
+    def _take(self, groups: StreamGroups) -> None:
+        self._batches = self._split_groups(groups)
         for i, group in groups.items():
             stream = self._state[i]
             stream["group_start"], stream["seen"] = stream["seen"], group.end
             stream["overlong"] += group.overlong
             stream["handed_out"] = 0
 
-    def _deal(self, groups: Round) -> list[Batch]:
-        """The groups' rows as batches, in turn: first fit leaves the last rows emptiest."""
+    def _split_groups(self, groups: StreamGroups) -> list[Batch]:
+        """Distributes the rows of the groups over batches in turn, since first fit leaves the last
+        rows of a group the emptiest."""
         count = self._batches_in_group
         parts = [group.arrays for group in groups.values()]
         return [
@@ -146,44 +160,41 @@ class BatchIterator:
         ]
 
 
-_PREFETCHED_BATCHES = 16
-"""So many packed batches wait that a training step does not, while the next group is packed."""
-
-
 class TrainBatches(Iterator[Batch]):
     """Endless packed batches, made by `train_batches`.
 
-    State and counts are those of the batches handed out, whatever has been prefetched.
+    The state and the counts are those of the batches returned so far; prefetched batches do not
+    count.
     """
 
     def __init__(self, streams: BatchIterator):
         self._batches = grain.experimental.ThreadPrefetchDatasetIterator(
             streams, _PREFETCHED_BATCHES
         )
-        # While the interpreter is whole: as it shuts down, Grain's destructor would fail and say so
-        # on stderr.
-        self.close = weakref.finalize(self, _end, vars(self), streams)
-        """Ends the thread and the worker processes; there are no more batches then."""
+        # Runs before the interpreter shuts down. Grain's destructor would fail after that, with a
+        # message on stderr.
+        self.close = weakref.finalize(self, _close, vars(self), streams)
+        """Ends the thread and the worker processes; there are no more batches afterwards."""
 
     def __next__(self) -> Batch:
         return next(self._batches)
 
     def start(self) -> None:
-        """Begins to pack in the background."""
+        """Starts to pack in the background."""
         self._batches.start_prefetch()
 
     def get_state(self) -> dict[str, dict[str, int]]:
-        """Where each stream stands, by its number: integers, for JSON.
+        """State of each stream by its number: integers, for JSON.
 
-        Of several processes, each has the streams that it packs; their dicts merged are the state
-        of the whole.
+        Each process has the state of the streams that it packs. The merged dicts of all processes
+        are the complete state.
         """
         return self._batches.get_state()
 
     def set_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """Goes to where `state` was taken: the batches that follow are the same, to the bit.
+        """Restores a state, after which exactly the same batches follow.
 
-        The arguments of `train_batches` must be the same, except `shard`.
+        The arguments of `train_batches` must be the same, except `shard` and `num_workers`.
 
         Raises:
           UserError: a stream that this process packs is not in `state`.
@@ -192,29 +203,29 @@ class TrainBatches(Iterator[Batch]):
 
     @property
     def seen(self) -> int:
-        """How many examples this process has looked at since the first epoch, overlong ones too.
+        """Number of examples that this process has read in all epochs, overlong ones included.
 
-        Examples are packed for a few batches at a time, and count once the first of these is out.
+        The examples of a group of batches count from its first batch on.
         """
         return sum(stream["seen"] for stream in self.get_state().values())
 
     @property
     def overlong(self) -> int:
-        """How many of `seen` were left out because a feature was longer than its row."""
+        """Number of the `seen` examples left out because a feature is longer than a row."""
         return sum(stream["overlong"] for stream in self.get_state().values())
 
 
-def _end(attributes: dict[str, Any], streams: BatchIterator) -> None:
+def _close(attributes: dict[str, Any], streams: BatchIterator) -> None:
     batches = attributes.pop("_batches")
-    streams.stop()  # so that the thread waits for none of them
+    streams.stop()  # so that the thread does not wait for the processes
     batches.close()
     streams.close()
 
 
 class StackedBatches(Iterator[Batch]):
-    """The batches of replicas, each in its own order, stacked: the axis of replicas comes first.
+    """Batches of replicas, each in its own order, stacked along a first axis.
 
-    The state holds those of the replicas, with the replica's number in front of each name.
+    The state contains the states of the replicas; keys are prefixed by the replica's number.
     """
 
     def __init__(self, replicas: Sequence[TrainBatches]):
@@ -225,41 +236,43 @@ class StackedBatches(Iterator[Batch]):
         return {name: np.stack([batch[name] for batch in batches]) for name in batches[0]}
 
     def start(self) -> None:
-        """As `TrainBatches.start`."""
+        """Starts to pack in the background."""
         for replica in self._replicas:
             replica.start()
 
     def close(self) -> None:
-        """As `TrainBatches.close`."""
+        """Ends the threads and the worker processes."""
         for replica in self._replicas:
             replica.close()
 
     def get_state(self) -> dict[str, dict[str, int]]:
-        """As `TrainBatches.get_state`."""
+        """State of each stream of each replica."""
         states = enumerate(replica.get_state() for replica in self._replicas)
-        return {f"{i}/{name}": place for i, state in states for name, place in state.items()}
+        return {f"{i}/{name}": stream for i, state in states for name, stream in state.items()}
 
     def set_state(self, state: Mapping[str, Mapping[str, int]]) -> None:
-        """As `TrainBatches.set_state`."""
+        """Restores a state; see `TrainBatches.set_state`."""
         for i, replica in enumerate(self._replicas):
             replica.set_state(replica_state(state, i))
 
     @property
     def seen(self) -> np.ndarray:
-        """Of each replica."""
+        """`TrainBatches.seen` of each replica."""
         return np.array([replica.seen for replica in self._replicas])
 
     @property
     def overlong(self) -> np.ndarray:
-        """Of each replica."""
+        """`TrainBatches.overlong` of each replica."""
         return np.array([replica.overlong for replica in self._replicas])
 
 
 def replica_state(state: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """One replica's part of the state of `StackedBatches`, for `TrainBatches.set_state`."""
+    """State of one replica (for `TrainBatches.set_state`) in a state of `StackedBatches`."""
     prefix = f"{index}/"
     return {
-        name.removeprefix(prefix): place for name, place in state.items() if name.startswith(prefix)
+        name.removeprefix(prefix): stream
+        for name, stream in state.items()
+        if name.startswith(prefix)
     }
 
 
@@ -268,9 +281,9 @@ class EvalBatches(RandomAccess[Batch]):
     """One pass over a source, in memory.
 
     Attributes:
-      batches: packed, all of one shape.
+      batches: packed batches, all of one shape.
       seen: number of examples of the source.
-      overlong: how many of them were left out because a feature was longer than its row.
+      overlong: number of them left out because a feature is longer than a row.
     """
 
     batches: tuple[Batch, ...]
@@ -294,42 +307,45 @@ def train_batches[Item](
     shard: tuple[int, int] = (0, 1),
     num_workers: int = 0,
 ) -> TrainBatches:
-    """Endless packed batches of `source`, every example once an epoch, each epoch in a new order.
+    """Makes endless packed batches: every example once per epoch, each epoch in a new order.
 
-    Of `examples.Corpora` with weights, each corpus has epochs of its own. Of text in blocks
-    (`streamed.StreamedText`) the windows of a few blocks at a time are mixed.
+    In `Corpora` with weights each corpus has epochs of its own. In text in blocks
+    (`WindowedBlocks`) the windows of a few blocks are mixed at a time.
 
     Args:
-      source: random access to the examples, or text in blocks.
-      preprocess: its `rng` is seeded by `seed` and the example's place in the endless sequence: it
-        draws anew in each epoch, and the same after a resume.
-      lengths: slots of a row for each feature. An example with a longer feature is left out
-        whole, and counted.
-      rows: rows of a batch, over all processes.
-      seed: decides order and `rng`.
-      shard: (index, count): this process has the batch's rows from rows * index / count on, as
-        many as each of the `count` processes.
-      num_workers: processes that encode and pack in place of a thread of this one. The batches and
-        the state are the same for any number, but no more take part than there are streams.
+      source: the examples, with random access, or text in blocks.
+      preprocess: makes features of an example. Its `rng` depends on `seed` and the example's index
+        in the endless sequence: it draws new numbers in each epoch, and the same ones after a
+        resume.
+      lengths: length of a row for each feature. An example with a longer feature is left out and
+        counted.
+      rows: rows of a batch of all processes.
+      seed: seed of the order and of `rng`.
+      shard: (index, count) of this process; it has the rows from rows * index / count on, an equal
+        share.
+      num_workers: processes that encode and pack instead of a thread. The batches and the state are
+        the same for any number; at most one process per stream is used.
 
     Returns:
-      The batches, each of this process's rows.
+      The batches, with the rows of this process.
 
     Raises:
-      UserError: the source is empty; or, on taking the first batch, every example is overlong.
-      ValueError: the processes cannot share the rows equally.
+      UserError: the source is empty, or (for the first batch) every example is overlong.
+      ValueError: the rows cannot be divided equally among the processes.
     """
     if not len(source):
         raise UserError("no training examples: the source is empty")
     if rows % shard[1]:
         raise ValueError(f"{rows} rows cannot be shared equally by {shard[1]} processes")
-    if isinstance(source, StreamedText):
+    examples: OrderedFeatures | BlockFeatures
+    if isinstance(source, WindowedBlocks):
+        examples = BlockFeatures(source, preprocess, seed)
         packer = Packer((), lengths, rows)  # no window is too long
-        streamed = StreamedFeatures(source, preprocess, seed)
-        return TrainBatches(BatchIterator(streamed, packer, shard, num_workers))
-    epoch = Prepared(source, range(len(source)), preprocess, seed)
-    endless = Prepared(source, _order(source, seed), preprocess, seed)
-    return TrainBatches(BatchIterator(endless, Packer(epoch, lengths, rows), shard, num_workers))
+    else:
+        examples = OrderedFeatures(source, _endless_order(source, seed), preprocess, seed)
+        epoch = OrderedFeatures(source, range(len(source)), preprocess, seed)
+        packer = Packer(epoch, lengths, rows)
+    return TrainBatches(BatchIterator(examples, packer, shard, num_workers))
 
 
 def eval_batches[Item](
@@ -339,28 +355,29 @@ def eval_batches[Item](
     lengths: Mapping[str, int],
     rows: int,
 ) -> EvalBatches:
-    """One pass over `source` in its order, packed; arguments as for `train_batches`.
+    """Packs `source` once, in its order; arguments as for `train_batches`.
 
-    `rng` depends on the example's place alone, so every evaluation draws the same (masks, say).
-    The last batch is filled up with empty rows (segment id 0): all batches have one shape.
+    `rng` depends on the example's index alone, so every evaluation draws the same numbers (masks,
+    for example). The last batch is filled with empty rows (segment id 0), so all batches have the
+    same shape.
 
     Raises:
       UserError: the source is empty, or every example is overlong.
     """
     if not len(source):
         raise UserError("no examples to evaluate: the source is empty")
-    examples = Prepared(source, range(len(source)), preprocess, seed=0)
-    packer, batches, place, overlong = Packer(examples, lengths, rows), [], 0, 0
-    while place < len(examples):
-        group = packer.pack(examples, place)
+    examples = OrderedFeatures(source, range(len(source)), preprocess, seed=0)
+    packer, batches, index, overlong = Packer(examples, lengths, rows), [], 0, 0
+    while index < len(examples):
+        group = packer.pack(examples, index)
         batches.append(group.arrays)
-        place, overlong = group.end, overlong + group.overlong
-    return EvalBatches(tuple(batches), seen=place, overlong=overlong)
+        index, overlong = group.end, overlong + group.overlong
+    return EvalBatches(tuple(batches), seen=index, overlong=overlong)
 
 
-def _order(source: Sequence[Any], seed: int) -> Sequence[int]:
-    """The endless sequence of places in `source` that training takes its examples from: each once
-    an epoch; of corpora with weights, each corpus in epochs of its own."""
+def _endless_order(source: Sequence[Any], seed: int) -> Sequence[int]:
+    """Endless sequence of indices into `source`, shuffled in each epoch; with weights, each corpus
+    has epochs of its own."""
     if not isinstance(source, Corpora) or not source.weights:
         return EpochOrder(0, len(source), seed)
     orders = [EpochOrder(*part, seed) for part in itertools.pairwise(source.starts)]

@@ -1,1 +1,1 @@
-"""The user's own files, read lazily."""
+"""Files of the user: lines of text, documents, pairs, tables and trees."""

@@ -1,14 +1,15 @@
-"""The user's own files of source-target pairs: two aligned files, tab-separated or JSON lines."""
+"""The user's own source-target pairs: two aligned files, tab-separated lines, or JSON lines."""
 
-import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, LinePairs, Parsed, Selection
-from transformer_jax.data.files.text import TextLines, configured_paths, open_files
+from transformer_jax.data.files.json_lines import read_objects
+from transformer_jax.data.files.lines import TextLines, configured_paths, open_files
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -17,10 +18,10 @@ _SIDES = ("source", "target")
 
 
 def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """The corpora of a split of `parallel_text`: one for each pair of aligned files.
+    """Opens a split of `parallel_text`, one corpus per pair of aligned files.
 
     Raises:
-      UserError: the fields do not name equally many files, or one cannot be used.
+      UserError: the fields do not list equally many files, or one cannot be used.
     """
     fields = [f"{split}_source", f"{split}_target"]
     sources, targets = (configured_paths(config, field) for field in fields)
@@ -33,30 +34,28 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 
 def open_pairs(config: DataConfig, split: str, read: Callable[[str], Corpus]) -> Sequence[Corpus]:
-    """The corpora of a split whose pairs stand whole in one file: one for each file.
+    """Opens a split of pairs in single files, one corpus per file, with `read`.
 
     Raises:
-      UserError: no file is named, or one cannot be used.
+      UserError: no file is configured, or one cannot be used.
     """
-    return open_files(config, split, lambda path: for_split(read(path), split, path))
+    return open_files(config, split, lambda path: drop_blank_if_training(read(path), split, path))
 
 
 def open_aligned(paths: Sequence[str], split: str) -> Corpus:
-    """The pairs of two aligned files, source and target, as the split needs them."""
-    return for_split(read_aligned(*paths), split, " and ".join(paths))
-
-
-def for_split(pairs: Corpus, split: str, where: str) -> Corpus:
-    """Only training may lose blank lines: what is scored keeps every line and its order."""
-    return drop_blank(pairs, where) if split == "train" else pairs
+    """Opens two aligned files, source and target; training drops blank lines."""
+    return drop_blank_if_training(read_aligned(*paths), split, " and ".join(paths))
 
 
 def read_aligned(source_path: str, target_path: str, *, once: bool = False) -> Corpus:
-    """Line i of one file beside line i of the other; plain or gzip (by the ending .gz); with
-    `once`, pipes too, as for `TextLines`.
+    """Pairs line i of one file with line i of the other.
+
+    Args:
+      source_path, target_path: text files, plain, .gz or .zst.
+      once: allow pipes, as `TextLines`.
 
     Raises:
-      UserError: a file cannot be read, or the files differ in length.
+      UserError: a file cannot be read, or the numbers of lines differ.
     """
     sources, targets = TextLines(source_path, once=once), TextLines(target_path, once=once)
     if len(sources) != len(targets):
@@ -68,10 +67,10 @@ def read_aligned(source_path: str, target_path: str, *, once: bool = False) -> C
 
 
 def read_tsv(path: str) -> Corpus:
-    """A file of lines SOURCE<tab>TARGET.
+    """Reads a file of lines SOURCE<tab>TARGET.
 
     Raises:
-      UserError: it cannot be read, or a line has not two columns (the first such line is named).
+      UserError: it cannot be read, or a line does not have two columns; the first one is named.
     """
     lines = TextLines(path)
     for i in range(len(lines)):
@@ -79,63 +78,56 @@ def read_tsv(path: str) -> Corpus:
             raise UserError(
                 f"{path}, line {i + 1}: {columns} columns; write source<tab>target, two of them"
             )
-    return Parsed(lines, _split_tsv)
+    return Parsed(lines, _parse_tsv)
 
 
 def read_json_lines(path: str) -> Corpus:
-    """A file of one object {"source": text, "target": text} a line; other keys are not looked at.
+    """Reads a file of objects {"source": text, "target": text}; other keys are ignored.
 
     Raises:
-      UserError: it cannot be read, or a line is no such object (the first one is named).
+      UserError: it cannot be read, or has an invalid line; the first one is named.
     """
-    lines = TextLines(path)
-    for i, line in enumerate(lines):
-        if not _is_pair(line):
-            raise UserError(f'{path}, line {i + 1}: write {{"source": text, "target": text}}')
-    return Parsed(lines, _read_object)
+    return read_objects(path, "all", _pair_example)
 
 
-def drop_blank(pairs: Corpus, where: str) -> Corpus:
-    """Leaves out pairs that have no text on one side or on both, with a warning that counts them.
+def drop_blank_if_training(pairs: Corpus, split: str, name: str) -> Corpus:
+    """Drops blank pairs from the training split; evaluation keeps every line."""
+    return drop_blank(pairs, name) if split == "train" else pairs
 
-    That fits training; what is scored keeps every line.
+
+def drop_blank(pairs: Corpus, name: str) -> Corpus:
+    """Drops pairs with a blank side, and logs their number; `name` describes the files.
 
     Raises:
       UserError: no pair is left.
     """
-    kept = np.flatnonzero(_have_text(pairs))
+    kept = np.flatnonzero(_has_text(pairs))
     if not len(kept):
-        raise UserError(f"no line has text on both sides in {where}")
+        raise UserError(f"no line has text on both sides in {name}")
     if len(kept) == len(pairs):
         return pairs
     logger.warning(
         "left out %d of %d pairs of %s: no text on one side or on both",
-        *(len(pairs) - len(kept), len(pairs), where),
+        *(len(pairs) - len(kept), len(pairs), name),
     )
     return Selection(pairs, kept)
 
 
-def _split_tsv(line: str) -> Example:
+def _parse_tsv(line: str) -> Example:
     return dict(zip(_SIDES, line.split("\t"), strict=True))
 
 
-def _is_pair(line: str) -> bool:
-    try:
-        given = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(given, dict) and all(isinstance(given.get(side), str) for side in _SIDES)
+def _pair_example(found: Any) -> Example:
+    pair = {side: found.get(side) for side in _SIDES} if isinstance(found, Mapping) else {}
+    if not pair or not all(isinstance(text, str) for text in pair.values()):
+        raise ValueError('write {"source": text, "target": text}')
+    return pair
 
 
-def _read_object(line: str) -> Example:
-    given = json.loads(line)
-    return {side: given[side] for side in _SIDES}
-
-
-def _have_text(pairs: Corpus) -> np.ndarray:
-    """Which pairs have text on both sides, bool [N]."""
+def _has_text(pairs: Corpus) -> np.ndarray:
+    """Mask of the pairs that have text on both sides, bool [N]."""
     match pairs:
         case LinePairs(TextLines() as sources, TextLines() as targets):
-            return ~(sources.blank() | targets.blank())
+            return ~(sources.is_blank() | targets.is_blank())
     both = (bool(pair["source"].strip() and pair["target"].strip()) for pair in pairs)
     return np.fromiter(both, bool, len(pairs))

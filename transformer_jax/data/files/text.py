@@ -1,232 +1,335 @@
-"""Text files of one example a line, read lazily: a corpus may be larger than memory.
+"""The set `text`: running text of the user's own files, as documents or in blocks.
 
-A line ends at "\\n" and nowhere else: U+2028, form feeds and other characters that `str.splitlines`
-splits at are text. One "\\r" before the line end and a byte order mark before the first line
-are dropped, so that files from Windows read the same.
+A document is a whole file, a line or a paragraph, or a row of a file with columns. Documents are
+tokenized before training starts. For text that is larger than the disk, or remote ("s3://", "gs://",
+"hf://"), the training files are read in blocks instead, each from its source when training needs it.
 """
 
-import codecs
-import errno
-import glob
+import contextlib
+import dataclasses
 import gzip
 import io
-import mmap
-import os
-import shutil
-import stat
-import tempfile
-import zlib
-from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import fsspec
 import numpy as np
 
-from transformer_jax.buckets.bucket import is_address
-from transformer_jax.buckets.copies import fetch_file, fetch_matching
+from transformer_jax.buckets.bucket import as_bucket_errors, require_allowed
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import RandomAccess
+from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
+from transformer_jax.data.files.json_lines import read_objects
+from transformer_jax.data.files.lines import TextLines, open_files, paragraphs, zstd_unpacked
 from transformer_jax.errors import UserError
 
-_CHUNK_BYTES = 1 << 24
-_BEGINS_TEXT = np.array(
-    [i > ord(" ") and chr(i).isprintable() for i in range(0x80)]
-    + [i > 0xC2 and i not in (0xE1, 0xE2, 0xE3) for i in range(0x80, 0x100)]
-)
-"""First bytes of characters that are no white space; of others (U+3000 is e3 80 80) some are."""
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+TABLE_ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
+"""File name endings of tables with one document per row."""
+
+BLOCK_ENDINGS = (".txt", ".txt.gz", ".txt.zst", *TABLE_ENDINGS)
+"""File name endings of files of a hub data set that can be read in blocks."""
+
+_COMPRESSED_ENDINGS = (".gz", ".zst")
+_HUB_PROTOCOLS = ("hf",)
 
 
-class TextLines(RandomAccess[str]):
-    """The lines of a UTF-8 text file, without their line ends; plain or compressed, by the ending,
-    .gz or .zst.
+def open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
+    """Opens a split of `text`, one corpus per file; the training split as `TextBlocks` if
+    `config.block_megabytes` is set.
 
-    The file is read through once, for the places where its lines end; only these stay in memory.
-    A compressed file is unpacked into a nameless temporary one.
+    Raises:
+      UserError: no file is configured, or one cannot be used.
+    """
+    if config.block_megabytes is not None and split == "train":
+        if not config.train_text:
+            raise UserError("data.train_text is not set: text needs the path of a text file")
+        return [open_blocks(config, config.train_text.split(","))]
+    read = partial(read_documents, documents=config.documents, column=config.text_field)
+    return open_files(config, split, read)
+
+
+def read_documents(path: str, documents: str, column: str | None = None) -> Corpus:
+    """Reads the documents {"text": str} of one file.
 
     Args:
-      path: of the file.
-      once: whether a pipe will do, as `<(...)` of the shell is one: fit for what a command reads
-        once, not for the data of a run, which is read again when the run goes on.
+      path: UTF-8 text (plain, .gz or .zst), or a table (`TABLE_ENDINGS`) with a document per row.
+      documents: unit of a document in text, one of `config.DOCUMENTS`.
+      column: column of a table that contains the text; None: "text".
 
     Raises:
-      UserError: the file is missing, unreadable, empty, broken inside, not UTF-8 (names the line),
-        or a device, or a pipe.
+      UserError: the file cannot be read, has no text, or a row has none in the column.
+    """
+    if path.endswith(TABLE_ENDINGS):
+        return read_objects(path, "all", partial(_column_example, column or "text"))
+    if column is not None:
+        raise UserError(
+            f"data.text_field is {column!r}, but {path} has no columns (files with columns end in "
+            f"{', '.join(TABLE_ENDINGS)}); leave it out"
+        )
+    if documents == "file":
+        return WholeFiles((path,))
+    lines = TextLines(path)
+    ranges = paragraphs(lines)
+    if not len(ranges):
+        raise _no_text(path)
+    if documents == "line":
+        not_blank = np.concatenate([np.arange(*lines_of) for lines_of in ranges])
+        return Selection(Parsed(lines, _text_example), not_blank)
+    return Parsed(range(len(ranges)), partial(_paragraph_example, lines, ranges))
+
+
+@dataclass(frozen=True)
+class WholeFiles(RandomAccess[Example]):
+    """Documents that are whole files, with line ends and blank lines.
+
+    A file is read when its document is requested, and not kept in memory.
+
+    Attributes:
+      paths: UTF-8 text files, plain, .gz or .zst.
+
+    Raises:
+      UserError: a file cannot be read, or has no text.
     """
 
-    def __init__(self, path: str, *, once: bool = False):
-        self.path = os.fspath(path)
-        self._bytes: mmap.mmap | memoryview = _map_into_memory(self.path, once)
-        self._first = len(codecs.BOM_UTF8) if self._bytes[:3] == codecs.BOM_UTF8 else 0
-        self._ends = _line_ends(self._bytes)  # [N], one place behind each line's last byte
-        self._check_utf8()
+    paths: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for path in self.paths:
+            lines = TextLines(path)  # not kept: there may be more files than a process may open
+            if not any(line.strip() for line in lines):
+                raise _no_text(path)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.paths)
 
-    def item(self, index: int) -> str:
-        return self.line_bytes(index).decode()
+    def item(self, index: int) -> Example:
+        return {"text": TextLines(self.paths[index]).text()}
 
-    def line_bytes(self, index: int) -> bytes:
-        """Line `index` >= 0 as it stands in the file."""
-        start = self._ends[index - 1] + 1 if index else self._first
-        return bytes(self._bytes[start : self._ends[index]]).removesuffix(b"\r")
 
-    def text(self, start: int = 0, stop: int | None = None) -> str:
-        """The lines from `start` up to `stop`, with their line ends; None: to the end of the file.
+def _text_example(text: str) -> Example:
+    return {"text": text}
 
-        A line end is "\\n", whatever it is in the file; the last line has one if it has one there.
+
+def _paragraph_example(lines: TextLines, ranges: np.ndarray, index: int) -> Example:
+    return _text_example(lines.text(*ranges[index]).removesuffix("\n"))
+
+
+def _column_example(column: str, row: Any) -> Example:
+    """Document of a row; ValueError if the row has no text in the column."""
+    text = row.get(column) if isinstance(row, Mapping) else None
+    if not isinstance(text, str):
+        columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else "none"
+        raise ValueError(
+            f"no text in the column {column!r} (columns: {columns}); set data.text_field"
+        )
+    return {"text": text}
+
+
+def _no_text(path: str) -> UserError:
+    return UserError(f"{path} has no text: all its lines are blank")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of a file.
+
+    Attributes:
+      path: path or address of the file.
+      size: size of the file in bytes.
+      start, stop: range of bytes; the block has the lines that begin there. In Parquet, range of
+        row groups.
+      num_bytes: size of the block in the file; in Parquet, uncompressed.
+    """
+
+    path: str
+    size: int
+    start: int
+    stop: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, repr=False)
+class TextBlocks(RandomAccess[Example]):
+    """Text in blocks; as examples, {"text": str} with the text of a whole block.
+
+    Attributes:
+      blocks: the blocks.
+      column: column of a table that contains the text.
+      by_line: True: each non-blank line is a document; False: each file is one.
+    """
+
+    blocks: Sequence[Block]
+    column: str
+    by_line: bool
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def item(self, index: int) -> Example:
+        return {"text": "\n".join(self.documents(index))}
+
+    def documents(self, index: int) -> list[str]:
+        """Reads the documents of a block, in order; possibly none.
+
+        Raises:
+          UserError: the file cannot be read, has changed, or has an invalid line.
         """
-        stop = len(self) if stop is None else stop
-        first = self._ends[start - 1] + 1 if start else self._first
-        text = bytes(self._bytes[first : self._ends[stop - 1] + 1]).decode()
-        return text.replace("\r\n", "\n").removesuffix("\r")
-
-    @property
-    def content(self) -> mmap.mmap | memoryview:
-        """All of the file, unpacked, as bytes."""
-        return self._bytes
-
-    def blank(self) -> np.ndarray:
-        """Which lines are empty or white space alone, bool [N]."""
-        content = np.frombuffer(self._bytes, np.uint8)
-        starts = np.append(self._first, self._ends[:-1] + 1)
-        blank = ~_BEGINS_TEXT[content[np.minimum(starts, len(content) - 1)]]
-        for i in np.flatnonzero(blank).tolist():  # few begin with a space
-            blank[i] = not self.item(i).strip()
-        return blank
-
-    def __repr__(self) -> str:
-        return f"TextLines({self.path!r})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        # As an array, which processes can share.
-        return {**vars(self), "_bytes": np.frombuffer(self._bytes, np.uint8)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._bytes = memoryview(state["_bytes"])
-
-    def _check_utf8(self) -> None:
-        start, size = 0, len(self._bytes)
-        while start < size:
-            # Whole lines, so that no character is cut.
-            last = np.searchsorted(self._ends, min(start + _CHUNK_BYTES, size - 1))
-            stop = int(self._ends[last]) + 1
-            try:
-                bytes(self._bytes[start:stop]).decode()
-            except UnicodeDecodeError as error:
-                number = np.searchsorted(self._ends, start + error.start) + 1
+        block = self.blocks[index]
+        with _read_errors(block.path), _open(block.path) as file:
+            if _size(file) != block.size:
                 raise UserError(
-                    f"{self.path}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8"
-                ) from error
-            start = stop
+                    f"{block.path} has changed: it had {block.size} bytes when this run started; "
+                    "restore it, or start a new run in another --workdir"
+                )
+            if block.path.endswith(".parquet"):
+                return _read_rows(file, block, self.column)
+            lines = _read_lines(file, block)
+            if block.path.endswith(TABLE_ENDINGS):
+                return [_parse_row(block, line, self.column) for line in lines if line.strip()]
+            if self.by_line:
+                return [line for line in map(_decode, lines) if line.strip()]
+            return ["\n".join(map(_decode, lines))]
+
+    def sample(self, num_bytes: int) -> "TextBlocks":
+        """Evenly spaced blocks with about `num_bytes` in total."""
+        total = sum(block.num_bytes for block in self.blocks)
+        share = min(1.0, num_bytes / total)
+        count = max(1, round(share * len(self.blocks)))
+        spread = np.linspace(0, len(self.blocks) - 1, count).astype(int)
+        return dataclasses.replace(self, blocks=tuple(self.blocks[i] for i in spread))
 
 
-def blocks(lines: TextLines) -> np.ndarray:
-    """The runs of lines that are not blank, int64 [N, 2]: the place of each run's first line, and
-    the place behind its last."""
-    changes = np.diff(lines.blank(), prepend=True, append=True)
-    return np.flatnonzero(changes).reshape(-1, 2)
+def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
+    """Divides files into blocks of about `config.block_megabytes`.
 
+    A compressed file, or a file that is one document, is a single block of any size. Blocks of
+    Parquet files consist of whole row groups.
 
-def open_files(
-    config: DataConfig, split: str, read: Callable[[str], Sequence[Any]]
-) -> list[Sequence[Any]]:
-    """What `read` makes of each file that `train_text`, `valid_text` or `test_text` names.
-
-    Raises:
-      UserError: no file is named, or one cannot be used.
-    """
-    return [read(path) for path in configured_paths(config, f"{split}_text")]
-
-
-def configured_paths(config: DataConfig, field: str) -> list[str]:
-    """The files that `config.field` names, as `expand_paths` has them.
-
-    Raises:
-      UserError: the field is not set, or a pattern matches no file.
-    """
-    paths = getattr(config, field)
-    if not paths:
-        raise UserError(f"data.{field} is not set: {config.name} needs the path of a text file")
-    return expand_paths(paths, f"data.{field}")
-
-
-def expand_paths(paths: str, field: str) -> list[str]:
-    """The files that a field of the config names: separated by commas, "~" and "*" expanded.
+    Args:
+      config: the section `data`.
+      paths: paths or addresses of UTF-8 text (.gz and .zst too), JSON lines or Parquet, by their
+        endings; "*" matches any name.
 
     Raises:
-      UserError: a pattern matches no file, or what lies at an address cannot be read.
+      UserError: a file cannot be read, a pattern matches no file, or documents are paragraphs.
     """
-    found = []
-    for pattern in map(os.path.expanduser, filter(None, paths.split(","))):
-        if not (matches := _matches(pattern)):
-            raise UserError(f"{field}: no file matches {pattern}")
-        found += matches
-    return found
+    assert config.block_megabytes is not None
+    if config.documents == "paragraph":
+        raise UserError(
+            "data.documents is 'paragraph', but a paragraph may extend over two blocks; with "
+            "data.block_megabytes set it to line or file"
+        )
+    by_line, size = config.documents == "line", int(config.block_megabytes * 2**20)
+    blocks: list[Block] = []
+    for path in itertools.chain.from_iterable(map(_matches, paths)):
+        is_splittable = by_line or path.endswith(TABLE_ENDINGS)
+        whole = path.endswith(_COMPRESSED_ENDINGS) or not is_splittable
+        with _read_errors(path), _open(path) as file:
+            blocks += _cut(path, file, math.inf if whole else size)
+    return TextBlocks(tuple(blocks), config.text_field or "text", by_line)
 
 
 def _matches(pattern: str) -> list[str]:
-    """The files that a pattern names; those at an address are brought here."""
-    if is_address(pattern):
-        matches = fetch_matching(pattern) if "*" in pattern else [fetch_file(pattern)]
-        return list(map(str, matches))
-    return sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+    """Files that match a pattern, with its protocol."""
+    with _read_errors(pattern):
+        if "*" not in pattern:
+            return [pattern]
+        system, path = _file_system(pattern)
+        found = sorted(system.glob(path))
+    if not found:
+        raise UserError(f"data.train_text: no file matches {pattern}")
+    protocol = pattern.partition("://")[0] if "://" in pattern else ""
+    return [f"{protocol}://{one}" if protocol else one for one in map(str, found)]
 
 
-def zstd_unpacked(file: BinaryIO) -> BinaryIO:
-    """What a file holds that is compressed with zstd."""
-    import pyarrow as pa
+def _file_system(path: str) -> tuple[Any, str]:
+    """File system of a path or address, and the path in it."""
+    if "://" not in path:
+        return fsspec.filesystem("file"), path
+    require_allowed(path, _HUB_PROTOCOLS)
+    return fsspec.core.url_to_fs(path)
 
-    return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
+
+def _open(path: str) -> Any:
+    system, inside = _file_system(path)
+    return system.open(inside, "rb")
 
 
-def _map_into_memory(path: str, once: bool) -> mmap.mmap:
+def _cut(path: str, file: Any, size: float) -> Iterator[Block]:
+    total = _size(file)
+    if not total:
+        raise UserError(f"{path} is empty: it must contain text")
+    if not path.endswith(".parquet"):
+        step = int(min(size, total))
+        for start in range(0, total, step):
+            stop = min(start + step, total)
+            yield Block(path, total, start, stop, stop - start)
+        return
+    import pyarrow.parquet as pq
+
+    metadata = pq.ParquetFile(file).metadata
+    first, num_bytes = 0, 0
+    for group in range(metadata.num_row_groups):
+        num_bytes += metadata.row_group(group).total_byte_size
+        if num_bytes >= size or group == metadata.num_row_groups - 1:
+            yield Block(path, total, first, group + 1, num_bytes)
+            first, num_bytes = group + 1, 0
+
+
+@contextlib.contextmanager
+def _read_errors(path: str) -> Iterator[None]:
+    """Converts errors of reading a file to UserError."""
+    with as_bucket_errors("cannot read", path):
+        try:
+            yield
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is not UTF-8 ({error.reason}); convert it to UTF-8") from error
+
+
+def _size(file: Any) -> int:
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    return int(size)
+
+
+def _read_lines(file: Any, block: Block) -> Iterator[bytes]:
+    """Lines that begin in a block, without line ends."""
+    if block.path.endswith(_COMPRESSED_ENDINGS):
+        unpack: Any = gzip.open if block.path.endswith(".gz") else zstd_unpacked
+        with unpack(file) as lines:
+            yield from (line.rstrip(b"\r\n") for line in lines)
+        return
+    if block.start:  # skip the rest of a line that begins in the previous block
+        file.seek(block.start - 1)
+        file.readline()
+    while file.tell() < block.stop and (line := file.readline()):
+        yield line.rstrip(b"\r\n")
+
+
+def _decode(line: bytes) -> str:
+    return line.decode().removeprefix("\ufeff")
+
+
+def _parse_row(block: Block, line: bytes, column: str) -> str:
     try:
-        kind = os.stat(path).st_mode
-        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or (once and stat.S_ISFIFO(kind))):
-            raise UserError(f"{path} is no regular file; write its content to one")
-        with open(path, "rb") as file:
-            if path.endswith(".gz"):
-                return _copied(gzip.open(file), path)
-            if path.endswith(".zst"):
-                return _copied(zstd_unpacked(file), path)
-            return _mapped(file, path) if stat.S_ISREG(kind) else _copied(file, path)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is not a whole gzip file ({error}): fetch it again") from error
-    except OSError as error:
-        if path.endswith(".zst") and error.errno is None:  # of the library
-            raise UserError(f"{path} is not a whole zstd file ({error}): fetch it again") from error
-        if error.errno in _NO_ROOM:
-            raise UserError(
-                f"no room to unpack {path} in {tempfile.gettempdir()} ({error.strerror}): "
-                "set TMPDIR to a folder that has it"
-            ) from error
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:  # a NUL in the name, say
-        raise UserError(f"cannot read {path!r}: {error}") from error
+        return _column_example(column, json.loads(line))["text"]
+    except ValueError as error:
+        raise UserError(f"{block.path}, a line after byte {block.start}: {error}") from error
 
 
-def _mapped(file: BinaryIO, path: str) -> mmap.mmap:
-    if not os.fstat(file.fileno()).st_size:
-        raise UserError(f"{path} is empty: it must hold one example a line")
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def _read_rows(file: Any, block: Block, column: str) -> list[str]:
+    import pyarrow.parquet as pq
 
-
-def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:
-    """What is unpacked, or comes through a pipe, by way of a nameless file."""
-    with tempfile.TemporaryFile() as copy, content:
-        shutil.copyfileobj(content, copy, _CHUNK_BYTES)
-        copy.flush()
-        return _mapped(copy, path)
-
-
-def _line_ends(data: mmap.mmap) -> np.ndarray:
-    """The place of each line feed; of the end, too, where a last line has none."""
-    ends, size = [np.empty(0, np.int64)], len(data)
-    for start in range(0, size, _CHUNK_BYTES):
-        chunk = np.frombuffer(data[start : start + _CHUNK_BYTES], np.uint8)
-        ends.append(np.flatnonzero(chunk == ord("\n")) + start)
-    if data[size - 1 :] != b"\n":
-        ends.append(np.array([size]))
-    return np.concatenate(ends)
+    parquet = pq.ParquetFile(file)
+    if column not in parquet.schema_arrow.names:
+        columns = ", ".join(parquet.schema_arrow.names)
+        raise UserError(
+            f"{block.path}: no text in the column {column!r} (columns: {columns}); set "
+            "data.text_field"
+        )
+    table = parquet.read_row_groups(range(block.start, block.stop), columns=[column])
+    return [text for text in table.column(column).to_pylist() if text]

@@ -1,7 +1,6 @@
-"""Files of trees in brackets, one a line or spread over lines, as the Penn Treebank's .mrg files.
+"""Files of bracketed trees, one per line or spread over lines, as in the Penn Treebank's .mrg files.
 
-An example is {"source": words, "target": tree}: the words with one space between two, the tree in
-brackets on one line.
+Examples are sentences with their trees (for parsing), or with their part-of-speech tags.
 """
 
 import functools
@@ -9,7 +8,8 @@ from collections.abc import Callable, Sequence
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed
-from transformer_jax.data.files.text import TextLines, open_files
+from transformer_jax.data.files.lines import TextLines, open_files
+from transformer_jax.data.files.tsv import tagged_example
 from transformer_jax.errors import UserError
 from transformer_jax.trees import (
     Tree,
@@ -21,10 +21,10 @@ from transformer_jax.trees import (
 
 
 def open_bracketed(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """The corpora of a split of `bracketed_trees`: one for each file.
+    """Opens a split of `bracketed_trees`, one corpus per file.
 
     Raises:
-      UserError: no file is named, or one cannot be used.
+      UserError: no file is configured, or one cannot be used.
     """
     clean = functools.partial(
         _clean, traces=config.remove_traces, function_tags=config.remove_function_tags
@@ -33,47 +33,55 @@ def open_bracketed(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 
 def _clean(tree: Tree, traces: bool, function_tags: bool) -> Tree:
-    """The tree without what a parser does not predict; ValueError where nothing is left."""
+    """Removes traces and function tags; ValueError if the tree has only traces."""
     if traces:
         kept = without_traces(tree)
         if kept is None:
-            raise ValueError("the tree is over no words, but for traces")
+            raise ValueError("the tree has no words except traces")
         tree = kept
     return without_function_tags(tree) if function_tags else tree
 
 
 def read_parses(path: str, clean: Callable[[Tree], Tree] = lambda tree: tree) -> Corpus:
-    """The sentences of a file, each with its tree, cleaned; as `read_trees`, which raises the
-    same."""
+    """Reads sentences and their trees: {"source": words, separated by spaces, "target": the tree on
+    one line}. Each tree is passed through `clean`. Raises as `read_trees`.
+    """
 
-    def example(tree: Tree) -> Example:
+    def to_example(tree: Tree) -> Example:
         cleaned = clean(tree)
         return {"source": " ".join(cleaned.words()), "target": str(cleaned)}
 
-    return read_trees(path, example)
+    return read_trees(path, to_example)
+
+
+def read_tagged_trees(path: str) -> Corpus:
+    """Reads the words and part-of-speech tags of trees: {"text": words, "tags": tags}. Raises as
+    `read_trees`.
+    """
+    return read_trees(path, lambda tree: tagged_example(tree.leaves()))
 
 
 def read_trees(path: str, to_example: Callable[[Tree], Example]) -> Corpus:
-    """What `to_example` makes of each tree of a file. Blank lines are skipped.
+    """Reads the trees of a file, skips blank lines, and converts each tree with `to_example`.
 
     Raises:
-      UserError: the file cannot be read or has no tree, or what stands in a line is not one tree or
-        none that `to_example` takes (the first such line is named, a tree by its first).
+      UserError: the file cannot be read, has no tree, or has an invalid one, also for
+        `to_example`; the first line of the first invalid tree is named.
     """
     lines = TextLines(path)
-    places = list(tree_line_spans(lines))
-    if not places:
-        raise UserError(f"{path} has no tree: every line of it is blank")
+    ranges = list(tree_line_spans(lines))
+    if not ranges:
+        raise UserError(f"{path} has no tree: all its lines are blank")
 
-    def read(place: tuple[int, int]) -> Example:
-        return to_example(parse_tree("\n".join(lines[slice(*place)])))
+    def read(lines_of_tree: tuple[int, int]) -> Example:
+        return to_example(parse_tree("\n".join(lines[slice(*lines_of_tree)])))
 
-    for place in places:
+    for lines_of_tree in ranges:
         try:
-            read(place)
+            read(lines_of_tree)
         except ValueError as error:
             raise UserError(
-                f"{path}, line {place[0] + 1}: {error}; write trees in brackets, as "
-                "(TOP (NN word)), each from a new line"
+                f"{path}, line {lines_of_tree[0] + 1}: {error}; write trees in brackets, such as "
+                "(TOP (NN word)), each on a new line"
             ) from error
-    return Parsed(places, read)
+    return Parsed(ranges, read)

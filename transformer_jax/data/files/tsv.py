@@ -1,4 +1,4 @@
-"""Tab-separated files of labelled texts: the user's own, and those of public sets."""
+"""Tab-separated files: labeled texts, and tagged words."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,19 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
-from transformer_jax.data.files.text import TextLines, blocks
-from transformer_jax.data.files.trees import read_trees
+from transformer_jax.data.files.lines import TextLines, paragraphs
 from transformer_jax.errors import UserError
 
 
 @dataclass(frozen=True)
 class TsvColumns:
-    """What the columns of a file hold. No character quotes another.
+    """Columns of a tab-separated file. There is no quoting.
 
     Attributes:
-      columns: their names.
-      fields: "text", "label" and, perhaps, "pair" -> the name of the column.
-      has_header: whether the file's first line is the names.
+      columns: names of the columns.
+      fields: field of an example ("text", "label", optionally "pair") -> name of its column.
+      has_header: the first line of the file contains the names.
     """
 
     columns: tuple[str, ...]
@@ -29,62 +28,62 @@ class TsvColumns:
         return "<tab>".join(self.columns)
 
     def parse(self, line: str) -> Example:
-        """The example of a line that has as many columns as the layout."""
+        """Example of a line that has the right number of columns."""
         values = dict(zip(self.columns, line.split("\t"), strict=True))
         return {field: values[column] for field, column in self.fields.items()}
 
 
-def _own(*columns: str) -> TsvColumns:
+def _same_names(*columns: str) -> TsvColumns:
     return TsvColumns(columns, dict(zip(columns, columns, strict=True)))
 
 
-OWN_LAYOUTS = (_own("text", "label"), _own("text", "pair", "label"))
-"""The layouts of `labeled_tsv`."""
+LABELED_TSV_LAYOUTS = (_same_names("text", "label"), _same_names("text", "pair", "label"))
+"""Layouts of the set `labeled_tsv`."""
 
 
 def read_labeled_tsv(path: str) -> Corpus:
-    """`read_labeled` of the user's own file."""
-    return read_labeled(path, OWN_LAYOUTS)
+    """Reads a file of the set `labeled_tsv`; arguments and errors as `read_labeled`."""
+    return read_labeled(path, LABELED_TSV_LAYOUTS)
 
 
 def read_labeled(path: str, layouts: Sequence[TsvColumns]) -> Corpus:
-    """The examples {"text", "label"} or {"text", "pair", "label"} of a file.
+    """Reads the examples {"text", "label"} or {"text", "pair", "label"} of a file.
 
     Args:
-      path: a UTF-8 file, plain or gzip (by the ending .gz).
-      layouts: those that it may have; its header tells which it is.
+      path: UTF-8 file, plain, .gz or .zst.
+      layouts: accepted layouts; the header of the file selects one.
 
     Raises:
       UserError: the file cannot be read, has another header or no example, or a line has a wrong
-        number of columns or no label (the first such line is named).
+        number of columns or no label; the first such line is named.
     """
     lines = TextLines(path)
-    layout = _layout_of(lines, layouts)
+    layout = _find_layout(lines, layouts)
     first = int(layout.has_header)
     for i in range(first, len(lines)):
-        _check(lines, i, layout)
+        _check_labeled(lines, i, layout)
     if len(lines) == first:
-        raise UserError(f"{path} has no example behind its header")
+        raise UserError(f"{path} has no example after its header")
     return Selection(Parsed(lines, layout.parse), np.arange(first, len(lines)))
 
 
-def _layout_of(lines: TextLines, layouts: Sequence[TsvColumns]) -> TsvColumns:
-    found = tuple(lines[0].split("\t"))
+def _find_layout(lines: TextLines, layouts: Sequence[TsvColumns]) -> TsvColumns:
+    header = tuple(lines[0].split("\t"))
     for layout in layouts:
-        if not layout.has_header or layout.columns == found:
+        if not layout.has_header or layout.columns == header:
             return layout
     raise UserError(
-        f"{lines.path}: the header is {_shown(found)}; "
-        f"expected {' or '.join(map(str, layouts))}, tabs between"
+        f"{lines.path}: the header is {_shorten(header)}; "
+        f"expected {' or '.join(map(str, layouts))}, separated by tabs"
     )
 
 
-def _shown(header: Sequence[str]) -> str:
+def _shorten(header: Sequence[str]) -> str:
     text = "<tab>".join(header)
     return repr(text if len(text) <= 80 else f"{text[:80]}...")
 
 
-def _check(lines: TextLines, i: int, layout: TsvColumns) -> None:
+def _check_labeled(lines: TextLines, i: int, layout: TsvColumns) -> None:
     count = lines.line_bytes(i).count(b"\t") + 1
     if count != len(layout.columns):
         raise UserError(
@@ -95,37 +94,33 @@ def _check(lines: TextLines, i: int, layout: TsvColumns) -> None:
         raise UserError(f"{lines.path}, line {i + 1}: no label")
 
 
-# FOLDED data.files.tagged: Files of words with a tag each: the user's own in columns, and trees in
-# brackets. An example is {"text": words, "tags": tags}, with one space between two words and two
-# tags: word i of `text.split(" ")` has tag i of `tags.split(" ")`.
-
-
 def read_tagged_words(path: str) -> Corpus:
-    """The sentences of a file of lines WORD<tab>TAG, with blank lines between sentences.
+    """Reads sentences from lines WORD<tab>TAG, with blank lines between sentences.
 
     Raises:
-      UserError: the file cannot be read or has no sentence, or a line is of another form (the first
-        one is named).
+      UserError: the file cannot be read or has no sentence, or a line has another form; the first
+        one is named.
     """
     lines = TextLines(path)
-    places = blocks(lines)
-    if not len(places):
-        raise UserError(f"{path} has no sentence: every line of it is blank")
-    for start, stop in places:
+    sentences = paragraphs(lines)
+    if not len(sentences):
+        raise UserError(f"{path} has no sentence: all its lines are blank")
+    for start, stop in sentences:
         for i in range(start, stop):
-            _check_tags(lines, i)
+            _check_tagged(lines, i)
     return Parsed(
-        range(len(places)),
-        lambda sentence: _example(lines[i].split("\t") for i in range(*places[sentence])),
+        range(len(sentences)),
+        lambda index: tagged_example(lines[i].split("\t") for i in range(*sentences[index])),
     )
 
 
-def read_tagged_trees(path: str) -> Corpus:
-    """The words and part-of-speech tags of a file of trees in brackets; raises as `read_trees`."""
-    return read_trees(path, lambda tree: _example(tree.leaves()))
+def tagged_example(pairs: Iterable[Sequence[str]]) -> Example:
+    """Example {"text": words, "tags": tags} of (word, tag) pairs, separated by single spaces."""
+    words, tags = zip(*pairs, strict=True)
+    return {"text": " ".join(words), "tags": " ".join(tags)}
 
 
-def _check_tags(lines: TextLines, i: int) -> None:
+def _check_tagged(lines: TextLines, i: int) -> None:
     columns = lines[i].split("\t")
     if len(columns) != 2:
         problem = f"{len(columns)} columns"
@@ -136,9 +131,3 @@ def _check_tags(lines: TextLines, i: int) -> None:
     else:
         return
     raise UserError(f"{lines.path}, line {i + 1}: {problem}; write word<tab>tag, two columns")
-
-
-def _example(tagged: Iterable[Sequence[str]]) -> Example:
-    """The example of (word, tag), ..."""
-    words, tags = zip(*tagged, strict=True)
-    return {"text": " ".join(words), "tags": " ".join(tags)}

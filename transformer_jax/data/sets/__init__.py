@@ -1,1 +1,1 @@
-"""Named sets: public ones, the embedded one, and those of TensorFlow Datasets."""
+"""Data sets by name: public ones, the shipped one, and those of TFDS and Hugging Face."""

@@ -1,4 +1,4 @@
-"""Downloads files whose content is known beforehand: pinned by size and SHA-256."""
+"""Public data sets: where their files are, and downloads pinned by size and SHA-256."""
 
 import hashlib
 import logging
@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A public file and what it must contain.
+    """A file to download, with its expected content.
 
     Attributes:
-      url: where it is.
-      size: its length in bytes; not one byte more is stored.
-      sha256: its SHA-256 in hexadecimal.
-      stored_as: the name to store it under; None: the last component of `url`.
+      url: URL of the file.
+      size: size in bytes; a longer file is rejected while it is downloaded.
+      sha256: SHA-256 in hexadecimal.
+      stored_as: file name to store it under; None: the last component of `url`.
     """
 
     url: str
@@ -46,11 +46,11 @@ class RemoteFile:
 
 
 def download(remote: RemoteFile, folder: Path) -> Path:
-    """Brings `remote` into `folder` and returns its path there.
+    """Downloads a file to a folder and returns its path.
 
-    The file gets its name in one atomic step once it is whole and verified, so that processes may
-    download it at the same time. Missing folders are made for their owner alone (0700), as the XDG
-    base directory specification asks for caches.
+    The file is verified and then renamed in one atomic step, so several processes may download it
+    at the same time. Missing folders are created with mode 0700, as the XDG base directory
+    specification demands of caches.
 
     Raises:
       UserError: no network, a wrong size or hash, or a folder that cannot be written.
@@ -66,8 +66,8 @@ def download(remote: RemoteFile, folder: Path) -> Path:
             os.replace(partial.name, path)
     except (OSError, HTTPException) as error:
         raise UserError(
-            f"cannot download {remote.url} to {folder} ({error}): set data.dir to a folder that "
-            "has the files of the set, or TRANSFORMER_JAX_DATA to the folder above it"
+            f"cannot download {remote.url} to {folder} ({error}): set data.dir to a folder "
+            "with the files of the set, or TRANSFORMER_JAX_DATA to the folder above it"
         ) from error
     return path
 
@@ -78,10 +78,10 @@ def _make_private(folder: Path) -> None:
 
 
 def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) -> None:
-    """Copies the body to `file`.
+    """Copies the body of a response to `file`.
 
     Raises:
-      OSError: it is not the file that is pinned.
+      OSError: the size or the hash is not that of `remote`.
     """
     digest, received = hashlib.sha256(), 0
     with tqdm(desc=remote.name, total=remote.size, unit="B", unit_scale=True, disable=None) as bar:
@@ -98,18 +98,14 @@ def _copy_verified(response: HTTPResponse, file: IO[bytes], remote: RemoteFile) 
         raise OSError(f"its SHA-256 is {digest.hexdigest()}, not {remote.sha256}")
 
 
-# FOLDED data.sets.public_sets: Named public sets: where their files lie on this machine, and what
-# to download when absent.
-
-
 @dataclass(frozen=True)
 class PublicSet:
-    """The files of one public set.
+    """Files of a public data set.
 
     Attributes:
-      name: also the name of its folder below the data root.
-      files: plain file name (as in train.en) -> the file to download for it.
-      source: where people get what is not downloaded from here.
+      name: name of the set, and of its folder below the data root.
+      files: file name without .gz (such as train.en) -> the file to download.
+      source: where users get files that are not in `files`, for messages.
     """
 
     name: str
@@ -117,38 +113,38 @@ class PublicSet:
     source: str = ""
 
     def path(self, file_name: str, folder: str | None = None) -> str:
-        """The path of a file of the set, as it is or with .gz behind its name.
+        """Path of a file of the set, plain or .gz; downloads it if it is missing.
 
         Args:
-          file_name: a file of the set.
-          folder: where the user keeps the set: files there are taken as they are. None: the
-            set's folder below the data root, downloaded there when absent.
+          file_name: name of the file, without .gz.
+          folder: the user's folder of the set, whose files are not verified. None: the set's folder
+            below the data root, to which missing files are downloaded.
 
         Raises:
           UserError: `folder` does not have the file, or it cannot be downloaded.
         """
         if found := self.find(file_name, folder):
             return found
-        home = self.home(folder)
+        local = self.local_folder(folder)
         if folder or file_name not in self.files:
-            otherwise = self.source or "leave it unset to have them downloaded"
+            otherwise = self.source or "leave it unset to download them"
             raise UserError(
-                f"{home} has neither {file_name} nor {file_name}.gz: set data.dir to the folder "
+                f"{local} has neither {file_name} nor {file_name}.gz: set data.dir to the folder "
                 f"of the files of {self.name} ({otherwise})"
             )
-        return str(download(self.files[file_name], home))
+        return str(download(self.files[file_name], local))
 
     def find(self, file_name: str, folder: str | None = None) -> str | None:
-        """As `path`, of a file that is on this machine; None where it is not."""
-        home = self.home(folder)
-        for path in (home / file_name, home / f"{file_name}.gz"):
+        """Path of a file that is on this machine, plain or .gz; None if it is missing."""
+        local = self.local_folder(folder)
+        for path in (local / file_name, local / f"{file_name}.gz"):
             if os.path.isfile(path):
                 return str(path)
         return None
 
-    def home(self, folder: str | None = None) -> Path:
-        """Where the set's files lie: `folder`, or a copy of it where it is an address, or the set's
-        own below the data root."""
+    def local_folder(self, folder: str | None = None) -> Path:
+        """Folder of the set's files: `folder` (for an address, its local copy), or by default the
+        set's folder below the data root."""
         if folder and is_address(folder):
             return fetch_folder(folder)
         return Path(os.path.expanduser(folder)) if folder else _data_root() / self.name
@@ -157,7 +153,7 @@ class PublicSet:
 def _data_root() -> Path:
     if root := os.environ.get("TRANSFORMER_JAX_DATA"):
         return Path(os.path.expanduser(root))
-    own = cache_folder("data")
-    if own is None:
-        raise UserError("there is no home to keep data in: set TRANSFORMER_JAX_DATA to a folder")
-    return own
+    folder = cache_folder("data")
+    if folder is None:
+        raise UserError("there is no home folder to store data in: set TRANSFORMER_JAX_DATA")
+    return folder

@@ -1,8 +1,8 @@
-"""The embedded English-German task: true translations of each other, drawn from a grammar.
+"""Set `synthetic_en_de`: English sentences of a grammar with their German translations.
 
-experiments/grammar drew the text, which is shipped with the package: 20,000 pairs to train on and
-1,000 of each other split. No sentence stands in two splits, on either side. Each sentence of
-"test_combinations" has a verb with an object that never stand together in another split.
+The text is shipped with the package: 20,000 training pairs, and 1,000 of each other split, generated
+by experiments/grammar. No sentence is in two splits, on either side. Each sentence of
+"test_combinations" combines a verb and an object that do not occur together in other splits.
 """
 
 import gzip
@@ -17,14 +17,14 @@ SPLITS = ("train", "valid", "test", "test_combinations")
 
 _FOLDER = Path(__file__).with_name("embedded_text")
 _SEED = 0
-"""What the shipped text was drawn with."""
+"""Seed of the shipped text."""
 
 
 def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """The one corpus of a split; of "train" the first `config.synthetic_size` pairs.
+    """Opens a split as one corpus; of "train" the first `config.synthetic_size` pairs.
 
     Raises:
-      UserError: more pairs than are shipped, or those of another seed, are asked for.
+      UserError: the config asks for more pairs than are shipped, or for another seed.
     """
     sides = zip(_lines(split, "en"), _lines(split, "de"), strict=True)
     pairs: list[Example] = [{"source": source, "target": target} for source, target in sides]
@@ -43,9 +43,9 @@ def _lines(split: str, language: str) -> list[str]:
     return gzip.decompress(packed).decode().removesuffix("\n").split("\n")
 
 
-def _not_shipped(config: DataConfig, asked: str, shipped: str) -> UserError:
+def _not_shipped(config: DataConfig, requested: str, shipped: str) -> UserError:
     return UserError(
-        f"{asked}, but {shipped} shipped: draw others with python -m experiments.grammar.write "
+        f"{requested}, but {shipped} shipped: generate others with python -m experiments.grammar.write "
         f"--to=DIR --size={config.synthetic_size} --seed={config.synthetic_seed} and read them "
         "with data.name=parallel_text"
     )

@@ -1,10 +1,10 @@
-"""Four tasks of GLUE, in the tab-separated files that its download script leaves.
+"""Four tasks of GLUE, in the tab-separated files of its download script.
 
 Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language
 Understanding". SST-2 (Socher et al. 2013): is a sentence of a film review positive? CoLA (Warstadt
 et al. 2019): is a sentence acceptable English? MRPC (Dolan and Brockett 2005): do two sentences
 mean the same? RTE (Dagan et al. 2006 and later): does the second follow from the first? Labels are
-those of the files. All of it is for research.
+as in the files. The data may be used for research.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from transformer_jax.data.sets.download import PublicSet
 GLUE = PublicSet(
     name="glue",
     files={},
-    source="or of one task; GLUE's script download_glue_data.py brings them",
+    source="or of one task; GLUE's script download_glue_data.py downloads them",
 )
 
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task's files.
+    """Files of a task.
 
     Attributes:
-      folder: their folder below that of GLUE.
-      files: split -> file name. Splits whose labels are not public are left out.
-      layout: what the columns hold.
+      folder: folder of the task in the folder of GLUE.
+      files: split -> file name, for the splits with public labels.
+      layout: columns of the files.
     """
 
     folder: str
@@ -71,16 +71,16 @@ TASKS = {
         ),
     ),
 }
-"""Name of the set -> its files."""
+"""Name of the data set -> its files."""
 
 
 def open_split(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
-    """The one corpus of a split of `name`, one of `TASKS`.
+    """Opens a split of a task (a key of `TASKS`) as one corpus.
 
-    `config.dir` is the folder of the task's files, or that of GLUE above it.
+    `config.dir` is the folder of the task or the folder of GLUE.
 
     Raises:
-      UserError: the file is missing or of another form.
+      UserError: the file is missing or has another format.
     """
     task = TASKS[name]
     file = task.files[split]

@@ -1,9 +1,8 @@
-"""Sets of Hugging Face's library `datasets`: a folder that `save_to_disk` wrote, a folder of data
-files, or a set of the hub, which is downloaded where there is a network.
+"""Sets of Hugging Face's library `datasets`: a folder written by `save_to_disk`, a folder of data
+files, or a set on the hub.
 
-`data.text_field`, `data.label_field` and `data.pair_field` say which columns are read; or
-`data.source_language` and `data.target_language`, of a column "translation" or of columns of their
-own.
+`data.text_field`, `data.label_field` and `data.pair_field` name the columns to read. For translations
+`data.source_language` and `data.target_language` are keys of a column "translation", or columns.
 """
 
 import importlib
@@ -15,7 +14,7 @@ from typing import Any
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess
-from transformer_jax.data.files.blocks import ENDINGS, open_blocks
+from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
 from transformer_jax.errors import UserError
 
 _SPLITS = {
@@ -23,34 +22,35 @@ _SPLITS = {
     "valid": ("validation", "valid", "dev"),
     "test": ("test",),
 }
-"""What a split may be called there."""
+"""Split -> its possible names in a set."""
 
-Read = Callable[[Any], str]
+RowToText = Callable[[Any], str]
 
 
 def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """The one corpus of a split.
+    """Opens a split as one corpus; the training split as `TextBlocks` if `config.block_megabytes`
+    is set.
 
     Raises:
-      UserError: no set is named, the package is not installed, there is no such set, split or
-        column, a column is not of its kind, or the set cannot be had.
+      UserError: no set is configured, the package is not installed, the set, split or column does
+        not exist, a column has another type, or the set cannot be loaded.
     """
     if not config.hf_name:
         raise UserError("data.hf_name is not set: hf_dataset needs a folder or a name of the hub")
     library = _library()
     if config.block_megabytes is not None and split == "train":
-        return [open_blocks(config, _files(library, config))]
-    rows = Rows(_loaded(library, config, split))
+        return [open_blocks(config, _training_files(library, config))]
+    rows = Rows(_load(library, config, split))
     readers = _readers(config, rows.table.features)
-    return [Parsed(rows, partial(_parse, readers=readers))]
+    return [Parsed(rows, partial(_row_example, readers=readers))]
 
 
 @dataclass(frozen=True, repr=False)
 class Rows(RandomAccess[Mapping[str, Any]]):
-    """The rows of a set, read from where the library has mapped them into memory.
+    """Rows of a set, mapped into memory by the library.
 
     Attributes:
-      table: `datasets.Dataset`.
+      table: a `datasets.Dataset`.
     """
 
     table: Any
@@ -67,12 +67,12 @@ def _library() -> Any:
         return importlib.import_module("datasets")
     except ImportError as error:
         raise UserError(
-            f"data.name hf_dataset asks for the extra [hf], as in make setup EXTRAS=hf ({error})"
+            f"data.name hf_dataset needs the extra [hf]: make setup EXTRAS=hf ({error})"
         ) from error
 
 
-def _loaded(library: Any, config: DataConfig, split: str) -> Any:
-    """The rows of a split; errors of the library and of those below it become one line."""
+def _load(library: Any, config: DataConfig, split: str) -> Any:
+    """Rows of a split; errors of the library become one line."""
     folder = Path(config.hf_name or "").expanduser()
     try:
         if (folder / "dataset_info.json").exists() or (folder / "dataset_dict.json").exists():
@@ -82,8 +82,9 @@ def _loaded(library: Any, config: DataConfig, split: str) -> Any:
             name = str(folder) if folder.is_dir() else config.hf_name
             found = library.load_dataset(name, config.hf_config, cache_dir=config.dir)
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(f"data.hf_name {config.hf_name} cannot be had: {reason}") from error
+        raise UserError(
+            f"data.hf_name {config.hf_name} cannot be loaded: {_one_line(error)}"
+        ) from error
     for name in _SPLITS[split]:
         if name in found:
             return found[name]
@@ -93,54 +94,62 @@ def _loaded(library: Any, config: DataConfig, split: str) -> Any:
     )
 
 
-def _files(library: Any, config: DataConfig) -> list[str]:
-    """The files of the training split, which are then read in blocks."""
+def _training_files(library: Any, config: DataConfig) -> list[str]:
+    """Files of the training split, to be read in blocks."""
     try:
         builder = library.load_dataset_builder(config.hf_name, config.hf_config)
         files = [str(path) for path in builder.config.data_files["train"]]
-        if other := [path for path in files if not path.endswith(ENDINGS)]:
-            raise ValueError(f"{other[0]} is none of {', '.join(ENDINGS)}")
+        if other := [path for path in files if not path.endswith(BLOCK_ENDINGS)]:
+            raise ValueError(f"{other[0]} is none of {', '.join(BLOCK_ENDINGS)}")
         return files
     except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(
             f"data.block_megabytes: the files of data.hf_name {config.hf_name} cannot be found "
-            f"({reason}); leave it out: what `save_to_disk` wrote is never read as a whole"
+            f"({_one_line(error)}); leave it out for sets of `save_to_disk`, which are mapped into "
+            "memory"
         ) from error
 
 
-def _readers(config: DataConfig, features: Mapping[str, Any]) -> dict[str, Read]:
-    """For each key of an example, what makes its text of a row."""
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _readers(config: DataConfig, features: Mapping[str, Any]) -> dict[str, RowToText]:
+    """For each field of an example, the function that gets its text from a row."""
     languages = {side: getattr(config, f"{side}_language") for side in ("source", "target")}
     if any(languages.values()):
-        return {side: _of_language(config, features, side, languages[side]) for side in languages}
+        return {
+            side: _language_reader(config, features, side, languages[side]) for side in languages
+        }
     columns = {"text": config.text_field or "text"}
     columns |= {
         key: column
         for key in ("pair", "label")
         if (column := getattr(config, f"{key}_field")) is not None
     }
-    return {key: _of_column(config, features, key, column) for key, column in columns.items()}
+    return {key: _column_reader(config, features, key, column) for key, column in columns.items()}
 
 
-def _of_language(
+def _language_reader(
     config: DataConfig, features: Mapping[str, Any], side: str, language: str | None
-) -> Read:
+) -> RowToText:
     if not language:
-        raise UserError(f"data.{side}_language is not set: name both languages, or none")
+        raise UserError(f"data.{side}_language is not set: set both languages, or none")
     translation = features.get("translation")
-    there = list(getattr(translation, "languages", None) or translation or features)
-    if language not in there:
+    languages = list(getattr(translation, "languages", None) or translation or features)
+    if language not in languages:
         raise UserError(
             f"data.{side}_language: {config.hf_name} does not have {language!r}; it has "
-            f"{', '.join(there)}"
+            f"{', '.join(languages)}"
         )
     if translation is None:
         return lambda row: row[language]
     return lambda row: row["translation"][language]
 
 
-def _of_column(config: DataConfig, features: Mapping[str, Any], key: str, column: str) -> Read:
+def _column_reader(
+    config: DataConfig, features: Mapping[str, Any], key: str, column: str
+) -> RowToText:
     field = f"data.{key}_field"
     if column not in features:
         raise UserError(
@@ -156,7 +165,7 @@ def _of_column(config: DataConfig, features: Mapping[str, Any], key: str, column
 
 
 def _class_name(feature: Any, config: DataConfig, column: str, row: Mapping[str, Any]) -> str:
-    if row[column] is None or row[column] < 0:  # so an example is marked whose label is kept back
+    if row[column] is None or row[column] < 0:  # mark of a hidden label
         raise UserError(
             f"data.hf_name {config.hf_name}: an example has no label in {column}; choose another "
             "split"
@@ -164,5 +173,5 @@ def _class_name(feature: Any, config: DataConfig, column: str, row: Mapping[str,
     return feature.int2str(int(row[column]))
 
 
-def _parse(row: Mapping[str, Any], readers: Mapping[str, Read]) -> Example:
+def _row_example(row: Mapping[str, Any], readers: Mapping[str, RowToText]) -> Example:
     return {key: read(row) for key, read in readers.items()}

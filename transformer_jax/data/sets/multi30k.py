@@ -1,8 +1,8 @@
 """Multi30k, task 1: image captions and their human translations.
 
 Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions"; French by Elliott
-et al. 2017. Raw text, cased and untokenised: 29,000 training, 1,014 validation and 1,000 test
-lines a language, aligned. The WMT multimodal task gives the licence as CC BY-NC-SA 4.0.
+et al. 2017. Raw text, cased and not tokenized: 29,000 training, 1,014 validation and 1,000 test
+lines per language, aligned. License according to the WMT multimodal task: CC BY-NC-SA 4.0.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ MULTI30K = PublicSet(
 def open_split(
     config: DataConfig, split: str, source_language: str, target_language: str
 ) -> Sequence[Corpus]:
-    """The one corpus of a split, in either direction.
+    """Opens a split as one corpus, in either direction.
 
     Raises:
       UserError: a file is missing and cannot be downloaded.

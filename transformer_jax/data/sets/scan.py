@@ -1,8 +1,9 @@
-"""SCAN: navigation commands and the action sequences that they stand for.
+"""SCAN: navigation commands and their sequences of actions.
 
-Lake and Baroni 2018, "Generalization without Systematicity". Three splits of one language:
-"simple" at random, "length" with longer outputs in the test, "addprim_jump" with a verb that
-training shows alone. The set has no validation split: every 20th training example is kept for that.
+Lake and Baroni 2018, "Generalization without Systematicity". Three divisions into training and test:
+"simple" is random, "length" has longer outputs in the test, and in "addprim_jump" training contains
+"jump" only as a command of its own. There is no validation split: every 20th training example is
+held out for it.
 """
 
 import re
@@ -12,21 +13,21 @@ import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
-from transformer_jax.data.files.text import TextLines
+from transformer_jax.data.files.lines import TextLines
 from transformer_jax.data.sets.download import PublicSet, RemoteFile
 from transformer_jax.errors import UserError
 
 _URL = (
     "https://raw.githubusercontent.com/brendenlake/SCAN/c4b756cbc010d75c912f16c42c8f15dc6b7e6c8f/"
 )
-_EVERY = 20  # training examples, of which one is for validation
+_PERIOD = 20  # one of 20 training examples is for validation
 
 SETS = {
     "scan_simple": ("simple_split", "simple"),
     "scan_length": ("length_split", "length"),
     "scan_addprim_jump": ("add_prim_split", "addprim_jump"),
 }
-"""Name -> folder and file name's end in the public repository."""
+"""Name -> folder and end of the file name in the public repository."""
 
 _PINS = {  # size in bytes and SHA-256
     "tasks_test_addprim_jump.txt": (
@@ -70,10 +71,10 @@ _LINE = re.compile(r"IN: (.*?) OUT: (.*)")
 
 
 def open_split(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
-    """The one corpus of a split of `name`, one of `SETS`.
+    """Opens a split of a set (a key of `SETS`) as one corpus.
 
     Raises:
-      UserError: its file is missing, or a line is no "IN: ... OUT: ...".
+      UserError: its file is missing, or a line is not of the form "IN: ... OUT: ...".
     """
     part = "test" if split == "test" else "train"
     lines = TextLines(SCAN.path(f"tasks_{part}_{SETS[name][1]}.txt", config.dir))
@@ -85,12 +86,12 @@ def open_split(config: DataConfig, split: str, name: str) -> Sequence[Corpus]:
     examples = Parsed(lines, _parse)
     if split == "test":
         return [examples]
-    held_out = np.arange(len(lines)) % _EVERY == 0
+    held_out = np.arange(len(lines)) % _PERIOD == 0
     return [Selection(examples, np.flatnonzero(held_out if split == "valid" else ~held_out))]
 
 
 def _parse(line: str) -> Example:
-    """The example of a line; ValueError where it is of another form."""
+    """Example of a line; ValueError if it has another form."""
     found = _LINE.fullmatch(line.strip())
     if not found:
         raise ValueError('not "IN: command OUT: actions"')

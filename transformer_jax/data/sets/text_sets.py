@@ -1,11 +1,11 @@
-"""Named sets of plain text: tiny Shakespeare, WikiText-2, and books of Project Gutenberg."""
+"""Public sets of plain text: tiny Shakespeare, WikiText-2, and books of Project Gutenberg."""
 
 import os
 from collections.abc import Sequence
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus
-from transformer_jax.data.files.documents import WholeFiles
+from transformer_jax.data.files.text import WholeFiles
 from transformer_jax.data.sets.download import PublicSet, RemoteFile
 from transformer_jax.errors import UserError
 
@@ -25,7 +25,7 @@ TINY_SHAKESPEARE = PublicSet(
         )
     },
 )
-"""Some 40,000 lines of Shakespeare's plays (Karpathy 2015, char-rnn). In the public domain."""
+"""About 40,000 lines of Shakespeare's plays (Karpathy 2015, char-rnn). Public domain."""
 
 WIKITEXT2 = PublicSet(
     name="wikitext2",
@@ -50,26 +50,27 @@ WIKITEXT2 = PublicSet(
         ),
     },
 )
-"""Articles of Wikipedia as words, rare ones as <unk>: 2,051,910, 213,886 and 241,211 of them.
+"""Wikipedia articles, tokenized, rare words as <unk>: 2,051,910, 213,886 and 241,211 words.
 
-Merity et al. 2016, "Pointer Sentinel Mixture Models". CC BY-SA 3.0. The line ends, which the
-literature counts as tokens, and the blank lines belong to the text.
+Merity et al. 2016, "Pointer Sentinel Mixture Models". CC BY-SA 3.0. Line ends (which the literature
+counts as tokens) and blank lines are part of the text.
 """
 
 GUTENBERG = PublicSet(
     name="gutenberg",
     files={},
     source="any books of gutenberg.org as NAME.txt; NLTK's selection, nltk.download('gutenberg'), "
-    "has the held-out ones",
+    "contains the held-out ones",
 )
-"""Whole books, the selection that NLTK offers or any other. In the public domain in the USA."""
+"""Whole books, NLTK's selection or any other. Public domain in the USA."""
 
 HELD_OUT_BOOKS = {"valid": "chesterton-thursday", "test": "austen-persuasion"}
-"""The books of `gutenberg` that are scored; NLTK's selection has others of both authors."""
+"""Books for evaluation; NLTK's selection has other books by both authors."""
 
 
 def open_tiny_shakespeare(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """One document: the first 90% of the characters, or, "valid" and "test" alike, the rest.
+    """Opens a split as one document: the first 90% of the characters for training, the rest for
+    "valid" and "test".
 
     Raises:
       UserError: the file is missing or cannot be used.
@@ -80,7 +81,7 @@ def open_tiny_shakespeare(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 
 def open_wikitext2(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """One document: the split's file.
+    """Opens a split as one document, the split's file.
 
     Raises:
       UserError: the file is missing or cannot be used.
@@ -89,17 +90,17 @@ def open_wikitext2(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 
 def open_gutenberg(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """A document for each book; those of `HELD_OUT_BOOKS` are not trained on.
+    """Opens a split with one document per book; training excludes `HELD_OUT_BOOKS`.
 
     Raises:
-      UserError: a held-out book, or every other one, is missing, or a book cannot be used.
+      UserError: a held-out book or all others are missing, or a book cannot be used.
     """
     held_out = {each: GUTENBERG.path(f"{b}.txt", config.dir) for each, b in HELD_OUT_BOOKS.items()}
     if split != "train":
         return [WholeFiles((held_out[split],))]
-    home = GUTENBERG.home(config.dir)
-    names = {name.removesuffix(".gz") for name in os.listdir(home)}
+    folder = GUTENBERG.local_folder(config.dir)
+    names = {name.removesuffix(".gz") for name in os.listdir(folder)}
     books = {GUTENBERG.path(name, config.dir) for name in names if name.endswith(".txt")}
     if not (train := sorted(books - set(held_out.values()))):
-        raise UserError(f"{home} has no book to train on: put others there as NAME.txt")
+        raise UserError(f"{folder} has no book to train on: add others as NAME.txt")
     return [WholeFiles(tuple(train))]

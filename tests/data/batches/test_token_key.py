@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from transformer_jax.data.batches.text_digest import text_digest
 
 from transformer_jax.data.batches import text_digest as digests
-from transformer_jax.data.batches.text_digest import text_digest
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Parsed, Selection
 from transformer_jax.data.files.text import TextLines

@@ -7,9 +7,9 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from transformer_jax.data.files.blocks import open_blocks
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.blocks import open_blocks
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 

@@ -1,0 +1,239 @@
+"""Lines of text files, mapped into memory: a corpus may be larger than memory.
+
+A line ends at "\\n" alone: U+2028, form feeds and other characters at which `str.splitlines` splits
+are text. One "\\r" before the line end and a byte order mark before the first line are dropped, so
+that files from Windows read the same.
+"""
+
+import codecs
+import errno
+import glob
+import gzip
+import io
+import mmap
+import os
+import shutil
+import stat
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from transformer_jax.buckets.bucket import is_address
+from transformer_jax.buckets.copies import fetch_file, fetch_matching
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.examples import RandomAccess
+from transformer_jax.errors import UserError
+
+_CHUNK_BYTES = 1 << 24
+_BEGINS_TEXT = np.array(
+    [i > ord(" ") and chr(i).isprintable() for i in range(0x80)]
+    + [i > 0xC2 and i not in (0xE1, 0xE2, 0xE3) for i in range(0x80, 0x100)]
+)
+"""True for a first byte whose characters are never white space. (U+3000 begins with e3.)"""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class TextLines(RandomAccess[str]):
+    """Lines of a UTF-8 text file, without line ends.
+
+    The file is scanned once for its line ends; only their positions stay in memory. A compressed
+    file is unpacked to an unnamed temporary file.
+
+    Args:
+      path: the file, plain, .gz or .zst.
+      once: allow a pipe, such as the shell's `<(...)`. Training data cannot come from a pipe, since
+        a resumed run reads it again.
+
+    Raises:
+      UserError: the file is missing, unreadable, empty, damaged, not UTF-8 (names the line), a
+        device, or a pipe without `once`.
+    """
+
+    def __init__(self, path: str, *, once: bool = False):
+        self.path = os.fspath(path)
+        self._bytes: mmap.mmap | memoryview = _map_into_memory(self.path, once)
+        self._first = len(codecs.BOM_UTF8) if self._bytes[:3] == codecs.BOM_UTF8 else 0
+        self._ends = _line_ends(self._bytes)  # [N], index of each line end
+        self._check_utf8()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def item(self, index: int) -> str:
+        return self.line_bytes(index).decode()
+
+    def line_bytes(self, index: int) -> bytes:
+        """Bytes of line `index` >= 0, without its line end."""
+        start = self._ends[index - 1] + 1 if index else self._first
+        return bytes(self._bytes[start : self._ends[index]]).removesuffix(b"\r")
+
+    def text(self, start: int = 0, stop: int | None = None) -> str:
+        """Text of the lines from `start` to `stop` (None: the last one), with line ends.
+
+        Line ends become "\\n"; the last line of the file has one only if it has one in the file.
+        """
+        stop = len(self) if stop is None else stop
+        first = self._ends[start - 1] + 1 if start else self._first
+        text = bytes(self._bytes[first : self._ends[stop - 1] + 1]).decode()
+        return text.replace("\r\n", "\n").removesuffix("\r")
+
+    @property
+    def content(self) -> mmap.mmap | memoryview:
+        """Bytes of the file, unpacked."""
+        return self._bytes
+
+    def is_blank(self) -> np.ndarray:
+        """Mask of the lines that are empty or white space, bool [N]."""
+        content = np.frombuffer(self._bytes, np.uint8)
+        starts = np.append(self._first, self._ends[:-1] + 1)
+        blank = ~_BEGINS_TEXT[content[np.minimum(starts, len(content) - 1)]]
+        for i in np.flatnonzero(blank).tolist():  # few begin with a space
+            blank[i] = not self.item(i).strip()
+        return blank
+
+    def __repr__(self) -> str:
+        return f"TextLines({self.path!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An array can be shared with other processes; a memory map cannot be pickled.
+        return {**vars(self), "_bytes": np.frombuffer(self._bytes, np.uint8)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._bytes = memoryview(state["_bytes"])
+
+    def _check_utf8(self) -> None:
+        start, size = 0, len(self._bytes)
+        while start < size:
+            # Whole lines, so that no character is split.
+            last = np.searchsorted(self._ends, min(start + _CHUNK_BYTES, size - 1))
+            stop = int(self._ends[last]) + 1
+            try:
+                bytes(self._bytes[start:stop]).decode()
+            except UnicodeDecodeError as error:
+                number = np.searchsorted(self._ends, start + error.start) + 1
+                raise UserError(
+                    f"{self.path}, line {number}: not UTF-8 ({error.reason}); convert it to UTF-8"
+                ) from error
+            start = stop
+
+
+def paragraphs(lines: TextLines) -> np.ndarray:
+    """Ranges of consecutive non-blank lines, int64 [N, 2]: first line and end (exclusive)."""
+    changes = np.diff(lines.is_blank(), prepend=True, append=True)
+    return np.flatnonzero(changes).reshape(-1, 2)
+
+
+def open_files(
+    config: DataConfig, split: str, read: Callable[[str], Sequence[Any]]
+) -> list[Sequence[Any]]:
+    """Reads each file of `train_text`, `valid_text` or `test_text` with `read`.
+
+    Raises:
+      UserError: no file is configured, or one cannot be used.
+    """
+    return [read(path) for path in configured_paths(config, f"{split}_text")]
+
+
+def configured_paths(config: DataConfig, field: str) -> list[str]:
+    """Paths that a field of the config lists, expanded by `expand_paths`.
+
+    Raises:
+      UserError: the field is not set, or a pattern matches no file.
+    """
+    paths = getattr(config, field)
+    if not paths:
+        raise UserError(f"data.{field} is not set: {config.name} needs the path of a text file")
+    return expand_paths(paths, f"data.{field}")
+
+
+def expand_paths(paths: str, field: str) -> list[str]:
+    """Paths in a comma-separated list, with "~" and "*" expanded.
+
+    Files at addresses, such as "s3://...", are copied to the local cache.
+
+    Args:
+      paths: the list.
+      field: name of the config field, for messages.
+
+    Raises:
+      UserError: a pattern matches no file, or a remote file cannot be read.
+    """
+    found = []
+    for pattern in map(os.path.expanduser, filter(None, paths.split(","))):
+        if not (matches := _matches(pattern)):
+            raise UserError(f"{field}: no file matches {pattern}")
+        found += matches
+    return found
+
+
+def _matches(pattern: str) -> list[str]:
+    if is_address(pattern):
+        matches = fetch_matching(pattern) if "*" in pattern else [fetch_file(pattern)]
+        return list(map(str, matches))
+    return sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+
+
+def zstd_unpacked(file: BinaryIO) -> BinaryIO:
+    """Unpacks a zstd-compressed file as it is read."""
+    import pyarrow as pa
+
+    return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
+
+
+def _map_into_memory(path: str, once: bool) -> mmap.mmap:
+    try:
+        kind = os.stat(path).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or (once and stat.S_ISFIFO(kind))):
+            raise UserError(f"{path} is not a regular file; copy its content to one")
+        with open(path, "rb") as file:
+            if path.endswith(".gz"):
+                return _copied(gzip.open(file), path)
+            if path.endswith(".zst"):
+                return _copied(zstd_unpacked(file), path)
+            return _mapped(file, path) if stat.S_ISREG(kind) else _copied(file, path)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(
+            f"{path} is not a complete gzip file ({error}): download it again"
+        ) from error
+    except OSError as error:
+        if path.endswith(".zst") and error.errno is None:  # raised by pyarrow
+            raise UserError(
+                f"{path} is not a complete zstd file ({error}): download it again"
+            ) from error
+        if error.errno in _NO_ROOM:
+            raise UserError(
+                f"no room to unpack {path} in {tempfile.gettempdir()} ({error.strerror}): "
+                "set TMPDIR to a folder with enough room"
+            ) from error
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:  # for example a NUL in the name
+        raise UserError(f"cannot read {path!r}: {error}") from error
+
+
+def _mapped(file: BinaryIO, path: str) -> mmap.mmap:
+    if not os.fstat(file.fileno()).st_size:
+        raise UserError(f"{path} is empty: it must hold one example a line")
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _copied(content: BinaryIO | gzip.GzipFile, path: str) -> mmap.mmap:
+    """Copies a stream (unpacked data or a pipe) to an unnamed temporary file and maps it."""
+    with tempfile.TemporaryFile() as copy, content:
+        shutil.copyfileobj(content, copy, _CHUNK_BYTES)
+        copy.flush()
+        return _mapped(copy, path)
+
+
+def _line_ends(data: mmap.mmap) -> np.ndarray:
+    """Index of each line feed, and of the end of the file if the last line has none."""
+    ends, size = [np.empty(0, np.int64)], len(data)
+    for start in range(0, size, _CHUNK_BYTES):
+        chunk = np.frombuffer(data[start : start + _CHUNK_BYTES], np.uint8)
+        ends.append(np.flatnonzero(chunk == ord("\n")) + start)
+    if data[size - 1 :] != b"\n":
+        ends.append(np.array([size]))
+    return np.concatenate(ends)
