@@ -75,7 +75,7 @@ def kept(folder: Path, workers: int = 0) -> TokenStream:
     tokenizer = tokenizers.text("text")
     identity = tokenizers.sha256["text"]
     cache = TokenCache(folder / "tokens", identity, is_required=True, num_workers=workers)
-    found = cache.stream(documents(folder), tokenizer, tokenizer.specials.first)
+    found = cache.read_or_encode(documents(folder), tokenizer, tokenizer.specials.first)
     assert found
     return found
 

@@ -1,6 +1,6 @@
-"""Each config describes the run that it described when it was recorded, field by field.
+"""The fields of each config are the recorded ones.
 
-To record anew, which only a change that means to change a run may do:
+To record them again, after a deliberate change of a config or a default:
 
     python -m pytest tests/configs/test_recorded.py --record
 """
@@ -17,7 +17,7 @@ KEPT = Path(__file__).with_name("recorded.json")
 
 
 def fields_of(config):
-    """{"section.field": value} of a whole config, {section: {field: value}}."""
+    """Flattens a config to {"section.field": value}."""
     return {
         f"{section}.{field}": value
         for section, fields in config.items()
@@ -26,7 +26,7 @@ def fields_of(config):
 
 
 def as_text(configs):
-    """JSON with one line a section, so that a diff shows which one has changed."""
+    """JSON with one line per section, for readable diffs."""
     parts = []
     for name, config in configs.items():
         sections = [f"  {json.dumps(section)}: {json.dumps(config[section])}" for section in config]
@@ -36,7 +36,7 @@ def as_text(configs):
 
 @pytest.fixture(scope="module")
 def recorded(request):
-    """{config: {section: fields}}."""
+    """Recorded fields: {config: {section: fields}}."""
     if request.config.getoption("--record"):
         KEPT.write_text(as_text({path.stem: tj.config(path).to_dict() for path in CONFIGS}))
     return json.loads(KEPT.read_text())
@@ -47,9 +47,9 @@ def test_every_config_is_recorded(recorded):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_config_describes_the_recorded_run(path, recorded):
+def test_a_config_has_the_recorded_fields(path, recorded):
     fields, now = fields_of(recorded[path.stem]), fields_of(tj.config(path).to_dict())
     if fields["decode.temperature"] is not None:
-        del fields["decode.beam_size"]  # samples are not searched for
+        del fields["decode.beam_size"]  # not read by sampling
     changed = {name: (value, now[name]) for name, value in fields.items() if now[name] != value}
     assert changed == {}

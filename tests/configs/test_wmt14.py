@@ -30,7 +30,7 @@ def settings(name):
     return read_settings(tj.config(CONFIGS / f"{name}.py"))
 
 
-def test_every_value_is_the_papers(name, settings):
+def test_all_values_are_those_of_the_paper(name, settings):
     layers, d_model, d_ff, heads, d_k, dropout, steps, pieces, averaged, _ = PAPER[name]
     model, optimizer, train = settings.model, settings.optimizer, settings.train
     assert model.num_encoder_layers == model.num_decoder_layers == layers
@@ -53,7 +53,7 @@ def test_every_value_is_the_papers(name, settings):
     assert (data.source_language, data.target_language) == ("en", name.split("_")[2])
 
 
-def test_the_parameters_are_counted(name, settings):
+def test_the_number_of_parameters_is_that_of_the_paper(name, settings):
     layers, d_model, d_ff, *_, pieces, _, millions = PAPER[name]
     sizes = {"source": pieces, "target": pieces}
     task = build.build_task(settings, sizes, tokenizers=None)
@@ -63,7 +63,7 @@ def test_the_parameters_are_counted(name, settings):
     layer_pair = 3 * attention + 2 * feed_forward + 5 * norm
     count = sum(leaf.size for leaf in leaves)
     assert count == pieces * d_model + layers * layer_pair
-    if millions:  # the paper rounds, and its vocabulary is "about" so large
+    if millions:  # the paper rounds, and gives the size of its vocabulary as "about"
         assert abs(count / 1e6 - millions) < 0.04 * millions
 
 
@@ -71,12 +71,12 @@ def test_eight_devices_share_a_batch(settings):
     assert settings.train.rows(settings.data.max_source_length, shards=8) == 96
 
 
-def test_a_dry_run_prints_them(tiny):
-    """Of the base model, on rows that compile in a moment."""
+def test_a_dry_run_prints_the_parameters(tiny):
+    """Uses the base model with short rows, which compile quickly."""
     config = tj.config(
         CONFIGS / "wmt14_en_de_base.py",
         {"data.max_source_length": 16, "data.max_target_length": 16, "train.tokens_per_batch": 16},
     )
-    told = dry_run.describe(config)
-    assert f"{63_045_632:,}" in told
-    assert "encoder/layer_5/feed_forward/inner/kernel" in told and "memory of a step" in told
+    text = dry_run.describe(config)
+    assert f"{63_045_632:,}" in text
+    assert "encoder/layer_5/feed_forward/inner/kernel" in text and "memory of a step" in text

@@ -1,3 +1,5 @@
+"""Lazy sequences of examples."""
+
 import numpy as np
 import pytest
 
@@ -17,18 +19,18 @@ def test_line_pairs_are_a_sequence(pairs):
         pairs[3]
 
 
-def test_a_selection_has_the_chosen_in_its_order(pairs):
+def test_a_selection_has_the_selected_examples_in_order(pairs):
     assert [pair["source"] for pair in Selection(pairs, np.array([2, 0]))] == ["c", "a"]
 
 
-def test_examples_are_parsed_when_asked_for():
-    asked = []
-    parsed = Parsed(["a", "b"], lambda item: asked.append(item) or {"source": item, "target": ""})
-    assert len(parsed) == 2 and not asked
-    assert parsed[1]["source"] == "b" and asked == ["b"]
+def test_examples_are_parsed_when_they_are_requested():
+    calls = []
+    parsed = Parsed(["a", "b"], lambda item: calls.append(item) or {"source": item, "target": ""})
+    assert len(parsed) == 2 and not calls
+    assert parsed[1]["source"] == "b" and calls == ["b"]
 
 
-def test_corpora_stand_one_behind_the_other(pairs):
+def test_corpora_are_concatenated(pairs):
     both = Corpora((pairs, LinePairs([], []), LinePairs(["d"], ["w"])))
     assert len(both) == 4 and both.starts == [0, 3, 3, 4]
     assert "".join(pair["source"] for pair in both) == "abcd"

@@ -1,3 +1,5 @@
+"""Opening of data sets by name: splits, several files, several sets, and errors of the config."""
+
 import dataclasses
 import gzip
 
@@ -5,7 +7,7 @@ import pytest
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sets import multi30k
-from transformer_jax.data.sources import SOURCES, open_parts, open_split
+from transformer_jax.data.sources import SOURCES, open_corpora, open_split
 from transformer_jax.errors import UserError
 
 
@@ -25,18 +27,18 @@ def write_lines(path, *lines: str) -> str:
         ("synthetic_seed", -1),
     ],
 )
-def test_impossible_sizes_are_refused(field, value):
+def test_impossible_sizes_are_rejected(field, value):
     with pytest.raises(ValueError, match=field):
         DataConfig(**{field: value})
 
 
-def test_unknown_set_names_the_nearest():
+def test_the_error_for_an_unknown_set_suggests_the_nearest():
     with pytest.raises(UserError, match="data.name is 'multi30k_ende', .* mean multi30k_en_de?"):
         open_split(DataConfig(name="multi30k_ende"), "train")
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_unknown_split_lists_the_splits(name):
+def test_the_error_for_an_unknown_split_lists_the_splits(name):
     with pytest.raises(UserError) as error:
         open_split(DataConfig(name=name), "dev")
     assert f"{name} has no split 'dev'" in str(error.value)
@@ -62,14 +64,14 @@ def test_parallel_text_reads_the_users_files(parallel_text):
     ]
 
 
-def test_parallel_text_keeps_every_line_that_is_scored(parallel_text):
+def test_parallel_text_keeps_every_line_for_evaluation(parallel_text):
     assert list(open_split(parallel_text, "test")) == [
         {"source": "", "target": "eins"},
         {"source": "two", "target": "zwei"},
     ]
 
 
-def test_parallel_text_names_the_field_that_is_not_set(parallel_text):
+def test_parallel_text_names_a_missing_field(parallel_text):
     with pytest.raises(UserError, match="data.valid_source is not set"):
         open_split(parallel_text, "valid")
     with pytest.raises(UserError, match="data.train_target is not set"):
@@ -84,7 +86,7 @@ def test_paths_may_start_with_the_home_folder(parallel_text, monkeypatch, tmp_pa
 
 @pytest.fixture
 def multi30k_folder(tmp_path):
-    """A made-up multi30k: in each file one line that tells its stem and language."""
+    """Files of multi30k, each with one line: its stem and language."""
     folder = tmp_path / "multi30k"
     folder.mkdir()
     for stem in ("train", "val", "test_2016_flickr"):
@@ -98,7 +100,7 @@ def multi30k_folder(tmp_path):
 @pytest.mark.parametrize(
     "split, stem", [("train", "train"), ("valid", "val"), ("test", "test_2016_flickr")]
 )
-def test_multi30k_knows_its_file_names(multi30k_folder, target, split, stem):
+def test_multi30k_reads_the_files_of_a_split(multi30k_folder, target, split, stem):
     config = DataConfig(name=f"multi30k_en_{target}", dir=str(multi30k_folder))
     expected = [{"source": f"{stem} en", "target": f"{stem} {target}"}]
     assert list(open_split(config, split)) == expected
@@ -109,7 +111,7 @@ def test_multi30k_is_found_below_the_data_root(multi30k_folder, monkeypatch, tmp
     assert len(open_split(DataConfig(name="multi30k_en_fr"), "train")) == 1
 
 
-def test_multi30k_pins_every_file_it_may_download():
+def test_all_downloads_of_multi30k_are_pinned():
     languages = ("en", "de", "fr")
     names = {f"{stem}.{lang}" for stem in multi30k.FILE_STEMS.values() for lang in languages}
     assert set(multi30k.MULTI30K.files) == names
@@ -134,11 +136,13 @@ def test_several_files_are_several_corpora(tmp_path):
     assert train.weights == (3.0, 1.0)
     with pytest.raises(UserError, match="names 2 files, data.train_target 1"):
         open_split(dataclasses.replace(config, train_target=f"{tmp_path}/1.de"), "train")
-    with pytest.raises(UserError, match="data.weights are 3, but parallel_text has 2 corpora"):
+    with pytest.raises(
+        UserError, match="data.weights has 3 numbers, but parallel_text has 2 corpora"
+    ):
         open_split(dataclasses.replace(config, weights="1,1,1"), "train")
 
 
-def test_several_sets_train_together_and_the_first_is_scored(parallel_text, multi30k_folder):
+def test_several_sets_train_together_and_the_first_is_evaluated(parallel_text, multi30k_folder):
     config = dataclasses.replace(
         parallel_text, name="parallel_text,multi30k_en_de", dir=str(multi30k_folder)
     )
@@ -148,7 +152,7 @@ def test_several_sets_train_together_and_the_first_is_scored(parallel_text, mult
         open_split(dataclasses.replace(config, name="parallel_text,multi30k_en_d"), "test")
 
 
-def test_each_set_may_have_a_folder_of_its_own(tmp_path, multi30k_folder):
+def test_each_set_may_have_its_own_folder(tmp_path, multi30k_folder):
     other = tmp_path / "wikitext2"
     other.mkdir()
     for split in ("train", "valid"):
@@ -161,11 +165,11 @@ def test_each_set_may_have_a_folder_of_its_own(tmp_path, multi30k_folder):
     ]
     assert list(open_split(config, "valid")) == [{"text": " valid \n"}]
     for name, split in (("wikitext2", "valid"), (f"{names},scan_simple", "train")):
-        with pytest.raises(UserError, match="data.dir names 2 folders, data.name . sets: give one"):
+        with pytest.raises(UserError, match="data.dir names 2 folders, data.name . sets: set one"):
             open_split(dataclasses.replace(config, name=name), split)
 
 
-def test_a_set_with_an_empty_folder_is_looked_for_below_the_data_root(
+def test_a_set_with_an_empty_folder_is_found_below_the_data_root(
     tmp_path, multi30k_folder, monkeypatch
 ):
     monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
@@ -174,14 +178,14 @@ def test_a_set_with_an_empty_folder_is_looked_for_below_the_data_root(
     assert len(open_split(config, "train")) == 2
 
 
-def test_an_error_names_the_one_set_of_several(multi30k_folder):
+def test_an_error_names_the_set_among_several(multi30k_folder):
     config = DataConfig(name="multi30k_en_de,text", dir=str(multi30k_folder))
     with pytest.raises(UserError, match="data.train_text is not set: text needs"):
         open_split(config, "train")
 
 
 @pytest.mark.parametrize("weights", ["0,1", "-1,2", "one", "nan,1", "inf,1", "", "1e300,1e-300"])
-def test_a_weight_that_is_not_positive_is_refused(weights):
+def test_weights_that_are_not_positive_are_rejected(weights):
     with pytest.raises(ValueError, match="weights is "):
         DataConfig(weights=weights)
 
@@ -189,41 +193,41 @@ def test_a_weight_that_is_not_positive_is_refused(weights):
 @pytest.mark.parametrize(
     "name, line", [("seq2seq_tsv", "a\tb"), ("json_lines", '{"source": "a", "target": "b"}')]
 )
-def test_sets_whose_examples_stand_in_one_file(tmp_path, name, line):
+def test_sets_with_whole_examples_in_one_file(tmp_path, name, line):
     config = DataConfig(name=name, valid_text=write_lines(tmp_path / "valid", line))
     assert list(open_split(config, "valid")) == [{"source": "a", "target": "b"}]
     with pytest.raises(UserError, match=f"data.train_text is not set: {name}"):
         open_split(config, "train")
 
 
-def test_training_may_take_the_first_examples_alone(parallel_text):
+def test_training_may_use_only_the_first_examples(parallel_text):
     everything = open_split(parallel_text, "train")
     some = dataclasses.replace(parallel_text, num_train_examples=1)
     assert list(open_split(some, "train")) == [everything[0]]
     assert len(open_split(some, "test")) == len(open_split(parallel_text, "test"))
     too_many = dataclasses.replace(parallel_text, num_train_examples=len(everything) + 1)
-    with pytest.raises(UserError, match=f"but there are {len(everything)} to train on"):
+    with pytest.raises(UserError, match=f"but there are {len(everything)} examples"):
         open_split(too_many, "train")
 
 
-def test_the_first_examples_of_weighted_corpora_are_refused():
+def test_weights_exclude_a_number_of_examples():
     with pytest.raises(ValueError, match="exclude each other"):
         DataConfig(weights="2,1", num_train_examples=5)
 
 
-def test_the_parts_of_a_split_have_names(tmp_path):
-    """Of files theirs, or numbers where these are the same; of several sets the sets'."""
+def test_the_corpora_of_a_split_have_names(tmp_path):
+    """Files have their names, or numbers if names are equal; several sets have the sets' names."""
     for folder, name in (("a", "news"), ("a", "chat"), ("b", "news")):
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / f"{name}.valid.txt").write_text(f"{name} of {folder}\n")
     for pattern, names in (("a/*", ["chat", "news"]), ("*/news*", ["0", "1"])):
         config = DataConfig(name="text", valid_text=f"{tmp_path}/{pattern}")
-        assert list(open_parts(config, "valid")) == names
+        assert list(open_corpora(config, "valid")) == names
     sets = DataConfig(
         name="text,conversations", valid_text=str(tmp_path / "a" / "news.valid.txt"), dir="/x"
     )
-    with pytest.raises(UserError, match="news.valid.txt, line 1"):  # text is no conversation
-        open_parts(sets, "valid")
+    with pytest.raises(UserError, match="news.valid.txt, line 1"):  # plain text is no conversation
+        open_corpora(sets, "valid")
     (tmp_path / "turns.jsonl").write_text('{"instruction": "Add.", "output": "3", "text": "x"}\n')
     sets = dataclasses.replace(sets, valid_text=str(tmp_path / "turns.jsonl"))
-    assert list(open_parts(sets, "valid")) == ["text", "conversations"]
+    assert list(open_corpora(sets, "valid")) == ["text", "conversations"]

@@ -15,7 +15,7 @@ NumWorkers = Annotated[int, Range(0, 512)]
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Data sets, and maximal sequence lengths.
+    """Data sets to read, and maximal sequence lengths.
 
     Attributes:
       name: data set, an entry of `data.sources.SOURCES`. Several, separated by commas, are all used

@@ -43,8 +43,8 @@ class RunningText:
         self, examples: Corpus, tokenizers: Tokenizers, *, first: int, length: int, training: bool
     ) -> Sequence[Any]:
         """The documents {"text": str} as windows of tokens, each document ended by `eos`. Corpora
-        with weights are cut one by one; text in blocks becomes `WindowedBlocks`, each of whose blocks
-        is cut by itself and tiled by its windows.
+        with weights are cut one by one; text in blocks becomes `WindowedBlocks`, whose windows tile
+        each block.
 
         Args:
           examples: the documents.

@@ -1,4 +1,4 @@
-""""""
+"""Order of examples: shuffled epochs, shards, and random numbers by index."""
 
 import time
 
@@ -6,7 +6,7 @@ import grain
 import numpy as np
 import pytest
 
-from transformer_jax.data.batches.order import EpochOrder, Prepared
+from transformer_jax.data.batches.order import EpochOrder, OrderedFeatures
 
 
 def drawn(example, rng):
@@ -14,31 +14,31 @@ def drawn(example, rng):
 
 
 def numbers(examples, count):
-    return np.stack([examples[place]["tokens"] for place in range(count)])
+    return np.stack([examples[index]["tokens"] for index in range(count)])
 
 
-def test_draws_are_those_of_grain_by_seed_and_place():
+def test_random_numbers_are_those_of_grain_for_the_same_seed_and_index():
     order = [3, 1, 2, 0, 3]
     grains = grain.MapDataset.source(order).random_map(drawn, seed=5)
-    ours = Prepared(range(4), order, drawn, seed=5)
+    ours = OrderedFeatures(range(4), order, drawn, seed=5)
     np.testing.assert_array_equal(numbers(ours, 5), numbers(grains, 5))
     np.testing.assert_array_equal(ours[2]["tokens"], grains[2]["tokens"])  # in any order
 
 
-def test_hands_share_the_sequence_in_turn_and_draw_as_the_whole():
-    whole = Prepared(range(10, 20), range(10), drawn, seed=1)
-    hands = [whole.dealt(i, 4) for i in range(4)]
-    assert [len(hand) for hand in hands] == [3, 3, 2, 2]
-    np.testing.assert_array_equal(numbers(whole, 10)[1::4], numbers(hands[1], 3))
-    np.testing.assert_array_equal(numbers(whole, 10)[5::8], numbers(hands[1].dealt(1, 2), 1))
+def test_shards_have_the_items_and_random_numbers_of_the_whole_sequence():
+    whole = OrderedFeatures(range(10, 20), range(10), drawn, seed=1)
+    shards = [whole.shard(i, 4) for i in range(4)]
+    assert [len(shard) for shard in shards] == [3, 3, 2, 2]
+    np.testing.assert_array_equal(numbers(whole, 10)[1::4], numbers(shards[1], 3))
+    np.testing.assert_array_equal(numbers(whole, 10)[5::8], numbers(shards[1].shard(1, 2), 1))
 
 
 def epochs(size, seed, count=3):
     examples = EpochOrder(0, size, seed)
-    return np.array([examples[place] for place in range(size * count)]).reshape(count, size)
+    return np.array([examples[index] for index in range(size * count)]).reshape(count, size)
 
 
-def test_each_epoch_is_another_permutation():
+def test_each_epoch_is_a_new_permutation():
     orders = epochs(100, seed=1)
     np.testing.assert_array_equal(np.sort(orders, axis=1), np.tile(np.arange(100), [3, 1]))
     assert len({tuple(order) for order in [*orders, np.arange(100)]}) == 4
@@ -51,13 +51,13 @@ def test_orders_depend_on_seed_and_epoch_alone():
     assert (orders != epochs(20, seed=2)).any()
 
 
-def test_an_order_may_begin_behind_others():
-    behind = EpochOrder(7, 27, seed=1)
-    np.testing.assert_array_equal([behind[i] for i in range(60)], epochs(20, seed=1).ravel() + 7)
+def test_an_order_of_a_range_is_shifted():
+    shifted = EpochOrder(7, 27, seed=1)
+    np.testing.assert_array_equal([shifted[i] for i in range(60)], epochs(20, seed=1).ravel() + 7)
 
 
 @pytest.mark.parametrize("size", [1, 2, 10])
-def test_small_sets_are_shuffled_at_once(size):
+def test_small_sets_are_shuffled_quickly(size):
     start = time.process_time()
     epochs(size, seed=0, count=200 // size)
     assert time.process_time() - start < 0.2

@@ -1,4 +1,4 @@
-""""""
+"""Rows of batches, packed and padded."""
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ def pair(source, target):
     return {"source": np.array(source, np.int32), "target": np.array(target, np.int32)}
 
 
-def test_rows_against_literal_arrays():
+def test_packed_rows_are_these_arrays():
     rows = PackedRows({"source": 5, "target": 4}, rows=2)
     assert rows.add(pair([11, 12], [21, 22, 23]))
-    assert rows.add(pair([13, 14, 15], [24, 25]))  # its target finds no room in row 0
+    assert rows.add(pair([13, 14, 15], [24, 25]))  # its target does not fit into row 0
     assert rows.add(pair([16], [26]))  # the first row with room, not the last used
     assert len(rows) == 3
     packed = rows.arrays()
@@ -37,7 +37,7 @@ def test_rows_against_literal_arrays():
         assert packed[key].dtype == np.int32
 
 
-def test_an_example_without_room_leaves_the_rows_as_they_were():
+def test_an_example_that_does_not_fit_leaves_the_rows_unchanged():
     rows = PackedRows({"source": 3, "target": 3}, rows=1)
     rows.add(pair([1, 2], [3]))
     before = rows.arrays()
@@ -51,32 +51,29 @@ def test_an_example_without_room_leaves_the_rows_as_they_were():
 @pytest.mark.parametrize(
     ("source", "target", "overlong"), [(3, 2, False), (4, 1, True), (1, 3, True), (4, 3, True)]
 )
-def test_overlong_is_longer_than_a_row_on_any_side(source, target, overlong):
+def test_an_overlong_example_is_longer_than_a_row_on_any_side(source, target, overlong):
     rows = PackedRows({"source": 3, "target": 2}, rows=1)
     assert rows.is_overlong(pair([1] * source, [1] * target)) == overlong
 
 
-def test_a_feature_without_tokens_is_refused():
+def test_a_feature_without_tokens_is_rejected():
     with pytest.raises(ValueError, match="no token"):
         PackedRows({"source": 3, "target": 3}, rows=1).add(pair([], [1]))
 
 
-def test_features_other_than_those_with_a_length_are_refused():
+def test_unexpected_features_are_rejected():
     with pytest.raises(ValueError, match="got features .*source.*expected .*tokens"):
         PackedRows({"tokens": 3}, rows=1).add({"source": np.array([1]), "tokens": np.array([1])})
 
 
-# FOLDED tests/data/batches/test_packing.py: Rows of unequal length as arrays of few shapes.
-
-
-def test_rows_are_filled_up_with_padding():
+def test_short_rows_are_padded_with_zeros():
     np.testing.assert_array_equal(pad_rows([[7], [8, 9, 3]], 4), [[7, 0, 0, 0], [8, 9, 3, 0]])
     with pytest.raises(ValueError):
         pad_rows([[1, 2, 3]], 2)
 
 
 @pytest.mark.parametrize(("longest", "steps"), [(1, 1), (LENGTH_STEP, 1), (LENGTH_STEP + 1, 2)])
-def test_lengths_are_few(longest, steps):
+def test_lengths_are_rounded_up(longest, steps):
     assert rounded_length([[5], [5] * longest]) == steps * LENGTH_STEP
 
 

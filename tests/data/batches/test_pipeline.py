@@ -1,3 +1,5 @@
+"""Batches of training and evaluation: all examples once per epoch, for any division of the work."""
+
 import functools
 import itertools
 import json
@@ -15,7 +17,7 @@ ROWS = 3
 
 
 class Pairs:
-    """Example i: up to 9 tokens on each side, the first of them i + 1."""
+    """Examples with up to 9 tokens on each side; the first token of example i is i + 1."""
 
     def __init__(self, count, overlong=()):
         self.count, self.overlong = count, set(overlong)
@@ -47,7 +49,7 @@ def train(source, preprocess=tokens, **options):
 
 
 def pairs_in(batch):
-    """The examples of a batch, taken apart again by their segment ids."""
+    """Examples of a batch, recovered by their segment ids."""
     for row in range(len(batch["source"])):
         segments = batch["source_segment_ids"][row]
         assert set(segments) - {0} == set(batch["target_segment_ids"][row]) - {0}
@@ -66,7 +68,7 @@ def indices_in(batches):
 
 
 def take_group(batches):
-    """Batches until the counts are about to move: what they hold is then all that was seen."""
+    """Batches of one group, whose examples are all that were counted as seen."""
     taken, seen = [next(batches)], batches.seen
     while True:
         before = batches.get_state()
@@ -78,7 +80,7 @@ def take_group(batches):
 
 
 def take_epochs(batches, size, epochs):
-    """Indices in whole groups of batches, enough of them for `epochs` epochs of `size`."""
+    """Indices of the examples in complete groups of batches, for at least `epochs` epochs."""
     indices = []
     while len(indices) < size * epochs:
         indices += indices_in(take_group(batches))
@@ -91,7 +93,7 @@ def assert_equal(left, right):
         np.testing.assert_array_equal(left[key], right[key], err_msg=key)
 
 
-def test_training_batches_hold_the_examples_untouched():
+def test_training_batches_contain_unchanged_examples():
     source = Pairs(50)
     for batch in itertools.islice(train(source), 20):
         for feature, length in LENGTHS.items():
@@ -103,7 +105,7 @@ def test_training_batches_hold_the_examples_untouched():
             assert_equal(pair, tokens(example, None))
 
 
-def test_every_example_once_an_epoch_each_in_its_order():
+def test_each_epoch_has_every_example_once_in_a_new_order():
     size, epochs = 50, 6
     batches = train(Pairs(size))
     indices = take_epochs(batches, size, epochs)
@@ -114,7 +116,7 @@ def test_every_example_once_an_epoch_each_in_its_order():
     assert first != second and first != sorted(first)
 
 
-def test_corpora_are_drawn_by_weight_each_in_epochs_of_its_own():
+def test_corpora_are_drawn_by_weight_each_in_its_own_epochs():
     class Part:
         def __init__(self, first, size):
             self.places = range(first, first + size)
@@ -130,7 +132,7 @@ def test_corpora_are_drawn_by_weight_each_in_epochs_of_its_own():
 
     def drawn(weights):
         batches = train(Corpora((Part(0, 40), Part(100, 10)), weights), short)
-        # In the order of the sequence, for the streams are dealt its examples in turn.
+        # In the order of the sequence, since its examples are distributed over the streams in turn.
         return np.concatenate([next(batches)["target"][:, ::3] for _ in range(200)], None)
 
     found = drawn((3.0, 1.0))
@@ -138,8 +140,8 @@ def test_corpora_are_drawn_by_weight_each_in_epochs_of_its_own():
     assert abs(len(large) / len(small) - 3) < 0.05
     for part, size in ((large, 40), (small, 10)):
         counts = np.bincount(part % 100, minlength=size)
-        # In epochs: independent draws would differ by their roots, 30 of 100 or so. Three streams
-        # that go at paces of their own leave some difference.
+        # In epochs: counts of independent draws would differ by about 30 of 100. Three streams that
+        # advance at different speeds leave a small difference.
         assert counts.max() - counts.min() <= 8 < counts.mean()
     np.testing.assert_array_equal(found, drawn((3.0, 1.0)))
     plain = drawn(None)
@@ -147,11 +149,11 @@ def test_corpora_are_drawn_by_weight_each_in_epochs_of_its_own():
 
 
 @pytest.mark.parametrize("rows, streams", [(1, 1), (2, 2), (4, 4), (8, 8), (16, 8)])
-def test_streams_part_the_examples(rows, streams):
+def test_streams_share_the_examples(rows, streams):
     def quarter_row(example, rng):
         return {"source": np.full(4, example, np.int32), "target": np.full(3, example, np.int32)}
 
-    # Alike in length, so that all streams go at one pace, and end their epochs together.
+    # Equal lengths, so that all streams end their epochs with the same batch.
     size, group = 64, 128 * streams // rows  # examples; batches of one group of every stream
     batches = train(range(size), quarter_row, rows=rows)
     assert len(batches.get_state()) == streams
@@ -161,7 +163,7 @@ def test_streams_part_the_examples(rows, streams):
 
 
 @pytest.mark.parametrize("rows, count", [(8, 2), (8, 4), (12, 3), (16, 16), (3, 3), (2, 2)])
-def test_processes_share_the_batches_of_one(rows, count):
+def test_processes_share_the_batches_of_a_single_process(rows, count):
     whole = train(Pairs(90), noisy, rows=rows)
     shares = [train(Pairs(90), noisy, rows=rows, shard=(i, count)) for i in range(count)]
     for _ in range(25):
@@ -172,7 +174,7 @@ def test_processes_share_the_batches_of_one(rows, count):
     assert states == whole.get_state()
 
 
-def test_any_number_of_processes_goes_on_from_the_state_of_another():
+def test_any_number_of_processes_resumes_from_the_state_of_another():
     whole = train(Pairs(90), noisy, rows=8)
     for _ in range(13):
         next(whole)
@@ -186,12 +188,12 @@ def test_any_number_of_processes_goes_on_from_the_state_of_another():
         assert_equal(joined, next(whole))
 
 
-def test_rows_that_processes_cannot_share_are_refused():
+def test_rows_that_processes_cannot_share_are_rejected():
     with pytest.raises(ValueError, match="8 rows cannot be shared equally by 3 processes"):
         train(Pairs(50), rows=8, shard=(0, 3))
 
 
-def test_the_seed_decides_order_and_noise():
+def test_order_and_noise_depend_on_the_seed():
     def some(seed, size=50):
         return list(itertools.islice(train(Pairs(size), noisy, seed=seed), 10))
 
@@ -205,7 +207,7 @@ def test_the_seed_decides_order_and_noise():
     assert len(noise(1) & noise(2)) < len(noise(1)) / 2  # of 1000 values
 
 
-def test_noise_is_drawn_anew_in_each_epoch():
+def test_each_epoch_draws_new_noise():
     drawn = {}
     for batch in itertools.islice(train(Pairs(20), noisy), 30):
         for pair in pairs_in(batch):
@@ -214,7 +216,7 @@ def test_noise_is_drawn_anew_in_each_epoch():
 
 
 @pytest.mark.parametrize("cut", [0, 1, 2, 4, 5, 7, 8, 19])
-def test_resumes_exactly_anywhere(cut):
+def test_training_resumes_exactly_after_any_batch(cut):
     source = Pairs(30, overlong=[3, 4])  # 19 batches are several epochs
     batches = train(source, noisy)
     for _ in range(cut):
@@ -223,7 +225,7 @@ def test_resumes_exactly_anywhere(cut):
     expected = list(itertools.islice(batches, 12))
 
     resumed = train(source, noisy)
-    next(resumed)  # so that prefetched batches have to be dropped
+    next(resumed)  # so that there are prefetched batches to drop
     resumed.set_state(json.loads(state))
     assert (resumed.seen, resumed.overlong) == counts
     assert json.dumps(resumed.get_state()) == state
@@ -234,7 +236,7 @@ def test_resumes_exactly_anywhere(cut):
     assert resumed.get_state() == batches.get_state()
 
 
-def test_an_early_start_changes_nothing():
+def test_starting_early_does_not_change_the_batches():
     started, resumed, plain = train(Pairs(50)), train(Pairs(50)), train(Pairs(50))
     started.start()
     assert started.seen == 0
@@ -244,7 +246,7 @@ def test_an_early_start_changes_nothing():
     assert_equal(next(resumed), next(plain))
 
 
-def test_overlong_examples_are_left_out_whole_and_counted():
+def test_overlong_examples_are_left_out_and_counted():
     size, overlong = 40, [0, 7, 39]
     batches = train(Pairs(size, overlong))
     assert (batches.seen, batches.overlong) == (0, 0)
@@ -260,7 +262,7 @@ def test_one_example_that_fits_is_enough():
     assert set(indices_in([batch])) == {2}
 
 
-def test_a_source_of_overlong_examples_alone_is_refused():
+def test_a_source_with_overlong_examples_only_is_rejected():
     source = Pairs(20, overlong=range(20))
     with pytest.raises(UserError, match="each of the 20 examples is longer .*target 12"):
         next(train(source))
@@ -268,7 +270,7 @@ def test_a_source_of_overlong_examples_alone_is_refused():
         eval_batches(source, tokens, lengths=LENGTHS, rows=ROWS)
 
 
-def test_an_empty_source_is_refused():
+def test_an_empty_source_is_rejected():
     with pytest.raises(UserError, match="no training examples: the source is empty"):
         train(Pairs(0))
     with pytest.raises(UserError, match="empty"):
@@ -283,7 +285,7 @@ def test_an_error_of_preprocess_reaches_the_caller():
         next(train(Pairs(5), broken))
 
 
-def test_rows_are_filled_well_and_evenly():
+def test_rows_have_little_padding_in_all_batches():
     rng = np.random.default_rng(0)
     source = np.clip(rng.lognormal(2.6, 0.45, 3000), 2, 64).astype(int)
 
@@ -295,7 +297,7 @@ def test_rows_are_filled_well_and_evenly():
     assert min(fills) > 0.965 and max(fills) - min(fills) < 0.015
 
 
-def test_evaluation_takes_each_example_once_in_order_in_one_shape():
+def test_evaluation_has_each_example_once_in_order_in_batches_of_one_shape():
     overlong = [2, 48, 49]
     batches = eval_batches(Pairs(50, overlong), tokens, lengths=LENGTHS, rows=ROWS)
     assert (batches.seen, batches.overlong) == (50, 3)
@@ -309,7 +311,7 @@ def test_evaluation_takes_each_example_once_in_order_in_one_shape():
             assert array.shape == (ROWS, LENGTHS[key.split("_")[0]])
 
 
-def test_the_last_evaluation_batch_ends_in_empty_rows():
+def test_the_last_evaluation_batch_is_filled_with_empty_rows():
     [batch] = eval_batches(Pairs(1), tokens, lengths=LENGTHS, rows=ROWS)
     assert batch["source_segment_ids"][0].any()
     for array in batch.values():

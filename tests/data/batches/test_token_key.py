@@ -1,4 +1,4 @@
-"""The digest of text differs where the text does, and is taken without making examples."""
+"""Digests of text: different for different text, and computed without making examples."""
 
 import functools
 import gzip
@@ -6,18 +6,18 @@ import json
 
 import numpy as np
 import pytest
-from transformer_jax.data.batches.text_digest import text_digest
 
-from transformer_jax.data.batches import text_digest as digests
+from transformer_jax.data.batches import token_key
+from transformer_jax.data.batches.token_key import text_digest
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Parsed, Selection
-from transformer_jax.data.files.text import TextLines
+from transformer_jax.data.files.lines import TextLines
 from transformer_jax.data.sources import open_split
 
 
 @pytest.fixture
 def opened(tmp_path):
-    """`opened(kind, *contents)`: the text of files with these lines, in one corpus."""
+    """`opened(kind, *contents)`: corpus of files with these lines."""
 
     def make(kind, *contents, suffix=".txt"):
         paths = []
@@ -46,7 +46,7 @@ KINDS = ["file", "line", "paragraph", "pairs"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_differs_where_the_text_differs(opened, kind):
+def test_different_texts_have_different_digests(opened, kind):
     lines = ["one", "", "two", "three"]
     variants = [
         [lines],
@@ -66,18 +66,18 @@ def test_it_differs_where_the_text_differs(opened, kind):
 @pytest.mark.parametrize(
     ("kind", "suffix"), [*((kind, ".txt") for kind in KINDS), ("line", ".jsonl")]
 )
-def test_no_example_is_made_of_what_stands_in_files(opened, kind, suffix, monkeypatch):
+def test_no_example_of_a_file_is_made(opened, kind, suffix, monkeypatch):
     documents = opened(kind, ["one", "", "two"] if suffix == ".txt" else ["one"], suffix=suffix)
-    monkeypatch.setattr(digests, "_digest_of_each", lambda documents: pytest.fail("one was made"))
+    monkeypatch.setattr(token_key, "_digest_of_examples", lambda documents: pytest.fail("made one"))
     text_digest(documents)
     text_digest(Selection(documents, np.arange(1)))
 
 
-def test_selections_and_orders_are_told_apart(opened):
+def test_selections_and_concatenations_have_different_digests(opened):
     one, other = opened("line", ["a", "b"]), opened("line", ["c"])
     corpora = [
         one,
-        *(Selection(one, np.array(places)) for places in ([0, 1], [1, 0], [0], [1])),
+        *(Selection(one, np.array(indices)) for indices in ([0, 1], [1, 0], [0], [1])),
         *(Corpora(parts) for parts in ((one, other), (other, one), (one,), (one, one))),
     ]
     assert len(set(map(text_digest, corpora))) == len(corpora)
@@ -96,8 +96,8 @@ def _cut(size, line):
 
 
 @pytest.mark.parametrize("module", ["transformer_jax.data.of_a_test", __name__])
-def test_what_is_made_of_the_lines_is_told_apart(tmp_path, monkeypatch, module):
-    """By the function's name, where it is the package's own; else by what it makes."""
+def test_examples_made_by_different_functions_have_different_digests(tmp_path, monkeypatch, module):
+    """A function of the package is identified by its name, any other one by its results."""
     for function in (_upper, _lower, _cut):
         monkeypatch.setattr(function, "__module__", module)
     (tmp_path / "text").write_text("Text\n")
@@ -106,7 +106,7 @@ def test_what_is_made_of_the_lines_is_told_apart(tmp_path, monkeypatch, module):
     assert len(set(map(text_digest, corpora))) == len(corpora)
 
 
-def test_what_a_function_of_elsewhere_makes_counts_and_not_its_name(tmp_path):
+def test_functions_outside_of_the_package_are_identified_by_their_results(tmp_path):
     (tmp_path / "text").write_text("Text\n")
     lines = TextLines(str(tmp_path / "text"))
     same = [Parsed(lines, _upper), Parsed(lines, lambda line: {"text": "TEXT"}), [{"text": "TEXT"}]]

@@ -1,4 +1,4 @@
-""""""
+"""Token streams and windows of running text, in memory and in blocks."""
 
 import errno
 import json
@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.data.batches.order import BlockFeatures, WindowedBlocks
 from transformer_jax.data.batches.pipeline import train_batches
 from transformer_jax.data.batches.windows import (
-    Pieces,
-    StreamedFeatures,
-    StreamedText,
+    DocumentPieces,
     TokenStream,
     Windows,
-    token_stream,
+    store_token_stream,
 )
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora
-from transformer_jax.data.files.blocks import open_blocks
+from transformer_jax.data.files.text import open_blocks
 from transformer_jax.errors import UserError
 from transformer_jax.tasks.running_text import RunningText
 from transformer_jax.tokenization import Tokenizers
@@ -34,53 +33,55 @@ DOCUMENTS = [[10, 11, 12, 13], [20], [], [30, 31, 32, 33, 34, 35, 36]]
 
 @pytest.fixture
 def stream() -> TokenStream:
-    return token_stream(DOCUMENTS, SEP, SEP)
+    return store_token_stream(DOCUMENTS, SEP, SEP)
 
 
-def test_documents_are_laid_out_with_a_separator_around_each(stream):
+def test_a_stream_has_a_separator_before_and_after_each_document(stream):
     expected = [1, 10, 11, 12, 13, 1, 20, 1, 1, 30, 31, 32, 33, 34, 35, 36, 1]
     assert stream.tokens.tolist() == expected and stream.tokens.dtype == np.int32
     assert stream.starts.tolist() == [0, 5, 7, 8] and stream.starts.dtype == np.int64
     assert stream.ends.tolist() == [5, 7, 8, 16] and stream.ends.dtype == np.int64
-    from_arrays = token_stream((np.array(tokens, np.uint16) for tokens in DOCUMENTS), SEP, SEP)
+    from_arrays = store_token_stream(
+        (np.array(tokens, np.uint16) for tokens in DOCUMENTS), SEP, SEP
+    )
     assert from_arrays.tokens.tolist() == expected
 
 
-def test_a_first_token_of_its_own_is_never_predicted_between_documents_apart():
-    stream = token_stream(DOCUMENTS[:3], 5, SEP)
+def test_pieces_do_not_predict_a_first_token_other_than_the_end():
+    stream = store_token_stream(DOCUMENTS[:3], 5, SEP)
     assert stream.tokens.tolist() == [5, 10, 11, 12, 13, 1, 5, 20, 1, 5, 1]
     assert (stream.starts.tolist(), stream.ends.tolist()) == ([0, 6, 9], [5, 8, 10])
-    pieces = [shifted(piece) for piece in Pieces(stream, 3)]
+    pieces = [shifted(piece) for piece in DocumentPieces(stream, 3)]
     assert pieces == [[5, 10, 11, 12], [12, 13, 1], [5, 20, 1], [5, 1]]
 
 
 @pytest.mark.parametrize("documents", [[], [[]], [[], []]])
 def test_a_stream_without_a_token_is_an_error(documents):
     with pytest.raises(UserError, match="the text is empty"):
-        token_stream(documents, SEP, SEP)
+        store_token_stream(documents, SEP, SEP)
 
 
-def test_a_full_disk_is_one_line_and_other_failures_are_not_taken_for_it(monkeypatch):
+def test_a_full_disk_is_a_user_error_and_other_failures_are_not(monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", partial(open, "/dev/full", "wb"))
     with pytest.raises(UserError, match="No space left on device; set TMPDIR"):
-        token_stream([range(100_000)], SEP, SEP)
+        store_token_stream([range(100_000)], SEP, SEP)
 
     def broken():
         yield [2]
-        raise OSError(errno.EIO, "of the documents' own")
+        raise OSError(errno.EIO, "while reading documents")
 
     monkeypatch.undo()
-    with pytest.raises(OSError, match="of the documents' own"):
-        token_stream(broken(), SEP, SEP)
+    with pytest.raises(OSError, match="while reading documents"):
+        store_token_stream(broken(), SEP, SEP)
 
 
 def test_a_stream_may_be_larger_than_the_memory_allowed():
-    """200 MB of tokens in a process that may take 64 MB of memory besides."""
+    """Stores 200 MB of tokens with less than 64 MB of additional memory."""
     program = """
 import numpy as np
-from transformer_jax.data.batches.windows import Windows, token_stream
+from transformer_jax.data.batches.windows import Windows, store_token_stream
 
-def memory():  # not what is mapped from files
+def memory():  # without memory-mapped files
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("RssAnon"))
 
@@ -92,7 +93,7 @@ def documents():
         peak = max(peak, memory())
         yield document
 
-stream = token_stream(documents(), 0, 0)
+stream = store_token_stream(documents(), 0, 0)
 windows = Windows(stream.tokens, 1000, 1000)
 assert len(stream.tokens) == 50_000_101 and windows[-1]["target"][-1] == 0
 print(max(peak, memory()) - before)
@@ -102,7 +103,7 @@ print(max(peak, memory()) - before)
 
 
 def shifted(item) -> list[int]:
-    """The tokens of an item; its target must be its input, shifted by one."""
+    """Tokens of an item; checks that its target is its input shifted by one."""
     assert item["input"].dtype == item["target"].dtype == np.int32
     assert item["input"][1:].tolist() == item["target"][:-1].tolist()
     return [*item["input"].tolist(), int(item["target"][-1])]
@@ -119,14 +120,14 @@ def test_windows_tile_the_stream(size, length):
 
 
 @pytest.mark.parametrize("size", range(2, 10))
-def test_windows_at_every_place_are_full(size):
+def test_windows_with_stride_1_are_full(size):
     windows = Windows(np.arange(size, dtype=np.int32), 4, 1)
     assert len(windows) == max(1, size - 4)
     expected = [list(range(i, i + 5)) for i in range(size - 4)] or [list(range(size))]
     assert [shifted(window) for window in windows] == expected
 
 
-def test_windows_that_overlap_reach_the_last_token():
+def test_overlapping_windows_reach_the_last_token():
     windows = Windows(np.arange(10, dtype=np.int32), 4, 3)
     assert [shifted(w) for w in windows] == [[0, 1, 2, 3, 4], [3, 4, 5, 6, 7], [6, 7, 8, 9]]
     assert shifted(windows[-1]) == shifted(windows[2])
@@ -135,22 +136,22 @@ def test_windows_that_overlap_reach_the_last_token():
 
 
 @pytest.mark.parametrize("stride", [0, 5])
-def test_windows_leave_no_gap(stride):
+def test_strides_that_would_leave_gaps_are_rejected(stride):
     with pytest.raises(ValueError, match=f"stride must be from 1 to 4, not {stride}"):
         Windows(np.arange(10), 4, stride)
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_windows_and_pieces_of_nothing_are_an_error(size):
+def test_windows_and_pieces_of_empty_text_are_an_error(size):
     tokens = np.zeros(size, np.int32)
     with pytest.raises(UserError, match="the text is empty"):
         Windows(tokens, 4, 4)
     with pytest.raises(UserError, match="the text is empty"):
-        Pieces(TokenStream(tokens, *[np.zeros(size, np.int64)] * 2), 4)
+        DocumentPieces(TokenStream(tokens, *[np.zeros(size, np.int64)] * 2), 4)
 
 
-def test_pieces_are_cut_where_documents_are_too_long(stream):
-    assert [shifted(piece) for piece in Pieces(stream, 3)] == [
+def test_long_documents_are_cut_into_pieces(stream):
+    assert [shifted(piece) for piece in DocumentPieces(stream, 3)] == [
         [1, 10, 11, 12],
         [12, 13, 1],
         [1, 20, 1],
@@ -162,26 +163,22 @@ def test_pieces_are_cut_where_documents_are_too_long(stream):
 
 
 @pytest.mark.parametrize("length", [1, 2, 4, 100])
-def test_each_token_and_each_end_is_a_target_once(stream, length):
-    pieces = Pieces(stream, length)
+def test_each_token_and_each_end_is_a_target_exactly_once(stream, length):
+    pieces = DocumentPieces(stream, length)
     targets = [token for piece in pieces for token in piece["target"].tolist()]
     assert targets == [token for tokens in DOCUMENTS for token in [*tokens, SEP]]
     assert all(1 <= len(piece["input"]) <= length for piece in pieces)
-    assert pieces.places.dtype == np.int64
-    # Behind a separator, if at all, stands its own document: none is within an input.
+    assert pieces.ranges.dtype == np.int64
+    # A separator begins an input, if it is in one at all.
     assert all(SEP not in piece["input"][1:] for piece in pieces)
     assert shifted(pieces[-1]) == shifted(pieces[len(pieces) - 1])
 
 
-# FOLDED tests/data/batches/test_windows.py: Text in blocks, packed: each window once an epoch,
-# for any number of processes, and from any place on.
-
-
-BLOCKS = 11
+NUM_BLOCKS = 11
 
 
 def cut(documents):
-    """A window for each document, which is a number."""
+    """One window for each document, which is a number."""
     return [{"input": np.array([int(text)] * 4, np.int32)} for text in documents]
 
 
@@ -191,44 +188,43 @@ def identity(features, rng):
 
 @pytest.fixture
 def text(tmp_path):
-    """237 documents in eleven blocks of unequal size."""
+    """Text of 237 documents in eleven blocks of unequal size."""
     numbers = "".join(f"{i}\n" for i in range(1, 238))
     path = tmp_path / "numbers.txt"
     path.write_text(numbers)
-    size = -(-len(numbers) // BLOCKS) / 2**20
+    size = -(-len(numbers) // NUM_BLOCKS) / 2**20
     config = DataConfig(block_megabytes=max(size, 1e-4), documents="line")
-    return StreamedText(open_blocks(config, [str(path)]), cut)
+    return WindowedBlocks(open_blocks(config, [str(path)]), cut)
 
 
-def walk(features, count, place=0):
+def walk(features, count, index=0):
     found = []
     for _ in range(count):
-        found.append(int(features[place]["input"][0]))
-        place = features.after(place)
-    return found, place
+        found.append(int(features[index]["input"][0]))
+        index = features.next_index(index)
+    return found, index
 
 
-def test_each_window_comes_once_an_epoch_in_a_new_order(text):
-    features = StreamedFeatures(text, identity, seed=3)
-    (first, place), order = walk(features, 237), sorted
-    second, _ = walk(features, 237, place)
-    assert order(first) == order(second) == list(range(1, 238))
+def test_each_epoch_has_each_window_once_in_a_new_order(text):
+    features = BlockFeatures(text, identity, seed=3)
+    first, index = walk(features, 237)
+    second, _ = walk(features, 237, index)
+    assert sorted(first) == sorted(second) == list(range(1, 238))
     assert first != second
-    assert walk(StreamedFeatures(text, identity, seed=3), 237)[0] == first
-    assert walk(StreamedFeatures(text, identity, seed=4), 237)[0] != first
+    assert walk(BlockFeatures(text, identity, seed=3), 237)[0] == first
+    assert walk(BlockFeatures(text, identity, seed=4), 237)[0] != first
 
 
-@pytest.mark.parametrize("hands", [2, 3, 8])
-def test_hands_have_every_block_once_an_epoch_between_them(text, hands):
-    whole = StreamedFeatures(text, identity, seed=0)
-    # As many blocks for each hand as make whole epochs.
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_shards_have_each_block_once_per_epoch_in_total(text, count):
+    whole = BlockFeatures(text, identity, seed=0)
     found = []
-    for hand in range(hands):
-        dealt, place = whole.dealt(hand, hands), 0
-        while place >> 32 < len(text):
-            found.append(int(dealt[place]["input"][0]))
-            place = dealt.after(place)
-    assert sorted(found) == sorted(list(range(1, 238)) * hands)
+    for i in range(count):
+        shard, index = whole.shard(i, count), 0
+        while index >> 32 < len(text):  # so many blocks per shard that all have whole epochs
+            found.append(int(shard[index]["input"][0]))
+            index = shard.next_index(index)
+    assert sorted(found) == sorted(list(range(1, 238)) * count)
 
 
 def batches(text, shard=(0, 1), workers=0):
@@ -242,7 +238,7 @@ def taken(of, count):
     return [next(of)["input"].copy() for _ in range(count)]
 
 
-def test_two_processes_and_worker_processes_have_the_same_batches(text):
+def test_batches_of_blocks_are_the_same_for_any_number_of_processes(text):
     whole = taken(batches(text), 40)
     halves = zip(*(taken(batches(text, (i, 2)), 40) for i in range(2)), strict=True)
     for batch, parts in zip(whole, halves, strict=True):
@@ -254,7 +250,7 @@ def test_two_processes_and_worker_processes_have_the_same_batches(text):
 
 
 @pytest.mark.parametrize("done", [1, 17, 38])
-def test_they_go_on_from_any_state(text, done):
+def test_batches_of_blocks_resume_from_any_state(text, done):
     whole = taken(batches(text), 40)
     begun = batches(text)
     taken(begun, done)
@@ -265,7 +261,7 @@ def test_they_go_on_from_any_state(text, done):
         np.testing.assert_array_equal(batch, other)
 
 
-def test_a_run_on_blocks_goes_on_to_the_bit(tiny_config, tiny_language_model, tmp_path):
+def test_a_run_on_blocks_resumes_exactly(tiny_config, tiny_language_model, tmp_path):
     changes = tiny_language_model | {
         "data.block_megabytes": 0.002,
         "train.num_steps": 8,
@@ -278,12 +274,10 @@ def test_a_run_on_blocks_goes_on_to_the_bit(tiny_config, tiny_language_model, tm
     jax.tree.map(np.testing.assert_array_equal, whole.params, again.params)
 
 
-def test_weights_say_how_often_windows_of_each_corpus_come():
-    """Two corpora of one letter each; the one with the higher weight is the shorter one."""
+def test_windows_are_drawn_by_the_weights_of_their_corpora():
+    """Each corpus is one repeated letter; the shorter one has the higher weight."""
 
     class Letters:
-        """Stands for a tokenizer."""
-
         class specials:
             eos = 2
 

@@ -1,4 +1,4 @@
-"""Worker processes: the same batches, the same errors, and nothing left behind."""
+"""Worker processes: the same batches and errors as without them, and no process left over."""
 
 import itertools
 import json
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.data.batches.pipeline import train_batches
-from transformer_jax.data.batches.workers import _sendable
-from transformer_jax.data.files.text import TextLines
+from transformer_jax.data.batches.workers import _picklable
+from transformer_jax.data.files.lines import TextLines
 from transformer_jax.errors import UserError
 
 
@@ -49,7 +49,7 @@ def test_batches_and_states_are_the_same_with_any_number_of_workers(lines):
             if alone.seen > 90 * 3 and alone.get_state()["0"]["handed_out"] == 5:
                 break
         assert alone.overlong
-        # Another number goes on from there.
+        # Another number of workers resumes from the state.
         alone.set_state(json.loads(json.dumps(several.get_state())))
         for left, right in zip(itertools.islice(alone, 60), several, strict=False):
             for name in left:
@@ -73,7 +73,7 @@ def kill_itself(line, rng):
         (kill_itself, "a data worker was killed .*: is memory short\\? Lower data.num_workers.*"),
     ],
 )
-def test_what_goes_wrong_in_a_worker_reaches_the_caller(lines, preprocess, message):
+def test_an_error_in_a_worker_reaches_the_caller(lines, preprocess, message):
     failing = batches(lines, 1, preprocess)
     with pytest.raises(UserError) as caught:
         next(failing)
@@ -81,15 +81,15 @@ def test_what_goes_wrong_in_a_worker_reaches_the_caller(lines, preprocess, messa
     failing.close()
 
 
-def test_errors_that_cannot_be_sent_are_sent_as_text():
+def test_errors_that_cannot_be_pickled_are_sent_as_text():
     class OfTwoParts(Exception):
         def __init__(self, one, two):
             super().__init__(f"{one} and {two}")
 
-    sent = _sendable(OfTwoParts("one", "two"))
+    sent = _picklable(OfTwoParts("one", "two"))
     assert isinstance(sent, RuntimeError) and str(sent) == "OfTwoParts: one and two"
     error = UserError("line 3 is not text")
-    assert _sendable(error) is error
+    assert _picklable(error) is error
 
 
 PARENT = """
@@ -105,12 +105,12 @@ if __name__ == "__main__":
     sys.stdin.readline()
     for _ in range(200):
         next(taken)
-    print("goes on", flush=True)
+    print("still running", flush=True)
     sys.stdin.readline()
 """
 
 
-def test_workers_outlive_signals_to_the_group_but_not_their_parent(lines, tmp_path):
+def test_workers_survive_signals_to_the_group_but_not_their_parent(lines, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     parent = subprocess.Popen(
@@ -126,12 +126,12 @@ def test_workers_outlive_signals_to_the_group_but_not_their_parent(lines, tmp_pa
         os.killpg(parent.pid, number)
     parent.stdin.write("\n")
     parent.stdin.flush()
-    assert parent.stdout.readline() == "goes on\n"
+    assert parent.stdout.readline() == "still running\n"
     parent.kill()
     parent.communicate(timeout=60)
     until = time.monotonic() + 20
     while is_alive(worker):
-        assert time.monotonic() < until, "a worker is left"
+        assert time.monotonic() < until, "a worker is still running"
         time.sleep(0.05)
 
 
@@ -143,6 +143,6 @@ def is_alive(pid):
     return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
 
 
-def test_more_workers_than_streams_are_told_of(lines, caplog):
+def test_more_workers_than_streams_cause_a_warning(lines, caplog):
     batches(lines, 9).close()
     assert "only 4 of 9 data workers have rows to pack; a batch has 12 rows" in caplog.text

@@ -1,69 +1,103 @@
-"""Files of multiple choice, and lines that are none."""
+"""Files with one object per example: conversations, preferences and multiple choice."""
 
+import gzip
 import json
+import logging
 import re
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.files.json_lines import (
-    continuation,
-    question_of,
+    choice_continuation,
+    parse_question,
+    read_answers,
     read_choices,
+    read_conversations,
     read_preferences,
 )
 from transformer_jax.errors import UserError
 
-ROW = {"context": "The dog", "choices": ["walks.", "is a cat."], "answer": 0}
+ROWS = [
+    {"instruction": "Add.", "input": "1 2", "output": "3"},
+    {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+    {"conversations": [{"from": "human", "value": "c"}, {"from": "gpt", "value": "ä"}]},
+]
+WANTED = [["Add.", "1 2", "3"], ["a", "b"], ["c", "ä"]]
 
 
-def test_examples_are_read(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps(ROW) + "\n" + json.dumps({**ROW, "answer": 1, "id": 3}))
-    first, second = read_choices(str(path))
-    assert first == {
-        "context": "The dog",
-        "choices": '["walks.", "is a cat."]',
-        "answer": "0",
-        "text": "The dog walks.",
-    }
-    assert second["text"] == "The dog is a cat."
-    assert question_of('{"context": "", "choices": ["a", "b"]}') == ("", ["a", "b"])
+def write(path, rows):
+    text = "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return str(path)
 
 
-def test_one_space_stands_before_a_choice():
-    pairs = [("a", "b"), ("a ", "b"), ("a", " b"), ("", "b")]
-    assert [context + continuation(context, choice) for context, choice in pairs] == [
-        "a b",
-        "a b",
-        "a b",
-        "b",
+def contents_of(corpus):
+    return [
+        [turn.content for turn in conversation_from_json(example["turns"])] for example in corpus
     ]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_every_format_of_conversations_is_read(tmp_path, name):
+    corpus = read_conversations(write(tmp_path / name, ROWS), "valid")
+    assert contents_of(corpus) == WANTED
+    assert corpus[0]["text"] == "Add.\n1 2\n3"
+
+
+def test_conversations_are_read_from_parquet(tmp_path):
+    path = str(tmp_path / "a.parquet")
+    for row, wanted in zip(ROWS, WANTED, strict=True):
+        pq.write_table(pa.Table.from_pylist([row, row]), path)
+        assert contents_of(read_conversations(path, "valid")) == [wanted] * 2
+    pq.write_table(pa.Table.from_pylist([{"prompt": "a"}]), path)
+    with pytest.raises(UserError, match=r"a.parquet, line 1: write {\"instruction\": text"):
+        read_conversations(path, "valid")
+    (tmp_path / "a.parquet").write_bytes(b"none")
+    with pytest.raises(UserError, match="cannot read .*a.parquet as Parquet"):
+        read_conversations(path, "valid")
+
+
+def test_each_answer_is_an_example_with_the_turns_before_it(tmp_path):
+    turns = [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    several = {"messages": [{"role": role, "content": content} for role, content in turns]}
+    corpus = read_answers(write(tmp_path / "a.jsonl", [ROWS[0], several]), "valid")
+    assert list(corpus) == [
+        {"source": "Add.\n\n1 2", "target": "3"},
+        {"source": "System: s\n\nUser: a", "target": "b"},
+        {"source": "System: s\n\nUser: a\n\nAssistant: b\n\nUser: c", "target": "d"},
+    ]
+
+
+def test_training_skips_empty_answers(tmp_path, caplog):
+    path = write(tmp_path / "a.jsonl", [*ROWS, {"instruction": "a", "output": " "}])
+    with caplog.at_level(logging.WARNING):
+        assert contents_of(read_conversations(path, "train")) == WANTED
+    why = "which have nothing to learn (line 4: turn 2 is an empty answer)"
+    assert caplog.messages == [f"left out 1 of 4 lines of {path}, {why}"]
+    with pytest.raises(UserError, match="a.jsonl, line 4: turn 2 is an empty answer"):
+        read_conversations(path, "valid")
+    alone = write(tmp_path / "b.jsonl", [{"instruction": "a", "output": ""}])
+    with pytest.raises(UserError, match="b.jsonl has no line to learn from"):
+        read_conversations(alone, "train")
+
+
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("line", "message"),
     [
-        ({"answer": 2}, '"answer" is 2; write 0 to 1'),
-        ({"answer": True}, '"answer" is True'),
-        ({"answer": "a"}, "\"answer\" is 'a'"),
-        ({"choices": ["a"]}, '"choices" are not two texts or more'),
-        ({"choices": ["a", ""]}, '"choices" are not two texts or more'),
-        ({"choices": "ab"}, 'write {"context": text'),
-        ({"context": None}, 'write {"context": text'),
-        (None, "this is no JSON"),
+        ("{", "line 2: this is no JSON"),
+        ("[" * 100_000, "line 2: this is no JSON"),
+        ("", "line 2: this is no JSON"),
+        ('{"instruction": "a"}', "line 2: the last turn is no answer"),
     ],
 )
-def test_the_first_bad_line_is_named(tmp_path, changes, told):
-    bad = "{" if changes is None else json.dumps(ROW | changes)
-    (tmp_path / "a.jsonl").write_text(f"{json.dumps(ROW)}\n{bad}\n")
-    with pytest.raises(UserError) as error:
-        read_choices(str(tmp_path / "a.jsonl"))
-    assert f"a.jsonl, line 2: {told}" in str(error.value)
-
-
-# FOLDED tests/data/files/test_json_lines.py: Files of preferences: the forms that they have, and
-# what is refused or left out.
+def test_the_first_invalid_conversation_is_named(tmp_path, line, message):
+    path = write(tmp_path / "a.jsonl", [ROWS[0], line])
+    for split in ("train", "valid"):
+        with pytest.raises(UserError, match=message):
+            read_conversations(path, split)
 
 
 ASKED = [{"role": "user", "content": "Hello?"}]
@@ -90,7 +124,7 @@ def read(tmp_path):
         {"messages": ASKED, "chosen": "good", "rejected": BAD},
     ],
 )
-def test_all_forms_say_the_same(read, found):
+def test_all_formats_of_preferences_give_the_same_example(read, found):
     (example,) = read(found)
     assert conversation_from_json(example["turns"]) == (("user", "Hello?"),)
     assert (example["chosen"], example["rejected"]) == ("good", "bad")
@@ -98,12 +132,12 @@ def test_all_forms_say_the_same(read, found):
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "message"),
     [
         ({"prompt": "Hello?", "chosen": "good"}, 'line 2: write {"prompt": text or messages'),
         (["Hello?"], "line 2: write"),
         ({"chosen": "good", "rejected": "bad"}, "line 2: write"),
-        ({"prompt": ASKED + GOOD, "chosen": "a", "rejected": "b"}, "line 2: the last turn is none"),
+        ({"prompt": ASKED + GOOD, "chosen": "a", "rejected": "b"}, "line 2: the last turn is not"),
         ({"prompt": GOOD, "chosen": "a", "rejected": "b"}, 'line 2: "prompt": turn 1, of role ass'),
         (
             {"prompt": "Hello?", "chosen": ASKED, "rejected": "b"},
@@ -122,16 +156,64 @@ def test_all_forms_say_the_same(read, found):
         ({"prompt": "Hello?", "chosen": " ", "rejected": "b"}, 'line 2: "chosen" is an empty answ'),
     ],
 )
-def test_what_is_none_is_refused_by_file_and_line(read, found, told):
-    with pytest.raises(UserError, match=re.escape(told)) as caught:
+def test_the_first_invalid_preference_is_named(read, found, message):
+    with pytest.raises(UserError, match=re.escape(message)) as caught:
         read({"prompt": "Hello?", "chosen": "good", "rejected": "bad"}, found)
     assert "\n" not in str(caught.value)
 
 
-def test_training_leaves_out_what_teaches_nothing(read, caplog):
+def test_training_skips_pairs_with_nothing_to_learn(read, caplog):
     pair = {"prompt": "Hello?", "chosen": "good", "rejected": "bad"}
     found = read({**pair, "chosen": "bad"}, pair, {**pair, "rejected": ""}, split="train")
     assert len(found) == 1
     assert "left out 2 of 3 lines" in caplog.text and "line 1: both answers are" in caplog.text
     with pytest.raises(UserError, match="has no line to learn from"):
         read({**pair, "chosen": "bad"}, split="train")
+
+
+CHOICE = {"context": "The dog", "choices": ["walks.", "is a cat."], "answer": 0}
+
+
+def test_multiple_choice_is_read(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(CHOICE) + "\n" + json.dumps({**CHOICE, "answer": 1, "id": 3}))
+    first, second = read_choices(str(path))
+    assert first == {
+        "context": "The dog",
+        "choices": '["walks.", "is a cat."]',
+        "answer": "0",
+        "text": "The dog walks.",
+    }
+    assert second["text"] == "The dog is a cat."
+    assert parse_question('{"context": "", "choices": ["a", "b"]}') == ("", ["a", "b"])
+
+
+def test_a_choice_is_separated_by_one_space():
+    pairs = [("a", "b"), ("a ", "b"), ("a", " b"), ("", "b")]
+    assert [context + choice_continuation(context, choice) for context, choice in pairs] == [
+        "a b",
+        "a b",
+        "a b",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answer": 2}, '"answer" is 2; write 0 to 1'),
+        ({"answer": True}, '"answer" is True'),
+        ({"answer": "a"}, "\"answer\" is 'a'"),
+        ({"choices": ["a"]}, '"choices" are not two texts or more'),
+        ({"choices": ["a", ""]}, '"choices" are not two texts or more'),
+        ({"choices": "ab"}, 'write {"context": text'),
+        ({"context": None}, 'write {"context": text'),
+        (None, "this is no JSON"),
+    ],
+)
+def test_the_first_invalid_choice_is_named(tmp_path, changes, message):
+    bad = "{" if changes is None else json.dumps(CHOICE | changes)
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(CHOICE)}\n{bad}\n")
+    with pytest.raises(UserError) as error:
+        read_choices(str(tmp_path / "a.jsonl"))
+    assert f"a.jsonl, line 2: {message}" in str(error.value)

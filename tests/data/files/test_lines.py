@@ -1,3 +1,5 @@
+"""Lines of text files, plain and compressed, and lists of paths."""
+
 import errno
 import gzip
 import os
@@ -10,8 +12,8 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from transformer_jax.data.files import text as text_files
-from transformer_jax.data.files.text import TextLines, blocks, expand_paths
+from transformer_jax.data.files import lines as lines_module
+from transformer_jax.data.files.lines import TextLines, expand_paths, paragraphs
 from transformer_jax.errors import UserError
 
 
@@ -41,7 +43,7 @@ def test_lines_end_at_newline_alone(tmp_path, data, lines):
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
 @pytest.mark.parametrize("data", [b"a\nb\n", b"a\nb", b"a\r\n\r\nb\r\r\nc\r", b"\n", b"a\rb\r\n"])
-def test_the_text_is_the_lines_with_their_ends(tmp_path, start, data):
+def test_text_joins_the_lines_with_their_ends(tmp_path, start, data):
     lines = TextLines(write(tmp_path / "text", start + data))
     end = "\n" if data.endswith(b"\n") else ""
     assert lines.text() == "\n".join(lines) + end
@@ -51,7 +53,7 @@ def test_the_text_is_the_lines_with_their_ends(tmp_path, start, data):
 
 
 @pytest.mark.parametrize(
-    "lines, places",
+    "lines, ranges",
     [
         (["a"], [[0, 1]]),
         (["", "a", "b", " ", "\t", "c", ""], [[1, 3], [5, 6]]),
@@ -59,22 +61,22 @@ def test_the_text_is_the_lines_with_their_ends(tmp_path, start, data):
         (["", " "], []),
     ],
 )
-def test_blocks_are_what_blank_lines_part(tmp_path, lines, places):
+def test_paragraphs_are_separated_by_blank_lines(tmp_path, lines, ranges):
     path = write(tmp_path / "text", "".join(f"{line}\n" for line in lines).encode())
-    assert blocks(TextLines(path)).tolist() == places
+    assert paragraphs(TextLines(path)).tolist() == ranges
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "a", "\u3000"])
-def test_blank_lines_are_those_that_strip_to_nothing(tmp_path, end):
+def test_a_blank_line_has_only_white_space(tmp_path, end):
     spaces = [chr(i) for i in range(sys.maxunicode + 1) if chr(i).isspace() and chr(i) != "\n"]
     seen = ["a", "\x01", "\x7f", "ü", "語", "\u200b", "\ufeff", "\u3001", "\U0001f600"]
     lines = [*seen, "", *spaces, "".join(spaces), *("".join(spaces) + one for one in seen), ""]
     for start in ("", "\ufeff"):
         content = start + "\n".join(lines) + end
         found = TextLines(write(tmp_path / "text", content.encode()))
-        assert found.blank().tolist() == [not line.strip() for line in found]
-        assert 25 < sum(found.blank()) < len(found)
-    assert TextLines(write(tmp_path / "text", b"\xef\xbb\xbf")).blank().tolist() == [True]
+        assert found.is_blank().tolist() == [not line.strip() for line in found]
+        assert 25 < sum(found.is_blank()) < len(found)
+    assert TextLines(write(tmp_path / "text", b"\xef\xbb\xbf")).is_blank().tolist() == [True]
 
 
 def test_gzip_reads_as_plain(tmp_path):
@@ -87,7 +89,7 @@ def test_zstd_reads_as_plain(tmp_path):
     assert list(TextLines(write(tmp_path / "text.zst", stored))) == ["Grüße", "Welt"] * 1000
     for broken in (b"plain text\n", stored[:-9], stored[:9] + bytes(9) + stored[18:]):
         path = write(tmp_path / "broken.zst", broken)
-        with pytest.raises(UserError, match=f"^{path} is not a whole zstd file"):
+        with pytest.raises(UserError, match=f"^{path} is not a complete zstd file"):
             TextLines(path)
 
 
@@ -126,24 +128,24 @@ WHOLE_GZIP = gzip.compress(b"some text\n" * 100)
 )
 def test_broken_gzip_is_an_error(tmp_path, data):
     path = write(tmp_path / "text.gz", data)
-    with pytest.raises(UserError, match=f"^{path} is not a whole gzip file"):
+    with pytest.raises(UserError, match=f"^{path} is not a complete gzip file"):
         TextLines(path)
 
 
-def test_a_disk_without_room_for_the_unpacked_file_is_told(tmp_path, monkeypatch):
+def test_a_full_disk_while_unpacking_is_a_user_error(tmp_path, monkeypatch):
     path = write(tmp_path / "text.gz", WHOLE_GZIP)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(text_files.shutil, "copyfileobj", Mock(side_effect=full))
+    monkeypatch.setattr(lines_module.shutil, "copyfileobj", Mock(side_effect=full))
     with pytest.raises(UserError, match=f"no room to unpack {path} in .*set TMPDIR"):
         TextLines(path)
 
 
-def test_a_name_with_a_nul_is_told():
+def test_a_name_with_a_nul_is_rejected():
     with pytest.raises(UserError, match=r"cannot read 'a\\x00b': embedded null byte"):
         TextLines("a\0b")
 
 
-def test_lines_are_found_from_either_end(tmp_path):
+def test_lines_have_negative_indices_too(tmp_path):
     lines = TextLines(write(tmp_path / "text", b"a\n\nc\n"))
     assert [lines[-1], lines[-3], lines[1]] == ["c", "a", ""]
     for index in (3, -4):
@@ -151,11 +153,11 @@ def test_lines_are_found_from_either_end(tmp_path):
             lines[index]
 
 
-def test_what_is_read_in_pieces_reads_as_a_whole(tmp_path, monkeypatch):
+def test_lines_do_not_depend_on_the_size_of_chunks(tmp_path, monkeypatch):
     text = ["é" * n for n in range(40)]
     path = write(tmp_path / "text", "".join(f"{line}\n" for line in text).encode())
     for chunk in (1, 7, 64):
-        monkeypatch.setattr(text_files, "_CHUNK_BYTES", chunk)
+        monkeypatch.setattr(lines_module, "_CHUNK_BYTES", chunk)
         assert list(TextLines(path)) == text
     broken = write(tmp_path / "broken", Path(path).read_bytes()[:-2] + b"\n")
     with pytest.raises(UserError, match="line 40: not UTF-8"):
@@ -163,15 +165,14 @@ def test_what_is_read_in_pieces_reads_as_a_whole(tmp_path, monkeypatch):
 
 
 def test_a_file_larger_than_the_memory_allowed_is_read(tmp_path):
-    """256 MiB of text in a process that may take 96 MiB of memory besides."""
+    """Reads 256 MiB of text with less than 96 MiB of additional memory."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         for _ in range(16):
             file.write((b"x" * 1023 + b"\n") * 2**14)
     program = f"""
 import resource
-from transformer_jax.data.files.text import TextLines
-TextLines  # what importing takes does not count
+from transformer_jax.data.files.lines import TextLines
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 def anonymous():
     return int(open("/proc/self/status").read().split("RssAnon:")[1].split()[0])
@@ -204,7 +205,7 @@ def test_paths_are_listed_matched_and_sorted(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["text", "text.gz"])
-def test_what_a_command_reads_once_may_come_through_a_pipe(tmp_path, name):
+def test_a_pipe_can_be_read_once(tmp_path, name):
     os.mkfifo(tmp_path / name)
     data = gzip.compress(b"a\nb\n") if name.endswith(".gz") else b"a\nb\n"
     writer = threading.Thread(target=(tmp_path / name).write_bytes, args=(data,))
@@ -214,12 +215,12 @@ def test_what_a_command_reads_once_may_come_through_a_pipe(tmp_path, name):
 
 
 @pytest.mark.parametrize("once", [False, True])
-def test_what_has_no_end_is_not_read(tmp_path, once):
-    with pytest.raises(UserError, match="/dev/zero is no regular file"):
+def test_a_device_is_rejected(tmp_path, once):
+    with pytest.raises(UserError, match="/dev/zero is not a regular file"):
         TextLines("/dev/zero", once=once)
 
 
-def test_the_data_of_a_run_is_no_pipe(tmp_path):
+def test_training_data_cannot_be_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "text")
-    with pytest.raises(UserError, match="text is no regular file; write its content to one"):
+    with pytest.raises(UserError, match="text is not a regular file; copy its content to one"):
         TextLines(str(tmp_path / "text"))

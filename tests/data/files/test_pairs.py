@@ -1,3 +1,5 @@
+"""Source-target pairs of aligned files, tab-separated lines and JSON lines."""
+
 import gzip
 import json
 
@@ -23,14 +25,14 @@ def test_pairs_are_aligned(tmp_path):
     ]
 
 
-def test_unequal_lengths_name_both_files_and_counts(tmp_path):
+def test_files_of_unequal_lengths_are_named_with_their_lengths(tmp_path):
     source = write(tmp_path / "en", b"one\ntwo\nthree\n")
     target = write(tmp_path / "de", b"eins\nzwei\n")
     with pytest.raises(UserError, match=f"^{source} has 3 lines but {target} has 2: "):
         read_aligned(source, target)
 
 
-def test_blank_pairs_are_dropped_only_where_asked(tmp_path, caplog):
+def test_blank_pairs_are_dropped(tmp_path, caplog):
     source = write(tmp_path / "en", b"one\n\nthree\n \nfive\n")
     target = write(tmp_path / "de", b"eins\nzwei\n\t\n\nf\xc3\xbcnf\n")
 
@@ -47,7 +49,7 @@ def test_blank_pairs_are_dropped_only_where_asked(tmp_path, caplog):
     assert drop_blank(kept, "en and de") is kept
 
 
-def test_no_pair_left_is_an_error(tmp_path):
+def test_files_with_blank_pairs_only_are_an_error(tmp_path):
     source, target = write(tmp_path / "en", b"one\n\n"), write(tmp_path / "de", b"\nzwei\n")
     with pytest.raises(UserError, match="no line has text on both sides in en and de"):
         drop_blank(read_aligned(source, target), "en and de")
@@ -78,7 +80,9 @@ def test_json_lines(tmp_path):
 @pytest.mark.parametrize(
     "line", [b"", b"[]", b"{", b'{"source": "a"}', b'{"source": "a", "target": 1}', b"[" * 10**5]
 )
-def test_a_line_that_is_no_pair_is_named(tmp_path, line):
+def test_an_invalid_json_line_is_named(tmp_path, line):
     path = write(tmp_path / "pairs.jsonl", b'{"source": "a", "target": "b"}\n' + line + b"\n")
-    with pytest.raises(UserError, match=f'^{path}, line 2: write {{"source": text'):
+    with pytest.raises(
+        UserError, match=f'^{path}, line 2: (this is no JSON|write {{"source": text)'
+    ):
         read_json_lines(path)

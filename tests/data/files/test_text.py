@@ -1,3 +1,5 @@
+"""Documents of text files and tables."""
+
 import gzip
 import json
 import os
@@ -7,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from transformer_jax.data.config import DOCUMENTS, DataConfig
-from transformer_jax.data.files.documents import OBJECTS, WholeFiles, read_documents
+from transformer_jax.data.files.text import TABLE_ENDINGS, WholeFiles, read_documents
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -56,7 +58,7 @@ def test_documents_are_random_access(tmp_path):
         (b"one\nt\xffwo\n", ", line 2: not UTF-8"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(tmp_path, documents, data, message):
+def test_errors_name_the_file(tmp_path, documents, data, message):
     path = write(tmp_path / "text", data)
     with pytest.raises(UserError, match=f"^{path} ?{message}"):
         read_documents(path, documents)
@@ -64,7 +66,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path, documents, data, message)
         read_documents(f"{path}.none", documents)
 
 
-def test_many_files_are_not_held_open(tmp_path):
+def test_many_files_are_not_kept_open(tmp_path):
     for n in range(20):
         write(tmp_path / f"{n}.txt", b"Some text.\n")
     open_before = len(os.listdir("/proc/self/fd"))
@@ -73,7 +75,7 @@ def test_many_files_are_not_held_open(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == open_before
 
 
-def test_each_file_that_is_named_is_a_corpus(tmp_path):
+def test_each_file_is_a_corpus(tmp_path):
     for n in range(3):
         write(tmp_path / f"{n}.txt", f"{n}\n\n{n}{n}\n".encode())
     config = DataConfig(name="text", train_text=f"{tmp_path}/*.txt", weights="1,2,3")
@@ -85,7 +87,7 @@ def test_each_file_that_is_named_is_a_corpus(tmp_path):
     assert [example["text"] for example in train] == ["0", "00", "1", "11", "2", "22"]
 
 
-def test_the_field_that_is_not_set_is_named(tmp_path):
+def test_a_missing_field_is_named(tmp_path):
     config = DataConfig(name="text", train_text=write(tmp_path / "text", b"One.\n"))
     with pytest.raises(UserError, match="data.valid_text is not set: text needs the path of a"):
         open_split(config, "valid")
@@ -95,7 +97,7 @@ ROWS = [{"body": "One.\nTwo.", "id": 1}, {"body": "Drei é.", "id": 2}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
 
 
-def as_objects(folder, ending):
+def write_table(folder, ending):
     path = folder / f"rows{ending}"
     if ending == ".parquet":
         pq.write_table(pa.Table.from_pylist(ROWS), path)
@@ -106,15 +108,15 @@ def as_objects(folder, ending):
     return str(path)
 
 
-@pytest.mark.parametrize("ending", OBJECTS)
-def test_a_document_is_the_column_of_a_row(tmp_path, ending):
-    path = as_objects(tmp_path, ending)
+@pytest.mark.parametrize("ending", TABLE_ENDINGS)
+def test_a_document_is_a_column_of_a_row(tmp_path, ending):
+    path = write_table(tmp_path, ending)
     config = DataConfig(name="text", train_text=path, text_field="body")
     assert list(open_split(config, "train")) == [{"text": row["body"]} for row in ROWS]
-    told = (
+    message = (
         r"rows.*, line 1: no text in the column 'text' \(columns: body, id\); set data.text_field"
     )
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         open_split(DataConfig(name="text", train_text=path), "train")
     with pytest.raises(UserError, match="line 1: no text in the column 'id'"):
         open_split(DataConfig(name="text", train_text=path, text_field="id"), "train")
@@ -122,5 +124,5 @@ def test_a_document_is_the_column_of_a_row(tmp_path, ending):
 
 def test_plain_text_has_no_columns(tmp_path):
     config = DataConfig(name="text", train_text=write(tmp_path / "a.txt", b"x"), text_field="body")
-    with pytest.raises(UserError, match="data.text_field is 'body', but .*a.txt is no file of col"):
+    with pytest.raises(UserError, match="data.text_field is 'body', but .*a.txt has no columns"):
         open_split(config, "train")

@@ -1,4 +1,4 @@
-"""Text in blocks: every document in one of them, wherever it lies."""
+"""Text in blocks: each document is in exactly one block, in local and remote files."""
 
 import gzip
 import json
@@ -7,9 +7,9 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from transformer_jax.data.files.blocks import open_blocks
 
 from transformer_jax.data.config import DataConfig
+from transformer_jax.data.files.text import open_blocks
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -28,7 +28,7 @@ def documents_of(blocks):
 @pytest.mark.parametrize("megabytes", [1e-4, 2.3e-4, 1e-3, 1])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("last", [True, False])
-def test_each_line_is_in_one_block(tmp_path, megabytes, end, last):
+def test_each_line_is_in_exactly_one_block(tmp_path, megabytes, end, last):
     text = end.join(LINES) + (end if last else "")
     (tmp_path / "text.txt").write_bytes(text.encode())
     blocks = blocks_of(tmp_path / "text.txt", megabytes=megabytes)
@@ -37,14 +37,14 @@ def test_each_line_is_in_one_block(tmp_path, megabytes, end, last):
     assert blocks[0]["text"].startswith("line 0 \nline 1")
 
 
-def test_blank_lines_are_none_and_a_file_may_be_a_document(tmp_path):
+def test_documents_are_non_blank_lines_or_whole_files(tmp_path):
     (tmp_path / "text.txt").write_text("\ufeffa\n\n  \nb\n", encoding="utf-8")
     assert documents_of(blocks_of(tmp_path / "text.txt", megabytes=1)) == ["a", "b"]
     config = DataConfig(block_megabytes=1e-4, documents="file")
     assert open_blocks(config, [str(tmp_path / "text.txt")]).documents(0) == ["a\n\n  \nb"]
 
 
-def test_compressed_files_and_files_of_objects(tmp_path):
+def test_compressed_files_and_tables(tmp_path):
     rows = [json.dumps({"text": line, "id": i}) + "\n" for i, line in enumerate(LINES)]
     (tmp_path / "a.jsonl").write_text("".join(rows[:20]))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("".join(rows[20:40]).encode()))
@@ -60,7 +60,7 @@ def test_compressed_files_and_files_of_objects(tmp_path):
     assert len(in_groups) > 3
 
 
-def test_files_elsewhere_are_read_where_they_lie():
+def test_remote_files_are_read_without_a_copy():
     system = fsspec.filesystem("memory")
     system.pipe_file("/shards/0.txt", "\n".join(LINES[:30]).encode())
     system.pipe_file("/shards/1.txt", "\n".join(LINES[30:]).encode())
@@ -71,21 +71,21 @@ def test_files_elsewhere_are_read_where_they_lie():
 @pytest.mark.parametrize(
     "path", ["http://h/a.txt", "file:///a*.txt", "zip://a.txt::s3://b/c", "simplecache::s3://a/b*"]
 )
-def test_other_addresses_are_not_asked(path, monkeypatch):
+def test_other_addresses_are_rejected(path, monkeypatch):
     monkeypatch.delenv("TRANSFORMER_JAX_ALLOW_ADDRESSES")
     monkeypatch.setattr(fsspec.core, "url_to_fs", None)
     with pytest.raises(UserError, match="is no address that may be used|chains addresses"):
         blocks_of(path)
 
 
-def test_the_name_of_a_local_file_is_no_chain(tmp_path, monkeypatch):
+def test_a_local_file_name_is_not_an_address(tmp_path, monkeypatch):
     (tmp_path / "a::b.txt").write_text("\n".join(LINES))
     monkeypatch.chdir(tmp_path)
     for path in ("a::b.txt", "*::b.txt"):
         assert documents_of(blocks_of(path)) == LINES
 
 
-def test_a_sample_is_spread_evenly(tmp_path):
+def test_a_sample_is_evenly_spaced(tmp_path):
     (tmp_path / "text.txt").write_text("".join(f"{i:09}\n" for i in range(10_000)))
     blocks = blocks_of(tmp_path / "text.txt", megabytes=1000 / 2**20)
     sampled = documents_of(blocks.sample(10_000))
@@ -95,54 +95,54 @@ def test_a_sample_is_spread_evenly(tmp_path):
     rows = pa.table({"text": [f"{i:09}" for i in range(10_000)]})
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=100)
     in_groups = blocks_of(tmp_path / "rows.parquet")
-    held = sum(block.held for block in in_groups.blocks)
-    assert len(documents_of(in_groups.sample(held // 10))) == 1000
+    num_bytes = sum(block.num_bytes for block in in_groups.blocks)
+    assert len(documents_of(in_groups.sample(num_bytes // 10))) == 1000
 
 
-class TestRefusals:
+class TestErrors:
     def message(self, function, *args):
         with pytest.raises(UserError) as caught:
             function(*args)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    def test_a_file_that_changes_under_a_run(self, tmp_path):
+    def test_a_file_that_changes_during_a_run(self, tmp_path):
         path = tmp_path / "text.txt"
         path.write_text("a\nb\n")
         blocks = blocks_of(path)
         path.write_text("a\nb\nc\n")
-        told = self.message(blocks.documents, 0)
-        assert "has changed: it had 4 bytes when this run started" in told
+        message = self.message(blocks.documents, 0)
+        assert "has changed: it had 4 bytes when this run started" in message
 
-    def test_files_that_are_no_text(self, tmp_path):
+    def test_files_without_text(self, tmp_path):
         (tmp_path / "bad.txt").write_bytes(b"\xff\xfe\n")
         assert "not UTF-8" in self.message(blocks_of(tmp_path / "bad.txt").documents, 0)
         (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
-        told = self.message(blocks_of(tmp_path / "bad.jsonl").documents, 0)
-        assert "a line behind byte 0: no text in the column 'text' (columns: body)" in told
+        message = self.message(blocks_of(tmp_path / "bad.jsonl").documents, 0)
+        assert "a line after byte 0: no text in the column 'text' (columns: body)" in message
         (tmp_path / "bad.parquet").write_text("none")
         assert "cannot read" in self.message(blocks_of, tmp_path / "bad.parquet")
         (tmp_path / "bad.gz").write_text("none")
         assert "cannot read" in self.message(blocks_of(tmp_path / "bad.gz").documents, 0)
         pq.write_table(pa.table({"body": ["a"]}), tmp_path / "body.parquet")
-        told = self.message(blocks_of(tmp_path / "body.parquet").documents, 0)
-        assert "no text in the column 'text' (columns: body); set data.text_field" in told
+        message = self.message(blocks_of(tmp_path / "body.parquet").documents, 0)
+        assert "no text in the column 'text' (columns: body); set data.text_field" in message
 
-    def test_files_that_are_not_there(self, tmp_path):
+    def test_missing_files(self, tmp_path):
         assert "no file matches" in self.message(blocks_of, tmp_path / "*.txt")
         assert "cannot read" in self.message(blocks_of, tmp_path / "none.txt")
         (tmp_path / "empty.txt").touch()
         assert "is empty" in self.message(blocks_of, tmp_path / "empty.txt")
         assert "is no address that may be used" in self.message(blocks_of, "nowhere://bucket/a.txt")
 
-    def test_what_does_not_go_with_blocks(self, tmp_path):
+    def test_options_that_exclude_blocks(self, tmp_path):
         (tmp_path / "text.txt").write_text("a\n")
         given = {"name": "text", "train_text": str(tmp_path / "text.txt"), "block_megabytes": 1.0}
-        for changes, told in (
-            ({"documents": "paragraph"}, "may lie in two blocks"),
-            ({"name": "text,text"}, "is all that a run trains on"),
-            ({"num_train_examples": 3}, "text in blocks is not counted"),
+        for changes, expected in (
+            ({"documents": "paragraph"}, "may extend over two blocks"),
+            ({"name": "text,text"}, "text in blocks cannot be combined with other sets"),
+            ({"num_train_examples": 3}, "cannot be combined with data.block_megabytes"),
             ({"train_text": None}, "data.train_text is not set"),
         ):
             config = DataConfig(**{**given, **changes})
-            assert told in self.message(open_split, config, "train")
+            assert expected in self.message(open_split, config, "train")

@@ -1,9 +1,11 @@
+"""Files of bracketed trees."""
+
 import gzip
 
 import pytest
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.trees import read_parses
+from transformer_jax.data.files.trees import read_parses, read_tagged_trees
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
@@ -36,7 +38,7 @@ def test_trees_may_be_spread_over_lines(tmp_path):
     assert list(read_parses(write(tmp_path / "b", WHOLE["target"] + "\r\n"))) == [WHOLE]
 
 
-def test_several_files_are_corpora_and_options_clean_them(tmp_path):
+def test_each_file_is_a_corpus_and_options_clean_its_trees(tmp_path):
     write(tmp_path / "a.mrg", SPREAD)
     with gzip.open(tmp_path / "b.mrg.gz", "wt") as file:
         file.write("(TOP (NP=1 (NN x)))\n")
@@ -44,15 +46,15 @@ def test_several_files_are_corpora_and_options_clean_them(tmp_path):
     train = open_split(config, "train")
     assert list(train) == [CLEAN, OH, {"source": "x", "target": "(TOP (NP (NN x)))"}]
     assert train.weights == (1, 2)
-    as_it_is = {"remove_traces": False, "remove_function_tags": False}
-    config = DataConfig(name="bracketed_trees", train_text=f"{tmp_path}/a.mrg", **as_it_is)
+    not_cleaned = {"remove_traces": False, "remove_function_tags": False}
+    config = DataConfig(name="bracketed_trees", train_text=f"{tmp_path}/a.mrg", **not_cleaned)
     assert list(open_split(config, "train")) == [WHOLE, OH]
 
 
-def test_gum_has_trees(tmp_path):
-    write(tmp_path / "dev.trees", "(TOP (UH Oh))\n")
-    valid = open_split(DataConfig(name="gum_const", dir=str(tmp_path)), "valid")
-    assert list(valid) == [{"source": "Oh", "target": "(TOP (UH Oh))"}]
+def test_trees_have_words_and_tags(tmp_path):
+    path = write(tmp_path / "trees", "(TOP (NP (DT The) (NN end)))\r\n(TOP (UH Oh))\n")
+    expected = [{"text": "The end", "tags": "DT NN"}, {"text": "Oh", "tags": "UH"}]
+    assert list(read_tagged_trees(path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -63,17 +65,17 @@ def test_gum_has_trees(tmp_path):
         ("text", "'text' outside of brackets"),
         ("(TOP )", "over no words"),
         ("(TOP (NN a)) (TOP (NN b))", "a second root"),
-        ("(TOP (-NONE- a))", "over no words, but for traces"),
+        ("(TOP (-NONE- a))", "no words except traces"),
     ],
 )
-def test_what_is_not_one_tree_is_named_by_its_line(tmp_path, text, problem):
+def test_an_invalid_tree_is_named_by_its_line(tmp_path, text, problem):
     path = write(tmp_path / "trees", f"(TOP (UH Oh))\n\n{text}\n")
     config = DataConfig(name="bracketed_trees", train_text=path)
     with pytest.raises(UserError, match=f"^{path}, line 3: .*{problem}.*; write trees in"):
         open_split(config, "train")
 
 
-def test_a_file_of_blank_lines_is_named(tmp_path):
+def test_a_file_without_trees_is_named(tmp_path):
     path = write(tmp_path / "trees", "\n \n")
     with pytest.raises(UserError, match=f"{path} has no tree"):
         read_parses(path)

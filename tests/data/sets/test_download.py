@@ -1,3 +1,5 @@
+"""Downloads and folders of public sets."""
+
 import hashlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +13,7 @@ CONTENT = bytes(range(256)) * 1000
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Serves the server's `body` under /file.gz; announces `announced` bytes."""
+    """Serves the server's `body` at /file.gz, with `announced` as its Content-Length."""
 
     def do_GET(self):
         self.server.requests += 1
@@ -28,7 +30,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.cut_off.set()
 
     def log_message(self, *args):
-        """Keeps the test's output quiet."""
+        pass
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_downloads_into_a_private_folder(server, tmp_path):
     ],
     ids=["wrong hash", "short", "truncated", "empty", "oversize"],
 )
-def test_wrong_content_leaves_nothing_behind(server, tmp_path, body, announced, complaint):
+def test_wrong_content_is_not_stored(server, tmp_path, body, announced, complaint):
     server.body, server.announced = body, announced
     with pytest.raises(UserError, match=complaint) as error:
         download(remote_file(server.url), tmp_path)
@@ -81,14 +83,14 @@ def test_wrong_content_leaves_nothing_behind(server, tmp_path, body, announced, 
     assert not list(tmp_path.iterdir())
 
 
-def test_an_endless_body_is_cut_off(server, tmp_path):
+def test_a_body_that_is_too_long_is_cut_off(server, tmp_path):
     server.body = bytes(64 << 20)
     with pytest.raises(UserError, match="longer than"):
         download(remote_file(server.url), tmp_path)
     assert server.cut_off.wait(10)
 
 
-def test_a_failed_download_keeps_the_file_of_before(server, tmp_path):
+def test_a_failed_download_keeps_the_existing_file(server, tmp_path):
     (tmp_path / "file.gz").write_bytes(b"before")
     server.body = b"wrong"
     with pytest.raises(UserError):
@@ -96,14 +98,14 @@ def test_a_failed_download_keeps_the_file_of_before(server, tmp_path):
     assert (tmp_path / "file.gz").read_bytes() == b"before"
 
 
-def test_no_such_page_and_no_server_are_user_errors(server, tmp_path):
+def test_a_missing_page_or_server_is_a_user_error(server, tmp_path):
     with pytest.raises(UserError, match="404"):
         download(remote_file(server.url.replace("file.gz", "other.gz")), tmp_path)
     with pytest.raises(UserError, match="set data.dir"):
         download(remote_file("http://127.0.0.1:9/file.gz"), tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_a_user_error(server, tmp_path):
+def test_a_folder_that_cannot_be_created_is_a_user_error(server, tmp_path):
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(UserError, match="taken"):
         download(remote_file(server.url), tmp_path / "taken" / "set")
@@ -116,7 +118,7 @@ def public_set(server, monkeypatch, tmp_path):
     return PublicSet("some_set", {"file": remote_file(server.url)})
 
 
-def test_an_absent_file_is_downloaded_once(public_set, server, tmp_path):
+def test_a_missing_file_is_downloaded_once(public_set, server, tmp_path):
     path = public_set.path("file")
     assert path == str(tmp_path / "data" / "some_set" / "file.gz")
     assert public_set.path("file") == path
@@ -124,7 +126,7 @@ def test_an_absent_file_is_downloaded_once(public_set, server, tmp_path):
 
 
 @pytest.mark.parametrize("cache_home", ["elsewhere", None])
-def test_user_cache_is_the_fallback(public_set, monkeypatch, tmp_path, cache_home):
+def test_the_default_data_root_is_the_user_cache(public_set, monkeypatch, tmp_path, cache_home):
     monkeypatch.delenv("TRANSFORMER_JAX_DATA")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -135,7 +137,7 @@ def test_user_cache_is_the_fallback(public_set, monkeypatch, tmp_path, cache_hom
 
 
 @pytest.mark.parametrize("name", ["file", "file.gz"])
-def test_a_file_in_the_users_folder_is_taken_as_it_is(public_set, server, tmp_path, name):
+def test_a_file_in_the_users_folder_is_not_verified(public_set, server, tmp_path, name):
     (tmp_path / name).write_bytes(b"the user's own")
     assert public_set.path("file", str(tmp_path)) == str(tmp_path / name)
     assert server.requests == 0

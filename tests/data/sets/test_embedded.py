@@ -1,4 +1,4 @@
-"""The embedded task is read as it was shipped: its first pairs, of one seed."""
+"""Set `synthetic_en_de`: the shipped pairs."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from transformer_jax.data.sources import SOURCES, open_split
 from transformer_jax.errors import UserError
 
 
-def test_training_takes_the_first_pairs():
+def test_training_uses_the_first_pairs():
     train = open_split(DataConfig(), "train")
     assert len(train) == 20_000
     assert train[0] == {
@@ -19,7 +19,7 @@ def test_training_takes_the_first_pairs():
     assert open_split(DataConfig(synthetic_size=50), "train") == train[:50]
 
 
-def test_what_is_scored_does_not_change_with_training():
+def test_other_splits_do_not_depend_on_the_training_size():
     splits = SOURCES["synthetic_en_de"].splits
     assert splits == ("train", "valid", "test", "test_combinations")
     for split in splits[1:]:
@@ -29,11 +29,13 @@ def test_what_is_scored_does_not_change_with_training():
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "problem"),
     [("size", 20_001, "20001, but 20000 pairs are"), ("seed", 1, "1, but 0 is")],
 )
-def test_what_is_not_shipped_names_the_command_that_writes_it(field, value, told):
+def test_the_error_for_text_that_is_not_shipped_names_the_command(field, value, problem):
     config = DataConfig(**{f"synthetic_{field}": value})
     command = f"python -m experiments.grammar.write .*--{field}={value}"
-    with pytest.raises(UserError, match=f"data.synthetic_{field} is {told} shipped: .*{command}"):
+    with pytest.raises(
+        UserError, match=f"data.synthetic_{field} is {problem} shipped: .*{command}"
+    ):
         open_split(config, "train")

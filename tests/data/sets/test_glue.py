@@ -1,3 +1,5 @@
+"""Tasks of GLUE."""
+
 import pytest
 
 from transformer_jax.data.config import DataConfig
@@ -23,7 +25,7 @@ FILES = {
 
 @pytest.fixture
 def glue(tmp_path):
-    """A made-up folder of GLUE: one line in each file."""
+    """Folder of GLUE with one line in each file."""
     for name, (header, line, _) in FILES.items():
         folder = tmp_path / TASKS[name].folder
         folder.mkdir()
@@ -36,14 +38,14 @@ def glue(tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_folder_may_be_the_tasks_or_that_of_glue(glue, name):
+def test_the_folder_is_that_of_the_task_or_of_glue(glue, name):
     for folder in (glue, glue / TASKS[name].folder):
         for split in SOURCES[name].splits:
             examples = open_split(DataConfig(name=name, dir=str(folder)), split)
             assert list(examples) == [FILES[name][2]]
 
 
-def test_splits_with_hidden_labels_are_not_there(glue):
+def test_splits_with_hidden_labels_do_not_exist(glue):
     assert SOURCES["mrpc"].splits == ("train", "valid", "test")
     for name in ("sst2", "cola", "rte"):
         with pytest.raises(UserError, match=f"{name} has no split 'test': .* train, valid"):
@@ -57,7 +59,7 @@ def test_a_file_of_another_task_is_an_error(glue):
         open_split(DataConfig(name="cola", dir=str(glue / "SST-2")), "valid")
 
 
-def test_where_the_files_come_from_is_told(tmp_path, monkeypatch):
+def test_the_error_for_missing_files_names_their_source(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_JAX_DATA", str(tmp_path))
     with pytest.raises(UserError, match="glue has neither RTE/dev.tsv .*download_glue_data.py"):
         open_split(DataConfig(name="rte"), "valid")

@@ -1,3 +1,5 @@
+"""GUM: words with tags, and trees."""
+
 import gzip
 
 import pytest
@@ -15,6 +17,12 @@ def test_each_split_has_its_file(tmp_path):
         assert list(examples) == [{"text": f"{split} word", "tags": "JJ NN"}]
 
 
-def test_where_the_trees_come_from_is_told(tmp_path):
+def test_trees_are_read(tmp_path):
+    (tmp_path / "dev.trees").write_text("(TOP (UH Oh))\n")
+    valid = open_split(DataConfig(name="gum_const", dir=str(tmp_path)), "valid")
+    assert list(valid) == [{"source": "Oh", "target": "(TOP (UH Oh))"}]
+
+
+def test_the_error_for_missing_files_names_their_source(tmp_path):
     with pytest.raises(UserError, match="neither dev.trees nor dev.trees.gz: .*amir-zeldes/gum"):
         open_split(DataConfig(name="pos_gum", dir=str(tmp_path)), "valid")

@@ -1,4 +1,4 @@
-"""Sets that the library `datasets` has written or reads; the hub is not asked."""
+"""Sets of the library `datasets` in local folders, without the hub."""
 
 import json
 
@@ -24,7 +24,7 @@ def config(folder, **fields):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Labelled texts with two splits, as `save_to_disk` writes them."""
+    """Labeled texts with two splits, written by `save_to_disk`."""
     features = datasets.Features(
         {
             "text": datasets.Value("string"),
@@ -53,7 +53,7 @@ def test_text_labels_and_second_texts(folder):
     assert corpus[1] == {"text": "b", "pair": "B", "label": "bad"}
 
 
-def test_a_saved_set_without_splits_is_trained_on(tmp_path):
+def test_a_saved_set_without_splits_is_training_data(tmp_path):
     datasets.Dataset.from_dict({"body": ["x", "y"]}).save_to_disk(tmp_path / "one")
     assert open_split(config(tmp_path / "one", text_field="body"), "train")[1] == {"text": "y"}
     with pytest.raises(UserError, match="has no split 'validation'; it has train"):
@@ -76,7 +76,7 @@ def test_translations(tmp_path):
         open_split(config(tmp_path / "pairs", source_language="de"), "train")
 
 
-def test_a_folder_of_data_files_and_its_files_in_blocks(tmp_path):
+def test_a_folder_of_data_files_is_read_whole_or_in_blocks(tmp_path):
     folder = tmp_path / "files"
     folder.mkdir()
     lines = [json.dumps({"text": f"text {i}"}) + "\n" for i in range(40)]
@@ -89,10 +89,10 @@ def test_a_folder_of_data_files_and_its_files_in_blocks(tmp_path):
     assert found == [f"text {i}" for i in range(40)]
 
 
-def test_what_cannot_be_had_is_one_line(folder, tmp_path):
-    for given, split, told in (
-        (config("nobody/nothing"), "train", "data.hf_name nobody/nothing cannot be had"),
-        (config(tmp_path / "none"), "train", "cannot be had"),
+def test_errors_are_one_line(folder, tmp_path):
+    for given, split, message in (
+        (config("nobody/nothing"), "train", "data.hf_name nobody/nothing cannot be loaded"),
+        (config(tmp_path / "none"), "train", "cannot be loaded"),
         (DataConfig(name="hf_dataset"), "train", "data.hf_name is not set"),
         (config(folder), "test", "has no split 'test'; it has train, validation"),
         (config(folder, text_field="body"), "train", "data.text_field: .* does not have 'body'"),
@@ -100,7 +100,7 @@ def test_what_cannot_be_had_is_one_line(folder, tmp_path):
         (config(folder, label_field="stars"), "train", "is not a class label or text"),
         (config(folder, block_megabytes=1.0), "train", "data.block_megabytes: the files of"),
     ):
-        with pytest.raises(UserError, match=told) as caught:
+        with pytest.raises(UserError, match=message) as caught:
             open_split(given, split)
         assert "\n" not in str(caught.value)
     hidden = open_split(config(folder, label_field="label"), "valid")

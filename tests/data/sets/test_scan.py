@@ -1,3 +1,5 @@
+"""SCAN."""
+
 import gzip
 
 import pytest
@@ -9,7 +11,7 @@ from transformer_jax.errors import UserError
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_commands_and_actions_are_read_and_some_held_out(tmp_path, name):
+def test_commands_are_read_and_some_are_held_out(tmp_path, name):
     lines = [f"IN: walk {n} times OUT: {' '.join(['I_WALK'] * n)}" for n in range(1, 41)]
     end = SETS[name][1]
     packed = gzip.compress("".join(f"{line}\n" for line in lines).encode())
@@ -27,13 +29,13 @@ def test_commands_and_actions_are_read_and_some_held_out(tmp_path, name):
     assert not held_out & {pair["source"] for pair in train}
 
 
-def test_a_line_of_another_form_is_named(tmp_path):
+def test_an_invalid_line_is_named(tmp_path):
     (tmp_path / "tasks_test_simple.txt").write_text("IN: jump OUT: I_JUMP\njump\tI_JUMP\n")
     with pytest.raises(UserError, match="line 2: not"):
         open_split(DataConfig(name="scan_simple", dir=str(tmp_path)), "test")
 
 
-def test_every_file_is_pinned():
+def test_all_downloads_are_pinned():
     assert len(SCAN.files) == 6
     for name, remote in SCAN.files.items():
         assert remote.name == name and len(bytes.fromhex(remote.sha256)) == 32

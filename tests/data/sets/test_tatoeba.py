@@ -1,35 +1,37 @@
+"""Tatoeba: splits of the export, and aligned files."""
+
 import gzip
 
 import pytest
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.sets.tatoeba import assign_parts
+from transformer_jax.data.sets.tatoeba import assign_splits
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 
 PAIRS = [(f"Sentence {n}.", f"Satz {n}.") for n in range(1000)]
 
 
-def test_pairs_that_share_a_side_stay_together():
-    # One sentence, three translations; one of them translates another sentence, too.
-    def parts_of(n):
+def test_pairs_that_share_a_side_are_in_the_same_split():
+    # One sentence with three translations, one of which translates another sentence too.
+    def splits_of(n):
         chain = [("Hi, {}!", "Hallo {}!"), ("hi {}", "Tag {}."), ("Bye {}.", "TAG {}")]
         chain += [("Bye {}!", "Servus {}")]
-        return assign_parts((english.format(n), german.format(n)) for english, german in chain)
+        return assign_splits((english.format(n), german.format(n)) for english, german in chain)
 
-    together = [parts_of(n) for n in range(300)]
-    assert all(len(set(parts)) == 1 for parts in together)
-    assert {parts[0] for parts in together} == {"train", "valid", "test"}
-    assert together == [parts_of(n) for n in range(300)]
+    groups = [splits_of(n) for n in range(300)]
+    assert all(len(set(splits)) == 1 for splits in groups)
+    assert {splits[0] for splits in groups} == {"train", "valid", "test"}
+    assert groups == [splits_of(n) for n in range(300)]
 
 
 def test_some_percent_are_held_out_but_no_large_group():
-    parts = assign_parts(PAIRS)
-    for part in ("valid", "test"):
-        assert 5 <= parts.count(part) <= 40
+    splits = assign_splits(PAIRS)
+    for split in ("valid", "test"):
+        assert 5 <= splits.count(split) <= 40
     for n in range(200):
         large = [(f"Go {n}!", f"Geh {n}, {m}") for m in range(21)]
-        assert set(assign_parts(large)) == {"train"}
+        assert set(assign_splits(large)) == {"train"}
 
 
 @pytest.mark.parametrize("more", ["", "\tCC-BY 2.0 (France) Attribution: tatoeba.org"])
@@ -48,7 +50,7 @@ def test_the_export_is_split_in_either_direction(tmp_path, more):
     assert sorted(found) == sorted(PAIRS)
 
 
-def test_aligned_files_are_taken_as_they_are(tmp_path):
+def test_aligned_files_are_read_without_the_export(tmp_path):
     for language, line in (("de", "Ja.\n"), ("en", "Yes.\n")):
         (tmp_path / f"valid.{language}.gz").write_bytes(gzip.compress(line.encode()))
     config = DataConfig(name="tatoeba_de_en", dir=str(tmp_path))
@@ -57,7 +59,7 @@ def test_aligned_files_are_taken_as_they_are(tmp_path):
         open_split(config, "train")
 
 
-def test_a_line_of_the_export_with_other_columns_is_named(tmp_path):
+def test_an_invalid_line_of_the_export_is_named(tmp_path):
     (tmp_path / "deu.txt").write_text("Yes.\tJa.\nNo.\n")
     with pytest.raises(UserError, match="deu.txt, line 2: not English<tab>German"):
         open_split(DataConfig(name="tatoeba_de_en", dir=str(tmp_path)), "train")

@@ -1,3 +1,5 @@
+"""Tiny Shakespeare, WikiText-2 and books of Project Gutenberg."""
+
 import gzip
 
 import pytest
@@ -13,7 +15,7 @@ def texts(name, folder, split) -> list[str]:
     return [example["text"] for example in examples]
 
 
-def test_nine_tenths_of_tiny_shakespeare_are_trained_on(tmp_path):
+def test_training_has_nine_tenths_of_tiny_shakespeare(tmp_path):
     text = "".join(f"é{n}\n" for n in range(33))  # characters, not bytes, are counted
     (tmp_path / "input.txt.gz").write_bytes(gzip.compress(text.encode()))
     (train,) = texts("tiny_shakespeare", tmp_path, "train")
@@ -28,7 +30,7 @@ def test_a_split_of_wikitext2_is_one_document(tmp_path):
         assert texts("wikitext2", tmp_path, split) == [f" \n = {split} = \n \n <unk> . \n"]
 
 
-def test_all_that_may_be_downloaded_is_pinned_under_the_name_it_is_looked_for_by():
+def test_all_downloads_are_pinned_with_their_names():
     for public_set in (TINY_SHAKESPEARE, WIKITEXT2):
         for name, remote in public_set.files.items():
             assert remote.name == name and remote.url.startswith("https://raw.githubusercontent")
@@ -47,7 +49,7 @@ def books(tmp_path):
     return tmp_path
 
 
-def test_a_book_is_a_document_and_two_are_held_out(books):
+def test_each_book_is_a_document_and_two_are_held_out(books):
     assert texts("gutenberg", books, "train") == [
         "Poems.\n",
         "[carroll-alice.txt]\n\nText.\n",
@@ -64,7 +66,7 @@ def test_a_missing_book_is_named(books):
             texts("gutenberg", books, split)
 
 
-def test_with_no_book_to_train_on_there_is_a_line(books):
+def test_held_out_books_alone_are_an_error(books):
     for name in ("carroll-alice.txt", "unknown.txt", "unknown.txt.gz", "blake-poems.txt.gz"):
         (books / name).unlink()
     with pytest.raises(UserError, match="no book to train on"):

@@ -1,4 +1,4 @@
-"""TFDS without TensorFlow and without a network: its mock data, and builders of our own."""
+"""TFDS without TensorFlow and network: its mock data, and builders defined here."""
 
 import sys
 
@@ -14,7 +14,7 @@ LABELS = {"train": ["bad", "good", "bad"], "validation": ["good"], "test": [-1]}
 
 
 class SmallReviews(tfds.core.GeneratorBasedBuilder):
-    """A few labelled pairs of texts; the labels of the test are kept back."""
+    """Builder of a few labeled pairs of texts; labels of the test are hidden."""
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "The first."}
@@ -47,7 +47,7 @@ def by_text(examples):
     return sorted(examples, key=lambda example: example["text"])
 
 
-def test_a_text_is_read(tmp_path):
+def test_texts_are_read(tmp_path):
     assert by_text(open_split(config(tmp_path), "train")) == [
         {"text": f"train {n} é"} for n in range(3)
     ]
@@ -58,7 +58,7 @@ def test_a_text_is_read(tmp_path):
     assert "tensorflow" not in sys.modules
 
 
-def test_labels_are_read_by_name_and_pairs_if_asked_for(tmp_path):
+def test_labels_and_second_texts_are_read(tmp_path):
     fields = {"label_field": "opinion"}
     assert by_text(open_split(config(tmp_path, **fields), "train")) == [
         {"text": f"train {n} é", "label": label} for n, label in enumerate(LABELS["train"])
@@ -86,7 +86,7 @@ def test_labels_are_read_by_name_and_pairs_if_asked_for(tmp_path):
         ),
     ],
 )
-def test_the_public_builders_are_found(tmp_path, name, fields, keys):
+def test_public_text_builders_are_found(tmp_path, name, fields, keys):
     with tfds.testing.mock_data(num_examples=4):
         examples = open_split(config(tmp_path, name, **fields), "train")
         assert len(examples) == 4 and examples[0].keys() == keys
@@ -112,11 +112,11 @@ def test_the_public_builders_are_found(tmp_path, name, fields, keys):
         ({"text_field": "opinion"}, "train", "data.text_field: opinion of .* is not text"),
         ({"label_field": "score"}, "train", "score of small_reviews is not a class label or text"),
         ({"label_field": "opinion"}, "test", "an example has no label in opinion"),
-        ({"name": "lm1b"}, "valid", "data.tfds_name lm1b: split 'validation' cannot be had"),
+        ({"name": "lm1b"}, "valid", "data.tfds_name lm1b: split 'validation' cannot be opened"),
     ],
 )
-def test_what_is_not_there_is_named(tmp_path, monkeypatch, fields, split, message):
-    # Nothing is to be downloaded here.
+def test_missing_text_sets_and_fields_are_named(tmp_path, monkeypatch, fields, split, message):
+    # Prevents downloads.
     monkeypatch.setattr(tfds.download.DownloadManager, "download", refuse)
     monkeypatch.setattr(tfds.download.DownloadManager, "download_and_extract", refuse)
     with pytest.raises(UserError, match=message):
@@ -125,3 +125,90 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch, fields, split, messag
 
 def refuse(*_, **__):
     raise OSError("no network here")
+
+
+PAIRS = {
+    "train": [("One.", "Eins."), ("Two.", "Zwei."), ("Three.", "Drei.")],
+    "validation": [("Four.", "Vier.")],
+}
+
+
+class SmallTranslate(tfds.core.GeneratorBasedBuilder):
+    """Builder of a few translation pairs."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="de-en")]
+
+    def _info(self):
+        features = tfds.features.Translation(languages=("de", "en"))
+        return self.dataset_info_from_configs(features=features)
+
+    def _split_generators(self, dl_manager):
+        return {split: self._generate_examples(split) for split in PAIRS}
+
+    def _generate_examples(self, split):
+        for n, (english, german) in enumerate(PAIRS[split]):
+            yield n, {"en": english, "de": german}
+
+
+def translation_config(tmp_path, name="small_translate", source="en", target="de"):
+    return DataConfig(
+        name="tfds",
+        dir=str(tmp_path),
+        tfds_name=name,
+        source_language=source,
+        target_language=target,
+    )
+
+
+def pairs(source):
+    return {(pair["source"], pair["target"]) for pair in source}
+
+
+def test_translations_are_read_in_either_direction(tmp_path):
+    assert pairs(open_split(translation_config(tmp_path), "train")) == set(PAIRS["train"])
+    back = open_split(translation_config(tmp_path, source="de", target="en"), "valid")
+    assert pairs(back) == {("Vier.", "Four.")}
+    assert list(tmp_path.rglob("*.array_record*"))
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "name, source, target",
+    [
+        ("wmt14_translate", "de", "en"),
+        ("wmt14_translate/de-en", "de", "en"),
+        ("wmt14_translate", "en", "fr"),
+        ("wmt16_translate", "en", "ro"),
+        ("ted_hrlr_translate", "pt", "en"),
+        ("ted_hrlr_translate", "en", "ru"),
+    ],
+)
+def test_public_translation_builders_are_found_with_their_languages(tmp_path, name, source, target):
+    with tfds.testing.mock_data(num_examples=4):
+        for split in ("train", "valid", "test"):
+            examples = open_split(translation_config(tmp_path, name, source, target), split)
+            assert len(examples) == 4
+            assert all(isinstance(text, str) for text in examples[0].values())
+
+
+@pytest.mark.parametrize(
+    "changes, split, message",
+    [
+        ({"target": "fr"}, "train", "does not have the languages en and fr; it has de-en"),
+        ({"name": "small_translat"}, "train", "no builder 'small_translat'"),
+        ({"name": ""}, "train", "data.tfds_name is not set"),
+        ({"source": None}, "train", "data.source_language is not set"),
+        ({"target": None}, "train", "data.target_language is not set"),
+        ({}, "test", "split 'test' cannot be opened"),
+    ],
+)
+def test_missing_translation_sets_are_named(tmp_path, changes, split, message):
+    with pytest.raises(UserError, match=message):
+        open_split(translation_config(tmp_path, **changes), split)
+
+
+def test_without_the_package_the_error_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(UserError, match="EXTRAS=tfds"):
+        open_split(translation_config(tmp_path), "train")

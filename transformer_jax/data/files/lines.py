@@ -196,13 +196,11 @@ def _map_into_memory(path: str, once: bool) -> mmap.mmap:
                 return _copied(zstd_unpacked(file), path)
             return _mapped(file, path) if stat.S_ISREG(kind) else _copied(file, path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(
-            f"{path} is not a complete gzip file ({error}): download it again"
-        ) from error
+        raise UserError(f"{path} is not a complete gzip file ({error}): get it again") from error
     except OSError as error:
         if path.endswith(".zst") and error.errno is None:  # raised by pyarrow
             raise UserError(
-                f"{path} is not a complete zstd file ({error}): download it again"
+                f"{path} is not a complete zstd file ({error}): get it again"
             ) from error
         if error.errno in _NO_ROOM:
             raise UserError(

@@ -1,8 +1,8 @@
 """The set `text`: running text of the user's own files, as documents or in blocks.
 
 A document is a whole file, a line or a paragraph, or a row of a file with columns. Documents are
-tokenized before training starts. For text that is larger than the disk, or remote ("s3://", "gs://",
-"hf://"), the training files are read in blocks instead, each from its source when training needs it.
+tokenized before training starts. If text is larger than the disk, or remote ("s3://", "gs://",
+"hf://"), training can read its files in blocks instead, each when it is needed.
 """
 
 import contextlib

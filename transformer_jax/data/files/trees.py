@@ -1,4 +1,4 @@
-"""Files of bracketed trees, one per line or spread over lines, as in the Penn Treebank's .mrg files.
+"""Files of bracketed trees, one per line or over several lines as in the Penn Treebank's .mrg.
 
 Examples are sentences with their trees (for parsing), or with their part-of-speech tags.
 """

@@ -1,8 +1,9 @@
 """Sets of Hugging Face's library `datasets`: a folder written by `save_to_disk`, a folder of data
 files, or a set on the hub.
 
-`data.text_field`, `data.label_field` and `data.pair_field` name the columns to read. For translations
-`data.source_language` and `data.target_language` are keys of a column "translation", or columns.
+`data.text_field`, `data.label_field` and `data.pair_field` name the columns to read. Translations
+are read from the columns `data.source_language` and `data.target_language`, or from these keys of a
+column "translation".
 """
 
 import importlib

@@ -1,9 +1,9 @@
 """SCAN: navigation commands and their sequences of actions.
 
-Lake and Baroni 2018, "Generalization without Systematicity". Three divisions into training and test:
-"simple" is random, "length" has longer outputs in the test, and in "addprim_jump" training contains
-"jump" only as a command of its own. There is no validation split: every 20th training example is
-held out for it.
+Lake and Baroni 2018, "Generalization without Systematicity". Three divisions into training and
+test: "simple" is random, "length" has longer outputs in the test, and in "addprim_jump" training
+contains "jump" only as a command of its own. There is no validation split: every 20th training
+example is held out for it.
 """
 
 import re

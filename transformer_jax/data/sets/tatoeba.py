@@ -1,9 +1,9 @@
 """Tatoeba, German and English: short everyday sentences (tatoeba.org, CC BY 2.0 FR).
 
-Read from `deu.txt`, the tab-separated export of manythings.org/anki that many tutorials use (English,
-German and, in newer versions, an attribution), or, if the folder does not have it, from aligned
-files train.en, train.de, valid.en, ... The export has no splits. Here two pairs that are connected
-by shared sentences are in the same split, so no sentence of the test is in the training data.
+Read from `deu.txt`, the tab-separated export of manythings.org/anki that many tutorials use
+(English, German and, in newer versions, an attribution). Without it, read from aligned files
+train.en, train.de, valid.en, ... The export has no splits. Here pairs that are connected by shared
+sentences are in the same split, so no sentence of the test is in the training data.
 """
 
 import hashlib

@@ -2,8 +2,8 @@
 
 `data.tfds_name` is the name of a builder, of TFDS or the user's own. `data.dir` is TFDS's data_dir;
 a set that is not prepared there is downloaded and prepared first. Translation sets need
-`data.source_language` and `data.target_language`, in either order. For other sets `data.text_field`,
-`data.label_field` and `data.pair_field` name the features to read.
+`data.source_language` and `data.target_language`, in either order. For other sets,
+`data.text_field`, `data.label_field` and `data.pair_field` name the features to read.
 """
 
 import contextlib
@@ -152,7 +152,7 @@ def _library() -> Any:
 
 
 def _find_builder(tfds: Any, config: DataConfig, full_name: str) -> Any:
-    """Builder for `config.tfds_name`, possibly with a config appended; UserError if there is none."""
+    """Builder of `full_name` (`config.tfds_name` and its config); UserError if there is none."""
     try:
         return tfds.builder(full_name, data_dir=config.dir)
     except (tfds.core.DatasetNotFoundError, ValueError) as error:
