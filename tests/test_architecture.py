@@ -32,7 +32,7 @@ the other top-level modules of its layer.
 """
 
 EXCEPTIONS = {(f"{PACKAGE}.runs.run", f"{PACKAGE}.analysis.inspect")}
-"""Imports from a higher layer: methods of `Run` that look inside it import when they are called."""
+"""Imports from a higher layer: inspection methods of `Run` import it when they are called."""
 
 LIBRARIES = {
     "flax.linen": {"nn", "models"},
@@ -69,7 +69,7 @@ TREES = {module: ast.parse(path.read_text()) for module, path in PATHS.items()}
 
 
 def package_of(module):
-    """The subpackage that a module belongs to; a top-level module is its own."""
+    """Subpackage of a module; a top-level module is its own."""
     return module.split(".")[1] if "." in module else module
 
 
@@ -82,7 +82,7 @@ def modules_of(folder):
 
 
 def imports(module):
-    """Dotted names of everything that a module imports, inside functions too."""
+    """Dotted names of all imports of a module, including those in functions."""
     names = set()
     for node in ast.walk(TREES[module]):
         match node:
@@ -96,7 +96,7 @@ def imports(module):
 
 
 def own_imports(module):
-    """The imported modules of this package; the module for `from module import name`."""
+    """Imported modules of this package."""
     own = {name for name in imports(module) if is_part_of(name, PACKAGE)}
     return {name if name in TREES else name.rpartition(".")[0] for name in own} - {module}
 
@@ -122,7 +122,7 @@ def test_each_package_is_in_one_layer():
     assert {package_of(module) for module in TREES} <= set(listed)
 
 
-def test_imports_are_absolute_and_lead_somewhere():
+def test_imports_are_absolute_and_exist():
     assert [name for module in TREES for name in imports(module) if name.startswith(".")] == []
     assert {name for module in TREES for name in own_imports(module)} <= set(TREES)
 
@@ -145,7 +145,7 @@ def test_imports_have_no_cycle():
     graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_libraries_stay_at_package_of():
+def test_libraries_are_imported_only_by_their_packages():
     strays = [
         f"{module} imports {name}"
         for module in TREES
@@ -157,7 +157,7 @@ def test_libraries_stay_at_package_of():
 
 
 def test_nn_knows_nothing_but_jax_and_linen():
-    """No mesh, no config library, no file."""
+    """`nn` has no mesh, no config library and no files."""
     known = ["jax", "jaxtyping", "numpy", "flax.linen", "flax.struct", "contextlib"]
     known += [f"{PACKAGE}.{name}" for name in ("nn", "ranges", "registry", "runtime")]
     known += ["collections", "contextvars", "dataclasses", "functools", "math", "re", "typing"]

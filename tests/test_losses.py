@@ -1,4 +1,4 @@
-"""Cross-entropy against smoothed targets that are written out."""
+"""Cross-entropy equals that of explicit smoothed targets."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ OPTIONS = pytest.mark.parametrize(("eps", "z"), [(0.0, 0.0), (0.1, 0.0), (0.4, 0
 
 
 def smoothed_targets(eps):
-    """1 - eps for the label, and eps / V for each token of the vocabulary, the label too."""
+    """Targets of 1 - eps for the label, plus eps / V for each token including the label."""
     return (1 - eps) * np.eye(V)[LABELS] + eps / V
 
 
@@ -38,7 +38,7 @@ def test_value(eps, z):
 
 
 @SMOOTHING
-def test_it_is_optax_s(eps):
+def test_it_equals_optax(eps):
     loss = cross_entropy(LOGITS, LABELS, eps)
     smoothed = optax.smooth_labels(jax.nn.one_hot(LABELS, V), eps)
     np.testing.assert_allclose(loss, optax.softmax_cross_entropy(LOGITS, smoothed), rtol=1e-5)
@@ -69,7 +69,7 @@ def test_large_logits_do_not_overflow():
 
 @OPTIONS
 def test_tangent(eps, z):
-    """Forward, and forward over backward, as researchers ask for Hessian-vector products."""
+    """Forward mode, and forward over reverse for Hessian-vector products."""
     change = RNG.normal(size=LOGITS.shape).astype(np.float32)
     targets = smoothed_targets(eps).astype(np.float32)
 
@@ -89,7 +89,7 @@ def of_sum(losses):
     return jax.grad(lambda logits: (losses(logits) ** 2).sum())
 
 
-def test_what_metrics_are_made_of_does_not_differentiate():
+def test_metrics_have_no_gradient():
     grad = jax.grad(lambda logits: token_losses(logits, LABELS).nll.sum())(LOGITS)
     np.testing.assert_array_equal(grad, 0)
 
@@ -99,7 +99,7 @@ def test_what_metrics_are_made_of_does_not_differentiate():
     [([1, 3, 3, 2], 1), ([3, 3, 3, 3], 0), ([0, 1, 2, 3], 3), ([np.nan] * 4, None)],
 )
 def test_of_equal_logits_the_first_is_the_prediction(logits, right):
-    """One label in four is right where all logits are equal; none where they are no numbers."""
+    """With equal logits one label of four is correct; with NaN none is."""
     row = np.array(logits, np.float32)
     for label in range(4):
         assert token_losses(row, np.array(label)).correct == (label == right)

@@ -1,4 +1,4 @@
-"""Sums over tokens and the metrics made of them."""
+"""Sums over tokens, and metrics computed from them."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.losses import token_losses
-from transformer_jax.metrics import add_sums, metrics_of, token_sums
+from transformer_jax.metrics import add_sums, compute_metrics, token_sums
 
 # Four positions over three words; the third is padding.
 PROBABILITIES = np.array([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.9, 0.05, 0.05], [0.2, 0.2, 0.6]]])
@@ -32,20 +32,20 @@ def test_batches_add_up_in_double_precision():
     assert all(type(value) is np.float64 for value in total.values())
 
 
-def test_batches_of_replicas_add_up_each_by_itself():
+def test_sums_of_replicas_add_up_elementwise():
     each = np.array([2**24, 0.5], np.float32)
     total = add_sums(add_sums({}, {"nll": each}), {"nll": np.ones(2, np.float32)})
     assert total["nll"].tolist() == [2**24 + 1, 1.5]
 
 
 def test_a_loss_that_is_no_likelihood_has_no_perplexity():
-    metrics = metrics_of({"tokens": 4.0, "loss": 6.0, "filled": 15.0, "slots": 20.0})
+    metrics = compute_metrics({"tokens": 4.0, "loss": 6.0, "filled": 15.0, "slots": 20.0})
     assert metrics == {"loss": 1.5, "padding": 0.25}
 
 
 def test_metrics_are_ratios_of_sums():
     sums = {"tokens": 4.0, "loss": 6.0, "nll": 4 * math.log(3), "correct": 1.0}
-    metrics = metrics_of({**sums, "filled": 15.0, "slots": 20.0})
+    metrics = compute_metrics({**sums, "filled": 15.0, "slots": 20.0})
     assert metrics == pytest.approx(
         {"loss": 1.5, "perplexity": 3.0, "accuracy": 0.25, "padding": 0.25}
     )
@@ -53,4 +53,4 @@ def test_metrics_are_ratios_of_sums():
 
 def test_a_diverged_model_still_has_a_perplexity():
     sums = {"tokens": 1.0, "loss": 1e4, "nll": 1e4, "correct": 0.0, "filled": 1.0, "slots": 1.0}
-    assert metrics_of(sums)["perplexity"] == pytest.approx(math.exp(700))
+    assert compute_metrics(sums)["perplexity"] == pytest.approx(math.exp(700))

@@ -1,4 +1,4 @@
-"""Limits of fields: what is let through, and the line for what is not."""
+"""Limits of fields: allowed values, and the message for others."""
 
 import dataclasses
 from typing import Annotated
@@ -22,7 +22,7 @@ class Config:
         check_fields(self)
 
 
-def test_what_lies_inside_is_let_through():
+def test_values_within_the_limits_pass():
     Config(width=1, window=None, rate=0, share=1, note="any")
     Config(width=65_536, window=3, rate=np.float32(0.5), share=1e-9, engine="pmap")
     Config(width=np.int64(4))
@@ -44,7 +44,7 @@ def test_what_lies_inside_is_let_through():
         ({"engine": "jot"}, "engine is 'jot', not one of jit, pmap"),
     ],
 )
-def test_the_line_says_field_value_and_limits(given, message):
+def test_the_message_has_field_value_and_limits(given, message):
     with pytest.raises(ValueError) as caught:
         Config(**given)
     assert str(caught.value) == message

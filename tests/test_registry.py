@@ -1,9 +1,9 @@
-"""Registries: names found, names taken, names unknown."""
+"""Registries: lookup, registration, unknown names."""
 
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.registry import Registry, reregistered
+from transformer_jax.registry import Registry, reload_registrations
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def test_an_entry_is_found_by_its_name(colours):
     assert list(colours) == ["red", "green"] and len(colours) == 2
 
 
-def test_an_unknown_name_is_told_with_all_and_the_nearest(colours):
+def test_the_error_for_an_unknown_name_lists_all_and_suggests_the_nearest(colours):
     message = "^colour is 'gren', not one of red, green; did you mean green\\?$"
     with pytest.raises(ValueError, match=message):
         colours.find("gren")
@@ -28,13 +28,13 @@ def test_entries_are_added_by_call_and_by_decorator(colours):
     assert (colours["blue"], colours["black"], decorated) == (3, 4, 4)
 
 
-def test_a_name_is_given_once(colours):
+def test_a_name_cannot_be_registered_twice(colours):
     with pytest.raises(UserError, match="model.colour: the name 'red' is taken; choose another"):
         colours.register("red", 5)
     assert colours["red"] == 1
 
 
-def test_a_name_is_given_again_by_its_own_module_alone(colours):
+def test_a_module_can_register_its_name_again(colours):
     colours.register("blue", 3)
     colours.register("blue", 4)
     assert colours["blue"] == 4
@@ -43,7 +43,7 @@ def test_a_name_is_given_again_by_its_own_module_alone(colours):
         exec("colours.register('blue', 5)", other)
 
 
-def test_what_was_added_can_be_taken_back(colours):
+def test_entries_can_be_restored(colours):
     before = dict(colours)
     colours.register("blue", 3)
     colours.restore(before)
@@ -55,18 +55,18 @@ def test_the_module_that_registered_a_name_is_known(colours):
     assert colours.module_of("blue") == __name__ and colours.module_of("red") is None
 
 
-def test_a_module_may_run_again(colours):
+def test_a_module_can_run_again(colours):
     colours.register("blue", 3)
     colours.register("black", 4)
-    with reregistered(__name__):
+    with reload_registrations(__name__):
         assert list(colours) == ["red", "green"]
         colours.register("blue", 5)
     assert dict(colours) == {"red": 1, "green": 2, "blue": 5}
 
 
-def test_a_module_that_fails_leaves_the_registry_as_it_was(colours):
+def test_a_module_that_fails_leaves_the_registry_unchanged(colours):
     colours.register("blue", 3)
-    with pytest.raises(SystemExit), reregistered(__name__):
+    with pytest.raises(SystemExit), reload_registrations(__name__):
         colours.register("blue", 5)
         colours.register("black", 4)
         raise SystemExit

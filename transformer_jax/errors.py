@@ -1,19 +1,19 @@
-"""What a user got wrong, told in one line; and a run that was told to stop."""
+"""Exceptions for user errors, which are one line, and for runs that were asked to stop."""
 
 RESUMABLE = 75
-"""Exit status of what the same command continues with: sysexits' EX_TEMPFAIL."""
+"""Exit status of a run that the same command resumes: EX_TEMPFAIL of sysexits."""
 
 
 class UserError(Exception):
-    """A mistake of the user's: one line that says what is wrong, where, and what would do.
+    """A user's mistake, in one line: what is wrong, where, and what would fix it.
 
-    The shell prints it on stderr and exits with status 2; a notebook sees the exception.
+    The shell prints it to stderr and exits with status 2; a notebook gets the exception.
     """
 
 
 class DivergedError(UserError):
-    """The loss of a run is no longer finite."""
+    """The loss of a run is not finite."""
 
 
 class Stopped(Exception):
-    """A SIGTERM ended a run before its last step: its state is saved, and the same call goes on."""
+    """SIGTERM stopped a run before its last step. Its state is saved; the same call resumes it."""

@@ -1,4 +1,10 @@
-"""Cross-entropy with label smoothing (section 5.4), and with a term that keeps logits small."""
+"""Cross-entropy with label smoothing (section 5.4) and z-loss, from logits or tile by tile.
+
+The logits of a batch are by far its largest array: GPT-2 has 50,257 for each token.
+`tiled_token_losses` computes them for one tile of the vocabulary at a time and never holds all.
+
+N tokens, D model, V vocabulary, W tokens of a tile.
+"""
 
 import functools
 import math
@@ -11,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.nn.int8 import Int8Matrix
-from transformer_jax.nn.ops import capped, einsum
+from transformer_jax.nn.ops import einsum, soft_cap
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.accelerators import accelerator_of
 
@@ -19,14 +25,20 @@ Logits = Float[Array | np.ndarray, "*B V"]
 Labels = Int[Array | np.ndarray, "*B"]
 Losses = Float[Array, "*B"]
 
+_TILE_SHARE = 1 / 64
+"""Largest share of a device's memory for the logits of a tile: little beside the activations saved
+for the backward pass, and for most batches thousands of columns, so that products stay large."""
+_UNKNOWN_MEMORY = 2**34  # bytes, of devices that are not in the table
+_LOWEST = float(jnp.finfo(jnp.float32).min)
+
 
 class TokenLosses(NamedTuple):
-    """What a loss finds of each token. Gradients go through `losses` alone.
+    """Losses of each token. Only `losses` has gradients.
 
     Attributes:
-      losses: cross-entropy against the smoothed label, in nats.
-      nll: against the label itself.
-      correct: whether the label is the argmax, of equal logits the first.
+      losses: cross-entropy with the smoothed label, in nats.
+      nll: cross-entropy with the label itself, in nats.
+      correct: True if the label is the argmax (the first of equal logits).
     """
 
     losses: Losses
@@ -37,7 +49,7 @@ class TokenLosses(NamedTuple):
 def token_losses(
     logits: Logits, labels: Labels, label_smoothing: float = 0.0, z_loss: float = 0.0
 ) -> TokenLosses:
-    """The losses of tokens; arguments as of `cross_entropy`."""
+    """Computes the losses of tokens; arguments as of `cross_entropy`."""
     fixed = jax.lax.stop_gradient(logits)
     losses = cross_entropy(logits, labels, label_smoothing, z_loss)
     return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
@@ -47,17 +59,17 @@ def token_losses(
 def cross_entropy(
     logits: Logits, labels: Labels, label_smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Losses:
-    """Cross-entropy of each token against its smoothed label, in nats.
+    """Cross-entropy of each token with its smoothed label, in nats.
 
-    The label keeps probability 1 - eps, and eps is spread over the whole vocabulary, eps / V each,
-    the label included, as in optax and PyTorch. Neither one-hot nor smoothed targets are built.
+    The label has probability 1 - eps, and eps is spread over the whole vocabulary including the
+    label, eps / V each, as in optax and PyTorch. Neither one-hot nor smoothed targets are built.
 
     Args:
       logits: one for each token of the vocabulary.
-      labels: the right tokens.
+      labels: correct tokens.
       label_smoothing: eps, in [0, 1).
       z_loss: weight of log^2 Z, where Z is the softmax's denominator (Chowdhery et al. 2022,
-        section 5): logits that grow, all alike, cost something.
+        section 5); it keeps logits from growing together.
     """
     return _losses(logits, labels, label_smoothing, z_loss)[0]
 
@@ -66,8 +78,8 @@ def cross_entropy(
 def _cross_entropy_tangent(
     eps: float, z_loss: float, primals: tuple[Logits, Labels], tangents: tuple[Logits, Any]
 ) -> tuple[Losses, Losses]:
-    """d loss / d logits = (1 + 2 z_loss log Z) softmax(logits) - smoothed target, in one pass over
-    the vocabulary."""
+    """Tangent in one pass over the vocabulary:
+    d loss / d logits = (1 + 2 z_loss log Z) softmax(logits) - smoothed target."""
     logits, labels = primals
     losses, log_normalizer = _losses(logits, labels, eps, z_loss)
     vocab_size = logits.shape[-1]
@@ -79,21 +91,21 @@ def _cross_entropy_tangent(
     return losses, ((probabilities - target) * tangents[0]).sum(-1)
 
 
-def symmetric_divergence(one: Logits, other: Logits) -> Losses:
-    """KL(P || Q) + KL(Q || P) in nats, of the distributions P and Q that these logits make.
+def symmetric_kl(one: Logits, other: Logits) -> Losses:
+    """KL(P || Q) + KL(Q || P) in nats, for the softmax distributions P and Q of two logits.
 
-    That is the sum of (p - q)(log p - log q) over the vocabulary; as p - q sums to 0, the logits
-    may stand for the logarithms.
+    This is the sum of (p - q)(log p - log q) over the vocabulary. As p - q sums to 0, log p and log
+    q can be replaced by the logits.
     """
-    apart = jax.nn.softmax(one) - jax.nn.softmax(other)
-    return (apart * (one - other)).sum(axis=-1)
+    difference = jax.nn.softmax(one) - jax.nn.softmax(other)
+    return (difference * (one - other)).sum(axis=-1)
 
 
 def _losses(logits: Logits, labels: Labels, eps: float, z_loss: float) -> tuple[Losses, Losses]:
-    """The losses, and the logarithm of the softmax's denominator."""
+    """Losses, and the logarithm of the softmax's denominator."""
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
-    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    expected = (1 - eps) * of_label
+    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    expected = (1 - eps) * label_logit
     if eps:
         expected += eps * logits.mean(axis=-1)
     losses = log_normalizer - expected
@@ -103,46 +115,35 @@ def _losses(logits: Logits, labels: Labels, eps: float, z_loss: float) -> tuple[
 
 
 def _is_argmax(logits: Logits, labels: Labels) -> Bool[Array, "*B"]:
-    """Whether each label's logit is above all before it and not below those after it. On a CPU
-    these comparisons take a sixth of the time of `jnp.argmax`."""
-    of_label = jnp.take_along_axis(logits, labels[..., None], axis=-1)
+    """Returns True where the label is the argmax: its logit exceeds all before it and is not below
+    any after it. On a CPU this takes a sixth of the time of `jnp.argmax`."""
+    label_logit = jnp.take_along_axis(logits, labels[..., None], axis=-1)
     is_before = jnp.arange(logits.shape[-1]) < labels[..., None]
-    return jnp.where(is_before, logits < of_label, logits <= of_label).all(axis=-1)
+    return jnp.where(is_before, logits < label_logit, logits <= label_logit).all(axis=-1)
 
 
-# FOLDED tiled_losses: Cross-entropy without all logits: what `losses` computes, one tile of the
-# vocabulary at a time. The logits of a batch are by far its largest array: GPT-2 has 50,257 for
-# each token. N tokens, D model, V vocabulary, W tokens of a tile.
-
-
-_SHARE = 1 / 64
-"""Most of a device's memory that a tile's logits take: little beside what the layers keep for the
-backward pass, and for most batches thousands of columns, so that the products stay large."""
-
-_UNKNOWN_MEMORY = 2**34  # bytes, of devices that are not in the table
-_LOWEST = float(jnp.finfo(jnp.float32).min)
-
-
-def projected_losses(
+def tiled_token_losses(
     predicted: Unprojected,
     labels: Labels,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     tiles: int | None = None,
 ) -> TokenLosses:
-    """As `token_losses`, of logits that are computed for one tile of the vocabulary after another,
-    and once more in the backward pass. First derivatives alone exist, and backward alone.
+    """Computes `token_losses` for one tile of the vocabulary after another.
+
+    The backward pass computes the logits again. Only first, reverse-mode derivatives are defined.
 
     Args:
-      predicted: what the logits are made of.
-      labels: the right tokens.
+      predicted: hidden states and their projection to logits.
+      labels: correct tokens.
       label_smoothing, z_loss: as of `cross_entropy`.
-      tiles: how many. With one, all logits exist, and derivatives as of `cross_entropy`. None: one
-        on CPUs, where computing twice costs more than memory; elsewhere the power of two (which
-        divides a padded vocabulary) that keeps a tile's logits within 1/64 of a device's memory,
-        and two at least: a tile is read once, all logits several times.
+      tiles: number of tiles. With 1 all logits are held, and derivatives are those of
+        `cross_entropy`. None: 1 on CPUs, where the second computation costs more than the memory;
+        elsewhere the power of two (which divides a padded vocabulary) that keeps a tile's logits
+        within 1/64 of a device's memory, and at least 2, because a tile is read once and all logits
+        several times.
     """
-    count = tiles or _tiles_for(4 * labels.size * predicted.vocab_size)
+    count = tiles or _num_tiles(4 * labels.size * predicted.vocab_size)
     if count == 1 or isinstance(predicted.table, Int8Matrix):
         return token_losses(predicted.logits(), labels, label_smoothing, z_loss)
     flat = predicted.replace(x=predicted.x.reshape(-1, predicted.x.shape[-1]))
@@ -150,79 +151,81 @@ def projected_losses(
     return TokenLosses(*(each.reshape(labels.shape) for each in found))
 
 
-def _tiles_for(num_bytes: int) -> int:
+def _num_tiles(logits_bytes: int) -> int:
     if platform.is_cpu():
         return 1
     known = accelerator_of(platform.target().kind)
-    of_device = known.memory if known else _UNKNOWN_MEMORY
-    least = math.ceil(num_bytes / platform.num_sharding_devices() / (of_device * _SHARE))
+    memory = known.memory if known else _UNKNOWN_MEMORY
+    least = math.ceil(logits_bytes / platform.num_sharding_devices() / (memory * _TILE_SHARE))
     return max(2, 1 << (least - 1).bit_length())
 
 
 class _Tile(NamedTuple):
-    """A part of the vocabulary: tokens, their rows of the table, and their biases."""
+    """Part of the vocabulary: tokens, their rows of the table, and their biases."""
 
     tokens: Int[Array, "*T W"]
     table: Float[Array, "*T W D"]
     bias: Float[Array, "*T W"]
 
     def logits(self, x: Float[Array, "N D"], cap: float | None) -> Float[Array, "N W"]:
-        """Those of its tokens."""
+        """Logits of this tile's tokens."""
         with jax.named_scope("logits"):
             logits = einsum("nd,wd->nw", x, self.table, x.dtype) + self.bias
             if cap is None:
                 return logits
-            return jnp.where(jnp.isneginf(self.bias), -jnp.inf, capped(logits, cap))
+            return jnp.where(jnp.isneginf(self.bias), -jnp.inf, soft_cap(logits, cap))
 
 
-def _divided(count: int, predicted: Unprojected) -> _Tile:
-    """All tiles, along a leading axis.
+def _split_into_tiles(count: int, predicted: Unprojected) -> _Tile:
+    """All tiles, stacked along a leading axis.
 
-    Tile i has the tokens {i, i + count, i + 2 count, ...}: where the rows of the table are divided
-    among devices, so are those of each tile. The vocabulary is filled up to a multiple of `count`
-    with tokens whose logits are -inf.
+    Tile i has the tokens {i, i + count, i + 2 count, ...}, so that a table whose rows are sharded
+    has tiles whose rows are sharded. The vocabulary is padded to a multiple of `count` with tokens
+    whose logits are -inf.
     """
     size, rows = predicted.vocab_size, len(predicted.table)
 
-    def divided(array: Array) -> Array:
-        lacking = [(0, -rows % count)] + [(0, 0)] * (array.ndim - 1)
-        return jnp.moveaxis(jnp.pad(array, lacking).reshape(-1, count, *array.shape[1:]), 1, 0)
+    def split(array: Array) -> Array:
+        padding = [(0, -rows % count)] + [(0, 0)] * (array.ndim - 1)
+        return jnp.moveaxis(jnp.pad(array, padding).reshape(-1, count, *array.shape[1:]), 1, 0)
 
-    table = divided(predicted.table.astype(predicted.dtype))
+    table = split(predicted.table.astype(predicted.dtype))
     tokens = jnp.arange(table.shape[1]) * count + jnp.arange(count)[:, None]
-    bias = jnp.float32(0) if predicted.bias is None else divided(predicted.bias)
+    bias = jnp.float32(0) if predicted.bias is None else split(predicted.bias)
     return _Tile(tokens, table, jnp.where(tokens < size, bias, -jnp.inf))
 
 
-class _Read(NamedTuple):
-    """What is known of each token's logits after some of them.
+class _LogitStats(NamedTuple):
+    """Statistics of each position's logits, over part of the vocabulary (online softmax).
 
     Attributes:
-      highest: the largest; above -inf, so that differences are defined.
-      argmax: its token; of several the first.
-      total: the sum of exp(logit - highest).
-      of_label: the label's, or 0 where it is not among them.
-      sum: of all.
+      maximum: largest logit; above -inf, so that differences are defined.
+      argmax: token of the largest logit, the first if several are equal.
+      exp_sum: sum of exp(logit - maximum).
+      label_logit: logit of the label; 0 if the label is in another part.
+      sum: sum of the logits.
     """
 
-    highest: Float[Array, "*N"]
+    maximum: Float[Array, "*N"]
     argmax: Int[Array, "*N"]
-    total: Float[Array, "*N"]
-    of_label: Float[Array, "*N"]
+    exp_sum: Float[Array, "*N"]
+    label_logit: Float[Array, "*N"]
     sum: Float[Array, "*N"]
 
 
-def _together(one: _Read, other: _Read) -> _Read:
-    """What is known after two parts of the logits (Milakov and Gimelshein 2018)."""
-    is_first = one.highest > other.highest
-    is_equal = one.highest == other.highest
-    of_equals = jnp.where(is_equal, jnp.minimum(one.argmax, other.argmax), other.argmax)
-    less = jnp.exp(-jnp.abs(one.highest - other.highest))
-    return _Read(
-        highest=jnp.maximum(one.highest, other.highest),
-        argmax=jnp.where(is_first, one.argmax, of_equals),
-        total=jnp.where(is_first, one.total + less * other.total, less * one.total + other.total),
-        of_label=one.of_label + other.of_label,
+def _merge_stats(one: _LogitStats, other: _LogitStats) -> _LogitStats:
+    """Merges the statistics of two parts of the vocabulary (Milakov and Gimelshein 2018)."""
+    is_larger = one.maximum > other.maximum
+    is_equal = one.maximum == other.maximum
+    other_argmax = jnp.where(is_equal, jnp.minimum(one.argmax, other.argmax), other.argmax)
+    scale = jnp.exp(-jnp.abs(one.maximum - other.maximum))
+    return _LogitStats(
+        maximum=jnp.maximum(one.maximum, other.maximum),
+        argmax=jnp.where(is_larger, one.argmax, other_argmax),
+        exp_sum=jnp.where(
+            is_larger, one.exp_sum + scale * other.exp_sum, scale * one.exp_sum + other.exp_sum
+        ),
+        label_logit=one.label_logit + other.label_logit,
         sum=one.sum + other.sum,
     )
 
@@ -231,79 +234,80 @@ def _together(one: _Read, other: _Read) -> _Read:
 def _tiled_losses(
     count: int, eps: float, z_loss: float, predicted: Unprojected, labels: Labels
 ) -> TokenLosses:
-    """`token_losses` of features [N, D]."""
-    return _read_tiles(count, eps, z_loss, predicted, labels)[0]
+    """Computes `token_losses` of hidden states [N, D], tile by tile."""
+    return _tiled_forward(count, eps, z_loss, predicted, labels)[0]
 
 
-def _read_tiles(
+def _tiled_forward(
     count: int, eps: float, z_loss: float, predicted: Unprojected, labels: Labels
 ) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses]]:
-    """The losses, and what the backward pass needs: arguments and log-normalizer."""
+    """Forward pass: the losses, and for the backward pass the arguments and the log-normalizer."""
     size, x = predicted.vocab_size, predicted.x.astype(predicted.dtype)
-    nothing = _Read(*(jnp.asarray(each) for each in (_LOWEST, size, 0.0, 0.0, 0.0)))
+    empty = _LogitStats(*(jnp.asarray(each) for each in (_LOWEST, size, 0.0, 0.0, 0.0)))
 
-    def read(before: _Read, tile: _Tile) -> tuple[_Read, None]:
-        """In one pass over the tile's logits."""
+    def read(stats: _LogitStats, tile: _Tile) -> tuple[_LogitStats, None]:
+        """Adds a tile to the statistics, in one pass over its logits."""
         logits = tile.logits(x, predicted.cap)
-        each = _Read(
-            highest=jnp.maximum(logits, _LOWEST),
+        each = _LogitStats(
+            maximum=jnp.maximum(logits, _LOWEST),
             argmax=jnp.broadcast_to(tile.tokens, logits.shape),
-            total=jnp.ones_like(logits),
-            of_label=jnp.where(tile.tokens == labels[:, None], logits, 0),
+            exp_sum=jnp.ones_like(logits),
+            label_logit=jnp.where(tile.tokens == labels[:, None], logits, 0),
             sum=jnp.where(tile.tokens < size, logits, 0),
         )
-        return _together(before, jax.lax.reduce(each, nothing, _together, (1,))), None
+        return _merge_stats(stats, jax.lax.reduce(each, empty, _merge_stats, (1,))), None
 
-    fresh = jax.tree.map(lambda each: jnp.full(len(x), each), nothing)
-    done, _ = jax.lax.scan(read, fresh, _divided(count, predicted))
-    log_normalizer = done.highest + jnp.log(done.total)
-    losses = log_normalizer - (1 - eps) * done.of_label - eps * done.sum / size
+    initial = jax.tree.map(lambda each: jnp.full(len(x), each), empty)
+    stats, _ = jax.lax.scan(read, initial, _split_into_tiles(count, predicted))
+    log_normalizer = stats.maximum + jnp.log(stats.exp_sum)
+    losses = log_normalizer - (1 - eps) * stats.label_logit - eps * stats.sum / size
     if z_loss:
         losses += z_loss * jnp.square(log_normalizer)
-    correct = (done.argmax == labels) & ~jnp.isnan(done.highest)
-    found = TokenLosses(losses, log_normalizer - done.of_label, correct)
+    correct = (stats.argmax == labels) & ~jnp.isnan(stats.maximum)
+    found = TokenLosses(losses, log_normalizer - stats.label_logit, correct)
     return found, (predicted, labels, log_normalizer)
 
 
-def _tiled_gradient(
+def _tiled_backward(
     count: int,
     eps: float,
     z_loss: float,
-    kept: tuple[Unprojected, Labels, Losses],
+    saved: tuple[Unprojected, Labels, Losses],
     cotangents: TokenLosses,
 ) -> tuple[Unprojected, None]:
-    """As the tangent of `cross_entropy`, times what the logits are made of."""
-    predicted, labels, log_normalizer = kept
+    """Backward pass: the gradient of `cross_entropy`, through the logits of one tile at a time."""
+    predicted, labels, log_normalizer = saved
     size, dtype, x = predicted.vocab_size, predicted.dtype, predicted.x.astype(predicted.dtype)
 
-    def add(of_x: Array, tile: _Tile) -> tuple[Array, tuple[Array, Array]]:
+    def add(x_gradient: Array, tile: _Tile) -> tuple[Array, tuple[Array, Array]]:
         is_label = tile.tokens == labels[:, None]
         target = jnp.where(is_label, 1 - eps + eps / size, eps / size)
         logits = tile.logits(x, predicted.cap)
         probabilities = jnp.exp(logits - log_normalizer[:, None])
         if z_loss:
             probabilities *= 1 + 2 * z_loss * log_normalizer[:, None]
-        apart = probabilities - target
+        gradient = probabilities - target
         if predicted.cap is not None:
-            apart *= 1 - jnp.square(logits / predicted.cap)  # the derivative of the cap
-        of_logits = jnp.where(tile.tokens < size, apart, 0) * cotangents.losses[:, None]
+            gradient *= 1 - jnp.square(logits / predicted.cap)  # the derivative of the cap
+        gradient = jnp.where(tile.tokens < size, gradient, 0) * cotangents.losses[:, None]
         with jax.named_scope("logits"):
-            of_x += einsum("nw,wd->nd", of_logits, tile.table, dtype)
-            of_table = einsum("nw,nd->wd", of_logits, x, dtype)
-        return of_x, (of_table, of_logits.sum(axis=0))
+            x_gradient += einsum("nw,wd->nd", gradient, tile.table, dtype)
+            table_gradient = einsum("nw,nd->wd", gradient, x, dtype)
+        return x_gradient, (table_gradient, gradient.sum(axis=0))
 
-    def joined(tiles: Array, like: Array) -> Array:
+    def join(tiles: Array, like: Array) -> Array:
         rows = jnp.moveaxis(tiles, 0, 1).reshape(-1, *like.shape[1:])
         return rows[: len(like)].astype(like.dtype)
 
     zeros = jnp.zeros(x.shape, jnp.float32)
-    of_x, (of_table, of_bias) = jax.lax.scan(add, zeros, _divided(count, predicted))
+    tiles = _split_into_tiles(count, predicted)
+    x_gradient, (table_gradient, bias_gradient) = jax.lax.scan(add, zeros, tiles)
     gradient = predicted.replace(
-        x=of_x.astype(predicted.x.dtype),
-        table=joined(of_table, predicted.table),
-        bias=None if predicted.bias is None else joined(of_bias, predicted.bias),
+        x=x_gradient.astype(predicted.x.dtype),
+        table=join(table_gradient, predicted.table),
+        bias=None if predicted.bias is None else join(bias_gradient, predicted.bias),
     )
     return gradient, None
 
 
-_tiled_losses.defvjp(_read_tiles, _tiled_gradient)
+_tiled_losses.defvjp(_tiled_forward, _tiled_backward)

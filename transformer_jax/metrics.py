@@ -1,7 +1,7 @@
-"""Sums over tokens, made on the device, and the metrics computed from them on the host.
+"""Sums over tokens, computed on the device, and metrics computed from them on the host.
 
-Everything stays a sum until the end, so that batches, micro-batches and devices of unequal padding
-add up, and one division gives the mean.
+Values are summed until the end and divided once, so that batches, micro-batches and devices with
+unequal padding add up correctly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,17 +17,17 @@ HostSums = dict[str, Any]
 """Sums by name, on the host: numbers, or arrays [R] of R replicas."""
 
 MEANS = ("margin", "chosen_reward", "rejected_reward")
-"""Sums of a pair of answers, of which the mean is reported (`tasks.preference`)."""
+"""Names of sums whose means are reported (`tasks.preference`)."""
 
 
 def token_sums(
     found: TokenLosses, weights: Num[Array | np.ndarray, "*B"]
 ) -> dict[str, Num[Array, ""]]:
-    """The sums that the metrics of a batch are computed from.
+    """Sums from which the metrics of a batch are computed.
 
     Args:
-      found: what the loss found of each position.
-      weights: 0 where a position does not count.
+      found: losses of each position.
+      weights: 0 for positions that do not count.
 
     Returns:
       "tokens" (total weight), "nll" (negative log-likelihood, nats) and "correct" (labels that are
@@ -40,13 +40,13 @@ def token_sums(
     }
 
 
-def slot_sums(
+def padding_sums(
     batch: Mapping[str, Int[Array | np.ndarray, "B _"]], features: Sequence[str]
 ) -> dict[str, Num[Array, ""]]:
-    """How full these features of a packed batch are.
+    """Counts tokens and slots of these features of a packed batch.
 
     Returns:
-      "filled" (slots that hold a token) and "slots" (all of them).
+      "filled" (slots with a token) and "slots" (all slots).
     """
     filled = [(batch[f"{feature}_segment_ids"] > 0).sum() for feature in features]
     return {
@@ -56,17 +56,17 @@ def slot_sums(
 
 
 def add_sums(sums: Mapping[str, Any], more: Mapping[str, Any]) -> HostSums:
-    """The sums of both, name by name, in double precision; of replicas, each by itself."""
+    """Adds sums by name in double precision; arrays of replicas are added elementwise."""
     return {name: np.float64(value) + sums.get(name, 0.0) for name, value in more.items()}
 
 
-def metrics_of(sums: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics that sums amount to, numbers or arrays [R] as the sums are.
+def compute_metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Computes metrics from sums: numbers, or arrays [R] of R replicas.
 
     Returns:
-      "loss" (nats a token, smoothed as in training), "perplexity" (of the unsmoothed likelihood)
-      and "accuracy", where there are sums "nll" and "correct", the means of `MEANS` where there are
-      such sums, and "padding" (share of the batch's slots that hold no token).
+      "loss" (nats per token, smoothed as in training), "perplexity" (of the unsmoothed likelihood)
+      if there is a sum "nll", "accuracy" if there is a sum "correct", the means of `MEANS` that
+      have sums, and "padding" (share of slots without a token).
     """
     tokens = sums["tokens"]
     metrics = {"loss": sums["loss"] / tokens}

@@ -1,4 +1,4 @@
-"""What the fields of a config may hold: said at the field, checked in one place.
+"""Limits of config fields: annotations of their types, and the check of a whole dataclass.
 
 Example:
   >>> @dataclasses.dataclass(frozen=True)
@@ -23,33 +23,32 @@ import numpy as np
 _SHORT = reprlib.Repr(maxstring=200, maxlong=200, maxother=200)
 
 
-def shown(value: Any) -> str:
-    """A value as messages show it: on one line, of bounded length, however deeply nested."""
+def short_repr(value: Any) -> str:
+    """Shortens the repr of a value for messages: one line of bounded length."""
     return _SHORT.repr(value)
 
 
 class Limit(Protocol):
-    """What a field's type may be annotated with."""
+    """Annotation of a field's type that restricts its values."""
 
-    def refusal(self, value: Any, type_: type) -> str | None:
-        """What follows the value in the message; None where it will do."""
+    def violation(self, value: Any, type_: type) -> str | None:
+        """Rest of the error message after the value; None if the value is allowed."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """A finite interval of numbers.
+    """Finite interval of numbers.
 
     Attributes:
-      least, most: its ends.
-      ends: which of them belong to it, as mathematics writes it: "[]", "[)", "(]" or "()".
+      least, most: bounds.
+      ends: brackets of the interval: "[]", "[)", "(]" or "()".
     """
 
     least: float
     most: float
     ends: str = "[]"
 
-    def refusal(self, value: Any, type_: type) -> str | None:
-        """As `Limit.refusal`."""
+    def violation(self, value: Any, type_: type) -> str | None:
         kinds = (int, np.integer) if type_ is int else (int, float, np.number)
         if isinstance(value, bool) or not isinstance(value, kinds):  # True is an int to isinstance
             return f"; it must be of type {type_.__name__}"
@@ -64,52 +63,50 @@ class Range:
 
 
 class OneOf:
-    """A few names."""
+    """A choice among names."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
-    def refusal(self, value: Any, type_: type) -> str | None:
-        """As `Limit.refusal`."""
+    def violation(self, value: Any, type_: type) -> str | None:
         return None if value in self.names else f", not one of {', '.join(self.names)}"
 
 
 Size = Annotated[int, Range(1, 65_536)]
-"""A width of the model."""
+"""Width of a layer."""
 Layers = Annotated[int, Range(1, 256)]
-"""Each layer is traced and compiled by itself, which takes seconds: a mistyped number must not take
-for ever."""
+"""Number of layers. Compiling a layer takes seconds, so a mistyped number must not be huge."""
 Heads = Annotated[int, Range(1, 1024)]
 Cap = Annotated[float, Range(1e-3, 1e6)]
-"""Of logits."""
+"""Soft cap of logits."""
 Length = Annotated[int, Range(1, 2**20)]
-"""Tokens of a sequence, or a distance between two."""
+"""Number of tokens of a sequence, or a distance between two."""
 Steps = Annotated[int, Range(1, 10**9)]
-"""Updates."""
+"""Number of steps."""
 Seed = Annotated[int, Range(0, 2**31 - 1)]
-"""Of random numbers; JAX keeps 32 bits of it, with a sign."""
+"""Seed of random numbers; JAX uses 32 bits of it, with a sign."""
 DropoutRate = Annotated[float, Range(0, 1, "[)")]
 
 
 def check_fields(config: Any) -> None:
-    """Refuses a dataclass one of whose fields holds what its annotation rules out.
+    """Checks all fields of a dataclass against their annotations.
 
     Raises:
-      ValueError: in one line the field, its value and what it may be.
+      ValueError: one line with the field, its value and the allowed values.
     """
     for name, type_, optional, limits in _limits(config.__class__):
         value = getattr(config, name)
         if value is None and optional:
             continue
         for limit in limits:
-            if (reason := limit.refusal(value, type_)) is not None:
+            if (reason := limit.violation(value, type_)) is not None:
                 also = ", or be none" if optional else ""
-                raise ValueError(f"{name} is {shown(value)}{reason}{also}")
+                raise ValueError(f"{name} is {short_repr(value)}{reason}{also}")
 
 
 @functools.cache
 def _limits(cls: Any) -> list[tuple[str, type, bool, tuple[Limit, ...]]]:
-    """Name, type, whether it may be None, and limits of each field of a dataclass that has some."""
+    """(name, type, optional, limits) of each field of a dataclass that has limits."""
     hints = typing.get_type_hints(cls, include_extras=True)
     found = []
     for field in dataclasses.fields(cls):

@@ -1,4 +1,4 @@
-"""Registries: the names that a field of the config may take, and what each stands for."""
+"""Registries: the entries that a config field can name."""
 
 import contextlib
 import difflib
@@ -10,7 +10,7 @@ from transformer_jax.errors import UserError
 
 
 class Registry[T](Mapping[str, T]):
-    """What each name of one config field stands for.
+    """Entries by name, for one config field.
 
     Example:
       >>> ACTIVATIONS: Registry[Callable] = Registry("model.activation", {"relu": nn.relu})
@@ -35,14 +35,14 @@ class Registry[T](Mapping[str, T]):
     def register(self, name: str, entry: T) -> T: ...
 
     def register(self, name: str, entry: T | None = None) -> T | Callable[[T], T]:
-        """Adds an entry under a new name; without `entry`, a decorator that does.
+        """Adds an entry under a new name; without `entry`, returns a decorator that does.
 
-        The module that registered a name may do so again: a notebook's cell is run twice.
+        The module that registered a name may register it again, as a notebook's cell can run twice.
 
         Raises:
           UserError: the name is taken.
         """
-        module = sys._getframe(1).f_globals.get("__name__", "")  # the caller's, whose entry it is
+        module = sys._getframe(1).f_globals.get("__name__", "")  # of the caller
         if entry is None:
             return lambda decorated: self._add(name, decorated, module)
         return self._add(name, entry, module)
@@ -55,7 +55,7 @@ class Registry[T](Mapping[str, T]):
         return entry
 
     def find(self, name: str) -> T:
-        """The entry of a name; ValueError if there is none, which names all and the nearest."""
+        """Entry of a name; otherwise ValueError, which lists all names and suggests the nearest."""
         if name in self._entries:
             return self._entries[name]
         known = f"not one of {', '.join(self._entries)}"
@@ -64,11 +64,11 @@ class Registry[T](Mapping[str, T]):
         raise ValueError(f"{self.field.partition('.')[2]} is {name!r}, {known}{hint}")
 
     def module_of(self, name: str) -> str | None:
-        """The module that registered a name; None for the entries that the registry began with."""
+        """Module that registered a name; None for the initial entries."""
         return self._modules.get(name)
 
     def restore(self, entries: Mapping[str, T], modules: Mapping[str, str] | None = None) -> None:
-        """Holds these entries alone; `modules` says which module registered them."""
+        """Replaces all entries; `modules` names the modules that registered them."""
         modules = self._modules if modules is None else modules
         self._entries = dict(entries)
         self._modules = {name: modules[name] for name in entries if name in modules}
@@ -90,11 +90,11 @@ _REGISTRIES: list[Registry[Any]] = []
 
 
 @contextlib.contextmanager
-def reregistered(module: str) -> Iterator[None]:
-    """Takes back what a module has registered, so that its code may run again inside.
+def reload_registrations(module: str) -> Iterator[None]:
+    """Context that removes a module's entries, so that its code can run again.
 
-    An exception leaves all registries as they were. The other modules that registered something
-    inside are then forgotten, so that Python runs them again when they are next imported.
+    After an exception all registries are restored. Other modules that registered entries inside the
+    context are removed from `sys.modules`, so that the next import runs them again.
     """
     before = [(registry, dict(registry), dict(registry._modules)) for registry in _REGISTRIES]
     for registry, entries, modules in before:

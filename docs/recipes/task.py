@@ -15,7 +15,7 @@ import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import label_rows
-from transformer_jax.metrics import slot_sums
+from transformer_jax.metrics import padding_sums
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.classification import Classification
@@ -42,7 +42,11 @@ class Regression(Classification):
         found = self.logits(params, batch, batch["label_segment_ids"], rng)[..., 0]
         counted = (batch["label_segment_ids"] > 0).astype(jnp.float32)
         losses = jnp.square(found - batch["label"] / 1000) * counted
-        return losses.sum(), counted.sum(), {"tokens": counted.sum(), **slot_sums(batch, self.read)}
+        return (
+            losses.sum(),
+            counted.sum(),
+            {"tokens": counted.sum(), **padding_sums(batch, self.read)},
+        )
 
     def evaluate(self, params, examples, decode):
         outputs = [best for (best,) in self.predict(params, [e["text"] for e in examples], decode)]

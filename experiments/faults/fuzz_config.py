@@ -21,7 +21,7 @@ from typing import Any
 import tiny_runs
 from campaign import Case, Command, Ended
 
-from transformer_jax.ranges import OneOf, Range, shown
+from transformer_jax.ranges import OneOf, Range, short_repr
 from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS, Settings
 
 STEPS = {"train.num_steps": 2, "eval.every_steps": 2, "checkpoint.every_steps": 2}
@@ -93,7 +93,7 @@ class Drawn:
             fields.pop(name, None)
         words = [f"--config.{name}={value}" for name, value in (fields | in_flags).items()]
         words = [word.replace("\0", "") for word in words]
-        changed = {name: shown(value) for name, value in (in_file | in_flags).items()}
+        changed = {name: short_repr(value) for name, value in (in_file | in_flags).items()}
         return Case(
             f"{number}: {task}: {changed}",
             [Command(["train", "--config=config.py", "--workdir=run", *words])],

@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer_jax.inference.model_inputs import ModelInputs, as_row
 from transformer_jax.models import MODELS
-from transformer_jax.models.patches import places_of
+from transformer_jax.models.patches import find_hook_points
 from transformer_jax.nn.config import TransformerConfig
 
 SIZES = dict(d_model=16, d_ff=24, num_heads=2, dtype="float32", dropout_rate=0.0, num_layers=2)
@@ -38,9 +38,9 @@ class Drawn:
         return np.asarray(found[0, : len(self.reading.tokens[self.reading.last_stack])])
 
     @functools.cached_property
-    def places(self):
+    def hook_points(self):
         """Hook points of the model."""
-        return places_of(lambda key: self.model.init(key, *self.reading.inputs))
+        return find_hook_points(lambda key: self.model.init(key, *self.reading.inputs))
 
 
 def reading_of(architecture, tokens=TOKENS):

@@ -73,13 +73,13 @@ def test_a_sentence_in_a_packed_row_attends_as_alone(random_params):
 
 def test_asking_for_weights_disables_fused_attention(random_params, monkeypatch):
     drawn, asked = draw(random_params, "decoder_only"), []
-    choose = fused_attention.choose
+    choose = fused_attention.choose_kernel
 
     def noted(name, inputs, wanted):
         asked.append(wanted.weights)
         return choose(name, inputs, wanted)
 
-    monkeypatch.setattr(fused_attention, "choose", noted)
+    monkeypatch.setattr(fused_attention, "choose_kernel", noted)
     for pattern, expected in (("**.heads", False), ("**.weights", True)):
         asked.clear()
         collect(drawn.model, drawn.params, drawn.reading, [pattern])

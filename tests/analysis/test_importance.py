@@ -7,7 +7,7 @@ import pytest
 from tests.analysis.drawn import draw
 from transformer_jax.analysis.importance import by_gradient, by_switching_off
 from transformer_jax.losses import token_losses
-from transformer_jax.models.apply import apply
+from transformer_jax.models import apply_model
 from transformer_jax.models.patches import patched_model
 
 HEADS = {f"decoder.layer_{i}.self_attention.heads": 2 for i in range(2)}
@@ -31,7 +31,7 @@ def drawn(random_params):
 def losses_of(model, params, batch):
     """Loss of each token, and whether it counts."""
     inputs = (batch["tokens"], batch["positions"], batch["segments"])
-    found = token_losses(apply(model, params, *inputs), jnp.roll(batch["tokens"], -1, axis=1))
+    found = token_losses(apply_model(model, params, *inputs), jnp.roll(batch["tokens"], -1, axis=1))
     return found.losses, (batch["segments"] > 0).astype(np.float32)
 
 
@@ -45,7 +45,7 @@ def loss_of(model):
 
 def row_losses(drawn, changes):
     """The loss of each example under patches."""
-    model = patched_model(drawn.model, changes, drawn.places)
+    model = patched_model(drawn.model, changes, drawn.hook_points)
     found = [losses_of(model, drawn.params, batch) for batch in BATCHES]
     return np.concatenate([(losses * counts).sum(axis=1) for losses, counts in found])
 

@@ -11,7 +11,7 @@ from tests.interop.published import DECODERS, FIXTURES, TRANSLATORS, expected, p
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.inference.seq2seq_search import Seq2SeqSearch
-from transformer_jax.models.apply import call
+from transformer_jax.models import apply_method
 from transformer_jax.tokenization import Frame, SpecialTokens
 
 GREEDY = DecodeConfig(beam_size=1, alpha=1.0, length_penalty="power", max_extra_length=12)
@@ -87,9 +87,9 @@ def test_samples_with_given_noise(name):
     want, special = expected(name), specials(name)
     lengths, noise = want["prompt_lengths"], want["noise"]
     banned = np.isin(np.arange(noise.shape[2]), special.unused)
-    step = jax.jit(lambda *inputs: call(model, params, "decode_step", *inputs))
+    step = jax.jit(lambda *inputs: apply_method(model, params, "decode_step", *inputs))
     prompt = jnp.asarray(want["prompt"])
-    logits, memory, state = call(model, params, "prefill", prompt, jnp.asarray(lengths), 28)
+    logits, memory, state = apply_method(model, params, "prefill", prompt, jnp.asarray(lengths), 28)
     drawn = []
     for i in range(noise.shape[1]):
         drawn.append(jnp.argmax(jnp.where(banned, -jnp.inf, logits / 0.8) + noise[:, i], axis=1))

@@ -1,4 +1,4 @@
-"""GPT's and BERT's formulas for one text, slow and plain."""
+"""Formulas of GPT and BERT for one text, in slow NumPy."""
 
 import math
 
@@ -42,7 +42,7 @@ def feed_forward(params, x):
 
 
 def gpt_stack(params, x):
-    """Pre-norm, each token looking back, a norm at the end."""
+    """Pre-norm decoder with a final norm."""
     for i in range(sum(name.startswith("layer_") for name in params)):
         layer = params[f"layer_{i}"]
         y = norm(layer["self_attention_residual"]["norm_before"], x)
@@ -53,7 +53,7 @@ def gpt_stack(params, x):
 
 
 def bert_stack(params, x):
-    """Post-norm, each token looking at all."""
+    """Post-norm encoder."""
     for i in range(len(params)):
         layer = params[f"layer_{i}"]
         y = attention(layer["self_attention"], x, causal=False)

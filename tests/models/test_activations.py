@@ -1,4 +1,4 @@
-"""What goes from layer to layer in bfloat16, and what stays float32 all the same."""
+"""Activations between layers in bfloat16; parameters, norms and logits in float32."""
 
 import jax
 import jax.flatten_util
@@ -10,7 +10,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig, activation_dtype
-from transformer_jax.nn.transformer import each_stream
+from transformer_jax.nn.transformer import intercept_residual_stream
 
 SIZES = dict(
     d_model=32,
@@ -50,7 +50,7 @@ def test_the_stream_is_bfloat16_and_the_rest_float32(random_params, kind, placem
         return x
 
     def loss(variables, name):
-        with each_stream(look):
+        with intercept_residual_stream(look):
             logits = models[name].apply(variables, *CASES[kind])
         assert logits.dtype == jnp.float32
         return jnp.square(logits).mean()
@@ -66,7 +66,7 @@ def test_the_stream_is_bfloat16_and_the_rest_float32(random_params, kind, placem
     assert jnp.linalg.norm(flat - reference) < 0.15 * jnp.linalg.norm(reference)
 
 
-def test_auto_is_bfloat16_with_products_of_it_on_accelerators(compiling_for):
+def test_auto_is_bfloat16_on_accelerators_with_bfloat16_products(compiling_for):
     config = TransformerConfig(**SIZES)
     assert activation_dtype(config) == jnp.float32  # on this CPU
     compiling_for("tpu")
@@ -75,7 +75,7 @@ def test_auto_is_bfloat16_with_products_of_it_on_accelerators(compiling_for):
 
 
 def test_the_gradient_of_gathered_rows_is_added_up_in_float32():
-    """A token that stands a thousand times: bfloat16 would stop growing at 256."""
+    """A token occurs a thousand times; a sum in bfloat16 would stop growing at 256."""
     sizes = SIZES | {"scale_embeddings": False, "dtype": "bfloat16"}
     config = TransformerConfig(**sizes, activation_dtype="bfloat16")
     model = DecoderOnly(config)

@@ -1,4 +1,4 @@
-"""Heads on pre-trained bodies: which token is read, and under which names parameters stand."""
+"""Classification heads on pre-trained bodies: tokens that they read, and parameter paths."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""GPT against its formulas, its published size, and itself: decoded token by token, packed."""
+"""GPT equals its formulas and its published size; cached and packed results are consistent."""
 
 import dataclasses
 import math
@@ -53,7 +53,7 @@ def test_it_has_as_many_parameters_as_gpt2():
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 124_439_808 + 768 * 50257
 
 
-def test_fresh_parameters_are_as_wide_as_gpt2s():
+def test_initial_parameters_have_gpt2s_standard_deviations():
     wide = dataclasses.replace(SMALL, d_model=128, d_ff=128, vocab_size=200, max_length=64)
     params = DecoderOnly(wide).init(jax.random.key(0), *PADDED)["params"]
     layer = params["decoder"]["layer_1"]
@@ -69,7 +69,7 @@ def test_fresh_parameters_are_as_wide_as_gpt2s():
     np.testing.assert_allclose([np.std(x) for x in spread.values()], expected, rtol=0.05)
 
 
-def test_it_is_the_formula(model, variables, formulas):
+def test_logits_equal_the_formula(model, variables, formulas):
     params = variables["params"]
     found = model.apply(variables, *PADDED)
     for row, text in zip(found, TEXTS, strict=True):
@@ -111,7 +111,7 @@ def gemma_norm(params, x):
 
 
 def gemma_attention(params, x, window):
-    """Two heads of queries share one of keys; a query sees `window` tokens back to itself."""
+    """Two heads of queries share one of keys; a window of keys ends with the query itself."""
 
     def rotated(vector, place):
         turn = np.exp(1j * place * 100.0 ** (-np.arange(3) / 3))
@@ -129,8 +129,8 @@ def gemma_attention(params, x, window):
     return result
 
 
-def test_gemma_2_is_the_formula(random_params, formulas):
-    """Its report (2024), section 2: both norms, both caps, a window in every other layer."""
+def test_gemma_2_equals_its_formula(random_params, formulas):
+    """Gemma 2's report (2024), section 2: both norms, both caps, a window in every other layer."""
     model = DecoderOnly(GEMMA)
     variables = random_params(model, *PADDED)
     params, found = variables["params"], jax.jit(model.apply)(variables, *PADDED)
@@ -174,8 +174,8 @@ def test_no_token_sees_a_later_one(variables):
     assert (by_place[np.tril_indices(5)] > 0).all()
 
 
-def test_decoding_with_a_cache_is_the_whole_model(model, variables):
-    """Prompts of unequal length, prefilled together, then grown token by token."""
+def test_cached_decoding_equals_the_full_forward_pass(model, variables):
+    """Prompts of unequal lengths are prefilled together, then continued token by token."""
     whole = model.apply(variables, *PADDED)
     prompt, lengths = np.array([[3, 4, 5], [7, 0, 0]]), np.array([3, 1])
     logits, memory, state = model.apply(variables, prompt, lengths, 8, method="prefill")
@@ -188,7 +188,7 @@ def test_decoding_with_a_cache_is_the_whole_model(model, variables):
         np.testing.assert_allclose(logits, whole[[0, 1], places], rtol=1e-4, atol=1e-4)
 
 
-def test_dropout_falls_on_embeddings_attention_and_residuals(variables):
+def test_dropout_acts_on_embeddings_attention_and_residuals(variables):
     for rate in ("dropout_rate", "embedding_dropout_rate", "attention_dropout_rate"):
         dropping = DecoderOnly(dataclasses.replace(SMALL, **{"dropout_rate": 0.0, rate: 0.5}))
         rngs = {"dropout": jax.random.key(0)}

@@ -10,7 +10,7 @@ import pytest
 from tests.models.test_parts import CONFIG
 from tests.models.texts import PACKED
 from transformer_jax.losses import cross_entropy
-from transformer_jax.models.apply import apply
+from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
@@ -24,13 +24,13 @@ INPUTS = {
 
 @pytest.mark.parametrize("model_class", INPUTS)
 def test_a_hessian_vector_product_is_the_change_of_the_gradient(model_class):
-    """And the first derivative along the vector is the gradient times the vector."""
+    """The first derivative along the vector is the gradient times the vector, too."""
     smooth = dataclasses.replace(CONFIG, activation="gelu", dropout_rate=0.2)
     model, inputs = model_class(smooth), INPUTS[model_class]
     params = jax.jit(model.init)(jax.random.key(0), *inputs)["params"]
 
     def loss(params):
-        logits = apply(model, params, *inputs, rng=jax.random.key(1))
+        logits = apply_model(model, params, *inputs, rng=jax.random.key(1))
         labels = jnp.arange(logits.shape[1])[None] % logits.shape[2]
         return cross_entropy(logits, labels, 0.1).sum()
 

@@ -1,4 +1,4 @@
-"""The model against the paper's formulas, and against itself: decoded token by token, packed."""
+"""The Transformer equals the paper's formulas; cached and packed results are consistent."""
 
 import dataclasses
 import functools
@@ -29,7 +29,7 @@ CONFIG = TransformerConfig(
 )
 PLACEMENTS = ("post", "pre", "sandwich")
 SOURCES = [[3, 4, 5, 6], [7, 8]]
-TARGETS = [[2, 5, 6, 7], [2, 9, 10]]  # behind BOS
+TARGETS = [[2, 5, 6, 7], [2, 9, 10]]  # after BOS
 
 # One row that holds both pairs, and slots of padding on either side.
 PACKED = {
@@ -43,7 +43,7 @@ PACKED = {
 
 
 def padded(sources, targets):
-    """One pair a row, filled up with 0."""
+    """One pair in each row, padded with 0."""
     batch = {}
     for feature, rows in (("source", sources), ("target", targets)):
         width = max(map(len, rows))
@@ -60,7 +60,7 @@ PADDED = padded(SOURCES, TARGETS)
 
 
 class Homemade(PositionEncoding):
-    """Turns queries and keys, and favours near keys: order enters by attention alone."""
+    """Rotates queries and keys and favors near keys: positions enter only in attention."""
 
     def rotate(self, query, key, positions):
         angle = 0.7 * positions[..., None, None]
@@ -90,7 +90,7 @@ EACH_POSITIONS = pytest.mark.parametrize("positions", ["none", "sinusoidal", "le
 
 @pytest.fixture(scope="module")
 def build(random_params):
-    """`build(**changes)`: a model and drawn parameters for it, the same for the same changes."""
+    """`build(**changes)`: a model and random parameters, the same for the same changes."""
 
     @functools.cache
     def build(**changes):
@@ -110,7 +110,7 @@ def layer_norm(params, x):
 
 
 def multi_head_attention(params, x, memory=None, causal=False):
-    """Concat(head_1, ..., head_h) W^O, of x to the memory or else to itself."""
+    """Concat(head_1, ..., head_h) W^O: cross-attention with a memory, else self-attention."""
     memory = x if memory is None else memory
     heads = []
     for h in range(CONFIG.num_heads):
@@ -144,7 +144,7 @@ def sublayer(placement, layer, name, x, function):
 
 
 def stack(placement, params, x, memory=None):
-    """The encoder; with the encoder's output as memory, the decoder."""
+    """Encoder stack, or decoder stack if the encoder's output is given as memory."""
     is_decoder = memory is not None
     for i in range(2):
         step = partial(sublayer, placement, params[f"layer_{i}"])
@@ -156,7 +156,7 @@ def stack(placement, params, x, memory=None):
 
 
 def embedded(table, tokens):
-    """sqrt(d_model) times the tokens' rows, plus interleaved sines and cosines."""
+    """Embeddings times sqrt(d_model), plus interleaved sines and cosines."""
     d_model = table.shape[-1]
     angles = [
         [p / 10_000 ** (i // 2 * 2 / d_model) for i in range(d_model)] for p in range(len(tokens))
@@ -197,10 +197,10 @@ AROUND = {
     "logits_bias": True,
     "final_logit_cap": 2.0,
 }
-"""What may stand before the stacks and after them."""
+"""Options before and after the stacks."""
 
 
-def test_what_stands_around_the_stacks(build):
+def test_options_before_and_after_the_stacks(build):
     """BART's norms, T5's scale, Marian's bias and Gemma 2's cap."""
     model, variables = build(**AROUND)
     params, logits = variables["params"], model.apply(variables, **PADDED)
@@ -235,7 +235,7 @@ def parameter_count(config, **changes):
     [(512, 2048, 8, 65e6), (1024, 4096, 16, 213e6)],
 )
 def test_parameters_of_the_papers_models(d_model, d_ff, num_heads, in_the_paper):
-    """Table 3 gives 65 and 213 million; what it counts is not said, so 3.5% either way pass."""
+    """Table 3 has 65 and 213 million, but not how they are counted: 3.5% either way are allowed."""
     vocab_size, num_layers = 37_000, 6
     embedding = vocab_size * d_model
     attention = 4 * d_model * d_model  # W^Q, W^K, W^V and W^O of all heads
@@ -257,7 +257,7 @@ def test_parameters_of_the_papers_models(d_model, d_ff, num_heads, in_the_paper)
     assert count == pytest.approx(in_the_paper, rel=0.035)
 
 
-def test_untied_embeddings_are_further_tables(build):
+def test_untied_embeddings_are_separate_tables(build):
     table = 11 * 16
     tied = parameter_count(CONFIG)
     assert parameter_count(CONFIG, tie_embeddings="target") == tied + table
@@ -284,7 +284,7 @@ def test_unknown_positions(build):
 
 
 def test_paths_of_parameters(build):
-    """Checkpoints and sharding rules go by them."""
+    """Checkpoints and sharding rules depend on parameter paths."""
     leaves = jax.tree_util.tree_leaves_with_path(build(norm_placement="pre")[1]["params"])
     paths = {jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves}
     attention = {f"{name}/kernel" for name in ("query", "key", "value", "output")}
@@ -369,8 +369,8 @@ def test_beams_share_the_memory_of_their_sentence(build, positions):
 
 
 @EACH_POSITIONS
-def test_prompts_of_unequal_length_go_on_together(build, positions):
-    """What lies beyond a row's prompt is overwritten, and never looked at."""
+def test_prompts_of_unequal_length_are_continued_together(build, positions):
+    """Slots after a row's prompt are overwritten and never read."""
     model, variables = build(positions=positions)
     targets = np.array([[2, 5, 6, 7], [2, 9, 10, 4]])
     full = model.apply(variables, **padded(SOURCES, targets.tolist()))
@@ -392,7 +392,7 @@ def test_prompts_of_unequal_length_go_on_together(build, positions):
 
 
 @EACH_POSITIONS
-def test_packed_pairs_are_as_if_each_were_alone(build, positions):
+def test_packed_pairs_equal_single_pairs(build, positions):
     model, variables = build(positions=positions)
     packed = model.apply(variables, **PACKED)[0]
     alone = model.apply(variables, **PADDED)
@@ -400,8 +400,8 @@ def test_packed_pairs_are_as_if_each_were_alone(build, positions):
     np.testing.assert_allclose(packed[4:7], alone[1, :3], rtol=1e-3, atol=1e-4)
 
 
-def test_who_sees_whom(build):
-    """d logits[t] / d embedding: exactly zero where t must not look, and not zero where it may."""
+def test_gradients_to_masked_tokens_are_zero(build):
+    """d logits[t] / d embedding is exactly zero for masked tokens and nonzero for visible ones."""
     model, variables = build(positions="homemade", tie_embeddings="none")
     direction = np.random.default_rng(1).normal(size=11).astype(np.float32)
 
@@ -437,7 +437,7 @@ def test_who_sees_whom(build):
     )
 
 
-def test_weights_of_every_layer_are_kept_on_request(build):
+def test_weights_of_every_layer_are_sown_on_request(build):
     model, variables = build()
     _, state = model.apply(variables, **PACKED, mutable="intermediates")
     kept = state["intermediates"]
@@ -462,7 +462,7 @@ def test_weights_of_every_layer_are_kept_on_request(build):
 @pytest.mark.parametrize(
     "rates", [{"dropout_rate": 0.5}, {"dropout_rate": 0.0, "embedding_dropout_rate": 0.5}]
 )
-def test_dropout_falls_on_embeddings_plus_positions(build, rates):
+def test_dropout_acts_on_embeddings_plus_positions(build, rates):
     model, variables = build(**rates)
     entered = {}
 
@@ -489,7 +489,7 @@ def test_dropout_falls_on_embeddings_plus_positions(build, rates):
         "feed_forward_dropout_rate",
     ],
 )
-def test_dropout_acts_only_where_it_is_asked_for(build, name):
+def test_each_dropout_rate_acts_in_its_place_only(build, name):
     model, variables = build(**{"dropout_rate": 0.0, name: 0.5})
     plain = model.apply(variables, **PADDED)
     one, same, other = (
@@ -504,7 +504,7 @@ def test_dropout_acts_only_where_it_is_asked_for(build, name):
         model.apply(variables, **PADDED, deterministic=False)
 
 
-def test_without_any_rate_nothing_is_drawn(build):
+def test_without_dropout_no_rng_is_needed(build):
     model, variables = build(dropout_rate=0.0)
     np.testing.assert_array_equal(
         model.apply(variables, **PADDED, deterministic=False), model.apply(variables, **PADDED)

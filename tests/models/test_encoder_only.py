@@ -1,4 +1,4 @@
-"""BERT against its formulas, its published size, and itself, packed."""
+"""BERT equals its formulas and its published size; packed equals padded."""
 
 import dataclasses
 
@@ -63,13 +63,13 @@ def variables(model, random_params):
 
 
 def test_it_has_as_many_parameters_as_bert_base():
-    """BERT-base with its masked-token head and without the one for next sentences."""
+    """BERT-base with its masked-token head, without its next-sentence head."""
     row = jnp.ones((1, 1), jnp.int32)
     params = jax.eval_shape(EncoderOnly(BERT).init, jax.random.key(0), row, row, row, row)
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 109_514_298
 
 
-def test_it_is_the_formula(model, variables, formulas):
+def test_logits_equal_the_formula(model, variables, formulas):
     params = variables["params"]
     places = np.array([[3, 1], [1, 0]])
     found = model.apply(variables, *PADDED, places)

@@ -1,4 +1,4 @@
-"""What holds of every part in every architecture: decoded token by token, packed, causal."""
+"""Invariants of every option in every architecture: cached decoding, packing, causality."""
 
 import dataclasses
 import functools
@@ -81,7 +81,7 @@ PARTS = {
     },
     "alibi": {"positions": "alibi", "num_key_value_heads": 1, "logit_cap": 2.0},
 }
-"""Each encoding, and with it one or the other choice of what else attention and layers hold."""
+"""Each position encoding, combined with other options of attention and layers."""
 
 EACH_PART = pytest.mark.parametrize("part", PARTS)
 
@@ -95,7 +95,7 @@ def built(model_class, part, random_params, *args):
 
 
 def decoded(model, variables, *inputs):
-    """Logits behind prompts of unequal length, prefilled together, and behind a token more."""
+    """Logits after prompts of unequal length, prefilled together, and after one more token."""
     prefilled, memory, state = model.apply(variables, *inputs, PROMPT, LENGTHS, 6, method="prefill")
     return prefilled, model.apply(variables, THEN, memory, state, method="decode_step")[0]
 
@@ -128,7 +128,7 @@ def test_encoder_decoder(random_params, part):
 
 
 @EACH_PART
-def test_what_is_kept_in_bfloat16_serves_as_what_is_rounded_anew(random_params, part):
+def test_bfloat16_caches_equal_caches_rounded_at_each_step(random_params, part):
     model = EncoderDecoder(dataclasses.replace(CONFIG, **PARTS[part], dtype="bfloat16"))
     variables = random_params(model, *PADDED, *PADDED)
 
@@ -183,8 +183,8 @@ def test_encoder_only(random_params, part):
     assert_packed_is_padded(packed, padded)
 
 
-def test_layers_that_share_a_table_may_be_computed_twice(random_params):
-    """The table's gradient is that without: it lies outside the layers."""
+def test_layers_that_share_a_table_can_be_rematerialized(random_params):
+    """The gradient of the table, which is outside the layers, is the same without."""
     changes = {"positions": "deberta", "max_distance": 3, "num_layers": 2}
     model = DecoderOnly(dataclasses.replace(CONFIG, **changes))
     variables = random_params(model, *PADDED)
@@ -203,8 +203,8 @@ def test_layers_that_share_a_table_may_be_computed_twice(random_params):
     assert np.abs(plain["params"]["input"]["positions"]["table"]).max() > 0
 
 
-def test_gpt2s_initial_values_go_by_the_sublayers_of_their_own_stack():
-    """0.02 / sqrt(n): n = 2 for each layer, 3 where it attends to an encoder."""
+def test_gpt2_initialization_counts_the_sublayers_of_each_stack():
+    """0.02 / sqrt(n), with n = 2 for each layer, 3 with cross-attention."""
     config = dataclasses.replace(
         CONFIG, d_model=64, d_ff=256, initialization="gpt2", num_encoder_layers=2, num_layers=3
     )

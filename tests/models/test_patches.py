@@ -1,4 +1,4 @@
-"""Patches against parameters set to zero, layers taken out, and searches against whole passes."""
+"""Patches equal zeroed parameters and removed layers; searches equal full passes."""
 
 import copy
 
@@ -10,12 +10,12 @@ import pytest
 from tests.analysis.drawn import STACKS, draw
 from transformer_jax.analysis.activations import collect
 from transformer_jax.errors import UserError
-from transformer_jax.models.apply import call
+from transformer_jax.models import apply_method
 from transformer_jax.models.patches import PatchedModel, patched_model
 
 
 def patched_logits(drawn, changes):
-    return drawn.logits(patched_model(drawn.model, changes, drawn.places))
+    return drawn.logits(patched_model(drawn.model, changes, drawn.hook_points))
 
 
 def at(params, path):
@@ -57,7 +57,7 @@ def test_a_sublayer_switched_off_adds_nothing(translator):
 
 
 @pytest.mark.parametrize("placement", ["post", "pre"])
-def test_a_layer_switched_off_is_not_there(random_params, placement):
+def test_a_layer_switched_off_equals_a_removed_layer(random_params, placement):
     deep = draw(random_params, "decoder_only", norm_placement=placement)
     flat = draw(random_params, "decoder_only", norm_placement=placement, num_layers=1)
     params = copy.deepcopy(deep.params)
@@ -67,7 +67,7 @@ def test_a_layer_switched_off_is_not_there(random_params, placement):
 
 
 @pytest.mark.parametrize("architecture", STACKS)
-def test_patched_with_nothing_it_is_the_model_to_the_bit(random_params, architecture):
+def test_without_patches_logits_are_exactly_the_models(random_params, architecture):
     drawn = draw(random_params, architecture)
     np.testing.assert_array_equal(patched_logits(drawn, {}), drawn.logits())
 
@@ -75,14 +75,14 @@ def test_patched_with_nothing_it_is_the_model_to_the_bit(random_params, architec
 def test_each_patch_adds_to_those_before_it(translator):
     head, layer = "encoder.layer_0.self_attention.heads[0]", "decoder.layer_1"
     together = patched_logits(translator, {head: 0, layer: 0.5})
-    one = patched_model(translator.model, {head: 0}, translator.places)
-    then = patched_model(one, {layer: 0.5}, translator.places)
+    one = patched_model(translator.model, {head: 0}, translator.hook_points)
+    then = patched_model(one, {layer: 0.5}, translator.hook_points)
     np.testing.assert_array_equal(translator.logits(then), together)
 
 
-def test_activations_of_another_input_take_the_place_of_its_own(translator):
-    """All the decoder knows of the source are keys and values; with those of another source, its
-    logits are that one's."""
+def test_activations_are_replaced_by_those_of_another_input(translator):
+    """The decoder sees the source only through keys and values; with those of another source,
+    its logits are those of that source."""
     other = copy.deepcopy(translator)
     other.reading.inputs[0][:] = other.reading.inputs[0][:, ::-1]
     other.reading.inputs[1][:], other.reading.inputs[2][:] = translator.reading.inputs[1:3]
@@ -103,7 +103,7 @@ def test_weights_are_replaced_one_by_one(translator):
     model = patched_model(
         translator.model,
         {f"{path}.weights[1, 1:3]": uniform, f"{path}.weights[0, 3, 2]": 0},
-        translator.places,
+        translator.hook_points,
     )
     found, own = (
         collect(one, translator.params, translator.reading, [f"{path}.weights", f"{path}.heads"])
@@ -116,7 +116,7 @@ def test_weights_are_replaced_one_by_one(translator):
     np.testing.assert_allclose(found[f"{path}.heads"], heads, rtol=1e-4, atol=1e-5)
 
 
-def test_a_function_changes_what_stands_there(translator):
+def test_a_function_changes_a_value(translator):
     one = patched_logits(translator, {"encoder.*[:, 3]": jnp.zeros_like})
     half = {"encoder.*[:, 3]": 0.5}
     np.testing.assert_allclose(one, patched_logits(translator, half | {"encoder.*[:, 3:4]": 0}))
@@ -134,14 +134,16 @@ SEARCHED = {
 
 
 def test_a_search_with_a_cache_has_the_patches_of_a_whole_pass(translator):
-    """Position by position: places are those of the tokens, wherever the cache keeps them."""
-    model = patched_model(translator.model, SEARCHED, translator.places)
+    """Patched positions are those of the tokens, wherever the cache stores them."""
+    model = patched_model(translator.model, SEARCHED, translator.hook_points)
     whole, params = translator.logits(model), translator.params
     assert np.abs(whole - translator.logits()).max() > 1e-3
     source, target = (np.array([translator.reading.tokens[one]]) for one in ("encoder", "decoder"))
     sides = (source, np.array([5]), target[:, :1], np.array([1]))
-    logits, memory, state = jax.jit(lambda *x: call(model, params, "prefill", *x, 6))(*sides)
-    step = jax.jit(lambda *x: call(model, params, "decode_step", *x))
+    logits, memory, state = jax.jit(lambda *x: apply_method(model, params, "prefill", *x, 6))(
+        *sides
+    )
+    step = jax.jit(lambda *x: apply_method(model, params, "decode_step", *x))
     found = [logits[0]]
     for token in target[0, 1:]:
         logits, state = step(np.array([token]), memory, state)
@@ -150,8 +152,8 @@ def test_a_search_with_a_cache_has_the_patches_of_a_whole_pass(translator):
 
 
 def test_positions_are_those_in_each_sentence_of_a_packed_row(translator):
-    """A row of the sentence twice has the logits of the sentence twice, with the same patches."""
-    model = patched_model(translator.model, SEARCHED, translator.places)
+    """With patches, a row that packs a sentence twice has the logits of the sentence twice."""
+    model = patched_model(translator.model, SEARCHED, translator.hook_points)
     row = []
     for stack in ("encoder", "decoder"):
         tokens = translator.reading.tokens[stack]
@@ -163,16 +165,16 @@ def test_positions_are_those_in_each_sentence_of_a_packed_row(translator):
     np.testing.assert_allclose(packed, np.concatenate([alone, alone]), rtol=1e-4, atol=1e-5)
 
 
-def test_places_are_named_with_their_axes(translator):
-    places = translator.places
-    assert places["decoder.layer_1.cross_attention.weights"] == {
+def test_hook_points_have_names_and_axes(translator):
+    points = translator.hook_points
+    assert points["decoder.layer_1.cross_attention.weights"] == {
         "head": 2,
         "query": None,
         "key": None,
     }
-    assert places["encoder.layer_0.feed_forward.hidden"] == {"position": None, "neuron": 24}
-    assert places["decoder.input"] == {"position": None, "feature": 16}
-    assert "source_positions" in places and "decoder.layer_2" not in places
+    assert points["encoder.layer_0.feed_forward.hidden"] == {"position": None, "neuron": 24}
+    assert points["decoder.input"] == {"position": None, "feature": 16}
+    assert "source_positions" in points and "decoder.layer_2" not in points
 
 
 @pytest.mark.parametrize(
@@ -189,13 +191,13 @@ def test_places_are_named_with_their_axes(translator):
         ("encoder.layer_0[1]", np.zeros(15), r"\(15,\) does not fit; .* \[feature 16\]"),
     ],
 )
-def test_what_is_not_there_is_told(translator, key, change, told):
+def test_impossible_patches_are_rejected(translator, key, change, told):
     with pytest.raises(UserError, match=told):
-        patched_model(translator.model, {key: change}, translator.places)
+        patched_model(translator.model, {key: change}, translator.hook_points)
 
 
-def test_a_patched_model_is_the_model_in_all_else(translator):
-    model = patched_model(translator.model, {}, translator.places)
+def test_other_attributes_are_the_models(translator):
+    model = patched_model(translator.model, {}, translator.hook_points)
     assert isinstance(model, type(translator.model)) and isinstance(model, PatchedModel)
     assert model.config is translator.model.config
-    assert model != patched_model(translator.model, {}, translator.places)
+    assert model != patched_model(translator.model, {}, translator.hook_points)

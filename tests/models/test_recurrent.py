@@ -1,5 +1,5 @@
-"""Recurrent encoder-decoders against their papers' equations, and against themselves: packed,
-decoded token by token, fed a reversed source."""
+"""Recurrent encoder-decoders equal their papers' equations; packed, cached and reversed results
+are consistent."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ KINDS = {
 
 
 def together():
-    """Row 0 holds both pairs, rows 1 and 2 hold one each."""
+    """Row 0 has both pairs, rows 1 and 2 have one each."""
     batch = {}
     for name, packed in PACKED.items():
         missing = packed.shape[1] - PADDED[name].shape[1]
@@ -61,7 +61,7 @@ def kind(request, random_params):
     return model, KINDS[request.param], drawn, jax.jit(model.apply)(drawn, **together())
 
 
-def test_logits_are_those_of_the_papers_packed_or_padded(kind):
+def test_logits_equal_the_papers_equations_packed_or_padded(kind):
     _, options, drawn, (packed, *padded) = kind
     defaults = {"cell": CONFIG.cell, "attention_score": CONFIG.attention_score}
     names = ("cell", "attention_score", "input_feeding", "attention_radius")
@@ -75,8 +75,8 @@ def test_logits_are_those_of_the_papers_packed_or_padded(kind):
         np.testing.assert_allclose(packed[at : at + count], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_cached_decoding_is_the_full_forward(kind):
-    """Behind prompts of unequal length."""
+def test_cached_decoding_equals_the_full_forward_pass(kind):
+    """Prompts of unequal length."""
     model, _, drawn, (_, *full) = kind
     lengths, sizes = np.array([2, 1]), np.array([len(source) for source in SOURCES])
     prompt = np.array([[2, 5], [2, 10]])  # the last one is not read
@@ -92,16 +92,16 @@ def test_cached_decoding_is_the_full_forward(kind):
         found, state = decode_step(drawn, tokens, memory, state)
 
 
-def test_a_search_keeps_what_the_model_says(kind):
+def test_state_bytes_are_those_of_the_state(kind):
     model, _, drawn, _ = kind
     row = jnp.ones((1, 1), jnp.int32)
     sides = (row, row[0], row, row[0], 5)
     *_, state = jax.eval_shape(lambda: model.apply(drawn, *sides, method="prefill"))
-    assert model.kept_bytes(5) == sum(4 * leaf.size for leaf in jax.tree.leaves(state))
+    assert model.state_bytes(5) == sum(4 * leaf.size for leaf in jax.tree.leaves(state))
 
 
 def test_a_wide_beam_finds_what_enumeration_finds(random_params):
-    """With input feeding, where a beam's state is more than that of its cells."""
+    """With input feeding, where a beam's state is more than the states of its cells."""
     sizes = {"source_vocab_size": 40, "target_vocab_size": 40}
     model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **KINDS["luong"], **sizes))
     drawn, eos, words, limit = random_params(model, **PACKED), 3, (4, 5, 6), 3
@@ -142,7 +142,7 @@ def by_score(outputs):
     return sorted(outputs.items(), key=lambda item: -item[1])
 
 
-def test_reading_backward_is_reading_the_reversed_source_forward(random_params):
+def test_reading_backward_equals_reading_the_reversed_source(random_params):
     """Sutskever et al. 2014, section 3.3; each sentence of a packed row by itself."""
     backward, forward = (
         RecurrentEncoderDecoder(
@@ -161,8 +161,8 @@ def test_reading_backward_is_reading_the_reversed_source_forward(random_params):
     assert np.abs(found - forward.apply(renamed, **PACKED)).max() > 0.1
 
 
-def test_no_token_looks_ahead_or_into_another_sentence(random_params):
-    """d logits[t] / d embedding: exactly zero where t must not look, and not zero where it may."""
+def test_gradients_to_later_tokens_and_other_sentences_are_zero(random_params):
+    """d logits[t] / d embedding is exactly zero for masked tokens and nonzero for visible ones."""
     tied = dataclasses.replace(CONFIG, attention_score="concat", tie_embeddings="none")
     model = RecurrentEncoderDecoder(tied)
     # Each token has a row of its own.
@@ -188,15 +188,15 @@ def test_no_token_looks_ahead_or_into_another_sentence(random_params):
     [
         ({"input_feeding": True}, "attention_score 'additive' has no vector to feed"),
         ({"attention_score": "none", "input_feeding": True}, "'none' has no vector to feed"),
-        ({"attention_score": "none", "attention_span": "local_p"}, "'none' attends to nothing"),
+        ({"attention_score": "none", "attention_span": "local_p"}, "'none' has no attention"),
         ({"attention_radius": 3}, "attention_span 'global' has no radius; set attention_span to"),
-        ({"d_model": 7}, "d_model is 7; two directions need an even one"),
+        ({"d_model": 7}, "d_model is 7; it must be even"),
         ({"num_decoder_layers": 3}, "num_decoder_layers is 3 and num_encoder_layers 2"),
         ({"cell": "rnn"}, "cell is 'rnn', not one of lstm, gru"),
         ({"source_vocab_size": 12}, "needs one joint vocabulary"),
     ],
 )
-def test_options_that_do_not_go_together(options, message):
+def test_conflicting_options_are_rejected(options, message):
     model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **options))
     with pytest.raises(ValueError, match=message):
         jax.eval_shape(model.init, jax.random.key(0), **PACKED)

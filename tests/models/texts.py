@@ -1,4 +1,4 @@
-"""Two texts as rows: one a row, and both packed into one; tokens, positions, segment ids."""
+"""Two texts as tokens, positions and segment ids: one in each row, and both packed into one row."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Attention against slow loops, with a cache and without, and what may be replaced."""
+"""Attention equals slow loops, with and without a cache; hooks read and replace its values."""
 
 import math
 
@@ -151,15 +151,15 @@ def test_concatenated_heads(random_params, choice, with_bias):
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_head_sizes_are_d_model_shared_out_unless_given(random_params):
+def test_head_sizes_are_d_model_over_heads_by_default(random_params):
     shapes = {"query": (D, H, 8), "key": (D, H, 8), "value": (D, H, 8), "output": (H, 8, D)}
     module = attention(key_size=None, value_size=None)
     params = random_params(module, X, MEMORY, MASK, method=attend_to)["params"]
     assert {name: param["kernel"].shape for name, param in params.items()} == shapes
 
 
-def test_self_attention_turns_and_biases_as_the_encoding_says(random_params):
-    """Queries and keys go through `rotate`, logits through `bias`, values through neither."""
+def test_self_attention_uses_the_encoding_s_rotation_and_bias(random_params):
+    """The encoding rotates queries and keys and biases logits; values are unchanged."""
 
     class Doubling(PositionEncoding):
         def rotate(self, query, key, positions):
@@ -204,7 +204,7 @@ def literal(rows):
     ],
 )
 def test_a_window_of_two(random_params, length, causal, sees):
-    """The gradient is 0 where a token must not look, and not 0 where it may."""
+    """Gradients are exactly 0 for tokens outside the window, and nonzero inside."""
     module = attention(attention_window=2)
     encoding = POSITIONS["none"](TransformerConfig(), causal)
     mask = np.tri(length, dtype=bool) if causal else np.ones((length, length), bool)
@@ -242,7 +242,7 @@ def test_the_modules_logits_have_the_configs_cap(random_params):
 
 @pytest.mark.parametrize("scale", [1.0, 0.07])
 def test_products_have_the_configs_scale(random_params, scale):
-    """T5 has 1; in self-attention and to an encoder."""
+    """`attention_scale` (1 in T5) applies to self- and cross-attention."""
     module = attention(attention_scale=scale)
     encoding = POSITIONS["none"](module.config)
     places = np.broadcast_to(np.arange(T), (B, T))
@@ -306,7 +306,7 @@ def test_heads_that_share_keys_are_heads_with_copies_of_them(random_params, grou
 
 
 def intercepted(module, variables, replace):
-    """Applies the module with `replace[name](result)` in place of the results of its methods."""
+    """Applies the module with the results of its methods passed through `replace[name]`."""
 
     def interceptor(next_fun, args, kwargs, context):
         result = next_fun(*args, **kwargs)
@@ -317,7 +317,7 @@ def intercepted(module, variables, replace):
         return module.apply(variables, X, MEMORY, MASK, method=attend_to)
 
 
-def test_weights_and_heads_are_kept_on_request(random_params):
+def test_weights_and_heads_are_sown_on_request(random_params):
     module = attention()
     variables = random_params(module, X, MEMORY, MASK, method=attend_to)
     _, state = module.apply(variables, X, MEMORY, MASK, method=attend_to, mutable="intermediates")
@@ -352,7 +352,7 @@ def test_weights_can_be_replaced(random_params):
     )
 
 
-def test_dropout_falls_on_the_weights_after_they_are_kept(random_params):
+def test_dropout_acts_on_the_weights_after_they_are_sown(random_params):
     module = attention(attention_dropout_rate=0.5)
     mask = np.ones((B, 1, T, S), bool)
     variables = random_params(module, X, MEMORY, mask, method=attend_to)
@@ -384,7 +384,7 @@ def test_dropout_falls_on_the_weights_after_they_are_kept(random_params):
 # --- The cache.
 
 
-def test_self_attention_in_two_goes_is_self_attention_in_one(random_params):
+def test_self_attention_in_two_steps_with_a_cache_equals_one_step(random_params):
     module, encoding = attention(), POSITIONS["none"](TransformerConfig())
     positions = np.broadcast_to(np.arange(T), (B, T))
     causal = np.tril(np.ones((T, T), bool))[None, None]
@@ -408,7 +408,7 @@ def test_self_attention_in_two_goes_is_self_attention_in_one(random_params):
 
 @pytest.mark.parametrize("options", [{}, {"num_key_value_heads": 2}, {"attention_bias": "all"}])
 def test_one_product_gives_queries_keys_and_values(random_params, compiling_for, options):
-    """On GPUs, of enough rows; gradients too are those of three products."""
+    """On GPUs with enough rows; values and gradients equal those of three products."""
     config = TransformerConfig(d_model=16, num_heads=4, qk_norm=True, dtype="float32", **options)
     module = MultiHeadAttention(config)
     x = np.random.default_rng(0).normal(size=(2, 9, 16)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The cache against literal slots, and against histories kept in plain lists."""
+"""The KV cache equals literal slots, and histories in plain lists."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def random(*shape):
 
 
 def attended(cache, num_new):
-    """What the last positions of each beam attend to, through this cache."""
+    """Keys that the last tokens of each beam attend to through this cache."""
     rows = len(cache.length) * cache.num_beams
     positions = cache.next_positions(num_new) - num_new
     return cache.inputs(jnp.zeros((rows, num_new, H, K)), positions)
@@ -48,7 +48,7 @@ def test_rows_grow_from_their_own_length():
 
 
 @pytest.mark.parametrize(("device", "dtype"), [("cpu", jnp.float32), ("gpu", jnp.bfloat16)])
-def test_what_is_kept_has_the_dtype_of_the_products(device, dtype, compiling_for):
+def test_the_cache_has_the_dtype_of_the_products(device, dtype, compiling_for):
     compiling_for(device)
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
     key, value = random(2, 3, H, K), random(2, 3, H, V)
@@ -60,7 +60,7 @@ def test_what_is_kept_has_the_dtype_of_the_products(device, dtype, compiling_for
             np.testing.assert_array_equal(found, new.astype(dtype))
 
 
-def test_a_beam_sees_the_past_of_the_one_that_it_follows():
+def test_a_beam_sees_the_past_of_its_parent():
     sentences, beams, prompts = 2, 3, [1, 2]
     key, value = random(sentences, 2, H, K), random(sentences, 2, H, V)
     cache = KVCache.empty(CONFIG, sentences, max_length=7).append(key, value)
@@ -90,7 +90,7 @@ def test_a_beam_sees_the_past_of_the_one_that_it_follows():
     assert cache.num_beams == beams
 
 
-def test_one_beam_goes_on_from_itself():
+def test_one_beam_is_its_own_parent():
     key, value = random(2, 2, H, K), random(2, 2, H, V)
     cache = KVCache.empty(CONFIG, rows=2, max_length=4).append(key, value)
     followed = cache.reorder(jnp.zeros((2, 1), int))
@@ -99,7 +99,7 @@ def test_one_beam_goes_on_from_itself():
     assert cache.reorder(jnp.zeros((2, 3), int)).origins.shape == (2, 3, 4)
 
 
-def test_further_queries_of_a_sentence_are_its_beams_in_order():
+def test_queries_of_a_sentence_are_ordered_by_beam():
     cache = KVCache.empty(CONFIG, 2, 4).reorder(jnp.zeros((2, 3), int))
     x = random(6, 1, H, K)
     inputs = cache.inputs(x, cache.next_positions(1))

@@ -1,4 +1,4 @@
-"""Sizes that follow from others, and the line for each impossible one."""
+"""Derived sizes, and the error message for each impossible config."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_heads_share_keys_only_in_groups_of_one_size():
         TransformerConfig(num_heads=8, num_key_value_heads=3)
 
 
-def test_a_config_asks_for_no_device(monkeypatch):
-    """A process that joins a job reads its config before JAX may look at any device."""
+def test_a_config_uses_no_device(monkeypatch):
+    """A process that joins a job reads its config before JAX may use any device."""
     monkeypatch.setattr(platform, "target", lambda: pytest.fail("a device was asked for"))
     assert TransformerConfig(dtype="auto").dtype == "auto"

@@ -1,4 +1,4 @@
-"""Dropout: what it zeroes, what it keeps, and when it draws."""
+"""Dropout: rate, mean, random bits and gradients."""
 
 import flax.errors
 import jax
@@ -12,8 +12,8 @@ from transformer_jax.nn import dropout
 SHAPE = (64, 257)
 
 
-def random_bits(key, shape):
-    return dropout.random_bits(jax.random.key_data(key), shape)
+def threefry_bits(key, shape):
+    return dropout.threefry_bits(jax.random.key_data(key), shape)
 
 
 def drop(rate, x, seed=0, bits="threefry"):
@@ -32,7 +32,7 @@ def test_zeroes_the_rate_and_keeps_the_mean(rate, bits):
     np.testing.assert_allclose(y[y != 0], 1 / (1 - rate), rtol=1e-6)
 
 
-def test_every_column_is_dropped_now_and_then():
+def test_every_column_is_dropped_sometimes():
     y = drop(0.5, jnp.ones((200, 7)))
     np.testing.assert_allclose((y == 0).mean(axis=0), 0.5, atol=0.15)
 
@@ -53,7 +53,7 @@ def test_rate_0_draws_nothing():
     np.testing.assert_array_equal(dropout.Dropout(0.0).apply({}, x, deterministic=False), x)
 
 
-def test_asks_for_the_stream_dropout():
+def test_the_rng_stream_dropout_is_required():
     with pytest.raises(flax.errors.InvalidRngError, match="dropout"):
         dropout.Dropout(0.5).apply({}, jnp.ones(3), deterministic=False)
 
@@ -63,13 +63,13 @@ def test_a_rate_just_below_1_still_keeps_some():
     assert 0 < np.mean(y != 0) < 0.01 and np.isfinite(y).all()
 
 
-def test_keys_decide():
+def test_other_keys_drop_other_elements():
     x = jnp.ones(SHAPE)
     np.testing.assert_array_equal(drop(0.5, x, seed=1), drop(0.5, x, seed=1))
     assert np.mean(drop(0.5, x, seed=1) != drop(0.5, x, seed=2)) == pytest.approx(0.5, abs=0.02)
 
 
-def test_axes_beyond_the_second_count():
+def test_axes_after_the_second_have_their_own_bits():
     y = np.asarray(drop(0.5, jnp.ones((20, 5, 6, 7))))
     for axis in range(4):
         assert np.mean(y != np.roll(y, 1, axis)) == pytest.approx(0.5, abs=0.05)
@@ -83,7 +83,7 @@ def test_the_gradient_drops_the_same_elements():
 
 def test_random_bits_of_one_row_are_those_of_jax():
     key = jax.random.key(3)
-    np.testing.assert_array_equal(random_bits(key, (1, 1000))[0], jax.random.bits(key, (1000,)))
+    np.testing.assert_array_equal(threefry_bits(key, (1, 1000))[0], jax.random.bits(key, (1000,)))
 
 
 def test_random_bits_are_threefry_of_row_and_place():
@@ -93,17 +93,17 @@ def test_random_bits_are_threefry_of_row_and_place():
         jax.random.key_data(key), jnp.concatenate([row.ravel(), place.ravel()])
     )
     first, second = jnp.split(words, 2)
-    np.testing.assert_array_equal(random_bits(key, (5, 6, 7)).ravel(), first ^ second)
+    np.testing.assert_array_equal(threefry_bits(key, (5, 6, 7)).ravel(), first ^ second)
 
 
 @pytest.mark.parametrize("kind", ["rbg", "unsafe_rbg"])
-def test_keys_of_other_generators_serve_too(kind):
-    one, other = (random_bits(jax.random.key(seed, impl=kind), SHAPE) for seed in (1, 2))
+def test_keys_of_other_generators_work(kind):
+    one, other = (threefry_bits(jax.random.key(seed, impl=kind), SHAPE) for seed in (1, 2))
     assert one.dtype == jnp.uint32 and np.mean(one == other) < 1e-3
 
 
 def test_the_bits_of_each_place_in_a_word_are_uniform():
-    values = np.asarray(random_bits(jax.random.key(0), SHAPE))
+    values = np.asarray(threefry_bits(jax.random.key(0), SHAPE))
     assert values.shape == SHAPE and values.dtype == np.uint32
     counts = np.array([np.bincount(values.ravel() >> by & 255, minlength=256) for by in (0, 24)])
     np.testing.assert_allclose(counts, values.size / 256, rtol=0.7)
@@ -113,7 +113,7 @@ def test_the_bits_of_each_place_in_a_word_are_uniform():
     np.testing.assert_allclose(squares, 255, atol=5 * 22.6)
 
 
-def test_the_tangent_is_dropped_alike():
+def test_the_tangent_has_the_same_mask():
     x, change = jax.random.normal(jax.random.key(1), (2, *SHAPE))
     value, tangent = jax.jvp(lambda x: drop(0.5, x), (x,), (change,))
     np.testing.assert_array_equal(tangent, np.where(np.asarray(value) == 0, 0, 2 * change))

@@ -1,4 +1,4 @@
-"""One table used both ways (section 3.4)."""
+"""One table embeds tokens and projects to logits (section 3.4)."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The position-wise network against equation 2."""
+"""The position-wise network equals equation 2."""
 
 import math
 
@@ -25,7 +25,7 @@ def relu(x):
 
 
 def gelu(x):
-    """x Phi(x), Phi the normal distribution function."""
+    """Computes x Phi(x), with the normal distribution function Phi."""
     return x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2
 
 
@@ -87,7 +87,7 @@ def test_biases_are_optional(random_params, gated):
     np.testing.assert_allclose(module.apply(variables, X, True), expected, atol=1e-6)
 
 
-def test_dropout_falls_on_the_inner_activations(random_params):
+def test_dropout_acts_on_the_inner_activations(random_params):
     module = feed_forward(feed_forward_dropout_rate=0.5)
     variables = random_params(module, X, True)
     seen = {}

@@ -1,5 +1,5 @@
-"""Fused attention is the paper's function: Splash in Pallas's interpreter, cuDNN's arguments with
-the implementation that JAX has for every platform."""
+"""Fused kernels equal the plain function: Splash in Pallas's interpreter, cuDNN with the
+implementation that JAX has for every platform."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -12,11 +12,11 @@ import pytest
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.nn import fused_attention
 from transformer_jax.nn.attention import scaled_dot_product_attention
-from transformer_jax.nn.attention_inputs import AttentionInputs, Segments
+from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.fused_attention import CuDNN, Splash
-from transformer_jax.nn.masks import window_mask
-from transformer_jax.nn.per_device import divided_by
+from transformer_jax.nn.fused_attention import AttentionRequirements, CuDNN, Splash, choose_kernel
+from transformer_jax.nn.masks import Segments
+from transformer_jax.nn.per_device import use_sharded_call
 from transformer_jax.parallel.engines import call_whole
 
 B, T, H, K = 2, 128, 4, 8
@@ -34,7 +34,7 @@ def positions(ids):
     return np.stack([[np.sum(row[:i] == row[i]) for i in range(len(row))] for row in ids])
 
 
-def inputs_of(causal=False, groups=H, keys=T):
+def inputs_of(causal=False, groups=H, keys=T, window=None):
     query, key, value = (
         RNG.normal(size=(B, length, heads, K)).astype(np.float32)
         for length, heads in [(T, H), (keys, groups), (keys, groups)]
@@ -45,15 +45,15 @@ def inputs_of(causal=False, groups=H, keys=T):
     if keys != T:
         return inputs
     places = positions(segments.query)
-    return inputs.replace(query_positions=places, key_positions=places)
+    return inputs.replace(query_positions=places, key_positions=places, window=window)
 
 
 CASES = {
     "encoder": ({}, {}),
     "cross": ({"keys": 256}, {}),
     "shared heads": ({"causal": True, "groups": 2}, {}),
-    "window of a decoder": ({"causal": True}, {"window": 7}),
-    "window of an encoder": ({}, {"window": 7}),
+    "window of a decoder": ({"causal": True, "window": 7}, {}),
+    "window of an encoder": ({"window": 7}, {}),
     "cap": ({"causal": True}, {"logit_cap": 0.5}),
 }
 
@@ -62,20 +62,18 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_and_gradients_are_those_of_the_plain_function(kernel, case):
     how, options = CASES[case]
-    inputs, asked = inputs_of(**how), fused_attention.AttentionRequirements(**options)
-    if isinstance(kernel, CuDNN) and asked.logit_cap:
-        pytest.skip("cuDNN refuses a cap")
+    inputs, requirements = inputs_of(**how), AttentionRequirements(**options)
+    if isinstance(kernel, CuDNN) and requirements.logit_cap:
+        pytest.skip("cuDNN has no cap")
     cotangent = RNG.normal(size=(B, T, H, K)).astype(np.float32)
 
     def plain(query, key, value):
-        mask = inputs.mask
-        if asked.window:
-            mask &= window_mask(inputs.distance, asked.window)
-        return scaled_dot_product_attention(query, key, value, mask, logit_cap=asked.logit_cap)
+        cap = requirements.logit_cap
+        return scaled_dot_product_attention(query, key, value, inputs.windowed_mask, logit_cap=cap)
 
     def fused(query, key, value):
-        with divided_by(call_whole):
-            return kernel(inputs.replace(query=query, key=key, value=value), asked)
+        with use_sharded_call(call_whole):
+            return kernel(inputs.replace(query=query, key=key, value=value), requirements)
 
     found, expected = (
         jax.jit(lambda *x, f=f: (lambda y, back: (y, back(cotangent)))(*jax.vjp(f, *x)))(
@@ -101,7 +99,7 @@ SIZES = dict(
 
 @pytest.fixture
 def splash_on_a_cpu(monkeypatch):
-    """Splash in its interpreter, chosen as it is on a TPU."""
+    """Splash in Pallas's interpreter, chosen as on a TPU."""
     monkeypatch.setattr(Splash, "platform", "cpu")
 
 
@@ -119,64 +117,61 @@ def splash_on_a_cpu(monkeypatch):
     ids=["", "by layer"],
 )
 def test_packed_sentences_are_sentences_alone(splash_on_a_cpu, random_params, options):
-    """Nobody sees another sentence of its row, in either stack or between them."""
+    """No token sees another sentence of its row, in self-attention or in cross-attention."""
     model = EncoderDecoder(TransformerConfig(**SIZES | options, attention="splash"))
     tokens = RNG.integers(4, 11, (1, T)).astype(np.int32)
     ids = packed([(50, 60)], T)
     side = (tokens, positions(ids).astype(np.int32), ids)
     variables = random_params(model, *side, *side)
     alone = [np.where(ids == 2, each, 0).astype(np.int32) for each in side]
-    with divided_by(call_whole), fused_attention.noted_choices() as choices:
+    with use_sharded_call(call_whole), fused_attention.record_kernel_choices() as choices:
         together = model.apply(variables, *side, *side)
         apart = model.apply(variables, *alone, *alone)
-    assert choices == [fused_attention.Choice("splash")]
+    assert choices == [fused_attention.KernelChoice("splash")]
     np.testing.assert_allclose(together[ids == 2], apart[ids == 2], rtol=1e-5, atol=1e-5)
     plain = model.apply(variables, *side, *side)
     np.testing.assert_allclose(together[ids > 0], plain[ids > 0], rtol=0.05, atol=0.05)
 
 
 H100 = dict(platform="gpu", kind="NVIDIA H100", capability="9.0")
-BF16 = fused_attention.AttentionRequirements(dtype=jnp.bfloat16)
+BF16 = AttentionRequirements(dtype=jnp.bfloat16)
 
 
 @pytest.mark.parametrize(
-    "name, device, asked, chosen, reason",
+    "name, device, requirements, chosen, reason",
     [
         ("auto", H100, BF16, "cudnn", ""),
         ("plain", H100, BF16, "plain", ""),
         ("auto", H100 | {"capability": "7.5"}, BF16, "plain", "from Ampere on"),
-        ("auto", H100, fused_attention.AttentionRequirements(), "plain", "no bfloat16"),
+        ("auto", H100, AttentionRequirements(), "plain", "not in bfloat16"),
         ("auto", H100, dataclasses.replace(BF16, dropout=True), "plain", "attention_dropout_rate"),
-        ("auto", H100, dataclasses.replace(BF16, weights=True), "plain", "someone looks"),
+        ("auto", H100, dataclasses.replace(BF16, weights=True), "plain", "weights are read"),
         ("auto", H100, dataclasses.replace(BF16, logit_bias=True), "plain", "add to the logits"),
-        ("auto", H100, dataclasses.replace(BF16, extra_values=True), "plain", "once more"),
+        ("auto", H100, dataclasses.replace(BF16, extra_values=True), "plain", "weights again"),
         ("auto", H100, dataclasses.replace(BF16, logit_cap=5.0), "plain", "no cap"),
         ("splash", H100, BF16, "plain", "it runs on a tpu, and this is a gpu"),
         ("auto", dict(platform="tpu", kind="TPU v5e"), BF16, "splash", ""),
         (
             "auto",
             dict(platform="tpu", kind="TPU v5e"),
-            fused_attention.AttentionRequirements(),
+            AttentionRequirements(),
             "plain",
-            "no bfloat16",
+            "not in bfloat16",
         ),
         ("auto", dict(platform="cpu", kind="cpu"), BF16, "plain", ""),
     ],
 )
-def test_the_fastest_that_is_exact(monkeypatch, name, device, asked, chosen, reason):
+def test_the_fastest_that_is_exact(monkeypatch, name, device, requirements, chosen, reason):
     device = SimpleNamespace(**{"capability": ""} | device)
-    for module in (fused_attention, fused_attention.cudnn):
-        monkeypatch.setattr(module, "target", lambda: device)
-    with divided_by(call_whole):
-        choice = fused_attention.choose(name, inputs_of(), asked)
+    monkeypatch.setattr(fused_attention, "target", lambda: device)
+    with use_sharded_call(call_whole):
+        choice = choose_kernel(name, inputs_of(), requirements)
     assert choice.name == chosen and reason in choice.reason
     assert bool(choice.reason) == bool(reason)
 
 
 def test_outside_of_a_training_step_attention_is_plain(splash_on_a_cpu):
-    assert fused_attention.choose("auto", inputs_of(), BF16).name == "plain"
-    with divided_by(call_whole):
-        assert fused_attention.choose("auto", inputs_of(), BF16).name == "splash"
-        assert (
-            fused_attention.choose("auto", inputs_of().replace(segments=None), BF16).name == "plain"
-        )
+    assert choose_kernel("auto", inputs_of(), BF16).name == "plain"
+    with use_sharded_call(call_whole):
+        assert choose_kernel("auto", inputs_of(), BF16).name == "splash"
+        assert choose_kernel("auto", inputs_of().replace(segments=None), BF16).name == "plain"

@@ -1,4 +1,4 @@
-"""Which parameters are rounded, and what a model makes of them."""
+"""int8 weights: quantized parameters, and models that use them."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.int8 import Int8Matrix, weights_as
+from transformer_jax.nn.int8 import Int8Matrix, convert_weights
 from transformer_jax.nn.linear import Linear
 
 RNG = np.random.default_rng(0)
@@ -26,7 +26,7 @@ def paths(params):
 
 
 @pytest.mark.parametrize("positions", ["learned", "deberta", "rotary"])
-def test_a_model_of_rounded_matrices_says_nearly_the_same(random_params, positions):
+def test_a_quantized_model_has_nearly_the_same_logits(random_params, positions):
     config = TransformerConfig(
         d_model=32,
         d_ff=64,
@@ -44,7 +44,7 @@ def test_a_model_of_rounded_matrices_says_nearly_the_same(random_params, positio
     tokens = RNG.integers(4, 48, (2, 12))
     arguments = (tokens, np.tile(np.arange(12), (2, 1)), np.ones((2, 12), int))
     params = random_params(model, *arguments)["params"]
-    rounded = weights_as("int8", params)
+    rounded = convert_weights("int8", params)
 
     of_rounded, of_kept = paths(rounded)
     assert all(name.endswith("kernel") or name == "embedding/table" for name in of_rounded)
@@ -57,22 +57,22 @@ def test_a_model_of_rounded_matrices_says_nearly_the_same(random_params, positio
     assert 0 < np.abs(found - exact).max() < 0.06 * exact.std()
 
 
-def test_float32_leaves_all_as_it_is():
+def test_float32_changes_nothing():
     params = {"inner": {"kernel": jnp.ones((2, 3))}}
-    assert weights_as("float32", params) is params
+    assert convert_weights("float32", params) is params
 
 
 @pytest.mark.parametrize(
     ("name", "inputs", "outputs"), [("query", (6,), (2, 4)), ("output", (2, 4), (6,))]
 )
-def test_a_scale_belongs_to_an_output(random_params, name, inputs, outputs):
-    """Each output has a size of its own: only scales of their own keep the small ones."""
+def test_each_output_has_its_own_scale(random_params, name, inputs, outputs):
+    """Outputs differ in size, so that small ones survive only with their own scales."""
     module = Linear(inputs, outputs, True, TransformerConfig(dtype="float32"))
     x = RNG.normal(size=(5, *inputs)).astype(np.float32)
     params = random_params(module, x)["params"]
     sizes = np.logspace(-6, 3, int(np.prod(outputs))).reshape(outputs).astype(np.float32)
     params = {"kernel": params["kernel"] * sizes, "bias": params["bias"] * sizes}
-    rounded = weights_as("int8", {name: params})[name]
+    rounded = convert_weights("int8", {name: params})[name]
     assert rounded["kernel"].scales.shape == (sizes.size,)
     exact = module.apply({"params": params}, x)
     found = module.apply({"params": rounded}, x)
@@ -82,7 +82,7 @@ def test_a_scale_belongs_to_an_output(random_params, name, inputs, outputs):
 # --- The matrix itself.
 
 
-def test_the_largest_of_each_output_is_127_steps():
+def test_the_largest_element_of_each_output_is_127():
     matrix = np.random.default_rng(0).normal(size=(5, 64)).astype(np.float32)
     matrix[3] = 0
     rounded = Int8Matrix.of(matrix)
@@ -101,7 +101,7 @@ def test_products_of_whole_numbers_are_exact():
     np.testing.assert_allclose(found, x @ matrix.T, rtol=1e-6)
 
 
-def test_rows_have_scales_of_their_own():
+def test_each_row_has_its_own_scale():
     rng = np.random.default_rng(0)
     x, matrix = rng.normal(size=(4, 64)), rng.normal(size=(5, 64))
     x *= np.array([[1e-6], [1], [1e6], [0]])

@@ -1,4 +1,4 @@
-"""Layers stacked in one array each: the same trees again, and the same losses and gradients."""
+"""Stacked layers: trees round-trip, and losses and gradients equal those of unrolled layers."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ CASES = [*((name, {}) for name in MODELS), ("decoder_only", BY_LAYER), ("encoder
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}{'-by-layer' * bool(case[1])}")
 def loss_and_params(request, random_params):
-    """A function of parameters and of a key for dropout, and parameters."""
+    """Loss as a function of parameters and a dropout key, and parameters."""
     name, changes = request.param
     model_class, positions, inputs = MODELS[name]
     model = model_class(dataclasses.replace(CONFIG, positions=positions, **changes))
@@ -58,7 +58,7 @@ def loss_and_params(request, random_params):
 
 
 def test_scanned_layers_are_unrolled_layers(loss_and_params):
-    """In float32: a gradient is apart by less than 1e-6 of its largest element."""
+    """Equal in float32: gradients differ by less than 1e-6 of their largest element."""
     loss, params = loss_and_params
     expected, gradient = jax.jit(jax.value_and_grad(loss))(params)
     stacked = stack_layers(params)
@@ -72,8 +72,8 @@ def test_scanned_layers_are_unrolled_layers(loss_and_params):
     )
 
 
-def test_each_scanned_layer_draws_a_dropout_of_its_own(random_params):
-    """Seen by what each of two layers adds to the stream last."""
+def test_each_scanned_layer_has_its_own_dropout(random_params):
+    """Compares the last additions of two layers to the residual stream."""
     model = DecoderOnly(dataclasses.replace(CONFIG, dropout_rate=0.5))
     params, added = random_params(model, *PADDED)["params"], []
 
@@ -94,7 +94,7 @@ def test_each_scanned_layer_draws_a_dropout_of_its_own(random_params):
     assert 0.3 < first.mean() < 0.7 and 0.3 < (first == second).mean() < 0.7
 
 
-def test_a_tree_comes_back(random_params):
+def test_stacking_and_unstacking_is_the_identity(random_params):
     model = DecoderOnly(CONFIG)
     params = random_params(model, *PADDED)["params"]
     state = (optax.adam(1e-3).init(params), {"params": params})
@@ -116,6 +116,6 @@ def test_a_tree_comes_back(random_params):
         [{"a": optax.MaskedNode()}, {"a": optax.MaskedNode()}],
     ],
 )
-def test_layers_that_are_not_alike_stay_apart(layers):
+def test_layers_of_different_shapes_are_not_stacked(layers):
     tree = {f"layer_{i}": layer for i, layer in enumerate(layers)}
     assert not has_stacks(stack_layers(tree)) and stack_layers(tree).keys() == tree.keys()

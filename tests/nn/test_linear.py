@@ -1,4 +1,4 @@
-"""The linear map: its formula, its shapes and Xavier's bounds."""
+"""Linear maps: formula, shapes and Xavier's bounds."""
 
 import jax
 import jax.numpy as jnp

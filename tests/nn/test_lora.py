@@ -1,4 +1,4 @@
-"""Adapters beside matrices: nothing at first, and what they add."""
+"""LoRA adapters: initially zero, merged equals unmerged, scale and dropout."""
 
 import dataclasses
 
@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.models.apply import apply
+from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.lora import AdaptedMatrix, LowRank, merge_adapters, with_adapters
+from transformer_jax.nn.lora import AdaptedMatrix, LowRankAdapter, merge_adapters, with_adapters
 from transformer_jax.training.lora import LoraConfig
 
 CONFIG = TransformerConfig(
@@ -32,7 +32,7 @@ def params(model):
 
 
 def drawn(adapters):
-    """The same with B drawn, too."""
+    """Adapters with random B."""
     rng = np.random.default_rng(0)
     return {
         name: dataclasses.replace(one, up=jnp.array(rng.normal(0, 0.1, one.up.shape), jnp.float32))
@@ -40,19 +40,21 @@ def drawn(adapters):
     }
 
 
-def test_fresh_adapters_change_no_bit(model, params):
+def test_initial_adapters_change_no_bit(model, params):
     adapters = ALL.adapters(jax.random.key(1), params)
     assert len(adapters) == 2 * 6  # query, key, value, output, inner, outer
     plain, beside = (
-        np.asarray(apply(model, one, *ROW)) for one in (params, with_adapters(params, adapters))
+        np.asarray(apply_model(model, one, *ROW))
+        for one in (params, with_adapters(params, adapters))
     )
     np.testing.assert_array_equal(plain, beside)
 
 
-def test_merged_is_unmerged(model, params):
+def test_merged_equals_unmerged(model, params):
     beside = with_adapters(params, drawn(ALL.adapters(jax.random.key(1), params)))
     apart, together, plain = (
-        np.asarray(apply(model, one, *ROW)) for one in (beside, merge_adapters(beside), params)
+        np.asarray(apply_model(model, one, *ROW))
+        for one in (beside, merge_adapters(beside), params)
     )
     np.testing.assert_allclose(apart, together, atol=1e-5)
     assert np.abs(apart - plain).max() > 0.01
@@ -60,12 +62,12 @@ def test_merged_is_unmerged(model, params):
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [((6,), (2, 4)), ((2, 3), (5,))])
-def test_what_is_added_is_the_papers(inputs, outputs):
-    """h = W x + (alpha / r) B A x (section 4.1), with the axes of heads taken together."""
+def test_an_adapted_map_equals_the_papers_formula(inputs, outputs):
+    """h = W x + (alpha / r) B A x (section 4.1), with the axes of heads flattened."""
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(*inputs, *outputs)).astype(np.float32)
     down, up = rng.normal(size=(6, 2)), rng.normal(size=(2, int(np.prod(outputs))))
-    low = LowRank(jnp.array(down, jnp.float32), jnp.array(up, jnp.float32), 8 / 2, 0.0)
+    low = LowRankAdapter(jnp.array(down, jnp.float32), jnp.array(up, jnp.float32), 8 / 2, 0.0)
     module = Linear(inputs, outputs, use_bias=False, config=CONFIG)
     x = rng.normal(size=(3, *inputs)).astype(np.float32)
     found = module.apply({"params": {"kernel": AdaptedMatrix(jnp.array(kernel), low)}}, x)
@@ -79,26 +81,26 @@ def test_scales():
     assert LoraConfig(rank=4, alpha=8.0, rank_stabilized=True).scale == 4
 
 
-def test_dropout_is_of_what_adapters_read_alone(model, params):
+def test_dropout_acts_only_on_the_inputs_of_adapters(model, params):
     dropping = dataclasses.replace(ALL, dropout_rate=0.5)
     fresh = dropping.adapters(jax.random.key(1), params)
-    plain = np.asarray(apply(model, params, *ROW))
+    plain = np.asarray(apply_model(model, params, *ROW))
     key = jax.random.key(2)
-    # The base is as it is, whatever is dropped: B is 0. (The config has no dropout of its own.)
+    # B is 0, so that dropout changes nothing. (The config has no other dropout.)
     no_dropout = DecoderOnly(dataclasses.replace(CONFIG, dropout_rate=0.0))
-    found = apply(no_dropout, with_adapters(params, fresh), *ROW, rng=key)
+    found = apply_model(no_dropout, with_adapters(params, fresh), *ROW, rng=key)
     np.testing.assert_array_equal(found, plain)
     beside = with_adapters(params, drawn(fresh))
     one, same, other = (
-        np.asarray(apply(no_dropout, beside, *ROW, rng=rng))
+        np.asarray(apply_model(no_dropout, beside, *ROW, rng=rng))
         for rng in (key, key, jax.random.key(3))
     )
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 0.001
 
 
-def test_dropped_elements_are_made_up_for():
-    low = LowRank(jnp.eye(4), jnp.eye(4), 1.0, 0.25)
+def test_dropout_keeps_the_mean():
+    low = LowRankAdapter(jnp.eye(4), jnp.eye(4), 1.0, 0.25)
     x = jnp.ones((20_000, 4))
     found = low.product(x, jnp.float32, jax.random.key(0))
     assert set(np.unique(np.asarray(found).round(5))) == {0.0, np.float32(1 / 0.75).round(5)}

@@ -1,4 +1,4 @@
-"""Norms against their formulas, and their derivatives against JAX's own."""
+"""Norms equal their formulas, and their derivatives those of JAX."""
 
 import functools
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.norms import NORMS, make_norm, standardized
+from transformer_jax.nn.norms import NORMS, make_norm, standardize
 
 X = np.random.default_rng(1).normal(2, 3, (2, 5, 16)).astype(np.float32)
 
@@ -28,7 +28,7 @@ def test_norms_are_their_formulas(random_params, name, epsilon):
 
 
 @pytest.mark.parametrize("name", list(NORMS))
-def test_a_fresh_norm_scales_by_1(name):
+def test_an_initial_norm_scales_by_1(name):
     norm = make_norm(TransformerConfig(norm=name))
     y = norm.apply(norm.init(jax.random.key(0), X), X)
     np.testing.assert_allclose((y**2).mean(-1), 1, rtol=1e-4)
@@ -36,7 +36,7 @@ def test_a_fresh_norm_scales_by_1(name):
 
 @pytest.mark.parametrize(("ratio", "error"), [(100, 5e-5), (1000, 2e-4)])
 def test_layer_norm_is_exact_where_the_mean_is_large(ratio, error):
-    """Beside double precision; by mean(x^2) - mean(x)^2 the errors are 6e-3 and 0.2."""
+    """Compared with double precision; mean(x^2) - mean(x)^2 has errors of 6e-3 and 0.2."""
     x = np.random.default_rng(0).normal(ratio, 1, (64, 512)).astype(np.float32)
     y = make_norm(TransformerConfig()).apply(
         {"params": {"scale": np.ones(512), "bias": np.zeros(512)}}, x
@@ -48,7 +48,7 @@ def test_layer_norm_is_exact_where_the_mean_is_large(ratio, error):
 
 @pytest.mark.parametrize(("centered", "epsilon"), [(True, 1e-6), (False, 1e-6), (True, 2.0)])
 def test_derivatives_are_those_of_the_formula(centered, epsilon):
-    """Backward, forward, and forward over backward, as Hessians are made."""
+    """Reverse mode, forward mode, and forward over reverse, as for Hessians."""
     direction, weights = np.random.default_rng(2).normal(size=(2, *X.shape)).astype(np.float32)
 
     def formula(x):
@@ -60,7 +60,7 @@ def test_derivatives_are_those_of_the_formula(centered, epsilon):
         gradient = jax.grad(lambda x: (weights * jnp.tanh(norm(x))).sum())
         return jax.jvp(norm, (X,), (direction,)), jax.jvp(gradient, (X,), (direction,))
 
-    found = derivatives(functools.partial(standardized, centered=centered, epsilon=epsilon))
+    found = derivatives(functools.partial(standardize, centered=centered, epsilon=epsilon))
     for one, other in zip(
         jax.tree.leaves(found), jax.tree.leaves(derivatives(formula)), strict=True
     ):

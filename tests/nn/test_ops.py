@@ -1,11 +1,17 @@
-"""The dtype of products, what is cast, and gradients like those of plain products."""
+"""Products: dtypes, casts and gradients; heads that share keys equal heads with copies."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.nn.ops import dtype_for_rows, einsum, head_products, head_sums, product_dtype
+from transformer_jax.nn.ops import (
+    dtype_for_rows,
+    einsum,
+    head_outputs,
+    head_products,
+    product_dtype,
+)
 from transformer_jax.runtime import platform
 
 PRODUCTS = [
@@ -13,6 +19,8 @@ PRODUCTS = [
     ("bthk,bshk->bhts", (2, 3, 2, 4), (2, 5, 2, 4)),
     ("bhts,bshv->bthv", (2, 2, 3, 5), (2, 5, 2, 4)),
 ]
+B, T, S, H, K = 2, 3, 5, 6, 4
+RNG = np.random.default_rng(0)
 
 
 def value_and_gradients(product, subscripts, a, b, cotangent):
@@ -26,7 +34,7 @@ def operands(subscripts, a_shape, b_shape, draw):
 
 
 @pytest.mark.parametrize(("subscripts", "a_shape", "b_shape"), PRODUCTS)
-def test_float32_is_the_plain_product(subscripts, a_shape, b_shape):
+def test_float32_equals_the_plain_product(subscripts, a_shape, b_shape):
     rng = np.random.default_rng(0)
     arrays = operands(
         subscripts, a_shape, b_shape, lambda shape: rng.normal(size=shape).astype(np.float32)
@@ -41,7 +49,7 @@ def test_float32_is_the_plain_product(subscripts, a_shape, b_shape):
 
 @pytest.mark.parametrize(("subscripts", "a_shape", "b_shape"), PRODUCTS)
 def test_bfloat16_rounds_both_operands_and_the_cotangent(subscripts, a_shape, b_shape):
-    """Small whole numbers are exact in bfloat16; a thousandth on top of them is rounded away."""
+    """Small integers are exact in bfloat16; an added thousandth is rounded away."""
     rng = np.random.default_rng(0)
     whole = operands(
         subscripts, a_shape, b_shape, lambda shape: rng.integers(-3, 4, shape).astype(np.float32)
@@ -62,7 +70,7 @@ def test_bfloat16_rounds_both_operands_and_the_cotangent(subscripts, a_shape, b_
 def test_tangents_are_those_of_the_plain_product(
     subscripts, a_shape, b_shape, on_cpu, dtype, monkeypatch
 ):
-    """Of whole numbers, which bfloat16 holds: forward, and forward over backward."""
+    """Forward mode, and forward over reverse, with integers that are exact in bfloat16."""
     monkeypatch.setattr(platform, "is_cpu", lambda: on_cpu)
     rng = np.random.default_rng(0)
     a, da = rng.integers(-3, 4, (2, *a_shape)).astype(np.float32)
@@ -80,11 +88,11 @@ def test_tangents_are_those_of_the_plain_product(
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), ours, plain)
 
 
-# --- As they are compiled for an accelerator, where JAX's own default is less than float32.
+# Compiled for an accelerator, where JAX's default precision is lower than float32.
 
 
 def products_of_a_step(dtype, monkeypatch, target="cuda"):
-    """The lines of the three products of a linear map and its gradients, in StableHLO."""
+    """StableHLO lines of the three products of a linear map and its gradients."""
     monkeypatch.setattr(platform, "is_cpu", lambda: False)
 
     def step(x, kernel, cotangent):
@@ -105,8 +113,8 @@ def test_float32_is_float32_on_an_accelerator(target, monkeypatch):
 
 
 @pytest.mark.parametrize("target", ["cuda", "tpu"])
-def test_bfloat16_adds_up_and_returns_float32_on_an_accelerator(target, monkeypatch):
-    """The kernel's gradient too, which the devices add up; what is kept for it is bfloat16."""
+def test_bfloat16_accumulates_and_returns_float32_on_an_accelerator(target, monkeypatch):
+    """The kernel's gradient, which devices add up, is float32 too; saved operands are bfloat16."""
     lines = products_of_a_step("bfloat16", monkeypatch, target)
     assert len(lines) == 3
     for line in lines:
@@ -147,24 +155,20 @@ def test_few_rows_stay_in_float32_on_a_cpu(device, rows, dtype, compiling_for):
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_a_named_type_is_itself(name):
+def test_a_named_dtype_is_itself(name):
     assert product_dtype(name) == jnp.dtype(name)
 
 
-def test_other_types_are_refused():
+def test_other_dtypes_are_rejected():
     with pytest.raises(ValueError, match="dtype is 'float16', not one of auto, float32, bfloat16"):
         product_dtype("float16")
 
 
-# FOLDED tests/nn/test_ops.py: Heads that share keys and values are heads with copies of them.
-
-
-B, T, S, H, K = 2, 3, 5, 6, 4
-RNG = np.random.default_rng(0)
+# --- Heads that share keys and values.
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
-def test_neighbouring_heads_share(groups):
+def test_neighboring_heads_share_keys(groups):
     query, shared, weights = (
         RNG.normal(size=shape).astype(np.float32)
         for shape in [(B, T, H, K), (B, S, groups, K), (B, H, T, S)]
@@ -173,7 +177,7 @@ def test_neighbouring_heads_share(groups):
     products = np.einsum("bthk,bshk->bhts", query, copies)
     np.testing.assert_allclose(head_products(query, shared, jnp.float32), products, atol=1e-5)
     sums = np.einsum("bhts,bshk->bthk", weights, copies)
-    np.testing.assert_allclose(head_sums(weights, shared, jnp.float32), sums, atol=1e-5)
+    np.testing.assert_allclose(head_outputs(weights, shared, jnp.float32), sums, atol=1e-5)
 
 
 def test_no_key_is_repeated():

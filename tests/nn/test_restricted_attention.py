@@ -1,4 +1,4 @@
-"""Attention in blocks is restricted attention, and sees nothing else."""
+"""Restricted attention in blocks equals windowed attention of whole rows."""
 
 import flax.linen as nn
 import jax
@@ -25,7 +25,7 @@ def model_of(kind, **changes):
 
 
 def apply(model, variables, **options):
-    """The features, and [rows, queries, keys] of each attention's weights."""
+    """Features, and (rows, queries, keys) of each attention's weights."""
     seen = []
 
     def look(call, args, kwargs, context):
@@ -41,7 +41,7 @@ def apply(model, variables, **options):
 
 @pytest.mark.parametrize("kind", [DecoderOnly, EncoderOnly])
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_features_are_those_of_whole_rows(random_params, kind, positions):
+def test_features_equal_those_of_whole_rows(random_params, kind, positions):
     model = model_of(kind, positions=positions, num_key_value_heads=1)
     variables = random_params(model, *BATCH, method="features")
     found, seen = apply(model, variables)
@@ -54,7 +54,7 @@ def test_features_are_those_of_whole_rows(random_params, kind, positions):
     np.testing.assert_allclose(found[is_text], whole[is_text], rtol=1e-4, atol=1e-5)
 
 
-def test_short_rows_stay_whole(random_params):
+def test_short_rows_are_not_split(random_params):
     model = model_of(DecoderOnly)
     short = [each[:, :6] for each in BATCH]
     variables = random_params(model, *short, method="features")
@@ -64,13 +64,13 @@ def test_short_rows_stay_whole(random_params):
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 3, 7])
-def test_blocks_hold_their_surroundings(causal, length):
+def test_blocks_hold_their_neighbors(causal, length):
     x = np.arange(1, 2 * length + 1).reshape(2, length, 1)
     mask = RNG.random((2, 1, length, length)) < 0.5
     keys = np.asarray(restricted_attention.split_keys(x, WINDOW, causal))
     masks = np.asarray(restricted_attention.split_mask(mask, WINDOW, causal))
     num_blocks = -(-length // WINDOW)
-    assert keys.shape == (2 * num_blocks, restricted_attention.num_keys(WINDOW, causal), 1)
+    assert keys.shape == (2 * num_blocks, restricted_attention.keys_per_block(WINDOW, causal), 1)
     for row, n, j in np.ndindex(2, num_blocks, keys.shape[1]):
         place, block = (n - 1) * WINDOW + j, row * num_blocks + n
         inside = 0 <= place < length

@@ -1,4 +1,4 @@
-"""The three placements of the norm against their formulas, and where dropout acts."""
+"""The three placements of the norm equal their formulas; dropout acts on sublayers' outputs."""
 
 import flax.linen as nn
 import jax
@@ -53,7 +53,7 @@ def test_the_formula(random_params, placement):
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_dropout_falls_on_the_sublayers_output_alone(random_params, placement):
+def test_dropout_acts_only_on_the_sublayers_output(random_params, placement):
     module = residual(placement, dropout_rate=0.5)
     variables = random_params(module, X, jnp.ones_like, method=around_a_sublayer)
 
@@ -73,6 +73,6 @@ def test_dropout_falls_on_the_sublayers_output_alone(random_params, placement):
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_a_stack_ends_in_a_norm_where_its_layers_leave_the_stream_unnormed(placement):
+def test_a_stack_ends_with_a_norm_if_its_layers_do_not(placement):
     config = TransformerConfig(norm_placement=placement)
     assert (final_norm(config) is None) == (placement == "post")

@@ -13,10 +13,10 @@ import numpy as np
 import optax
 
 import transformer_jax as tj
-from transformer_jax.nn import dropout, per_device
+from transformer_jax.nn import dropout
 from transformer_jax.nn.attention import scaled_dot_product_attention
 from transformer_jax.nn.fused_attention import ATTENTION, AttentionRequirements
-from transformer_jax.nn.per_device import sharded_call
+from transformer_jax.nn.per_device import sharded_call, use_sharded_call
 from transformer_jax.parallel.engines import create_state, make_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
@@ -66,10 +66,10 @@ class OwnPart:
 
     platform = "cpu"
 
-    def refusal(self, inputs, asked):
+    def unsupported_reason(self, inputs, requirements):
         return None
 
-    def __call__(self, inputs, asked):
+    def __call__(self, inputs, requirements):
         heads = (inputs.query, inputs.key, inputs.value)
         return sharded_call(self.attend, heads, (inputs.mask,))
 
@@ -174,7 +174,7 @@ def hardware_bits():
     the same rows."""
     parallel = ParallelConfig(**LAYOUTS["2 x 2 x 2"][0])
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:8]))
-    with per_device.divided_by(engine.per_device):
+    with use_sharded_call(engine.sharded_call):
         key = jax.random.key_data(jax.random.key(0))
         bits = jax.jit(lambda: dropout.hardware_bits(key, (ROWS, 64)))()
     whole = np.array(bits)

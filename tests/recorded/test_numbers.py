@@ -1,7 +1,7 @@
-"""Twenty steps of five configs give the losses, gradient norms and outputs recorded before the
-package was rebuilt: four of them on one device, one on a mesh of four.
+"""Twenty steps of five configs reproduce recorded losses, gradient norms and outputs: four configs
+on one device, one on a mesh of four.
 
-To record anew, which only a change that means to change numbers may do:
+To record again, only if a change is meant to change numbers:
 
     python -m pytest tests/recorded --record
 """
@@ -15,11 +15,11 @@ import pytest
 
 HERE = Path(__file__).parent
 TOLERANCE = 2e-6
-"""Relative; another processor may add in another order."""
+"""Relative; other processors may add in another order."""
 
 
 @pytest.mark.parametrize("devices", ["one", "mesh"])
-def test_numbers_are_those_recorded(devices, tmp_path, request):
+def test_numbers_equal_the_recorded_ones(devices, tmp_path, request):
     program = [sys.executable, HERE / "twenty_steps.py", f"--devices={devices}"]
     done = subprocess.run(
         [*program, f"--folder={tmp_path}"], capture_output=True, text=True, timeout=600

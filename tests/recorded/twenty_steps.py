@@ -2,9 +2,9 @@
 
     python tests/recorded/twenty_steps.py --devices=one|mesh --folder=DIR
 
-Uses nothing but the notebook's interface, so that it runs on any version of the package. The text
-is drawn here, the products are float32. `numbers.json` beside this file holds what it printed
-before the package was rebuilt; to record it anew: see `test_numbers.py`.
+It uses only the notebook's interface, so that it runs on any version of the package. The text is
+generated here; products are in float32. `numbers.json` beside this file has the recorded output; to
+record it again, see `test_numbers.py`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ PARALLEL = {
 }
 DEVICES = {"one": 1, "mesh": 4}
 ON_A_MESH = ("windowed",)
-"""Configs that four devices train."""
+"""Configs trained on four devices."""
 
 SMALL = {
     "model.d_model": 32,
@@ -92,7 +92,7 @@ def write_text(folder: Path) -> None:
 
 
 def experiments(text: Path) -> dict[str, tuple[str, dict]]:
-    """Of each: its config file and what is changed in it."""
+    """Config file of each experiment, and its changes to it."""
     some, short = {"eval.num_examples": 2}, {"decode.max_extra_length": 6}
     pairs = {
         **some,

@@ -11,7 +11,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.norms import NORMS
-from transformer_jax.nn.positions import check_reach
+from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runs.config import (
     check_same_run,
     complete_config,
@@ -103,7 +103,7 @@ def test_an_override_of_the_task_or_the_architecture_changes_the_defaults(path):
 def test_the_defaults_of_a_task_fit_together(task, write_config):
     settings = settings_of(write_config(f"config.task = dict(name={task!r})"))
     assert settings.model.architecture in MODELS
-    check_reach(settings.model, settings.data.max_length)
+    check_num_positions(settings.model, settings.data.max_length)
     if settings.optimizer.decay_steps:
         assert settings.train.num_steps <= settings.optimizer.decay_steps
 

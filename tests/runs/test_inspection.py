@@ -7,7 +7,7 @@ import pytest
 from experiments.heads import without
 from transformer_jax.errors import UserError
 from transformer_jax.interop.exporting import export_run
-from transformer_jax.models.apply import apply
+from transformer_jax.models import apply_model
 
 LINE = "The old man sees a dog ."
 HEAD = {"decoder.layer_0.cross_attention.heads[1]": 0}
@@ -29,13 +29,13 @@ def test_attention_is_of_the_runs_own_output(trained):
 def test_the_last_layer_of_the_lens_is_the_prediction(trained):
     found = trained.hidden(LINE, "Ein Hund .")
     reading = trained.reading(LINE, "Ein Hund .")
-    logits = apply(trained.model, trained.params, *reading.inputs)[0, : len(reading.outputs)]
+    logits = apply_model(trained.model, trained.params, *reading.inputs)[0, : len(reading.outputs)]
     assert found.lens.shape == (2, *logits.shape)
     np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(logits), atol=1e-4)
     assert found.streams["encoder"].shape[:2] == (2, len(reading.tokens["encoder"]))
     # Without its only layer the decoder predicts from what it was fed.
     without = trained.patched({"decoder.layer_0": 0})
-    logits = apply(without.model, trained.params, *reading.inputs)[0, : len(reading.outputs)]
+    logits = apply_model(without.model, trained.params, *reading.inputs)[0, : len(reading.outputs)]
     np.testing.assert_allclose(found.lens[0], jax.nn.log_softmax(logits), atol=1e-4)
 
 

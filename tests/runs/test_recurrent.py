@@ -56,7 +56,7 @@ def test_its_attention_is_one_head_of_one_layer(run):
 
 
 def test_a_layer_can_be_patched_and_weights_cannot(run):
-    assert list(run.places) == ["encoder.input", "encoder.layer_0", "encoder"]
+    assert list(run.hook_points) == ["encoder.input", "encoder.layer_0", "encoder"]
     pair = ([LINE], ["der hund"])
     assert run.patched({"encoder.layer_0": 0}).score(*pair) != run.score(*pair)
     with pytest.raises(UserError, match="no place decoder.cross_attention.weights that can be ch"):

@@ -1,4 +1,4 @@
-"""What checks the shapes in signatures while tests run; conftest.py installs it."""
+"""Checks shapes in signatures while tests run; conftest.py installs it."""
 
 import jax
 import jax.numpy as jnp
@@ -6,13 +6,13 @@ import numpy as np
 from beartype import beartype
 
 CHECKED = ("nn", "models", "decoding", "losses", "metrics", "training.step")
-"""Rooms and modules of the package whose signatures have shapes."""
+"""Packages and modules whose signatures have shapes."""
 
 
 def checked(function):
-    """beartype, but NumPy's arrays, which tests pass, are arrays too.
+    """Type checker beartype, which here accepts NumPy arrays as arrays, because tests pass them.
 
-    Constructors of dataclasses are left alone: `jax.tree.map` calls them with anything.
+    Constructors of dataclasses are not checked, as `jax.tree.map` calls them with any values.
     """
     if function.__name__ == "__init__":
         return function

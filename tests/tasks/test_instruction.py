@@ -67,7 +67,7 @@ def test_no_logit_but_an_answers_has_a_gradient(task, params, monkeypatch, batch
         def biased_losses(predicted, target, eps, z_loss, tiles):
             return token_losses(predicted.logits() + added, target, eps)
 
-        monkeypatch.setattr(losses, "projected_losses", biased_losses)
+        monkeypatch.setattr(losses, "tiled_token_losses", biased_losses)
         return task.loss(params, batch, None)[0]
 
     zeros = jnp.zeros((*batch["target"].shape, task.model.config.vocab_size))

@@ -13,8 +13,8 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.losses import token_losses
-from transformer_jax.metrics import metrics_of
-from transformer_jax.models.apply import apply
+from transformer_jax.metrics import compute_metrics
+from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.runs.config import complete_config, override
 from transformer_jax.runs.run import Run
@@ -68,12 +68,12 @@ class Copying:
         return {"input": row[:-1], "target": target}
 
     def loss(self, params, batch, rng):
-        logits = apply(self.model, params, *row_inputs(batch, "input"), rng=rng)
+        logits = apply_model(self.model, params, *row_inputs(batch, "input"), rng=rng)
         found = token_losses(logits, batch["target"])
         return packed_loss(batch, self.read, found, batch["target"] != PAD)
 
     def metrics(self, sums, examples):
-        return metrics_of(sums)
+        return compute_metrics(sums)
 
     def evaluate(self, params, examples, decode):
         texts = [example["text"] for example in examples]

@@ -15,7 +15,7 @@ from transformer_jax.data.batches.loss_masks import loss_mask_features
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.losses import token_losses
-from transformer_jax.models.apply import apply
+from transformer_jax.models import apply_model
 from transformer_jax.runs import build
 from transformer_jax.runs.config import complete_config, read_settings
 from transformer_jax.tasks.losses import split_tokens
@@ -268,7 +268,9 @@ def softmax(logits):
 def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(losses):
     params, key = losses.init(jax.random.key(0)), jax.random.key(1)
     twice = {name: np.repeat(rows, 2, axis=0) for name, rows in BATCH.items()}
-    logits = np.asarray(apply(losses.model, params, *losses._inputs(twice), rng=key), np.float64)
+    logits = np.asarray(
+        apply_model(losses.model, params, *losses._inputs(twice), rng=key), np.float64
+    )
     p, q = softmax(logits[::2]), softmax(logits[1::2])
     right = np.eye(12)[BATCH["target"]] * 0.9 + 0.1 / 12
     entropy = -(right * (np.log(p) + np.log(q)) / 2).sum(axis=-1)

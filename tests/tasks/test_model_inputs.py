@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.models.apply import apply
+from transformer_jax.models import apply_model
 
 LINE = "the old [MASK] sees"
 
@@ -36,7 +36,7 @@ def test_the_attention_of_a_line_is_of_its_tokens(run_of, name, stack):
 def test_the_lens_of_a_masked_model_ends_in_its_prediction(run_of):
     run = run_of("masked_lm")
     found, reading = run.hidden(LINE), run.reading(LINE)
-    logits = apply(run.model, run.params, *reading.inputs)[0, : found.lens.shape[1]]
+    logits = apply_model(run.model, run.params, *reading.inputs)[0, : found.lens.shape[1]]
     np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(logits), atol=1e-5)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.metrics import metrics_of
+from transformer_jax.metrics import compute_metrics
 from transformer_jax.tasks.interface import Prediction
 from transformer_jax.training.evaluation import Evaluator, write_predictions
 
@@ -22,7 +22,7 @@ class Echo:
         return examples
 
     def metrics(self, sums, examples):
-        return metrics_of(sums)
+        return compute_metrics(sums)
 
     def preprocess(self, example, rng):
         return {"tokens": np.ones(example + 1, np.int32)}

@@ -19,8 +19,8 @@ from transformer_jax.analysis.pages.document import frame
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import unpad
 from transformer_jax.inference.model_inputs import ModelInputs
-from transformer_jax.models.apply import apply
-from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches
+from transformer_jax.models import apply_model
+from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runtime import platform
 
@@ -61,8 +61,10 @@ def _program(
             axes[place.path], found[place.path] = place.axes, x.astype(jnp.float32)
             return x
 
-        with intercept_activations(keep, lambda path: any(matches(one, path) for one in patterns)):
-            logits = apply(model, params, *inputs)
+        with intercept_activations(
+            keep, lambda path: any(matches_pattern(one, path) for one in patterns)
+        ):
+            logits = apply_model(model, params, *inputs)
         return found | {LOGITS: logits.astype(jnp.float32)}
 
     return jax.jit(collected, compiler_options=platform.compiler_options()), axes
@@ -252,6 +254,6 @@ def _hidden_program(model: Any, path: str) -> Callable[..., jax.Array]:
             return streams
 
         with intercept_activations(replace, lambda found: found == path):
-            return apply(model, params, *inputs).astype(jnp.float32)
+            return apply_model(model, params, *inputs).astype(jnp.float32)
 
     return jax.jit(logits, compiler_options=platform.compiler_options())

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
-from transformer_jax.models.patches import places_of
+from transformer_jax.models.patches import find_hook_points
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
@@ -132,7 +132,7 @@ def head_importance(
     """
     if by not in MEASURES:
         raise UserError(f"head_importance: by is {by!r}; choose from {', '.join(MEASURES)}")
-    places = places_of(task.init).items()
+    places = find_hook_points(task.init).items()
     heads = {path: axes["head"] or 0 for path, axes in places if path.endswith(".heads")}
 
     if not heads:

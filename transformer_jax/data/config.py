@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from transformer_jax.ranges import OneOf, Range, Seed, check_fields, shown
+from transformer_jax.ranges import OneOf, Range, Seed, check_fields, short_repr
 
 DOCUMENTS = ("file", "line", "paragraph")
 """Units of a document in the set `text`."""
@@ -122,8 +122,10 @@ class DataConfig:
             weights = tuple(map(float, self.weights.split(",")))
         except ValueError as error:
             raise ValueError(
-                f"weights is {shown(self.weights)}; write numbers, such as 2,1"
+                f"weights is {short_repr(self.weights)}; write numbers, such as 2,1"
             ) from error
         if not all(1e-6 <= weight <= 1e6 for weight in weights):
-            raise ValueError(f"weights is {shown(self.weights)}; each must be in [1e-06, 1e+06]")
+            raise ValueError(
+                f"weights is {short_repr(self.weights)}; each must be in [1e-06, 1e+06]"
+            )
         return weights

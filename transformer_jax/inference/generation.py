@@ -21,7 +21,7 @@ from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSear
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.models.apply import apply, call
+from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.parallel import hosts
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
@@ -231,7 +231,7 @@ class TokenGenerator:
         self, params: Any, prompt: jax.Array, lengths: jax.Array
     ) -> tuple[jax.Array, Memory, State]:
         if self.use_cache:
-            return call(self.model, params, "prefill", prompt, lengths, self.context)
+            return apply_method(self.model, params, "prefill", prompt, lengths, self.context)
         rows = jnp.zeros((len(prompt), self.context), jnp.int32)
         rows = rows.at[:, : prompt.shape[1]].set(prompt)
         return self._logits_behind(params, rows, lengths), (), (rows, lengths)
@@ -240,7 +240,7 @@ class TokenGenerator:
         self, params: Any, tokens: jax.Array, memory: Memory, state: State
     ) -> tuple[jax.Array, State]:
         if self.use_cache:
-            return call(self.model, params, "decode_step", tokens, memory, state)
+            return apply_method(self.model, params, "decode_step", tokens, memory, state)
         rows, lengths = state
         rows = rows.at[jnp.arange(len(rows)), lengths].set(tokens)
         return self._logits_behind(params, rows, lengths + 1), (rows, lengths + 1)
@@ -249,7 +249,7 @@ class TokenGenerator:
         """Logits [B, V] of the token after the first `lengths` of rows, without a cache."""
         positions = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
         segment_ids = (positions < lengths[:, None]).astype(jnp.int32)
-        logits = apply(self.model, params, rows, positions, segment_ids)
+        logits = apply_model(self.model, params, rows, positions, segment_ids)
         return jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
 
 

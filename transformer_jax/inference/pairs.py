@@ -9,7 +9,7 @@ from transformer_jax.data.batches.packing import Tokens, padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions import check_reach
+from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runtime import platform
 
 _MOST_BYTES = 1 << 31
@@ -39,7 +39,7 @@ def longest(pair: Pair) -> int:
 def require_reach(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
     """UserError for a pair that goes beyond the positions that a model knows."""
     try:
-        check_reach(config, max(map(longest, pairs), default=0))
+        check_num_positions(config, max(map(longest, pairs), default=0))
     except ValueError as error:
         raise UserError(f"score: {error}") from error
 

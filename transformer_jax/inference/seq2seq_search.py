@@ -30,9 +30,9 @@ from transformer_jax.decoding import (
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch, unpad
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.models.apply import call
-from transformer_jax.models.source_to_target import SourceToTarget
-from transformer_jax.nn.positions import check_reach
+from transformer_jax.models import apply_method
+from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runtime.platform import require_memory
 from transformer_jax.tokenization import SpecialTokens
 
@@ -139,7 +139,7 @@ class Seq2SeqSearch:
       constraint: what may be written; None: anything.
     """
 
-    model: SourceToTarget
+    model: Seq2Seq
     specials: SpecialTokens
     constraint: Constraint | None = None
 
@@ -190,12 +190,12 @@ class Seq2SeqSearch:
             raise UserError("decode: stop and repetition_penalty are of language models alone")
         longest += len(self.specials.translation.head)
         try:
-            check_reach(config, longest + decode.max_extra_length)
+            check_num_positions(config, longest + decode.max_extra_length)
         except ValueError as error:
             raise UserError(f"decode: {error}; lower decode.max_extra_length") from error
         length = longest + decode.max_extra_length
         require_memory(
-            decode.batch_size * outputs * self.model.kept_bytes(length),
+            decode.batch_size * outputs * self.model.state_bytes(length),
             f"decode: the state of {decode.batch_size} sources, {outputs} outputs and {length} "
             "tokens",
         )
@@ -279,7 +279,7 @@ class Seq2SeqSearch:
         source, prompt = arrays["source"], arrays["prompt"]
         sides = (source, arrays["source_lengths"], prompt, arrays["prompt_lengths"])
         slots = prompt.shape[1] - 1 + max_length
-        logits, memory, state = call(self.model, params, "prefill", *sides, slots)
+        logits, memory, state = apply_method(self.model, params, "prefill", *sides, slots)
         fold_in = jax.vmap(jax.random.fold_in, (None, 0))
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
         logits, limits = self._with_end(logits, may_end), arrays["limits"]
@@ -293,7 +293,7 @@ class Seq2SeqSearch:
         """The model's step, under the constraint."""
 
         def step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
-            logits, state = call(self.model, params, "decode_step", tokens, memory, state)
+            logits, state = apply_method(self.model, params, "decode_step", tokens, memory, state)
             return self._with_end(logits, may_end), state
 
         return constrained(step, self.constraint, self._banned_id) if self.constraint else step

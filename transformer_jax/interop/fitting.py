@@ -11,7 +11,7 @@ from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
-from transformer_jax.ranges import shown
+from transformer_jax.ranges import short_repr
 
 _FREE = (
     *("scan_layers", "dropout_bits", "initialization", "attention", "dtype", "activation_dtype"),
@@ -70,8 +70,8 @@ def fit(model: TransformerConfig, leaves: Leaves, task: str, keys: Mapping[str, 
     _, family, differing = min(refusals, key=lambda refusal: refusal[0])
     field, theirs = next(iter(differing.items()))
     raise UserError(
-        f"--format=hf: config.model.{field} is {shown(getattr(model, field))}, and the nearest "
-        f"model of transformers ({family.model_type}) has {shown(theirs)}"
+        f"--format=hf: config.model.{field} is {short_repr(getattr(model, field))}, and the "
+        f"nearest model of transformers ({family.model_type}) has {short_repr(theirs)}"
     )
 
 

@@ -1,12 +1,15 @@
-"""Models by the name that `model.architecture` gives: thin assemblies of `nn`.
+"""Models, by the names of `model.architecture`, and how to call one with its parameters.
 
-A class may have `defaults`, {"section.field": value} of configs that name it; `reads`, the fields
-that it reads and others may do without; and `ignores`, those that it does without and others need
-not say that they read. What it does without is refused where it is set. Without `reads` it is taken
-to read all but what it ignores.
+A class may have these attributes: `defaults`, {"section.field": value} for configs that name it;
+`reads`, optional config fields that it reads; `ignores`, common config fields that it does not
+read. A field that is set but not read is rejected. A class without `reads` counts as reading every
+field that it does not ignore.
 """
 
+from typing import Any
+
 import flax.linen as nn
+import jax
 
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -23,3 +26,30 @@ MODELS: Registry[type[nn.Module]] = Registry(
         "recurrent": RecurrentEncoderDecoder,
     },
 )
+
+
+def apply_model(
+    model: nn.Module,
+    params: Any,
+    *inputs: Any,
+    rng: jax.Array | None = None,
+    method: str = "__call__",
+) -> Any:
+    """Applies a model to its inputs, with dropout if there is an rng.
+
+    Args:
+      model: takes `deterministic`, as all models here do.
+      params: tree that its `init` returns under "params".
+      *inputs: positional arguments of the method.
+      rng: key for dropout; None: no dropout.
+      method: method to call, such as "unprojected"; it also takes `deterministic`.
+    """
+    rngs = None if rng is None else {"dropout": rng}
+    return model.apply(
+        {"params": params}, *inputs, deterministic=rng is None, rngs=rngs, method=method
+    )
+
+
+def apply_method(model: nn.Module, params: Any, method: str, *inputs: Any) -> Any:
+    """Applies a method that has no dropout, such as "prefill" or "decode_step"."""
+    return model.apply({"params": params}, *inputs, method=method)

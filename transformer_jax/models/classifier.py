@@ -1,4 +1,4 @@
-"""A pre-trained body with a head that names classes.
+"""Classification heads on a pre-trained body.
 
 B batch, T tokens, J texts of a row, D model, C classes.
 """
@@ -19,16 +19,16 @@ BODIES = (EncoderOnly, DecoderOnly)
 
 
 def body_config(model: Any) -> TransformerConfig:
-    """The options of a model, or of the body beneath its head."""
+    """Config of a model, or of its body if it has a classification head."""
     config: TransformerConfig = getattr(model, "body", model).config
     return config
 
 
 class TokenClassifier(nn.Module):
-    """A class for each token: dropout and a linear map on the body's features.
+    """Classifies each token: dropout and a linear map on the body's features.
 
-    The body's parameters stand beside the head's, under the names that they have without it, so
-    that those of a pre-trained body fit.
+    The body's parameters have the same paths as without the head, so that the parameters of a
+    pre-trained body fit.
     """
 
     body: DecoderOnly | EncoderOnly
@@ -53,10 +53,10 @@ class TokenClassifier(nn.Module):
 
 
 class TextClassifier(nn.Module):
-    """A class for each text: tanh(W x + b), dropout and a linear map on the features of one token,
-    an encoder's first (BERT's [CLS]) or a decoder's last, the only one that has seen all the text.
+    """Classifies each text: tanh(W x + b), dropout and a linear map on the features of one token.
 
-    The body's parameters are named as in `TokenClassifier`.
+    For an encoder this is the first token (BERT's [CLS]), for a decoder the last, the only one that
+    sees the whole text. The body's parameters have the same paths as without the head.
     """
 
     body: DecoderOnly | EncoderOnly
@@ -77,23 +77,23 @@ class TextClassifier(nn.Module):
         texts: Int[Array, "B J"],
         deterministic: bool = True,
     ) -> Float[Array, "B J C"]:
-        """Logits for each text of packed rows; `texts` are their segment ids, and what stands for
-        segment 0 means nothing."""
+        """Logits for each text of packed rows; `texts` are their segment ids. Logits of segment 0
+        are meaningless."""
         x = self.body.features(tokens, positions, segment_ids, deterministic)
-        place = self._places(positions, segment_ids, texts)
-        x = jnp.take_along_axis(x, place[:, :, None], axis=1)
+        index = self._token_index(positions, segment_ids, texts)
+        x = jnp.take_along_axis(x, index[:, :, None], axis=1)
         x = self.head_dropout(jnp.tanh(self.pooler(x)), deterministic)
         return self.classifier(x)
 
-    def _places(
+    def _token_index(
         self,
         positions: Int[Array, "B T"],
         segment_ids: Int[Array, "B T"],
         texts: Int[Array, "B J"],
     ) -> Int[Array, "B J"]:
-        """The place of the token that stands for each text."""
-        of_text = segment_ids[:, None, :] == texts[:, :, None]  # [B, J, T]
-        first = (of_text & (positions == 0)[:, None, :]).argmax(axis=2)
+        """Index of the token whose features represent each text."""
+        in_text = segment_ids[:, None, :] == texts[:, :, None]  # [B, J, T]
+        first = (in_text & (positions == 0)[:, None, :]).argmax(axis=2)
         if isinstance(self.body, EncoderOnly):
             return first
-        return first + jnp.maximum(of_text.sum(axis=2), 1) - 1
+        return first + jnp.maximum(in_text.sum(axis=2), 1) - 1

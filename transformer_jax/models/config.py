@@ -1,4 +1,4 @@
-"""The section `model` of a config: the Transformer's options, and those of recurrent models."""
+"""The config section `model`: options of Transformers and of recurrent models."""
 
 import dataclasses
 from typing import Annotated
@@ -8,12 +8,12 @@ from transformer_jax.nn.recurrent.attention import SCORES, SPANS
 from transformer_jax.nn.recurrent.encoder import DIRECTIONS
 from transformer_jax.ranges import Length, OneOf
 
-RADIUS = 10
+DEFAULT_RADIUS = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(TransformerConfig):
-    """Sizes and choices of a model, for every architecture.
+    """Hyperparameters of a model, for every architecture.
 
     Attributes:
       cell: recurrent cell, an entry of `nn.recurrent.CELLS`.
@@ -30,19 +30,19 @@ class ModelConfig(TransformerConfig):
         next token (Luong et al. 2015, section 3.3). "additive" attention always feeds the context.
 
     Raises:
-      ValueError: as `TransformerConfig`; what does not go together in a recurrent model is refused
-        by `RecurrentEncoderDecoder`.
+      ValueError: as of `TransformerConfig`. `RecurrentEncoderDecoder` checks the options of
+        recurrent models.
     """
 
     cell: str = "lstm"
     encoder_direction: Annotated[str, OneOf(*DIRECTIONS)] = "both"
     attention_score: Annotated[str, OneOf(*SCORES)] = "additive"
     attention_span: Annotated[str, OneOf(*SPANS)] = "global"
-    attention_radius: Length = RADIUS
+    attention_radius: Length = DEFAULT_RADIUS
     input_feeding: bool = False
 
 
-OF_TRANSFORMERS = tuple(
+TRANSFORMER_FIELDS = tuple(
     f"model.{field.name}"
     for field in dataclasses.fields(TransformerConfig)
     if field.name
@@ -54,4 +54,4 @@ OF_TRANSFORMERS = tuple(
         *("separator_id",),
     )
 )
-"""The fields "model.NAME" that models made of Transformer layers read, and no others."""
+"""Fields "model.NAME" that only models of Transformer layers read."""

@@ -10,16 +10,16 @@ import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.nn.attention import Sequences
-from transformer_jax.nn.cache import KVCache, after_prompts
+from transformer_jax.nn.cache import KVCache, at_prompt_ends
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.transformer import Decoder
 
 
 class DecoderOnly(nn.Module):
-    """Predicts each token from those before it.
+    """Predicts each token from the tokens before it.
 
-    `prefill` and `decode_step` are what the searches of `decoding/` call.
+    Searches (`decoding`) call `prefill` and `decode_step`.
     """
 
     config: TransformerConfig
@@ -32,8 +32,7 @@ class DecoderOnly(nn.Module):
         "model.initialization": "gpt2",
         "model.scale_embeddings": False,
     }
-    """The options of GPT-2, which a config that names this architecture gets unless it says
-    otherwise."""
+    """Options of GPT-2, unless a config sets them."""
     reads: ClassVar[Collection[str]] = ("model.num_layers", "model.logits_bias")
 
     def setup(self) -> None:
@@ -44,15 +43,16 @@ class DecoderOnly(nn.Module):
         tied = c.tie_embeddings in ("all", "target")
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
         if c.logits_bias:
-            self.param("logits_bias", nn.initializers.zeros, c.padded(c.vocab_size))
+            self.param("logits_bias", nn.initializers.zeros, c.padded_vocab_size(c.vocab_size))
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
-        """Logits of the token after each position; its inputs are those of `features`."""
+        """Logits of the token after each position; arguments as of `features`."""
         return self.unprojected(*inputs, **named).logits()
 
     def unprojected(self, *inputs: Any, **named: Any) -> Unprojected:
-        """What these logits are made of; its inputs are those of `features`."""
-        return self._projected(self.features(*inputs, **named))
+        """Hidden states that predict the token after each position, before the projection;
+        arguments as of `features`."""
+        return self._project(self.features(*inputs, **named))
 
     def features(
         self,
@@ -63,7 +63,9 @@ class DecoderOnly(nn.Module):
     ) -> Float[Array, "B T D"]:
         """The decoder's output for packed rows.
 
-        Without `deterministic` there is dropout, and the rng stream "dropout" is needed.
+        Args:
+          tokens, positions, segment_ids: of the rows.
+          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
@@ -73,28 +75,28 @@ class DecoderOnly(nn.Module):
     def prefill(
         self, prompt: Int[Array, "B P"], prompt_lengths: Int[Array, " B"], max_length: int
     ) -> tuple[Float[Array, "B V"], tuple[()], tuple[KVCache, ...]]:
-        """Reads prompts of unequal length in one batch.
+        """Reads prompts of unequal lengths in one batch.
 
         Args:
           prompt: tokens.
-          prompt_lengths: in 1..P; what lies beyond is not read.
-          max_length: positions to make room for, those of the prompt included.
+          prompt_lengths: in 1..P; later tokens are padding.
+          max_length: capacity of the caches in tokens, including the prompt.
 
         Returns:
-          logits of the first token after the prompt, the memory, which is empty, and the decoding
-          state (axis 0 of every leaf is B).
+          logits of the first token after the prompt, an empty memory, and the decoding state (axis
+          0 of every leaf is B).
         """
         empty = KVCache.empty(self.config, prompt.shape[0], max_length)
         x, caches = self._decode(prompt, (empty,) * self.config.num_layers)
-        last, caches = after_prompts(x, prompt_lengths, caches)
-        return self._projected(last).logits()[:, 0], (), caches
+        last, caches = at_prompt_ends(x, prompt_lengths, caches)
+        return self._project(last).logits()[:, 0], (), caches
 
     def decode_step(
         self, tokens: Int[Array, " N"], memory: tuple[()], state: tuple[KVCache, ...]
     ) -> tuple[Float[Array, "N V"], tuple[KVCache, ...]]:
-        """One more token a row -> logits of the next, and the state grown by one."""
+        """Decodes one more token of each row; returns logits of the next token, and the state."""
         x, state = self._decode(tokens[:, None], state)
-        return self._projected(x).logits()[:, 0], state
+        return self._project(x).logits()[:, 0], state
 
     def _decode(
         self, tokens: Int[Array, "N T"], caches: tuple[KVCache, ...]
@@ -104,6 +106,6 @@ class DecoderOnly(nn.Module):
         sequences = Sequences(self.input.position_encoding, positions, mask=None)
         return self.decoder(x, sequences, caches=caches)
 
-    def _projected(self, x: Float[Array, "N T D"]) -> Unprojected:
-        """Features with the table that makes logits of them, and the bias where there is one."""
+    def _project(self, x: Float[Array, "N T D"]) -> Unprojected:
+        """Pairs the decoder's output with the projection to logits."""
         return self.projection.unprojected(x, self.get_variable("params", "logits_bias"))

@@ -4,30 +4,122 @@ B batch, S source, T target, P prompt, D model, V vocabulary; N = B x beams whil
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.models.source_to_target import SourceToTarget, Tokens
+from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.attention import Sequences
-from transformer_jax.nn.attention_inputs import Segments
-from transformer_jax.nn.cache import Encoded, KVCache, Memory, after_prompts
-from transformer_jax.nn.masks import padding_mask
+from transformer_jax.nn.cache import EncoderOutput, KVCache, Memory, at_prompt_ends
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.dropout import Dropout
+from transformer_jax.nn.embeddings import Embedding, Unprojected
+from transformer_jax.nn.masks import Segments, padding_mask
 from transformer_jax.nn.norms import make_norm
-from transformer_jax.nn.ops import product_dtype
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.transformer import Decoder, Encoder
 
 
-class EncoderDecoder(SourceToTarget):
-    """Encodes a source, decodes a target: the whole model, from tokens to logits.
+class PackedTokens(NamedTuple):
+    """Tokens of packed rows.
 
-    `prefill` and `decode_step` are what the searches of `decoding/` call.
+    Attributes:
+      ids: token ids.
+      positions: from 0 in each sentence.
+      segment_ids: number of each token's sentence, from 1; 0 is padding.
+    """
+
+    ids: Int[Array, "B T"]
+    positions: Int[Array, "B T"]
+    segment_ids: Int[Array, "B T"]
+
+
+class Seq2Seq(nn.Module):
+    """Base class of models from source to target: embeddings, which may be shared, and logits.
+
+    A subclass has `features` and `encode`, and for searches (`decoding`) `prefill`, `decode_step`
+    and `empty_state`.
 
     Raises:
-      ValueError: source and target share an embedding, and have vocabularies of two sizes, or an
-        unknown `positions`.
+      ValueError: source and target share an embedding, but their vocabulary sizes differ.
+    """
+
+    config: TransformerConfig | ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+        shares_inputs = c.tie_embeddings in ("all", "inputs")
+        if shares_inputs and c.source_vocab_size != c.target_vocab_size:
+            raise ValueError(
+                f"tie_embeddings {c.tie_embeddings!r} needs one joint vocabulary (tokenizer.joint)"
+            )
+        self.target_embedding = Embedding(c, c.target_vocab_size)
+        self.source_embedding = (
+            self.target_embedding if shares_inputs else Embedding(c, c.source_vocab_size)
+        )
+        self.projection = (
+            self.target_embedding
+            if c.tie_embeddings in ("all", "target")
+            else Embedding(c, c.target_vocab_size)
+        )
+        self.embedding_dropout = Dropout(c.embedding_dropout, c.dropout_bits)
+        if c.logits_bias:
+            bias_size = c.padded_vocab_size(c.target_vocab_size)
+            self.param("logits_bias", nn.initializers.zeros, bias_size)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B T V"]:
+        """Logits of the token after each target position; arguments as of `unprojected`."""
+        return self.unprojected(*inputs, **named).logits()
+
+    def unprojected(
+        self,
+        source: Int[Array, "B S"],
+        source_positions: Int[Array, "B S"],
+        source_segment_ids: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        target_positions: Int[Array, "B T"],
+        target_segment_ids: Int[Array, "B T"],
+        deterministic: bool = True,
+    ) -> Unprojected:
+        """Hidden states that predict the token after each target position, before the projection.
+
+        Args:
+          source: tokens of packed rows, with their positions and segment ids.
+          target: decoder inputs (sentences shifted right by one start token), with theirs.
+          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
+        """
+        source_tokens = PackedTokens(source, source_positions, source_segment_ids)
+        target_tokens = PackedTokens(target, target_positions, target_segment_ids)
+        return self._project(self.features(source_tokens, target_tokens, deterministic))
+
+    def features(
+        self, source: PackedTokens, target: PackedTokens, deterministic: bool
+    ) -> Float[Array, "B T D"]:
+        """The decoder's output for packed rows."""
+        raise NotImplementedError
+
+    def empty_state(self, rows: int, max_length: int) -> Any:
+        """Decoding state before the first token, with capacity for `max_length` tokens a row."""
+        raise NotImplementedError
+
+    def state_bytes(self, length: int) -> int:
+        """Bytes of the decoding state of one hypothesis of `length` tokens."""
+        state = jax.eval_shape(lambda: self.empty_state(1, length))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+    def _project(self, x: Float[Array, "N T D"]) -> Unprojected:
+        """Pairs the decoder's output with the projection to logits."""
+        return self.projection.unprojected(x, self.get_variable("params", "logits_bias"))
+
+
+class EncoderDecoder(Seq2Seq):
+    """The whole model of figure 1, from source and target tokens to logits.
+
+    Raises:
+      ValueError: as of `Seq2Seq`, or an unknown `positions`.
     """
 
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -49,14 +141,13 @@ class EncoderDecoder(SourceToTarget):
         self.decoder = Decoder(c, c.num_decoder_layers)
 
     def features(
-        self, source: Tokens, target: Tokens, deterministic: bool
+        self, source: PackedTokens, target: PackedTokens, deterministic: bool
     ) -> Float[Array, "B T D"]:
         encoded = self.encode(*source, deterministic)
-        seen = Segments(target.segment_ids, source.segment_ids)
-        where = (target.positions, target.segment_ids)
-        sequences = Sequences.packed(self.target_encoding, *where)
+        visible = Segments(target.segment_ids, source.segment_ids)
+        sequences = Sequences.packed(self.target_encoding, target.positions, target.segment_ids)
         x = self._embed_target(target.ids, target.positions, deterministic)
-        x, _ = self.decoder(x, sequences, Encoded(encoded, seen), deterministic)
+        x, _ = self.decoder(x, sequences, EncoderOutput(encoded, visible), deterministic)
         return x
 
     def encode(
@@ -82,14 +173,14 @@ class EncoderDecoder(SourceToTarget):
         prompt_lengths: Int[Array, " B"],
         max_length: int,
     ) -> tuple[Float[Array, "B V"], tuple[Memory, ...], tuple[KVCache, ...]]:
-        """Encodes sources and decodes prompts, of unequal length each, in one batch.
+        """Encodes sources and decodes prompts, of unequal lengths, in one batch.
 
         Args:
           source: one sentence a row.
-          source_lengths: in 1..S; what lies beyond is padding.
-          prompt: what each output starts with: the decoder's first input, and tokens forced on it.
-          prompt_lengths: in 1..P; what lies beyond is not read.
-          max_length: positions to make room for, those of the prompt included.
+          source_lengths: in 1..S; later tokens are padding.
+          prompt: start of each output: the decoder's first input, and tokens forced on it.
+          prompt_lengths: in 1..P; later tokens are padding.
+          max_length: capacity of the caches in tokens, including the prompt.
 
         Returns:
           logits of the first token after the prompt, the memory, and the decoding state (axis 0 of
@@ -98,25 +189,23 @@ class EncoderDecoder(SourceToTarget):
         positions = jnp.broadcast_to(jnp.arange(source.shape[1]), source.shape)
         segment_ids = (positions < source_lengths[:, None]).astype(jnp.int32)
         encoded = self.encode(source, positions, segment_ids)
-        memory = self.decoder.remember(Encoded(encoded, padding_mask(segment_ids)))
-        memory = tuple(of_layer.cast(self.config) for of_layer in memory)
-        empty = KVCache.empty(self.config, source.shape[0], max_length)
-        x, caches = self._decode(prompt, memory, (empty,) * self.config.num_decoder_layers)
-        last, caches = after_prompts(x, prompt_lengths, caches)
-        return self._projected(last).logits()[:, 0], memory, caches
+        memory = self.decoder.remember(EncoderOutput(encoded, padding_mask(segment_ids)))
+        memory = tuple(layer.cast(self.config) for layer in memory)
+        caches = self.empty_state(source.shape[0], max_length)
+        x, caches = self._decode(prompt, memory, caches)
+        last, caches = at_prompt_ends(x, prompt_lengths, caches)
+        return self._project(last).logits()[:, 0], memory, caches
 
     def decode_step(
         self, tokens: Int[Array, " N"], memory: tuple[Memory, ...], state: tuple[KVCache, ...]
     ) -> tuple[Float[Array, "N V"], tuple[KVCache, ...]]:
-        """One more token a row -> logits of the next, and the state grown by one."""
+        """Decodes one more token of each row; returns logits of the next token, and the state."""
         x, state = self._decode(tokens[:, None], memory, state)
-        return self._projected(x).logits()[:, 0], state
+        return self._project(x).logits()[:, 0], state
 
-    def kept_bytes(self, length: int) -> int:
-        """Bytes that a search keeps of one output of so many tokens: keys and values."""
-        c = self.config
-        kept = c.num_decoder_layers * c.key_value_heads * (c.d_k + c.d_v)
-        return length * kept * product_dtype(c.dtype).itemsize
+    def empty_state(self, rows: int, max_length: int) -> tuple[KVCache, ...]:
+        empty = KVCache.empty(self.config, rows, max_length)
+        return (empty,) * self.config.num_decoder_layers
 
     def _decode(
         self, tokens: Int[Array, "N T"], memory: tuple[Memory, ...], caches: tuple[KVCache, ...]

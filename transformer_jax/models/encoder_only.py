@@ -1,6 +1,6 @@
 """An encoder without a decoder: BERT (Devlin et al. 2019).
 
-B batch, T tokens, P predicted positions, D model, V vocabulary.
+B batch, T tokens, P masked tokens, D model, V vocabulary.
 """
 
 from collections.abc import Collection, Mapping
@@ -20,7 +20,7 @@ from transformer_jax.nn.transformer import Encoder
 
 
 class EncoderOnly(nn.Module):
-    """Reads a text in both directions, and predicts tokens that are hidden in it."""
+    """Reads a text in both directions and predicts its masked tokens."""
 
     config: TransformerConfig
 
@@ -33,12 +33,8 @@ class EncoderOnly(nn.Module):
         "model.initialization": "bert",
         "model.scale_embeddings": False,
     }
-    """The options of BERT, which a config that names this architecture gets unless it says
-    otherwise."""
-    reads: ClassVar[Collection[str]] = (
-        "model.num_layers",
-        "model.num_token_types",
-    )
+    """Options of BERT, unless a config sets them."""
+    reads: ClassVar[Collection[str]] = ("model.num_layers", "model.num_token_types")
 
     def setup(self) -> None:
         c = self.config
@@ -50,8 +46,7 @@ class EncoderOnly(nn.Module):
         self.projection = self.embedding if tied else Embedding(c, c.vocab_size)
 
     def __call__(self, *inputs: Any, **named: Any) -> Float[Array, "B P V"]:
-        """Logits of the token that belongs at each predicted place; its inputs are those of
-        `unprojected`."""
+        """Logits of each masked token; arguments as of `unprojected`."""
         return self.unprojected(*inputs, **named).logits()
 
     def unprojected(
@@ -62,9 +57,12 @@ class EncoderOnly(nn.Module):
         predicted: Int[Array, "B P"],
         deterministic: bool = True,
     ) -> Unprojected:
-        """What the logits at the predicted places of packed rows are made of.
+        """Hidden states that predict the masked tokens, before the projection.
 
-        Without `deterministic` there is dropout, and the rng stream "dropout" is needed.
+        Args:
+          tokens, positions, segment_ids: of packed rows.
+          predicted: indices of the masked tokens in their row.
+          deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
         x = self.features(tokens, positions, segment_ids, deterministic)
         x = jnp.take_along_axis(x, predicted[:, :, None], axis=1)
@@ -86,7 +84,7 @@ class EncoderOnly(nn.Module):
 
 
 class PredictionHead(nn.Module):
-    """Predicts hidden tokens: their logits are LayerNorm(GELU(x W + b)) E^T + c, with the config's
+    """Head that predicts masked tokens: LayerNorm(GELU(x W + b)) E^T + c, with the config's
     activation and norm."""
 
     config: TransformerConfig
@@ -96,10 +94,10 @@ class PredictionHead(nn.Module):
         self.transform = Linear((c.d_model,), (c.d_model,), True, c, c.kernel_std)
         self.activation = ACTIVATIONS.find(c.activation)
         self.norm = make_norm(c)
-        self.bias = self.param("bias", nn.initializers.zeros, c.padded(c.vocab_size))
+        self.bias = self.param("bias", nn.initializers.zeros, c.padded_vocab_size(c.vocab_size))
 
     def __call__(self, x: Float[Array, "B P D"], projection: Embedding) -> Unprojected:
-        """`projection` is a table that the head may share."""
+        """Computes the head up to the projection, whose table may be shared with the inputs."""
         x = self.norm(self.activation(self.transform(x)))
         return projection.unprojected(x, self.bias)
 
@@ -107,8 +105,10 @@ class PredictionHead(nn.Module):
 def token_types(
     tokens: Int[Array, "B T"], positions: Int[Array, "B T"], separator: int
 ) -> Int[Array, "B T"]:
-    """How many separators stand before each token in its text, in packed rows: in a pair
-    [CLS] a [SEP] b [SEP] 0 for the first part, 1 for the second."""
+    """Number of separators before each token in its text, for packed rows.
+
+    In a pair [CLS] a [SEP] b [SEP] this is 0 up to the first separator, then 1.
+    """
     is_separator = tokens == separator
     separators = jnp.cumsum(is_separator, axis=1) - is_separator
     starts = jnp.arange(tokens.shape[1]) - positions

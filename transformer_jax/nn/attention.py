@@ -1,7 +1,7 @@
-"""Attention (section 3.2): the pure function and the multi-head module.
+"""Attention (section 3.2): the pure function of equation 1, and the multi-head module around it.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, D model, K key size of a head, V
-value size of a head; N rows, of which B sentences may have several while decoding.
+value size of a head. N rows: while decoding, each of B sentences may have several (its beams).
 """
 
 import math
@@ -15,47 +15,16 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn import fused_attention, restricted_attention
-from transformer_jax.nn.attention_inputs import AttentionInputs, Segments
+from transformer_jax.nn.attention_inputs import AttentionInputs
 from transformer_jax.nn.cache import KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear, fused_projection
-from transformer_jax.nn.masks import window_mask
+from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.norms import RMSNorm
-from transformer_jax.nn.ops import capped, head_products, head_sums, product_dtype, softmax
+from transformer_jax.nn.ops import head_outputs, head_products, product_dtype, soft_cap, softmax
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
 from transformer_jax.runtime import platform
-
-# FOLDED nn.sequences: The sequences that self-attention is given, in rows of a batch. N rows, T
-# tokens.
-
-
-class Sequences(struct.PyTreeNode):
-    """The sequences in a batch's rows: where their tokens stand, and which see each other.
-
-    Attributes:
-      encoding: how positions enter.
-      positions: [N, T], from 0 in each packed sentence.
-      mask: [N, 1, T, T]; None where a cache has its own.
-      segments: from which the mask was made, if it was.
-    """
-
-    encoding: PositionEncoding
-    positions: Int[Array, "N T"]
-    mask: Bool[Array, "#N 1 T T"] | None
-    segments: Segments | None = None
-
-    @classmethod
-    def packed(
-        cls,
-        encoding: PositionEncoding,
-        positions: Int[Array, "N T"],
-        segment_ids: Int[Array, "N T"],
-    ) -> "Sequences":
-        """Sequences packed into rows; where the encoding is causal, tokens see none after them."""
-        segments = Segments(segment_ids, segment_ids, encoding.causal)
-        return cls(encoding, positions, segments.mask(), segments)
-
 
 Weights = Float[Array, "B H T S"]
 Heads = Float[Array, "B T H V"]
@@ -77,17 +46,17 @@ def scaled_dot_product_attention(
 
     Args:
       query, key, value: G divides H; a head of keys serves H / G neighboring heads of queries.
-      mask: False removes a key. A query without any key gets zeros.
+      mask: False hides a key. A query without any key gets zeros.
       logit_bias: added to the scaled products.
-      logit_cap: c; logits x become c tanh(x / c), and so stay below it (Gemma 2, 2024).
-      dtype: of the two products, unless queries are few (`products.dtype_for_rows`).
-      on_weights: what the weights pass through, such as dropout.
-      extra_values: a term added to each head's output, from the weights.
+      logit_cap: c; logits x become c tanh(x / c), so that they stay below c (Gemma 2, 2024).
+      dtype: dtype of the two products, unless there are few queries (`ops.dtype_for_rows`).
+      on_weights: applied to the weights, such as dropout.
+      extra_values: computes a term from the weights that is added to each head's output.
     """
     weights = softmax(attention_logits(query, key, logit_bias, logit_cap, dtype), mask)
     if on_weights is not None:
         weights = on_weights(weights)
-    heads = head_sums(weights, value, dtype)
+    heads = head_outputs(weights, value, dtype)
     extra = None if extra_values is None else extra_values(weights)
     return heads if extra is None else heads + extra
 
@@ -99,23 +68,51 @@ def attention_logits(
     logit_cap: float | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "B H T S"]:
-    """Q K^T / sqrt(d_k), with bias and cap; arguments as above."""
+    """Q K^T / sqrt(d_k), plus the bias, capped; arguments as of `scaled_dot_product_attention`."""
     logits = head_products(query / math.sqrt(query.shape[-1]), key, dtype)
     if logit_bias is not None:
         logits += logit_bias
-    return capped(logits, logit_cap)
+    return soft_cap(logits, logit_cap)
+
+
+class Sequences(struct.PyTreeNode):
+    """Positions and mask of the T tokens in each row, for self-attention.
+
+    Attributes:
+      encoding: the position encoding of the stack.
+      positions: [N, T], from 0 in each packed sentence.
+      mask: [N, 1, T, T]; None with a cache, which has its own.
+      segments: segment ids that the mask was made from, if any.
+    """
+
+    encoding: PositionEncoding
+    positions: Int[Array, "N T"]
+    mask: Bool[Array, "#N 1 T T"] | None
+    segments: Segments | None = None
+
+    @classmethod
+    def packed(
+        cls,
+        encoding: PositionEncoding,
+        positions: Int[Array, "N T"],
+        segment_ids: Int[Array, "N T"],
+    ) -> "Sequences":
+        """Sentences packed into rows, with a look-ahead mask if the encoding is causal."""
+        segments = Segments(segment_ids, segment_ids, encoding.causal)
+        return cls(encoding, positions, segments.mask(), segments)
 
 
 class MultiHeadAttention(nn.Module):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
-    All weights [B, H, T, S] pass through the method `weigh`, all heads' outputs [B, T, H, V]
-    through `combine`, where hooks read or replace them (`nn.hooks`). On request they are sown as
-    intermediates, "weights" (before dropout) and "heads".
+    `self_attend` and `cross_attend` project their inputs to queries, keys and values; `attend`
+    computes equation 1 and W^O. The weights [B, H, T, S] pass through the method `weigh` and the
+    heads' outputs [B, T, H, V] through `combine`, where hooks read or replace them (`nn.hooks`). On
+    request they are sown as intermediates, "weights" (before dropout) and "heads".
 
     Attributes:
       config: of the model.
-      num_sublayers: of the stack that it stands in, by which initialization "gpt2" scales W^O.
+      num_sublayers: sublayers of the stack, by which initialization "gpt2" scales W^O.
     """
 
     config: TransformerConfig
@@ -124,10 +121,10 @@ class MultiHeadAttention(nn.Module):
     def setup(self) -> None:
         c = self.config
         bias, output_bias = (c.attention_bias in (part, "all") for part in ("qkv", "output"))
-        model, shared = (c.d_model,), c.key_value_heads
+        model, groups = (c.d_model,), c.key_value_heads
         self.query = Linear(model, (c.num_heads, c.d_k), bias, c, c.kernel_std)
-        self.key = Linear(model, (shared, c.d_k), bias, c, c.kernel_std)
-        self.value = Linear(model, (shared, c.d_v), bias, c, c.kernel_std)
+        self.key = Linear(model, (groups, c.d_k), bias, c, c.kernel_std)
+        self.value = Linear(model, (groups, c.d_v), bias, c, c.kernel_std)
         std = c.residual_std(self.num_sublayers)
         self.output = Linear((c.num_heads, c.d_v), model, output_bias, c, std)
         self.dropout = Dropout(c.attention_dropout_rate, c.dropout_bits)
@@ -143,10 +140,11 @@ class MultiHeadAttention(nn.Module):
         deterministic: bool,
         cache: KVCache | None = None,
     ) -> tuple[Float[Array, "N T D"], KVCache | None]:
-        """Self-attention of T tokens a row; with a cache, to those that it holds and themselves.
+        """Self-attention. With a cache, the T new tokens attend to the cached tokens and to each
+        other; the N rows are the beams of B sentences.
 
         Returns:
-          the output, and the cache grown by T; its rows are the beams of B sentences.
+          the output, and the cache grown by T.
         """
         encoding, positions = sequences.encoding, sequences.positions
         query, key, value = self.projections(x)
@@ -158,48 +156,16 @@ class MultiHeadAttention(nn.Module):
             assert sequences.mask is not None
             inputs = AttentionInputs(query, key, value, sequences.mask, positions, positions)
             inputs = inputs.replace(segments=sequences.segments)
+        inputs = inputs.replace(window=self.config.attention_window)
         return self.attend(inputs, deterministic, encoding).reshape(x.shape), cache
 
     def cross_attend(
         self, x: Float[Array, "N T D"], memory: Memory, deterministic: bool
     ) -> Float[Array, "N T D"]:
-        """Attention to the encoder's output. Beams of one sentence are further queries of it."""
-        rows = x.reshape(len(memory.keys), -1, x.shape[-1])  # [B, N / B * T, D]
-        inputs = memory.inputs(self.queries(rows))
+        """Attention to the encoder's output. The beams of a sentence are more queries of it."""
+        x_by_sentence = x.reshape(len(memory.keys), -1, x.shape[-1])  # [B, N / B * T, D]
+        inputs = memory.inputs(self.queries(x_by_sentence))
         return self.attend(inputs, deterministic).reshape(x.shape)
-
-    def projections(
-        self, x: Float[Array, "N T D"]
-    ) -> tuple[Float[Array, "N T H K"], Float[Array, "N T G K"], Float[Array, "N T G V"]]:
-        """Queries, keys and values of the same x."""
-        query, key, value = self._mapped([self.query, self.key, self.value], x)
-        return self._scaled(query), self._normed(key), value
-
-    def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H K"]:
-        """What attends."""
-        return self._scaled(self.query(x))
-
-    def keys_values(
-        self, x: Float[Array, "N S D"]
-    ) -> tuple[Float[Array, "N S G K"], Float[Array, "N S G V"]]:
-        """What is attended to."""
-        key, value = self._mapped([self.key, self.value], x)
-        return self._normed(key), value
-
-    def _scaled(self, query: Heads) -> Heads:
-        """Queries as they meet keys: with the norm and the scale that the config has for them."""
-        query = self.norm_query(query) if self.config.qk_norm else query
-        return query if self.config.attention_scale is None else query * self.config.query_scale
-
-    def _normed(self, key: Heads) -> Heads:
-        return self.norm_key(key) if self.config.qk_norm else key
-
-    def _mapped(self, maps: Sequence[Linear], x: Float[Array, "N T D"]) -> list[Heads]:
-        """x under several maps: one product on GPUs. On TPUs separate products write their results
-        in the layout that attention reads; parts of one product would have to be copied."""
-        if platform.target().platform == "gpu" and not self.is_initializing():
-            return fused_projection(maps, x)
-        return [each(x) for each in maps]
 
     def attend(
         self,
@@ -207,69 +173,117 @@ class MultiHeadAttention(nn.Module):
         deterministic: bool,
         encoding: PositionEncoding | None = None,
     ) -> Float[Array, "B T D"]:
-        """Equation 1 for all heads, then W^O; `encoding` adds its terms in self-attention."""
-        asked = fused_attention.AttentionRequirements(
-            weights=self.weights_are_wanted(),
-            dropout=self.dropout.rate > 0 and not deterministic,
-            logit_bias=encoding is not None and encoding.has("bias", "logit_bias"),
-            extra_values=encoding is not None and encoding.has("extra_values"),
-            logit_cap=self.config.logit_cap,
-            window=None if encoding is None else self.config.attention_window,
-            dtype=product_dtype(self.config.dtype),
-        )
-        kernel = fused_attention.choose(self.config.attention, inputs, asked).kernel
-        if kernel is None:
-            heads = self._plain(inputs, deterministic, encoding)
+        """Equation 1 for all heads, by a fused kernel if one can, then W^O.
+
+        Args:
+          inputs: queries, keys and values.
+          deterministic: no dropout.
+          encoding: adds its terms in self-attention; None in cross-attention.
+        """
+        kernel = self._fused_kernel(inputs, deterministic, encoding)
+        if kernel is not None:
+            heads = kernel(inputs)
         else:
-            heads = kernel(inputs, asked)
+            blocks = self._restrict(inputs, encoding)
+            heads = scaled_dot_product_attention(
+                blocks.query,
+                blocks.key,
+                blocks.value,
+                blocks.windowed_mask,
+                logit_bias=self._logit_bias(blocks, encoding),
+                logit_cap=self.config.logit_cap,
+                dtype=product_dtype(self.config.dtype),
+                on_weights=partial(self.weigh, deterministic=deterministic),
+                extra_values=self._extra_values(blocks, encoding),
+            )
+            heads = restricted_attention.join_blocks(heads, inputs.query)
         return self.output(self.combine(heads))
 
-    def _plain(
-        self, inputs: AttentionInputs, deterministic: bool, encoding: PositionEncoding | None
-    ) -> Heads:
-        """The heads by the paper's function; a windowed row in blocks where that is cheaper."""
-        c, (rows, length, *_), size = self.config, inputs.query.shape, None
-        logit_bias, extra_values = None, None
-        if encoding is not None:
-            if (size := self._block_size(inputs, encoding.causal)) is not None:
-                inputs = restricted_attention.split(inputs, size, encoding.causal)
-            logit_bias = encoding.logit_bias(inputs, self.relation)
-            extra_values = partial(encoding.extra_values, inputs=inputs, layer_part=self.relation)
-        mask = inputs.mask
-        if encoding is not None and c.attention_window is not None:
-            mask &= window_mask(inputs.distance, c.attention_window)
-        heads = scaled_dot_product_attention(
-            inputs.query,
-            inputs.key,
-            inputs.value,
-            mask,
-            logit_bias=logit_bias,
-            logit_cap=c.logit_cap,
-            dtype=product_dtype(c.dtype),
-            on_weights=partial(self.weigh, deterministic=deterministic),
-            extra_values=extra_values,
-        )
-        return heads.reshape(rows, -1, *heads.shape[2:])[:, :length]
-
     def weigh(self, weights: Weights, deterministic: bool) -> Weights:
-        """The weights as they are used: after dropout."""
+        """Applies dropout to the attention weights."""
         self.sow("intermediates", "weights", weights)
         return self.dropout(weights, deterministic)
 
     def combine(self, heads: Heads) -> Heads:
-        """The heads' outputs as they are concatenated."""
+        """Returns the heads' outputs as W^O reads them; here hooks change them."""
         self.sow("intermediates", "heads", heads)
         return heads
 
-    def weights_are_wanted(self) -> bool:
-        """Whether someone asks for all weights of whole rows; fused kernels do not give them."""
+    def needs_weights(self) -> bool:
+        """Returns True if a caller reads the weights of whole rows, which fused kernels and blocks
+        do not compute."""
         return self.is_mutable_collection("intermediates")
 
-    def _block_size(self, inputs: AttentionInputs, causal: bool) -> int | None:
-        """Of the blocks in which a windowed row is cheaper; None: whole, as it is when someone asks
-        for its weights."""
-        window, length = self.config.attention_window, inputs.query.shape[1]
-        whole = inputs.key.shape[1] == length  # no cache
-        if window is None or not whole or self.weights_are_wanted():
+    def projections(
+        self, x: Float[Array, "N T D"]
+    ) -> tuple[Float[Array, "N T H K"], Float[Array, "N T G K"], Float[Array, "N T G V"]]:
+        """Projects x to queries, keys and values."""
+        query, key, value = self._project([self.query, self.key, self.value], x)
+        return self._scale_query(query), self._normalize_key(key), value
+
+    def queries(self, x: Float[Array, "N T D"]) -> Float[Array, "N T H K"]:
+        """Projects x to queries."""
+        return self._scale_query(self.query(x))
+
+    def keys_values(
+        self, x: Float[Array, "N S D"]
+    ) -> tuple[Float[Array, "N S G K"], Float[Array, "N S G V"]]:
+        """Projects x to keys and values."""
+        key, value = self._project([self.key, self.value], x)
+        return self._normalize_key(key), value
+
+    def _scale_query(self, query: Heads) -> Heads:
+        """Applies QK-norm and `attention_scale`, if the config has them."""
+        query = self.norm_query(query) if self.config.qk_norm else query
+        return query if self.config.attention_scale is None else query * self.config.query_scale
+
+    def _normalize_key(self, key: Heads) -> Heads:
+        return self.norm_key(key) if self.config.qk_norm else key
+
+    def _project(self, maps: Sequence[Linear], x: Float[Array, "N T D"]) -> list[Heads]:
+        """Applies several maps to x, on GPUs as one product.
+
+        On TPUs separate products write their results in the layout that attention reads; parts of
+        one product would have to be copied.
+        """
+        if platform.target().platform == "gpu" and not self.is_initializing():
+            return fused_projection(maps, x)
+        return [each(x) for each in maps]
+
+    def _fused_kernel(
+        self, inputs: AttentionInputs, deterministic: bool, encoding: PositionEncoding | None
+    ) -> Callable[[AttentionInputs], Heads] | None:
+        """Fused kernel that computes exactly this attention; None: equation 1 as it is written."""
+        requirements = fused_attention.AttentionRequirements(
+            weights=self.needs_weights(),
+            dropout=self.dropout.rate > 0 and not deterministic,
+            logit_bias=encoding is not None and encoding.has("bias", "logit_bias"),
+            extra_values=encoding is not None and encoding.has("extra_values"),
+            logit_cap=self.config.logit_cap,
+            dtype=product_dtype(self.config.dtype),
+        )
+        choice = fused_attention.choose_kernel(self.config.attention, inputs, requirements)
+        kernel = choice.kernel
+        return None if kernel is None else partial(kernel, requirements=requirements)
+
+    def _restrict(
+        self, inputs: AttentionInputs, encoding: PositionEncoding | None
+    ) -> AttentionInputs:
+        """Splits rows into blocks if a window makes that cheaper and nobody needs the weights."""
+        if encoding is None or self.needs_weights():
+            return inputs
+        if not restricted_attention.saves_work(inputs, encoding.causal):
+            return inputs
+        return restricted_attention.split_into_blocks(inputs, encoding.causal)
+
+    def _logit_bias(
+        self, inputs: AttentionInputs, encoding: PositionEncoding | None
+    ) -> Weights | None:
+        return None if encoding is None else encoding.logit_bias(inputs, self.relation)
+
+    def _extra_values(
+        self, inputs: AttentionInputs, encoding: PositionEncoding | None
+    ) -> Callable[[Weights], Heads | None] | None:
+        if encoding is None:
             return None
-        return window if restricted_attention.num_keys(window, causal) < length else None
+        return partial(encoding.extra_values, inputs=inputs, layer_part=self.relation)

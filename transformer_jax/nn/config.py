@@ -1,4 +1,4 @@
-"""The sizes and choices of a Transformer: one frozen dataclass for all its architectures."""
+"""Hyperparameters of a Transformer: one frozen dataclass for all architectures."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ from transformer_jax.ranges import (
 from transformer_jax.runtime import platform
 
 GIVEN = {"given": True}
-"""Field metadata: the value follows from another part (the tokenizer), never from a config file."""
+"""Metadata of fields whose value comes from the tokenizer, never from a config file."""
 
 NORMAL_STD = 0.02
 
@@ -220,7 +220,7 @@ class TransformerConfig:
 
     @property
     def query_scale(self) -> float:
-        """What queries are multiplied by, so that 1 / sqrt(d_k) makes `attention_scale` of it."""
+        """Factor on queries that turns the scale 1 / sqrt(d_k) into `attention_scale`."""
         return 1.0 if self.attention_scale is None else self.attention_scale * math.sqrt(self.d_k)
 
     @property
@@ -230,34 +230,35 @@ class TransformerConfig:
         return self.dropout_rate if rate is None else rate
 
     def of_layer(self, index: int) -> "TransformerConfig":
-        """What layer `index` of a stack goes by: every `full_attention_every`-th has no window."""
+        """Config of layer `index` of a stack; every `full_attention_every`-th has no window."""
         every = self.full_attention_every
         if every is None or (index + 1) % every:
             return self
         return dataclasses.replace(self, attention_window=None, full_attention_every=None)
 
-    def padded(self, vocab_size: int) -> int:
-        """Rows of the table of so many tokens."""
+    def padded_vocab_size(self, vocab_size: int) -> int:
+        """Number of rows in the embedding table of a vocabulary (`vocab_multiple`)."""
         return -(-vocab_size // self.vocab_multiple) * self.vocab_multiple
 
     @property
     def embedding_std(self) -> float:
-        """Standard deviation of fresh embeddings, of tokens and learned positions."""
+        """Standard deviation of initial embeddings of tokens and learned positions."""
         return self.d_model**-0.5 if self.initialization == "xavier" else NORMAL_STD
 
     @property
     def kernel_std(self) -> float | None:
-        """Standard deviation of fresh kernels; None: they are Xavier-uniform."""
+        """Standard deviation of initial kernels; None: Xavier-uniform."""
         return None if self.initialization == "xavier" else NORMAL_STD
 
     def residual_std(self, num_sublayers: int) -> float | None:
-        """Likewise of those that end on the residual stream, in a stack of so many sublayers."""
-        scaled = self.initialization == "gpt2"
-        return NORMAL_STD / math.sqrt(num_sublayers) if scaled else self.kernel_std
+        """Standard deviation of initial kernels whose outputs join the residual stream, in a stack
+        of `num_sublayers`; None: Xavier-uniform."""
+        is_scaled = self.initialization == "gpt2"
+        return NORMAL_STD / math.sqrt(num_sublayers) if is_scaled else self.kernel_std
 
 
 def activation_dtype(config: TransformerConfig) -> jnp.dtype:
-    """Dtype of what goes from layer to layer; "auto" asks what programs are compiled for."""
+    """Dtype of activations between layers; "auto" depends on the device compiled for."""
     if config.activation_dtype == "auto":
         return jnp.dtype(jnp.float32) if platform.is_cpu() else product_dtype(config.dtype)
     return jnp.dtype(config.activation_dtype)

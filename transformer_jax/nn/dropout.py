@@ -1,4 +1,4 @@
-"""Dropout (section 5.4), with random bits that are drawn where they are used."""
+"""Dropout (section 5.4), with random bits that are generated where they are used."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,13 +15,13 @@ _ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 
 class Dropout(nn.Module):
-    """Zeroes each element with probability `rate` and scales the rest so that the mean stays.
+    """Zeroes each element with probability `rate` and scales the rest to keep the mean.
 
-    Draws from the rng stream "dropout".
+    Uses the rng stream "dropout".
 
     Attributes:
       rate: 0 to 1.
-      bits: where random bits come from, as `model.dropout_bits` has it.
+      bits: source of random bits, a value of `model.dropout_bits`.
     """
 
     rate: float
@@ -32,48 +32,50 @@ class Dropout(nn.Module):
         if deterministic or self.rate == 0:
             return x
         by_hardware = self.bits == "hardware" or (self.bits == "auto" and not platform.is_cpu())
-        source = hardware_bits if by_hardware else random_bits
-        return dropped(x, jax.random.key_data(self.make_rng("dropout")), self.rate, source)
+        source = hardware_bits if by_hardware else threefry_bits
+        return drop_elements(x, jax.random.key_data(self.make_rng("dropout")), self.rate, source)
 
 
 @partial(jax.checkpoint, prevent_cse=False, static_argnums=(2, 3))
-def dropped(
+def drop_elements(
     x: Float[Array, "*shape"],
     key: UInt[Array, " words"],
     rate: float,
     source: Callable[[Array, tuple[int, ...]], UInt[Array, "..."]],
 ) -> Float[Array, "*shape"]:
-    """x with each element 0 or 1 / (1 - rate) times itself. The gradient drops the same elements,
-    drawn again from the same key data, so no mask is kept for it."""
+    """Multiplies each element of x by 0 or 1 / (1 - rate).
+
+    The gradient generates the same bits again from the same key data, so that no mask is kept.
+    """
     keep = source(key, x.shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
 
 
 def hardware_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
-    """Uniform uint32 of `shape` from the generator that the compiler thinks best: a TPU's own, or
-    Philox (Salmon et al. 2011).
+    """Uniform uint32 of `shape` from the generator that XLA chooses: the TPU's own, or Philox
+    (Salmon et al. 2011).
 
-    Each device draws those of its own rows, under a key made with the number of its first row; XLA
-    would draw all of them on each device. So they depend on how rows are divided among devices.
+    Each device generates the bits of its own rows, with a key made from the number of its first
+    row; XLA would generate all bits on each device. So the bits depend on how rows are sharded.
     """
 
-    def of_device(_: tuple, rows: tuple[UInt[Array, " B"]]) -> UInt[Array, "B ..."]:
+    def bits_on_device(_: tuple, rows: tuple[UInt[Array, " B"]]) -> UInt[Array, "B ..."]:
         (numbers,) = rows
         words = jnp.stack(_threefry(key, numbers[0], jnp.uint32(0)))
-        state = jnp.concatenate([words, words])  # 128 bits, as it takes them
+        state = jnp.concatenate([words, words])  # 128 bits, as the generator needs
         return jax.lax.rng_bit_generator(state, (len(numbers), *shape[1:]), dtype=jnp.uint32)[1]
 
-    return sharded_call(of_device, (), (jnp.arange(shape[0], dtype=jnp.uint32),))
+    return sharded_call(bits_on_device, (), (jnp.arange(shape[0], dtype=jnp.uint32),))
 
 
-def random_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
-    """Uniform uint32 of `shape`, each a function of the key's first two words (`key_data`), its row
+def threefry_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Array, "..."]:
+    """Uniform uint32 of `shape`; each depends on the key's first two words (`key_data`), its row
     and its place in the row.
 
-    The generator is that of `jax.random.bits`, Threefry-2x32 with 20 rounds (Salmon et al. 2011),
-    and for one row so are the bits. But `jax.random.bits` is a loop over whole arrays on a CPU and
-    a kernel of its own on a GPU. These are plain operations, which XLA fuses into the loop that
-    drops, so that no array of bits is stored.
+    The generator is that of `jax.random.bits`, Threefry-2x32 with 20 rounds (Salmon et al. 2011);
+    one row gets the same bits. But `jax.random.bits` is a loop over whole arrays on a CPU and a
+    kernel of its own on a GPU. XLA fuses the plain operations here into the loop that drops
+    elements, so that no array of bits is stored.
     """
     row = jax.lax.broadcasted_iota(jnp.uint32, shape, 0)
     place = jnp.zeros(shape, jnp.uint32)
@@ -84,17 +86,17 @@ def random_bits(key: UInt[Array, " words"], shape: tuple[int, ...]) -> UInt[Arra
 
 
 def _threefry(key: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    """Two words of 32 bits from two, under the first two words of a key."""
+    """Threefry-2x32: encrypts two 32-bit words with the first two words of a key."""
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
     x, y = x + keys[0], y + keys[1]
     for i in range(20):
         x += y
-        y = _rotated(y, _ROTATIONS[i % 8]) ^ x
+        y = _rotate_bits(y, _ROTATIONS[i % 8]) ^ x
         if i % 4 == 3:
             turn = i // 4 + 1
             x, y = x + keys[turn % 3], y + keys[(turn + 1) % 3] + jnp.uint32(turn)
     return x, y
 
 
-def _rotated(word: Array, by: int) -> Array:
+def _rotate_bits(word: Array, by: int) -> Array:
     return (word << by) | (word >> (32 - by))

@@ -17,23 +17,23 @@ from transformer_jax.nn.config import TransformerConfig, activation_dtype
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.norms import make_norm
-from transformer_jax.nn.ops import capped, einsum, product_dtype
+from transformer_jax.nn.ops import einsum, product_dtype, soft_cap
 from transformer_jax.nn.positions import encoding_class
 
 
 class Unprojected(struct.PyTreeNode):
-    """The last features of a model, and what makes logits of them: x E^T + c, perhaps capped.
+    """Final hidden states and the matrix that projects them to logits: x E^T + c.
 
-    A loss that needs all logits of a token, but not at once, takes these (`tiled_losses`).
+    A loss can compute the logits tile by tile from them (`losses.tiled_token_losses`).
 
     Attributes:
-      x: the features.
-      table: E [R, D], an array or, of a model that is used and no longer trained, an `Int8Matrix`;
-        rows beyond V are padding, which has no logits.
-      bias: c, where there is one.
-      dtype: of the product.
+      x: the final hidden states.
+      table: E [R, D], an array or, at inference, an `Int8Matrix`; rows beyond V are padding and
+        have no logits.
+      bias: c; None: no bias.
+      dtype: dtype of the product.
       vocab_size: V.
-      cap: of the logits (`softmax.capped`), where there is one.
+      cap: soft cap of the logits (`ops.soft_cap`); None: no cap.
     """
 
     x: Float[Array, "*B D"]
@@ -44,7 +44,7 @@ class Unprojected(struct.PyTreeNode):
     cap: float | None = struct.field(pytree_node=False, default=None)
 
     def logits(self) -> Float[Array, "*B V"]:
-        """One for each token of the vocabulary."""
+        """Projects the hidden states to logits, one for each token of the vocabulary."""
         flat = self.x.reshape(-1, self.x.shape[-1])
         with jax.named_scope("logits"):
             if isinstance(self.table, Int8Matrix):
@@ -54,11 +54,11 @@ class Unprojected(struct.PyTreeNode):
             logits = logits[:, : self.vocab_size].reshape(*self.x.shape[:-1], self.vocab_size)
             if self.bias is not None:
                 logits += self.bias[: self.vocab_size]
-            return capped(logits, self.cap)
+            return soft_cap(logits, self.cap)
 
 
 class Embedding(nn.Module):
-    """An [R, D] table, used both ways: tokens to vectors and vectors to logits."""
+    """Table [R, D] that maps tokens to vectors, and hidden states to logits."""
 
     config: TransformerConfig
     vocab_size: int
@@ -66,29 +66,28 @@ class Embedding(nn.Module):
     def setup(self) -> None:
         table: Any = self.get_variable("params", "table")
         if not isinstance(table, Int8Matrix):
-            table = self.param("table", self._fresh)
+            table = self.param("table", self._initial_table)
         self.table = table
 
-    def _fresh(self, key: Array) -> Float[Array, "R D"]:
+    def _initial_table(self, key: Array) -> Float[Array, "R D"]:
         drawn = nn.initializers.normal(self.config.embedding_std)
-        padding = self.config.padded(self.vocab_size) - self.vocab_size
+        padding = self.config.padded_vocab_size(self.vocab_size) - self.vocab_size
         table = drawn(key, (self.vocab_size, self.config.d_model))
         return jnp.pad(table, ((0, padding), (0, 0))) if padding else table
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """The tokens' rows, multiplied by sqrt(d_model) if so configured, in the dtype of
-        activations."""
+        """Embeds tokens: their rows, times sqrt(d_model) if `scale_embeddings` is set."""
         scale = self.config.d_model**0.5 if self.config.scale_embeddings else 1.0
         dtype = activation_dtype(self.config)
         if isinstance(self.table, Int8Matrix):
             return (self.table.rows(tokens) * scale).astype(dtype)
-        return rows(self.table, tokens, dtype) * scale
+        return gather_rows(self.table, tokens, dtype) * scale
 
     def unprojected(
         self, x: Float[Array, "B T D"], bias: Float[Array, " R"] | None = None
     ) -> Unprojected:
-        """Features with this table, whose products they await; divided by sqrt(d_model) if so
-        configured."""
+        """Pairs hidden states with this table, before the projection to logits; divides them by
+        sqrt(d_model) if `scale_logits` is set."""
         c = self.config
         x = x * c.d_model**-0.5 if c.scale_logits else x
         dtype = product_dtype(c.dtype)
@@ -96,28 +95,30 @@ class Embedding(nn.Module):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def rows(
+def gather_rows(
     table: Float[Array, "V D"], tokens: Int[Array, "*B"], dtype: DTypeLike
 ) -> Float[Array, "*B D"]:
-    """The rows of a table, which is rounded before they are gathered, so that a divided table
-    travels in `dtype`; its gradient is added up in float32."""
+    """Gathers rows of a table in `dtype`; its gradient is added up in float32.
+
+    The table is rounded before the gather, so that a sharded table travels in `dtype`.
+    """
     return jnp.take(table.astype(dtype), tokens, axis=0)
 
 
-@rows.defjvp
-def _rows_tangent(
+@gather_rows.defjvp
+def _gather_rows_tangent(
     dtype: DTypeLike, primals: tuple[Array, Array], tangents: tuple[Array, Any]
 ) -> tuple[Array, Array]:
-    changed = jnp.take(tangents[0], primals[1], axis=0)
-    return rows(*primals, dtype), changed.astype(dtype)
+    tangent = jnp.take(tangents[0], primals[1], axis=0)
+    return gather_rows(*primals, dtype), tangent.astype(dtype)
 
 
 class InputEmbedding(nn.Module):
-    """What a stack reads: embedded tokens with positions, and BERT's token types and norm.
+    """Input of a stack: embedded tokens plus positions, and BERT's token types and norm.
 
     Attributes:
       config: of the model.
-      causal: of the position encoding.
+      causal: True for a decoder's position encoding.
     """
 
     config: TransformerConfig
@@ -140,7 +141,7 @@ class InputEmbedding(nn.Module):
         deterministic: bool,
         types: Int[Array, "B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        """Embedded tokens with their positions and, where the model has them, token types."""
+        """Adds positions and, if given, token types; then norm and dropout."""
         dtype = x.dtype
         x = self.position_encoding.embed(x, positions)
         if types is not None:

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward networks (section 3.3)."""
+"""Position-wise feed-forward network (section 3.3)."""
 
 import functools
 from collections.abc import Callable
@@ -26,14 +26,14 @@ ACTIVATIONS: Registry[Callable[[Array], Array]] = Registry(
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2), or with another activation for the maximum.
+    """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2), or another activation than max(0, x).
 
     Gated (Shazeer 2020): FFN(x) = (activation(x Wg + bg) * (x W1 + b1)) W2 + b2. The third matrix
-    makes it half as large again; with 2/3 of d_ff it has as many parameters as without.
+    adds half of the parameters; with 2/3 of d_ff their number is the same as without.
 
     Attributes:
       config: of the model.
-      num_sublayers: of the stack that it stands in, by which initialization "gpt2" scales W2.
+      num_sublayers: sublayers of the stack, by which initialization "gpt2" scales W2.
     """
 
     config: TransformerConfig

@@ -1,4 +1,4 @@
-"""Weights as 8-bit integers, for a model that is used and no longer trained."""
+"""8-bit integer weights for inference."""
 
 import dataclasses
 import math
@@ -11,21 +11,21 @@ from jaxtyping import Array, Float, Int, Int8
 from transformer_jax.nn.parameters import parameter_at
 
 WEIGHTS = ("float32", "int8")
-"""Kinds of weights that a trained model may be used with."""
+"""Values of `decode.weights`."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Int8Matrix:
-    """W^T of a linear map as 8-bit integers: O outputs of I inputs.
+    """W^T of a linear map as 8-bit integers, for I inputs and O outputs.
 
-    Each output has a scale of its own, and each row that is multiplied gets one on the way: the
-    largest element becomes 127 (Dettmers et al. 2022, section 2). Products of integers are exact;
-    only rounding loses precision.
+    Each output has its own scale, and so has each row that is multiplied: its largest element
+    becomes 127 (Dettmers et al. 2022, section 2). Products of integers are exact; only rounding
+    loses precision.
 
     Attributes:
       values: int8 [O, I].
-      scales: float32 [O]; the matrix is nearly `values * scales[:, None]`.
+      scales: float32 [O]; the matrix is about `values * scales[:, None]`.
     """
 
     values: Int8[Array, "O I"]
@@ -33,16 +33,16 @@ class Int8Matrix:
 
     @classmethod
     def of(cls, matrix: Float[Array, "O I"]) -> "Int8Matrix":
-        """The nearest one."""
+        """Quantizes a matrix."""
         return cls(*_to_int8(matrix))
 
     def rows(self, index: Int[Array, "*B"]) -> Float[Array, "*B I"]:
-        """Rows of the matrix."""
+        """Dequantizes the rows at `index`."""
         scales = jnp.take(self.scales, index)[..., None]
         return jnp.take(self.values, index, axis=0) * scales
 
     def product(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
-        """x W."""
+        """Computes x W."""
         x, scales = _to_int8(x)
         contracted = (((1,), (1,)), ((), ()))
         sums = jax.lax.dot_general(x, self.values, contracted, preferred_element_type=jnp.int32)
@@ -50,19 +50,19 @@ class Int8Matrix:
 
 
 def _to_int8(x: Float[Array, "N I"]) -> tuple[Int8[Array, "N I"], Float[Array, " N"]]:
-    """Rows as int8, and the scale of each."""
+    """Quantizes each row; returns the values and the scales."""
     scales = jnp.maximum(jnp.abs(x).max(axis=1) / 127, jnp.finfo(x.dtype).tiny)
     return jnp.round(x / scales[:, None]).astype(jnp.int8), scales
 
 
-def weights_as(kind: str, params: Any) -> Any:
-    """The parameters with the matrices of linear maps and of token embeddings in the given kind.
+def convert_weights(kind: str, params: Any) -> Any:
+    """Quantizes the matrices of linear maps and the token embeddings if `kind` is "int8".
 
-    Biases, norms and vectors of positions stay in float32, and so do softmax and attention.
+    Biases, norms and position vectors stay in float32, as do softmax and attention.
 
     Args:
       kind: one of WEIGHTS; "float32" changes nothing.
-      params: of a model; its modules accept the result in their place.
+      params: of a model; its modules accept the result instead.
     """
     return params if kind == "float32" else _quantized(params)
 

@@ -1,9 +1,9 @@
-"""Depth as an axis: the layers of a stack in one array each, compiled once and looped over.
+"""A scan over the layers of a stack, which compiles one layer instead of all.
 
-A stack's parameters are {"layer_0": ..., ..., "layer_{N-1}": ...}; stacked they are {"layer_*":
-...}, each array with an axis of N. `Encoder` and `Decoder` loop over stacked parameters with a
-scan, so that a program is as long for 48 layers as for one. Training alone stacks
-(`parallel.scan_engine`): paths that are stored, shown or searched for name the layers one by one.
+The parameters of a stack are {"layer_0": ..., ..., "layer_{N-1}": ...}; stacked they are
+{"layer_*": ...}, where each array has an axis of N layers. `Encoder` and `Decoder` scan over
+stacked parameters, so that a program for 48 layers is as long as for one. Only training stacks them
+(`parallel.scan_engine`): checkpoints, hooks and searches have one path for each layer.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,37 +14,37 @@ import jax
 import jax.numpy as jnp
 
 STACKED = "layer_*"
-"""The key of a stack's layers together."""
+"""Key of the stacked layers."""
 
 
 def stack_layers(tree: Any, join: Callable[[Sequence[Any]], Any] = jnp.stack) -> Any:
-    """The tree with the layers of each stack in it as one subtree.
+    """Replaces the layers of each stack in the tree by one subtree.
 
-    Layers that differ in more than their values stay as they are, and so do those without arrays,
-    as in the state of an optimizer that leaves some of them alone.
+    Layers whose arrays differ in shape or dtype are left alone, as are layers without arrays (in
+    the state of an optimizer that does not train them).
 
     Args:
-      tree: parameters, or what holds trees like them, as the state of an optimizer.
-      join: makes one leaf of those that stand in one place of all layers.
+      tree: parameters, or a tree that contains such trees, like the state of an optimizer.
+      join: joins the corresponding leaves of all layers.
     """
 
-    def stacked(node: Any) -> Any:
+    def stack(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
         node = {name: stack_layers(child, join) for name, child in node.items()}
         names = [f"layer_{i}" for i in range(sum(f"layer_{i}" in node for i in range(len(node))))]
-        if not names or not _alike([node.get(name) for name in names]):
+        if not names or not _have_equal_shapes([node.get(name) for name in names]):
             return node
         layers = jax.tree.map(lambda *leaves: join(leaves), *[node.pop(name) for name in names])
         return {STACKED: layers} | node
 
-    return jax.tree.map(stacked, tree, is_leaf=_is_dict)
+    return jax.tree.map(stack, tree, is_leaf=_is_dict)
 
 
 def unstack_layers(tree: Any, split: Callable[[Any], Sequence[Any]] = jnp.unstack) -> Any:
-    """The inverse of `stack_layers`; `split` takes a leaf apart into those of the layers."""
+    """Inverse of `stack_layers`; `split` splits a leaf into one for each layer."""
 
-    def unstacked(node: Any) -> Any:
+    def unstack(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
         node = {name: unstack_layers(child, split) for name, child in node.items()}
@@ -52,31 +52,31 @@ def unstack_layers(tree: Any, split: Callable[[Any], Sequence[Any]] = jnp.unstac
             return node
         leaves, structure = jax.tree.flatten(node.pop(STACKED))
         each = zip(*map(split, leaves), strict=True)
-        layers = [jax.tree.unflatten(structure, of_layer) for of_layer in each]
+        layers = [jax.tree.unflatten(structure, layer) for layer in each]
         return {f"layer_{i}": layer for i, layer in enumerate(layers)} | node
 
-    return jax.tree.map(unstacked, tree, is_leaf=_is_dict)
+    return jax.tree.map(unstack, tree, is_leaf=_is_dict)
 
 
 def has_stacks(tree: Any) -> bool:
-    """Whether there are stacked layers in a tree."""
+    """Returns True if the tree contains stacked layers."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     return any(getattr(part, "key", None) == STACKED for path in paths for part in path)
 
 
 def is_stacked(stack: nn.Module) -> bool:
-    """Whether the parameters that a module with `layers` is applied to are stacked."""
+    """Returns True if the parameters of a stack (a module with `layers`) are stacked."""
     return stack.has_variable("params", STACKED)
 
 
 def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax.Array) -> Any:
-    """x after all layers of a stack whose parameters are stacked.
+    """Applies all layers of a stack whose parameters are stacked.
 
     Args:
-      stack: a bound module; `layers` are its layers, equal but for their parameters, and for those
-        of full attention (`full_attention_every`): then a turn of the loop is a group of layers.
-      apply: (layer, x) -> x. Of the rng streams only "dropout" is there, with a key for each layer.
-      x: what the first layer takes.
+      stack: a bound module whose `layers` differ only in their parameters. If some have full
+        attention (`full_attention_every`), one iteration of the scan is a group of layers.
+      apply: (layer, x) -> x. The only rng stream is "dropout", with one key for each layer.
+      x: input of the first layer.
     """
     params: Any = stack.get_variable("params", STACKED)
     depth, period = len(stack.layers), stack.config.full_attention_every or 1
@@ -98,8 +98,8 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
     return x
 
 
-def _alike(layers: Sequence[Any]) -> bool:
-    """Whether these have arrays, the same ones, of the same shapes and dtypes."""
+def _have_equal_shapes(layers: Sequence[Any]) -> bool:
+    """Returns True if the layers have arrays, all with the same names, shapes and dtypes."""
     kinds = [jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), layer) for layer in layers]
     return bool(jax.tree.leaves(kinds)) and all(kind == kinds[0] for kind in kinds)
 

@@ -1,4 +1,4 @@
-"""A linear map whose product and result have the configured dtypes."""
+"""Linear maps, with the dtypes of the config."""
 
 import math
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from transformer_jax.nn.ops import einsum, product_dtype
 
 
 class Linear(nn.Module):
-    """y = x W + b, from the last axes of x to new ones. A fresh b is zero.
+    """y = x W + b, from the last axes of x to new ones. The initial b is zero.
 
     Attributes:
-      inputs: sizes of the last axes of x, as (d_model,) or (num_heads, d_v).
-      outputs: sizes of the axes in their place; W has shape (*inputs, *outputs), b has `outputs`.
-      use_bias: whether there is a b.
-      config: of the model, which says in which dtypes products and activations are.
-      std: standard deviation of a fresh W, which is normal; None: Xavier-uniform.
-      exact: y stays float32, as logits do; else it has the dtype of activations.
+      inputs: sizes of the last axes of x, such as (d_model,) or (num_heads, d_v).
+      outputs: sizes of the axes that replace them; W has shape (*inputs, *outputs), b `outputs`.
+      use_bias: adds b.
+      config: of the model; it has the dtypes of products and activations.
+      std: standard deviation of the normal distribution of the initial W; None: Xavier-uniform.
+      exact: y is float32, as logits are; otherwise it has the dtype of activations.
     """
 
     inputs: tuple[int, ...]
@@ -40,17 +40,17 @@ class Linear(nn.Module):
         y = y.reshape(*x.shape[: x.ndim - len(self.inputs)], *self.outputs)
         if self.use_bias:
             self.param("bias", nn.initializers.zeros, self.outputs)
-        return self.finished(y)
+        return self.add_bias(y)
 
-    def finished(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
-        """y from x W: with the bias, in its dtype."""
+    def add_bias(self, product: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Adds the bias to x W, if there is one, and casts the result."""
         if self.use_bias:
             product += self.get_variable("params", "bias")
         return product if self.exact else product.astype(activation_dtype(self.config))
 
     def _product(self, x: Float[Array, "N I"]) -> Float[Array, "N O"]:
-        """A product of matrices, not of stacks of them: otherwise XLA would transpose a copy of x
-        for the kernel's gradient."""
+        """Computes x W of two matrices. With more axes XLA would transpose a copy of x for the
+        gradient of the kernel."""
         kernel: Any = self.get_variable("params", "kernel")
         if isinstance(kernel, Int8Matrix):
             return kernel.product(x)
@@ -66,16 +66,17 @@ class Linear(nn.Module):
 def fused_projection(
     maps: Sequence[Linear], x: Float[Array, "*B D"]
 ) -> list[Float[Array, "*B H K"]]:
-    """Maps to heads, all of the same x, as one product: x is read once.
+    """Applies several maps to the same x as one product, which reads x once.
 
-    Kernels are joined head by head of the map with the fewest, so that a mesh that divides heads
-    divides the joined kernel in the same way. One by one where x has fewer rows than a kernel, as
-    joining them would take longer than the products, and where kernels are int8 or have adapters.
+    Kernels are joined head by head of the map with the fewest heads, so that a mesh that shards
+    heads shards the joined kernel in the same way. Maps are applied one by one if x has fewer rows
+    than a kernel, as joining would take longer than the products, and if a kernel is int8 or has an
+    adapter.
     """
     kernels: list[Any] = [each.get_variable("params", "kernel") for each in maps]
     rows = math.prod(x.shape[:-1])
-    apart = (Int8Matrix, AdaptedMatrix)
-    if rows < x.shape[-1] or any(isinstance(kernel, apart) for kernel in kernels):
+    not_joined = (Int8Matrix, AdaptedMatrix)
+    if rows < x.shape[-1] or any(isinstance(kernel, not_joined) for kernel in kernels):
         return [each(x) for each in maps]
     heads = min(kernel.shape[1] for kernel in kernels)
     by_head = [kernel.reshape(x.shape[-1], heads, -1) for kernel in kernels]
@@ -85,7 +86,7 @@ def fused_projection(
     sizes = [kernel.shape[2] for kernel in by_head]
     parts = jnp.split(y, [sum(sizes[:i]) for i in range(1, len(sizes))], axis=-1)
     return [
-        each.finished(part.reshape(*x.shape[:-1], *each.outputs))
+        each.add_bias(part.reshape(*x.shape[:-1], *each.outputs))
         for each, part in zip(maps, parts, strict=True)
     ]
 

@@ -1,31 +1,51 @@
 """Attention masks: True where a query sees a key.
 
-B batch, T queries, S keys. Every mask broadcasts to [B, 1, T, S], where the 1 stands for all heads;
-masks combine with `&`. Segment ids number the sentences packed into a row from 1; 0 is padding.
+B batch, T queries, S keys. Every mask broadcasts to [B, 1, T, S], with axis 1 for the heads; masks
+combine with `&`. Segment ids number the sentences packed into a row from 1; 0 is padding.
 """
 
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Bool, Int
 
 
 def padding_mask(segment_ids: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-    """No query sees padding."""
+    """Hides padding from every query."""
     return (segment_ids > 0)[:, None, None, :]
 
 
 def segment_mask(
     query_segment_ids: Int[Array, "B T"], key_segment_ids: Int[Array, "B S"]
 ) -> Bool[Array, "B 1 T S"]:
-    """A query sees only its own sentence of a packed row."""
+    """Restricts each query to its own sentence of a packed row."""
     same = query_segment_ids[:, :, None] == key_segment_ids[:, None, :]
     return same[:, None] & padding_mask(key_segment_ids)
 
 
 def look_ahead_mask(length: int) -> Bool[Array, "1 1 T T"]:
-    """Position i sees positions up to i (section 3.2.3)."""
+    """Restricts position i to positions up to i (section 3.2.3)."""
     return jnp.tril(jnp.ones((length, length), bool))[None, None]
 
 
 def window_mask(distance: Int[Array, "B T S"], size: int) -> Bool[Array, "B 1 T S"]:
-    """A query sees keys less than `size` positions away."""
+    """Restricts a query to keys less than `size` positions away (section 4)."""
     return (jnp.abs(distance) < size)[:, None]
+
+
+class Segments(struct.PyTreeNode):
+    """Segment ids of queries and keys: the mask of packed rows in the form that kernels take.
+
+    Attributes:
+      query: [B, T], segment ids of the queries.
+      key: [B, S], segment ids of the keys.
+      causal: True if a query sees no key after itself.
+    """
+
+    query: Int[Array, "B T"]
+    key: Int[Array, "B S"]
+    causal: bool = struct.field(pytree_node=False, default=False)
+
+    def mask(self) -> Bool[Array, "B 1 T S"]:
+        """Mask that restricts each query to the keys of its segment."""
+        mask = segment_mask(self.query, self.key)
+        return mask & look_ahead_mask(self.query.shape[1]) if self.causal else mask

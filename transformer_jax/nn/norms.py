@@ -1,4 +1,4 @@
-"""Norms of each vector (section 3.1), over the last axis, in float32."""
+"""LayerNorm (section 3.1) and RMSNorm, over the last axis, in float32."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from transformer_jax.registry import Registry
 class LayerNorm(nn.Module):
     """(x - mean(x)) / std(x), times a learned scale, plus a learned bias (Ba et al. 2016).
 
-    The variance is that of x - mean(x); as mean(x^2) - mean(x)^2 it loses digits where the mean is
+    The variance is computed from x - mean(x); mean(x^2) - mean(x)^2 loses digits if the mean is
     large.
     """
 
@@ -26,14 +26,13 @@ class LayerNorm(nn.Module):
         """The result is float32, whatever x is."""
         scale = self.param("scale", nn.initializers.ones, x.shape[-1:])
         bias = self.param("bias", nn.initializers.zeros, x.shape[-1:])
-        return standardized(x.astype(jnp.float32), True, self.epsilon) * scale + bias
+        return standardize(x.astype(jnp.float32), True, self.epsilon) * scale + bias
 
 
 class RMSNorm(nn.Module):
-    """x / sqrt(mean(x^2)), times a learned scale: neither centered nor shifted (Zhang and Sennrich
-    2019).
+    """x / sqrt(mean(x^2)), times a learned scale (Zhang and Sennrich 2019).
 
-    Gemma's (2024) is `plus_one`: times 1 + a learned scale that begins at 0.
+    With `plus_one` the factor is 1 + a learned scale that starts at 0 (Gemma, 2024).
     """
 
     epsilon: float = 1e-6
@@ -42,38 +41,37 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """The result is float32, whatever x is."""
-        fresh = nn.initializers.zeros if self.plus_one else nn.initializers.ones
-        scale = self.param("scale", fresh, x.shape[-1:])
-        y = standardized(x.astype(jnp.float32), False, self.epsilon)
+        init = nn.initializers.zeros if self.plus_one else nn.initializers.ones
+        scale = self.param("scale", init, x.shape[-1:])
+        y = standardize(x.astype(jnp.float32), False, self.epsilon)
         return y * (1 + scale if self.plus_one else scale)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def standardized(
+def standardize(
     x: Float[Array, "*B D"], centered: bool, epsilon: float = 1e-6
 ) -> Float[Array, "*B D"]:
-    """x over the root of its mean square plus epsilon, along the last axis; of x - mean(x) if
-    `centered`."""
+    """Divides x, or x - mean(x) if `centered`, by sqrt(mean square + epsilon) on the last axis."""
     mean, factor = _statistics(x, centered, epsilon)
     return (x - mean) * factor
 
 
-@standardized.defjvp
+@standardize.defjvp
 def _standardized_tangent(
     centered: bool, epsilon: float, primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
-    """The tangent of x times the factor, less its component along y and, if centered, its mean."""
-    (x,), (of_x,) = primals, tangents
+    """Tangent of y: dx times the factor, minus its component along y and, if centered, its mean."""
+    (x,), (dx,) = primals, tangents
     # The barrier keeps these two numbers of each vector. Otherwise each sum of the backward pass
     # would compute them again, in a kernel that writes a whole array before it is added up.
     mean, factor = jax.lax.optimization_barrier(_statistics(x, centered, epsilon))
-    y, of_y = (x - mean) * factor, of_x * factor
-    rest = of_y - y * (y * of_y).mean(-1, keepdims=True)
-    return y, rest - of_y.mean(-1, keepdims=True) if centered else rest
+    y, dy = (x - mean) * factor, dx * factor
+    rest = dy - y * (y * dy).mean(-1, keepdims=True)
+    return y, rest - dy.mean(-1, keepdims=True) if centered else rest
 
 
 def _statistics(x: Float[Array, "*B D"], centered: bool, epsilon: float) -> tuple[Array, Array]:
-    """The mean of each vector, 0 if not centered, and 1 over the root mean square of the rest."""
+    """Mean of each vector (0 if not centered), and 1 / sqrt(mean square of the rest + epsilon)."""
     mean = x.mean(-1, keepdims=True) if centered else jnp.zeros_like(x[..., :1])
     return mean, jax.lax.rsqrt(jnp.square(x - mean).mean(-1, keepdims=True) + epsilon)
 
@@ -86,14 +84,14 @@ NORMS: Registry[Callable[[float], nn.Module]] = Registry(
         "rms_plus_one": functools.partial(RMSNorm, plus_one=True),
     },
 )
-"""What `model.norm` may name: a function of the epsilon."""
+"""Functions from `norm_epsilon` to a module, by the name in `model.norm`."""
 
 
 def make_norm(config: TransformerConfig) -> nn.Module:
-    """The norm that the config names."""
+    """Norm that `config.norm` names."""
     return NORMS.find(config.norm)(config.norm_epsilon)
 
 
 def final_norm(config: TransformerConfig) -> nn.Module | None:
-    """The norm after a stack whose layers leave the stream unnormalized; None for post-norm."""
+    """Norm after the last layer of a stack; None for post-norm, whose layers end with one."""
     return None if config.norm_placement == "post" else make_norm(config)

@@ -1,10 +1,17 @@
-"""Matrix products and the dtype that they run in.
+"""Matrix products and their dtype, the two products of attention, softmax and soft cap.
 
 Parameters, activations, softmax, norms, losses and the optimizer stay in float32; only matrix
-products change. Where the hardware multiplies bfloat16 (`platform.has_bfloat16_products`), `einsum`
+products change. If the hardware multiplies bfloat16 (`platform.has_bfloat16_products`), `einsum`
 rounds both operands to bfloat16, and the cotangent in the backward pass, so that all three products
-of a layer run on these units. Their sums are float32, and so are their results, except on CPUs.
-Products in float32 are float32 on accelerators too, whose own default is less.
+of a layer run on these units. Sums and results are float32; on CPUs the results are rounded to
+bfloat16 first. Products in float32 have full precision on accelerators too, whose default is lower.
+
+Queries have H heads; keys and values have G, which divides H: one for each (Vaswani et al. 2017),
+one for a group of H / G neighbors (Ainslie et al. 2023) or one for all (Shazeer 2019). Heads that
+share a key count as more queries of that key's head, so that no key is repeated in memory. Operands
+are permuted to the cache's layout, so that neither gradients nor the cache need a transpose.
+
+B batch, T queries, S keys, K key size of a head, V value size of a head.
 """
 
 import functools
@@ -22,10 +29,10 @@ TILE_ROWS = 16  # rows that AMX multiplies at once
 
 
 def product_dtype(name: str) -> jnp.dtype:
-    """Dtype of the products under a config's `model.dtype`; "auto" asks the device.
+    """Dtype of matrix products for a config's `model.dtype`; "auto" depends on the device.
 
     Raises:
-      ValueError: `name` is none of DTYPES.
+      ValueError: `name` is not in DTYPES.
     """
     if name not in DTYPES:
         raise ValueError(f"dtype is {name!r}, not one of {', '.join(DTYPES)}")
@@ -37,8 +44,8 @@ def product_dtype(name: str) -> jnp.dtype:
 def dtype_for_rows(rows: int, dtype: DTypeLike) -> jnp.dtype:
     """Dtype of a batched product with `rows` rows per matrix.
 
-    On a CPU, float32 below TILE_ROWS (one new token against cached keys), where casting the matrix
-    costs more than it saves; else `dtype`.
+    On a CPU float32 for fewer than TILE_ROWS rows (one new token against cached keys), as casting
+    the matrix costs more than it saves; otherwise `dtype`.
     """
     return jnp.dtype(jnp.float32 if rows < TILE_ROWS and platform.is_cpu() else dtype)
 
@@ -47,9 +54,9 @@ def dtype_for_rows(rows: int, dtype: DTypeLike) -> jnp.dtype:
 def einsum(
     subscripts: str, a: Float[Array, "..."], b: Float[Array, "..."], dtype: DTypeLike
 ) -> Float[Array, "..."]:
-    """A `jnp.einsum` of two operands, which are rounded to `dtype` first, as is the cotangent.
+    """Computes `jnp.einsum` of two operands in `dtype`; the result is float32.
 
-    The result is float32; products accumulate in float32.
+    The operands are rounded to `dtype`, and so is the cotangent; products accumulate in float32.
 
     Example:
       >>> einsum("btd,df->btf", x, kernel, jnp.bfloat16)
@@ -61,18 +68,20 @@ def einsum(
 def _einsum_tangent(
     subscripts: str, dtype: DTypeLike, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Two products, each linear in one tangent. Only the operands as they were multiplied are kept
-    for a backward pass, and what it adds up is float32."""
+    """Tangent of the product: two products, each linear in one tangent.
+
+    The backward pass keeps only the rounded operands, and adds up gradients in float32.
+    """
     a, b = (operand.astype(dtype) for operand in primals)
-    of_a = _product(subscripts, tangents[0], b, dtype)
-    of_b = _product(subscripts, a, tangents[1], dtype)
-    return _product(subscripts, a, b, dtype), of_a + of_b
+    tangent_a = _product(subscripts, tangents[0], b, dtype)
+    tangent_b = _product(subscripts, a, tangents[1], dtype)
+    return _product(subscripts, a, b, dtype), tangent_a + tangent_b
 
 
 def _product(subscripts: str, a: Array, b: Array, dtype: DTypeLike) -> Array:
-    """A product in `dtype` whose derivatives are products in `dtype`, by JAX's own rules."""
+    """Product in `dtype`; JAX differentiates it into products in `dtype`."""
     if platform.is_cpu():
-        # oneDNN's products have one dtype; that of the result becomes the cotangent's.
+        # oneDNN's products have one dtype; the cotangent gets the dtype of the result.
         a, b = a.astype(dtype), b.astype(dtype)
         return jnp.einsum(subscripts, a, b, preferred_element_type=dtype).astype(jnp.float32)
     precision = _PRECISIONS[jnp.dtype(dtype)]
@@ -85,18 +94,10 @@ _PRECISIONS: dict[jnp.dtype, jax.lax.Precision | jax.lax.DotAlgorithmPreset] = {
 }
 
 
-# FOLDED nn.heads: Products of heads: of queries with keys, and of weights with values. Queries
-# have H heads; keys and values have G, which divides H: one for each (Vaswani et al. 2017), one
-# for a group of H / G neighbors (Ainslie et al. 2023) or one for all (Shazeer 2019). Heads that
-# share a key count as further queries of that key's head, so that no key is repeated in memory.
-# Operands are permuted to the cache's layout, so neither gradients nor cache need a transpose. B
-# batch, T queries, S keys, K key size of a head, V value size of a head.
-
-
 def head_products(
     query: Float[Array, "B T H K"], key: Float[Array, "B S G K"], dtype: DTypeLike
 ) -> Float[Array, "B H T S"]:
-    """Q K^T of each head."""
+    """Computes Q K^T of each head."""
     b, t, h, k = query.shape
     groups = key.shape[2]
     query = query.reshape(b, t, groups, h // groups, k).transpose(0, 3, 1, 2, 4)
@@ -106,10 +107,10 @@ def head_products(
     return einsum("bthk,bhsk->bhts", query, key, dtype).reshape(b, h, t, -1)
 
 
-def head_sums(
+def head_outputs(
     weights: Float[Array, "B H T S"], value: Float[Array, "B S G V"], dtype: DTypeLike
 ) -> Float[Array, "B T H V"]:
-    """The sums of values under weights, for each head."""
+    """Sums the values of each head, weighted by its attention weights."""
     b, h, t, s = weights.shape
     groups, v = value.shape[2:]
     weights = weights.reshape(b, groups, h // groups * t, s)
@@ -120,18 +121,18 @@ def head_sums(
     return sums.reshape(b, t, h, v)
 
 
-# FOLDED nn.softmax: The softmax of attention (equation 1), with a mask, and a cap for logits. S
-# keys.
-
-
 @jax.custom_jvp
 def softmax(
     logits: Float[Array, "*B S"], mask: Bool[Array, "..."] | None = None
 ) -> Float[Array, "*B S"]:
-    """The softmax over the elements of the last axis where `mask` is True; the others are 0, and so
-    is a row without any. Its derivatives need only the result.
+    """Softmax over the last axis (equation 1). Masked elements are 0, as are fully masked rows.
 
-    With a mask `jax.nn.softmax` takes twice as long on a CPU (experiments/results/speed.md).
+    Its derivatives need only the result. On a CPU a masked `jax.nn.softmax` takes twice as long
+    (experiments/results/speed.md).
+
+    Args:
+      logits: one for each key.
+      mask: False leaves an element out; None leaves none out.
     """
     if mask is not None:
         logits = jnp.where(mask, logits, -jnp.inf)
@@ -148,6 +149,6 @@ def _softmax_tangent(
     return weights, weights * (change - (weights * change).sum(-1, keepdims=True))
 
 
-def capped(logits: Float[Array, "*B S"], cap: float | None) -> Float[Array, "*B S"]:
-    """c tanh(x / c) of each logit x, which stays below c (Gemma 2, 2024); with None, x."""
+def soft_cap(logits: Float[Array, "*B S"], cap: float | None) -> Float[Array, "*B S"]:
+    """Computes c tanh(x / c) of each logit x, which stays below c (Gemma 2, 2024); None: no cap."""
     return logits if cap is None else cap * jnp.tanh(logits / cap)

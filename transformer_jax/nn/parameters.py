@@ -1,8 +1,8 @@
-"""The one table of parameters: what the array at a path is, and what its axes are.
+"""Table of parameters: the kind and the axes of the array at each path.
 
-The optimizer reads here what decays and what Muon orthogonalizes, `nn.int8` what is rounded,
-`parallel.sharding` how an array is divided. Paths are an interface: checkpoints and imported
-weights rely on them.
+The optimizer reads from it which arrays decay and which Muon orthogonalizes, `nn.int8` which are
+quantized, `parallel.sharding` how they are sharded. Paths are an interface: checkpoints and
+imported weights rely on them.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ KINDS = ("embedding", "vectors", "matrix", "head", "bias", "scale")
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """The parameters whose path has one end.
+    """Kind and axes of the parameters whose paths end in the same way.
 
     Attributes:
       end: regular expression of the end of the path.
@@ -21,9 +21,9 @@ class Parameter:
         linear map within the model), "head" (a linear map to classes), "bias" or "scale" (of a
         norm).
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
-        feed-forward network), "state" (of a recurrent layer, which meets its matrices at every
-        token: no device waits for parts of them), or what it counts.
-      input_axes: of a linear map, how many of them are its inputs.
+        feed-forward network), "state" (of a recurrent layer, never sharded, because its matrices
+        are needed at every token), or what the axis counts.
+      input_axes: number of axes that are inputs of a linear map.
     """
 
     end: str
@@ -37,12 +37,12 @@ class Parameter:
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is the matrix of a linear map."""
+        """Returns True for the matrix of a linear map."""
         return self.kind in ("matrix", "head")
 
     @property
     def decays(self) -> bool:
-        """Whether weight decay shrinks it: matrices and tables, no biases and no scales."""
+        """Returns True if weight decay applies: not for biases and scales."""
         return self.kind not in ("bias", "scale")
 
 
@@ -78,16 +78,16 @@ PARAMETERS = [
     Parameter(r"norm(_before|_after)?/scale", "scale", ("model",)),
     Parameter(r"norm(_before|_after)?/bias", "bias", ("model",)),
 ]
-"""Every parameter of every model matches one entry. A part of one's own appends its entries; what
-matches none does not decay and is held whole by every device."""
+"""Every parameter of every model matches one entry. A user's component appends its own entries; a
+parameter without an entry does not decay and is replicated on every device."""
 
 
 def parameters_at(path: str) -> list[Parameter]:
-    """All entries that the end of a path matches."""
+    """All entries that match the end of a path."""
     return [each for each in PARAMETERS if re.search(rf"(^|_|/){each.end}$", path)]
 
 
 def parameter_at(path: str) -> Parameter | None:
-    """The entry of the parameter at a path, as "decoder/layer_0/feed_forward/inner/kernel"; None
-    where there is none. Of several the last: a file that is loaded again replaces its entries."""
+    """Last entry that matches a path, such as "decoder/layer_0/feed_forward/inner/kernel"; None if
+    no entry does. A user's file that is loaded again thus replaces its entries."""
     return next(reversed(parameters_at(path)), None)

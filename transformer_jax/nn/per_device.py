@@ -1,4 +1,8 @@
-"""What runs on each device's part of its inputs, because XLA cannot divide it itself."""
+"""Functions that XLA cannot shard, called on each device's shard of their arguments.
+
+Fused attention kernels and hardware random bits are such functions. The engine of a training step
+knows how its arrays are sharded, so it provides the call (`use_sharded_call`).
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -6,31 +10,33 @@ from collections.abc import Callable
 import jax
 from jaxtyping import Array
 
-PerDevice = Callable[[Callable, tuple[Array, ...], tuple[Array, ...]], Array]
-"""(function, arrays [B, _, H, _], arrays [B, ...]) -> what the function makes of each device's part
-of them, as one array [B, _, H, _]; without arrays of the first kind, one [B, ...]."""
+ShardedCall = Callable[[Callable, tuple[Array, ...], tuple[Array, ...]], Array]
+"""(function, heads, rows) -> result of `function(heads, rows)` on each device's shard.
 
-
-def divided_by(per_device: PerDevice | None) -> contextlib.AbstractContextManager[None]:
-    """A context: models applied inside it may use what XLA cannot divide, as fused attention and
-    random bits of the hardware.
-
-    Training steps are traced in it. Elsewhere, and with None, attention is plain, so that whoever
-    intercepts the weights is heard.
-    """
-    return _per_device(per_device)
+`heads` are arrays [B, _, H, _], sharded by rows and heads; `rows` are arrays [B, ...], sharded by
+rows. The result is one array [B, _, H, _], or [B, ...] without `heads`.
+"""
 
 
 def sharded_call(function: Callable, heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Array:
-    """What the function makes of each device's part of the arrays (`PerDevice`); of the whole
-    arrays where nobody said how they are divided."""
-    per_device = _per_device.value
-    return function(heads, rows) if per_device is None else per_device(function, heads, rows)
+    """Calls `function(heads, rows)` on each device's shard, or on the whole arrays if no sharded
+    call is in use. Arguments are those of `ShardedCall`."""
+    call = _sharded_call.value
+    return function(heads, rows) if call is None else call(function, heads, rows)
 
 
-def is_divided() -> bool:
-    """Whether it is known how the program that is traced now is divided."""
-    return _per_device.value is not None
+def use_sharded_call(call: ShardedCall | None) -> contextlib.AbstractContextManager[None]:
+    """Context in which models call fused kernels and hardware random bits through `call`.
+
+    Training steps are traced in it. Outside, or with None, attention is plain, so that hooks see
+    its weights.
+    """
+    return _sharded_call(call)
 
 
-_per_device = jax.make_user_context(None)  # part of the key of what jit keeps
+def has_sharded_call() -> bool:
+    """Returns True inside `use_sharded_call` with a call."""
+    return _sharded_call.value is not None
+
+
+_sharded_call = jax.make_user_context(None)  # part of the key of jit's cache

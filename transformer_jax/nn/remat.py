@@ -1,4 +1,4 @@
-"""Less memory for more time: layers that are computed again in the backward pass."""
+"""Rematerialization: layers are computed again in the backward pass, for less memory."""
 
 import contextlib
 from collections.abc import Callable
@@ -12,23 +12,23 @@ from transformer_jax.nn.transformer import DecoderLayer, EncoderLayer
 _LAYERS = (EncoderLayer, DecoderLayer)
 
 HOST = "pinned_host"
-"""The memory, by the name that JAX has for it, that "offload" keeps results in."""
+"""JAX's name of the memory in which "offload" saves results."""
 
 POLICIES: dict[str, Any] = {
     "full": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", HOST),
 }
-"""What is kept of a layer besides its input: nothing; the products with parameters, which cost most
-to compute again; the same, in the memory of the host."""
+"""Results of a layer that are saved besides its input. "full": none; "dots": products with
+parameters, the most expensive to compute again; "offload": the same, in the host's memory."""
 
 REMAT = ("none", *POLICIES)
-"""What `train.remat` may be."""
+"""Values of `train.remat`."""
 
 
 def rematerialized_layers(remat: str) -> contextlib.AbstractContextManager[None]:
-    """A context: of each layer applied inside it, only its input and what the policy names is kept
-    for the backward pass, which computes the rest again (Chen et al. 2016); "none" keeps all."""
+    """Context in which layers save only their input and the results that the policy names; the
+    backward pass computes the rest again (Chen et al. 2016). With "none" all results are saved."""
     inside: list[nn.Module] = []
 
     def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
@@ -39,11 +39,11 @@ def rematerialized_layers(remat: str) -> contextlib.AbstractContextManager[None]
             lambda layer, *args: layer(*args, **kwargs),
             static_argnums=flags,
             policy=POLICIES[remat],
-            # A layer outside of a stack is the body of a scan (`nn.layer_scan`), whose passes XLA
-            # cannot merge anyway.
+            # A layer without a parent is the body of a scan (`nn.layer_scan`), where XLA cannot
+            # merge the two computations anyway.
             prevent_cse=context.module.parent is not None,
         )
-        inside.append(context.module)  # the call below comes through here once more
+        inside.append(context.module)  # the call below is intercepted again
         try:
             return again(context.module, *args)
         finally:

@@ -1,25 +1,35 @@
-"""Restricted self-attention (section 4) in blocks: what makes its cost r n rather than n^2.
+"""Restricted self-attention (section 4) in blocks, at a cost of r n instead of n^2.
 
-Where a query sees less than r positions in each direction, a block of r neighboring queries needs
-only the keys of its own block, of the block before and, unless it only looks back, of the block
+If a query sees fewer than r positions in each direction, a block of r neighboring queries needs
+only the keys of its own block, of the block before and, unless attention is causal, of the block
 after. Rows become rows of blocks; attention itself does not change.
 
 B batch, T tokens, r size of a block, N = ceil(T / r) blocks, M = 2 r or 3 r keys of a block.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Shaped
+from jaxtyping import Array, Bool, Float, Shaped
 
 from transformer_jax.nn.attention_inputs import AttentionInputs
 
 
-def split(inputs: AttentionInputs, size: int, causal: bool) -> AttentionInputs:
-    """One self-attention in blocks: rows [B, T, ...] become blocks [B N, r, ...] of queries and
-    [B N, M, ...] of keys, the mask [B, 1, T, T] becomes [B N, 1, r, M].
+def saves_work(inputs: AttentionInputs, causal: bool) -> bool:
+    """Returns True if blocks of the window's size need fewer keys than whole rows do."""
+    length = inputs.query.shape[1]
+    has_cache = inputs.key.shape[1] != length
+    if inputs.window is None or has_cache:
+        return False
+    return keys_per_block(inputs.window, causal) < length
 
-    The outputs of a row's blocks stand one after the other; the last block may be longer than the
-    row.
+
+def split_into_blocks(inputs: AttentionInputs, causal: bool) -> AttentionInputs:
+    """Splits self-attention with a window r into blocks of r queries.
+
+    Rows [B, T, ...] become blocks [B N, r, ...] of queries and [B N, M, ...] of keys; the mask
+    [B, 1, T, T] becomes [B N, 1, r, M].
     """
+    size = inputs.window
+    assert size is not None
     assert inputs.query_positions is not None and inputs.key_positions is not None
     return AttentionInputs(
         query=split_queries(inputs.query, size),
@@ -28,41 +38,51 @@ def split(inputs: AttentionInputs, size: int, causal: bool) -> AttentionInputs:
         mask=split_mask(inputs.mask, size, causal),
         query_positions=split_queries(inputs.query_positions, size),
         key_positions=split_keys(inputs.key_positions, size, causal),
+        window=size,
     )
 
 
-def num_keys(size: int, causal: bool) -> int:
-    """M, the keys that a block of r queries needs: 2 r where they only look back, else 3 r."""
+def join_blocks(
+    heads: Float[Array, "BN r H V"], query: Float[Array, "B T H K"]
+) -> Float[Array, "B T H V"]:
+    """Outputs of the blocks as rows, for the queries that were split. Whole rows do not change."""
+    rows, length = query.shape[:2]
+    return heads.reshape(rows, -1, *heads.shape[2:])[:, :length]
+
+
+def keys_per_block(size: int, causal: bool) -> int:
+    """Number of keys M that a block of r queries needs: 2 r if causal, else 3 r."""
     return (2 if causal else 3) * size
 
 
 def split_queries(x: Shaped[Array, "B T ..."], size: int) -> Shaped[Array, "BN r ..."]:
-    """Rows in blocks, zeros after the end."""
+    """Blocks of each row; the last block is padded with zeros."""
     x = _pad(x, 0, -x.shape[1] % size)
     return x.reshape(-1, size, *x.shape[2:])
 
 
 def split_keys(x: Shaped[Array, "B T ..."], size: int, causal: bool) -> Shaped[Array, "BN M ..."]:
-    """What each block sees, zeros before the start and after the end."""
+    """Keys of each block and of its neighbors; zeros before and after the row."""
     rows, length = x.shape[:2]
     num_blocks = -(-length // size)
     x = _pad(x, size, (num_blocks + 1) * size - length)
-    of_row = num_blocks * size
-    shifted = [x[:, i * size : i * size + of_row] for i in range(num_keys(size, causal) // size)]
+    row_length, num_shifts = num_blocks * size, keys_per_block(size, causal) // size
+    shifted = [x[:, i * size : i * size + row_length] for i in range(num_shifts)]
     blocks = [each.reshape(rows * num_blocks, size, *x.shape[2:]) for each in shifted]
     return jnp.concatenate(blocks, axis=1)
 
 
 def split_mask(mask: Bool[Array, "B 1 T T"], size: int, causal: bool) -> Bool[Array, "BN 1 r M"]:
-    """The mask of each block: False where nothing stands."""
-    length, width = mask.shape[-1], num_keys(size, causal)
-    of_block = []
+    """Mask of each block; False for queries and keys outside the row."""
+    length, num_keys = mask.shape[-1], keys_per_block(size, causal)
+    blocks = []
     for start in range(0, length, size):
-        first, end = start - size, start - size + width  # of the keys
-        block = mask[:, 0, start : start + size, max(0, first) : end]
-        missing = (0, size - block.shape[1]), (max(0, -first), max(0, end - length))
-        of_block.append(jnp.pad(block, ((0, 0), *missing)))
-    return jnp.stack(of_block, axis=1).reshape(-1, 1, size, width)
+        first_key = start - size
+        end_key = first_key + num_keys
+        block = mask[:, 0, start : start + size, max(0, first_key) : end_key]
+        missing = (0, size - block.shape[1]), (max(0, -first_key), max(0, end_key - length))
+        blocks.append(jnp.pad(block, ((0, 0), *missing)))
+    return jnp.stack(blocks, axis=1).reshape(-1, 1, size, num_keys)
 
 
 def _pad(x: Array, before: int, after: int) -> Array:

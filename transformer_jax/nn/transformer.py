@@ -1,7 +1,6 @@
-"""The decoder: N layers of self-attention, encoder attention and feed-forward (section 3.1).
+"""Encoder and decoder stacks (section 3.1), and the residual connection around each sublayer.
 
-B sentences, N rows (while decoding, the beams of B sentences), T tokens, S source positions, D
-model.
+B sentences, N rows (while decoding, the beams of B sentences), T tokens, S source tokens, D model.
 """
 
 import contextlib
@@ -12,27 +11,26 @@ import flax.linen as nn
 from jaxtyping import Array, Float
 
 from transformer_jax.nn.attention import MultiHeadAttention, Sequences
-from transformer_jax.nn.cache import Encoded, KVCache, Memory
+from transformer_jax.nn.cache import EncoderOutput, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layer_scan import is_stacked, scan_layers
 from transformer_jax.nn.norms import final_norm, make_norm
 
-# FOLDED nn.residual: The residual connection around a sublayer, with norm and dropout (sections
-# 3.1, 5.4).
-
 
 class Residual(nn.Module):
-    """What stands before and after a sublayer; the three placements of the norm.
+    """Residual connection around a sublayer, with norm and dropout (sections 3.1, 5.4).
 
     post:      LayerNorm(x + Dropout(Sublayer(x)))              the paper
     pre:       x + Dropout(Sublayer(LayerNorm(x)))              Xiong et al. 2020
     sandwich:  x + LayerNorm(Dropout(Sublayer(LayerNorm(x))))   Ding et al. 2021
 
-    LayerNorm stands for the config's `norm`.
+    LayerNorm is the config's `norm`.
 
-    Use: `y = residual.before(x)`, the sublayer, then `x = residual.after(x, y, deterministic)`.
+    Example:
+      >>> y = sublayer(residual.before(x))
+      >>> x = residual.after(x, y, deterministic)
     """
 
     config: TransformerConfig
@@ -46,13 +44,13 @@ class Residual(nn.Module):
         self.dropout = Dropout(self.config.dropout_rate, self.config.dropout_bits)
 
     def before(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
-        """The sublayer's input."""
+        """Returns the sublayer's input: x, normalized unless the placement is "post"."""
         return x if self.config.norm_placement == "post" else self.norm_before(x)
 
     def after(
         self, x: Float[Array, "B T D"], y: Float[Array, "B T D"], deterministic: bool
     ) -> Float[Array, "B T D"]:
-        """Adds the sublayer's output y to the residual stream x, and keeps the stream's dtype."""
+        """Adds the sublayer's output y to the residual stream x, in the dtype of x."""
         y = self.dropout(y, deterministic)
         match self.config.norm_placement:
             case "post":
@@ -64,9 +62,11 @@ class Residual(nn.Module):
         return stream.astype(x.dtype)
 
 
-def each_stream(change: Callable[[Array], Array]) -> contextlib.AbstractContextManager[None]:
-    """A context: in models applied inside it, the residual stream [B, T, D] after each sublayer
-    passes through `change`, which may constrain its sharding, or look at it."""
+def intercept_residual_stream(
+    change: Callable[[Array], Array],
+) -> contextlib.AbstractContextManager[None]:
+    """Context in which models pass the residual stream [B, T, D] after each sublayer through
+    `change`, for example to constrain its sharding."""
 
     def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
         result = method(*args, **kwargs)
@@ -76,131 +76,12 @@ def each_stream(change: Callable[[Array], Array]) -> contextlib.AbstractContextM
     return nn.intercept_methods(intercept)
 
 
-class DecoderLayer(nn.Module):
-    """Self-attention, attention to the encoder, feed-forward, each in its residual connection.
-
-    Without an encoder, `attends_to_encoder` is False and the second is left out. `depth` is the
-    number of layers of its stack.
-    """
-
-    config: TransformerConfig
-    attends_to_encoder: bool = True
-    depth: int = 1
-
-    def setup(self) -> None:
-        num_sublayers = (3 if self.attends_to_encoder else 2) * self.depth
-        self.self_attention = MultiHeadAttention(self.config, num_sublayers)
-        self.self_attention_residual = Residual(self.config)
-        if self.attends_to_encoder:
-            self.cross_attention = MultiHeadAttention(self.config, num_sublayers)
-            self.cross_attention_residual = Residual(self.config)
-        self.feed_forward = FeedForward(self.config, num_sublayers)
-        self.feed_forward_residual = Residual(self.config)
-
-    def remember(self, encoded: Encoded) -> Memory:
-        """The encoder's output as this layer attends to it."""
-        return Memory.of(*self.cross_attention.keys_values(encoded.output), encoded.seen)
-
-    def __call__(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        memory: Memory | None,
-        deterministic: bool,
-        cache: KVCache | None = None,
-    ) -> tuple[Float[Array, "N T D"], KVCache | None]:
-        """The layer's output, and the cache grown by T; no memory where there is no encoder."""
-        y = self.self_attention_residual.before(x)
-        y, cache = self.self_attention.self_attend(y, sequences, deterministic, cache)
-        x = self.self_attention_residual.after(x, y, deterministic)
-
-        if memory is not None:
-            y = self.cross_attention_residual.before(x)
-            y = self.cross_attention.cross_attend(y, memory, deterministic)
-            x = self.cross_attention_residual.after(x, y, deterministic)
-
-        y = self.feed_forward(self.feed_forward_residual.before(x), deterministic)
-        return self.feed_forward_residual.after(x, y, deterministic), cache
-
-
-class Decoder(nn.Module):
-    """A stack of `num_layers` layers, behind an encoder or, as in GPT, on its own.
-
-    Its parameters may be stacked (`nn.layer_scan`), but not in a search.
-    """
-
-    config: TransformerConfig
-    num_layers: int
-    attends_to_encoder: bool = True
-
-    def setup(self) -> None:
-        self.layers = [
-            DecoderLayer(
-                self.config.of_layer(i),
-                self.attends_to_encoder,
-                self.num_layers,
-                name=f"layer_{i}",
-            )
-            for i in range(self.num_layers)
-        ]
-        self.final_norm = final_norm(self.config)
-
-    def remember(self, encoded: Encoded) -> tuple[Memory, ...]:
-        """The encoder's output as each layer attends to it; for searches, which stack nothing."""
-        return tuple(layer.remember(encoded) for layer in self.layers)
-
-    def __call__(
-        self,
-        x: Float[Array, "N T D"],
-        sequences: Sequences,
-        encoded: Encoded | tuple[Memory, ...] = (),
-        deterministic: bool = True,
-        caches: tuple[KVCache, ...] = (),
-    ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
-        """Embedded tokens -> features, and the layers' caches grown by T.
-
-        Args:
-          x: embedded tokens.
-          sequences: their positions and mask; with caches the mask is None.
-          encoded: the encoder's output, or what `remember` made of it; empty without an encoder.
-          deterministic: no dropout.
-          caches: for each layer; empty to attend within x alone.
-        """
-        grown: list[KVCache | None] = []
-        if is_stacked(self):
-            x = scan_layers(self, self._scanned(sequences, encoded, deterministic), x)
-        else:
-            memory = self.remember(encoded) if isinstance(encoded, Encoded) else encoded
-            for i, layer in enumerate(self.layers):
-                of_layer = memory[i] if memory else None
-                cache = caches[i] if caches else None
-                x, cache = layer(x, sequences, of_layer, deterministic, cache)
-                grown.append(cache)
-        x = x if self.final_norm is None else self.final_norm(x)
-        return x, tuple(cache for cache in grown if cache is not None)
-
-    @staticmethod
-    def _scanned(
-        sequences: Sequences, encoded: Encoded | tuple[Memory, ...], deterministic: bool
-    ) -> Callable[[DecoderLayer, Array], Array]:
-        """What is done with each of stacked layers."""
-        assert encoded == () or isinstance(encoded, Encoded)
-
-        def apply(layer: DecoderLayer, x: Array) -> Array:
-            memory = layer.remember(encoded) if isinstance(encoded, Encoded) else None
-            return layer(x, sequences, memory, deterministic)[0]
-
-        return apply
-
-
-# FOLDED nn.encoder: The encoder: N identical layers of self-attention and feed-forward (section
-# 3.1).
-
-
 class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward network, each inside its residual connection.
+    """Self-attention and feed-forward, each in its residual connection.
 
-    `depth` is the number of layers of its stack.
+    Attributes:
+      config: of the model.
+      depth: number of layers of its stack.
     """
 
     config: TransformerConfig
@@ -225,7 +106,12 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of `num_layers` layers, whose parameters may be stacked (`nn.layer_scan`)."""
+    """Stack of encoder layers, whose parameters may be stacked (`nn.layer_scan`).
+
+    Attributes:
+      config: of the model.
+      num_layers: N.
+    """
 
     config: TransformerConfig
     num_layers: int
@@ -240,10 +126,135 @@ class Encoder(nn.Module):
     def __call__(
         self, x: Float[Array, "B S D"], sequences: Sequences, deterministic: bool
     ) -> Float[Array, "B S D"]:
-        """Embedded tokens -> features."""
+        """Computes features of embedded tokens."""
         if is_stacked(self):
             x = scan_layers(self, lambda layer, x: layer(x, sequences, deterministic), x)
         else:
             for layer in self.layers:
                 x = layer(x, sequences, deterministic)
         return x if self.final_norm is None else self.final_norm(x)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, cross-attention, feed-forward, each in its residual connection.
+
+    Attributes:
+      config: of the model.
+      attends_to_encoder: False leaves out cross-attention, as in GPT.
+      depth: number of layers of its stack.
+    """
+
+    config: TransformerConfig
+    attends_to_encoder: bool = True
+    depth: int = 1
+
+    def setup(self) -> None:
+        num_sublayers = (3 if self.attends_to_encoder else 2) * self.depth
+        self.self_attention = MultiHeadAttention(self.config, num_sublayers)
+        self.self_attention_residual = Residual(self.config)
+        if self.attends_to_encoder:
+            self.cross_attention = MultiHeadAttention(self.config, num_sublayers)
+            self.cross_attention_residual = Residual(self.config)
+        self.feed_forward = FeedForward(self.config, num_sublayers)
+        self.feed_forward_residual = Residual(self.config)
+
+    def remember(self, encoded: EncoderOutput) -> Memory:
+        """Computes this layer's keys and values of the encoder's output."""
+        return Memory.of(*self.cross_attention.keys_values(encoded.features), encoded.visible)
+
+    def __call__(
+        self,
+        x: Float[Array, "N T D"],
+        sequences: Sequences,
+        memory: Memory | None,
+        deterministic: bool,
+        cache: KVCache | None = None,
+    ) -> tuple[Float[Array, "N T D"], KVCache | None]:
+        """Returns the layer's output and the cache grown by T. Without an encoder there is no
+        memory."""
+        y = self.self_attention_residual.before(x)
+        y, cache = self.self_attention.self_attend(y, sequences, deterministic, cache)
+        x = self.self_attention_residual.after(x, y, deterministic)
+
+        if memory is not None:
+            y = self.cross_attention_residual.before(x)
+            y = self.cross_attention.cross_attend(y, memory, deterministic)
+            x = self.cross_attention_residual.after(x, y, deterministic)
+
+        y = self.feed_forward(self.feed_forward_residual.before(x), deterministic)
+        return self.feed_forward_residual.after(x, y, deterministic), cache
+
+
+class Decoder(nn.Module):
+    """Stack of decoder layers, with an encoder or, as in GPT, without.
+
+    Its parameters may be stacked (`nn.layer_scan`), but not while decoding with a cache.
+
+    Attributes:
+      config: of the model.
+      num_layers: N.
+      attends_to_encoder: False for a decoder without an encoder.
+    """
+
+    config: TransformerConfig
+    num_layers: int
+    attends_to_encoder: bool = True
+
+    def setup(self) -> None:
+        self.layers = [
+            DecoderLayer(
+                self.config.of_layer(i),
+                self.attends_to_encoder,
+                self.num_layers,
+                name=f"layer_{i}",
+            )
+            for i in range(self.num_layers)
+        ]
+        self.final_norm = final_norm(self.config)
+
+    def remember(self, encoded: EncoderOutput) -> tuple[Memory, ...]:
+        """Computes each layer's keys and values of the encoder's output, for a search."""
+        return tuple(layer.remember(encoded) for layer in self.layers)
+
+    def __call__(
+        self,
+        x: Float[Array, "N T D"],
+        sequences: Sequences,
+        encoded: EncoderOutput | tuple[Memory, ...] = (),
+        deterministic: bool = True,
+        caches: tuple[KVCache, ...] = (),
+    ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
+        """Computes features of embedded tokens, and the layers' caches grown by T.
+
+        Args:
+          x: embedded tokens.
+          sequences: their positions and mask; with caches the mask is None.
+          encoded: the encoder's output, or the memory from `remember`; empty without an encoder.
+          deterministic: no dropout.
+          caches: one for each layer; empty to attend only within x.
+        """
+        grown: list[KVCache | None] = []
+        if is_stacked(self):
+            x = scan_layers(self, self._layer_function(sequences, encoded, deterministic), x)
+        else:
+            memory = self.remember(encoded) if isinstance(encoded, EncoderOutput) else encoded
+            for i, layer in enumerate(self.layers):
+                layer_memory = memory[i] if memory else None
+                cache = caches[i] if caches else None
+                x, cache = layer(x, sequences, layer_memory, deterministic, cache)
+                grown.append(cache)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x, tuple(cache for cache in grown if cache is not None)
+
+    @staticmethod
+    def _layer_function(
+        sequences: Sequences, encoded: EncoderOutput | tuple[Memory, ...], deterministic: bool
+    ) -> Callable[[DecoderLayer, Array], Array]:
+        """Function of a layer and its input, for `scan_layers`."""
+        assert encoded == () or isinstance(encoded, EncoderOutput)
+
+        def apply(layer: DecoderLayer, x: Array) -> Array:
+            memory = layer.remember(encoded) if isinstance(encoded, EncoderOutput) else None
+            return layer(x, sequences, memory, deterministic)[0]
+
+        return apply

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.nn.per_device import PerDevice
+from transformer_jax.nn.per_device import ShardedCall
 from transformer_jax.parallel.sharding import (
     DATA,
     ROWS,
@@ -113,7 +113,7 @@ class Engine(Protocol):
         """Shards activations [B, ...] of the step by rows only, whatever divides the parameters."""
 
     @property
-    def per_device(self) -> PerDevice | None:
+    def sharded_call(self) -> ShardedCall | None:
         """Runs functions that XLA cannot divide on each device's part, within the step; None: the
         engine cannot."""
 
@@ -121,7 +121,7 @@ class Engine(Protocol):
 def call_whole(
     function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
 ) -> jax.Array:
-    """Calls the function directly: the `PerDevice` of a device that has all heads and rows."""
+    """Calls the function directly: the `ShardedCall` of a device that has all heads and rows."""
     return function(of_heads, of_rows)
 
 
@@ -176,7 +176,7 @@ class JitEngine:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, ROWS))
 
     @property
-    def per_device(self) -> PerDevice:
+    def sharded_call(self) -> ShardedCall:
         if self.mesh.size == 1:
             return call_whole
         heads = PartitionSpec(*ROWS, None, TENSOR)
@@ -243,7 +243,7 @@ class PmapEngine:
         return x  # one device has the whole of its rows
 
     @property
-    def per_device(self) -> PerDevice:
+    def sharded_call(self) -> ShardedCall:
         return call_whole  # each device runs the whole step on its rows
 
     @cached_property

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer_jax.nn.per_device import PerDevice
+from transformer_jax.nn.per_device import ShardedCall
 from transformer_jax.parallel.engines import CompiledStep, TrainStep, call_whole, shape_struct
 from transformer_jax.parallel.sharding import DATA, ParallelConfig, make_mesh, replicated
 from transformer_jax.runtime import platform
@@ -79,7 +79,7 @@ class ReplicaEngine:
         return x  # one device has all rows of a replica
 
     @property
-    def per_device(self) -> PerDevice | None:
+    def sharded_call(self) -> ShardedCall | None:
         return call_whole if self.mesh.size == 1 else None
 
     def replica(self, tree: Any, index: int) -> Any:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
-from transformer_jax.nn.per_device import PerDevice
+from transformer_jax.nn.per_device import ShardedCall
 from transformer_jax.parallel.engines import CompiledStep, Engine, TrainStep, shape_struct
 
 Abstract = jax.ShapeDtypeStruct
@@ -80,8 +80,8 @@ class ScanEngine:
         return self.engine.constrain(x)
 
     @property
-    def per_device(self) -> PerDevice | None:
-        return self.engine.per_device
+    def sharded_call(self) -> ShardedCall | None:
+        return self.engine.sharded_call
 
     def _stack(self, leaves: Sequence[jax.Array]) -> jax.Array:
         return _stack_program(self.axis, self._stacked(leaves).sharding)(leaves)

@@ -12,9 +12,9 @@ from jax.sharding import Mesh
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
-from transformer_jax.nn.per_device import divided_by
+from transformer_jax.nn.per_device import use_sharded_call
 from transformer_jax.nn.remat import HOST, rematerialized_layers
-from transformer_jax.nn.transformer import each_stream
+from transformer_jax.nn.transformer import intercept_residual_stream
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
@@ -169,8 +169,11 @@ def _of_update(
         require_memory_kind(engine.mesh.devices.flat[0], HOST, "config.train.remat 'offload'")
 
     def loss(params: Any, batch: Batch, rng: jax.Array | None) -> Any:
-        again = rematerialized_layers(remat)
-        with each_stream(engine.constrain), again, divided_by(engine.per_device):
+        with (
+            intercept_residual_stream(engine.constrain),
+            rematerialized_layers(remat),
+            use_sharded_call(engine.sharded_call),
+        ):
             return task.loss(params, batch, rng)
 
     parts = micro_batches(settings, task, engine.row_shards)

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer_jax.conversations import ASSISTANT, SYSTEM, USER, Turn
 from transformer_jax.errors import UserError
-from transformer_jax.nn.int8 import weights_as
+from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.runs.run import Run, decode_options
 from transformer_jax.tasks.interface import SupportsChat
 
@@ -29,7 +29,7 @@ class Chat:
             raise UserError("chat: this run's task answers no conversation; use predict")
         self._task = run.task
         self._decode = decode_options(run.settings.decode, run.task, "stream", decode)
-        self._params = weights_as(self._decode.weights, run.params)
+        self._params = convert_weights(self._decode.weights, run.params)
         self.turns: tuple[Turn, ...] = ()
 
     def ask(self, question: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, UserError
 from transformer_jax.logs.run_log import Log
-from transformer_jax.nn.fused_attention import Choice, noted_choices
+from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
 from transformer_jax.parallel.engines import Engine
 from transformer_jax.parallel.sharding import bytes_per_device
 from transformer_jax.runs import build
@@ -147,7 +147,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
             return begin.take()
         batches.set_state(data_state)
     validate = trainable.validation()  # before any step: it refuses what it could not evaluate
-    with noted_choices() as attention:
+    with record_kernel_choices() as attention:
         step = engine.compile(train_step, abstract, batch)  # beside what follows
     _tell_attention(settings.model.attention, attention)
     begin = begin or places.anew()
@@ -287,7 +287,7 @@ def _with_rewinds(
         logger.warning(told, spiked, begin.step)
 
 
-def _tell_attention(asked: str, choices: Sequence[Choice]) -> None:
+def _tell_attention(asked: str, choices: Sequence[KernelChoice]) -> None:
     """Logs what computes the step's attention, and why; UserError where it is not what was asked
     for by its name."""
     for choice in choices:

@@ -14,8 +14,13 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.inference.pairs import PairScore
-from transformer_jax.models.patches import PatchedModel, Places, patched_model, places_of
-from transformer_jax.nn.int8 import weights_as
+from transformer_jax.models.patches import (
+    HookPointAxes,
+    PatchedModel,
+    find_hook_points,
+    patched_model,
+)
+from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.runs import build
 from transformer_jax.runs.base_run import with_reference
 from transformer_jax.runs.config import Settings, override, read_settings
@@ -161,13 +166,13 @@ class Run:
         Raises:
           UserError: a place that the model has not, or a change that does not fit there.
         """
-        model = patched_model(self.model, changes, self.places)
+        model = patched_model(self.model, changes, self.hook_points)
         return dataclasses.replace(self, task=_with_model(self.task, model))
 
     @functools.cached_property
-    def places(self) -> Places:
-        """The places of the model that can be patched, with their axes (`nn.hooks`)."""
-        return places_of(self.task.init)
+    def hook_points(self) -> HookPointAxes:
+        """Hook points of the model that can be patched, with their axes (`nn.hooks`)."""
+        return find_hook_points(self.task.init)
 
     def attention(
         self, source: str, target: str | None = None, also: Collection[str] = ()
@@ -247,7 +252,7 @@ class Run:
         """
         _require_texts("predict", lines=lines, prefixes=prefixes or [])
         options = self._decode("predict", decode)
-        params = weights_as(options.weights, self.params)
+        params = convert_weights(options.weights, self.params)
         if prefixes is None:
             return list(self.task.predict(params, lines, options, first_line))
         if not isinstance(self.task, SupportsPrefixes):
@@ -285,7 +290,7 @@ class Run:
         name, evaluator = evaluator_of(
             self.settings, self.task, self._decode("evaluate", decode), split, source, target
         )
-        metrics, outputs = evaluator(weights_as(evaluator.decode.weights, self.params))
+        metrics, outputs = evaluator(convert_weights(evaluator.decode.weights, self.params))
         metrics = with_command(command, metrics, evaluator.decoded, outputs)
         if not isinstance(self.model, PatchedModel):
             path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
@@ -297,7 +302,7 @@ class Run:
         if not isinstance(self.task, SupportsStreaming):
             raise UserError("stream: this run's task does not continue text; use predict")
         options = self._decode("stream", decode)
-        return self.task.stream(weights_as(options.weights, self.params), line, options)
+        return self.task.stream(convert_weights(options.weights, self.params), line, options)
 
     def _decode(self, use: str, given: Mapping[str, Any]) -> DecodeConfig:
         return decode_options(self.settings.decode, self.task, use, given)

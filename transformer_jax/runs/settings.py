@@ -25,7 +25,7 @@ from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.nn.recurrent.cells import CELLS
 from transformer_jax.parallel.sharding import ParallelConfig
-from transformer_jax.ranges import Seed, check_fields, shown
+from transformer_jax.ranges import Seed, check_fields, short_repr
 from transformer_jax.registry import Registry
 from transformer_jax.scoring import METRICS
 from transformer_jax.tasks import TASKS
@@ -157,7 +157,8 @@ def _parse(name: Any, value: Any, where: str) -> Any:
         value = float(value)
     if type(value) is not field.type:  # True is an int to isinstance
         raise UserError(
-            f"{where}: config.{name} is {shown(value)}; it must be of type {field.type.__name__}"
+            f"{where}: config.{name} is {short_repr(value)}; it must be of type "
+            f"{field.type.__name__}"
         )
     return value
 
@@ -280,7 +281,7 @@ def refuse_unread(values: Mapping[str, Any], names: Iterable[str]) -> None:
     for name in names:
         if name in unread:
             raise UserError(
-                f"config.{name} is {shown(values[name])}, but {unread[name]}; leave it out"
+                f"config.{name} is {short_repr(values[name])}, but {unread[name]}; leave it out"
             )
 
 

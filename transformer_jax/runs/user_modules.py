@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
-from transformer_jax.registry import reregistered
+from transformer_jax.registry import reload_registrations
 from transformer_jax.runs.settings import CHOICES
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
@@ -162,7 +162,7 @@ def _executing(name: str, path: Path, replaces: str = "") -> Iterator[None]:
     before = sys.modules.get(replaces)
     try:
         # What it prints is no result.
-        with reregistered(replaces), contextlib.redirect_stdout(sys.stderr):
+        with reload_registrations(replaces), contextlib.redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
         sys.modules.pop(replaces, None)

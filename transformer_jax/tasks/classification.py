@@ -18,7 +18,7 @@ from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import token_losses
-from transformer_jax.models.apply import apply
+from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.scoring.labels import classification_scores
@@ -119,7 +119,7 @@ class Classification:
         self, params: Params, batch: Batch, texts: jax.Array, rng: jax.Array | None = None
     ) -> jax.Array:
         """[B, J, C] for the texts of these segment ids [B, J]."""
-        return apply(self.model, params, *row_inputs(batch, "text"), texts, rng=rng)
+        return apply_model(self.model, params, *row_inputs(batch, "text"), texts, rng=rng)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The mean loss of an example, in nats."""

@@ -32,7 +32,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import TextGenerator, TokenGenerator
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.inference.pairs import PairScore
-from transformer_jax.metrics import metrics_of
+from transformer_jax.metrics import compute_metrics
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.tasks.interface import (
     Batch,
@@ -151,7 +151,7 @@ class Instruction:
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss, perplexity and accuracy of an answer's token."""
-        return metrics_of(sums)
+        return compute_metrics(sums)
 
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig

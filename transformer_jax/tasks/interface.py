@@ -17,7 +17,7 @@ from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.inference.pairs import PairScore
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
-from transformer_jax.nn.positions import check_reach
+from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import Tokenizers
 
@@ -30,7 +30,8 @@ Batch = Mapping[str, jax.Array]
 LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
 """Loss, weight and further sums, each summed over a packed batch. Among the further sums are
 "tokens" (predictions, by which the reported loss is divided), "filled" and "slots"
-(`metrics.slot_sums`); of "nll" and "correct", where given, perplexity and accuracy are reported."""
+(`metrics.padding_sums`); of "nll" and "correct", where given, perplexity and accuracy are
+reported."""
 
 
 class Prediction(NamedTuple):
@@ -169,7 +170,7 @@ class TaskParts:
         separator = self.tokenizers.specials("text").encoder.between[0]
         given: dict[str, Any] = {**vocab_sizes, "separator_id": separator}
         config = dataclasses.replace(self.model, **given)
-        check_reach(config, reach)
+        check_num_positions(config, reach)
         return self.model_class(config)
 
 

@@ -18,7 +18,7 @@ from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.generation import TextGenerator, TokenGenerator
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.inference.pairs import PairScore
-from transformer_jax.metrics import metrics_of
+from transformer_jax.metrics import compute_metrics
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.tasks.interface import (
     Batch,
@@ -118,10 +118,10 @@ class LanguageModeling:
         texts = [example["text"] for example in examples]
         tokenizer = self.tokenizers.text("text")
         if any(tokenizer.decode(tokenizer.encode(text)) != text for text in texts):
-            return metrics_of(sums)
+            return compute_metrics(sums)
         words = sum(len(text.split()) + text.count("\n") for text in texts)
         size = sum(len(text.encode()) for text in texts)
-        return metrics_of(sums) | {
+        return compute_metrics(sums) | {
             "bits_per_byte": sums["nll"] / math.log(2) / max(size, 1),
             "word_perplexity": math.exp(min(sums["nll"] / max(words, 1), 700.0)),
         }

@@ -16,9 +16,9 @@ from transformer_jax.data.batches.loss_masks import loss_mask_features
 from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
 from transformer_jax.inference.pairs import PairScore, row_bytes, score_pairs
-from transformer_jax.losses import TokenLosses, projected_losses, symmetric_divergence, token_losses
-from transformer_jax.metrics import slot_sums, token_sums
-from transformer_jax.models.apply import apply
+from transformer_jax.losses import TokenLosses, symmetric_kl, tiled_token_losses, token_losses
+from transformer_jax.metrics import padding_sums, token_sums
+from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
@@ -63,7 +63,7 @@ def packed_loss(
       counted: bool [B, M], False where there is nothing to predict.
     """
     weights = counted.astype(jnp.float32)
-    sums = token_sums(found, weights) | slot_sums(batch, read)
+    sums = token_sums(found, weights) | padding_sums(batch, read)
     return (found.losses * weights).sum(), weights.sum(), sums
 
 
@@ -171,8 +171,8 @@ class CausalLosses:
     ) -> TokenLosses:
         """[B, T] of the targets."""
         inputs = row_inputs(batch, "input")
-        predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
-        return projected_losses(
+        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
+        return tiled_token_losses(
             *(predicted, batch["target"], options.label_smoothing, options.z_loss),
             tiles=options.loss_tiles,
         )
@@ -276,8 +276,10 @@ class Seq2SeqLosses:
         rng: jax.Array | None = None,
     ) -> TokenLosses:
         """[B, T] of the target tokens."""
-        predicted = apply(self.model, params, *self._inputs(batch), rng=rng, method="unprojected")
-        return projected_losses(
+        predicted = apply_model(
+            self.model, params, *self._inputs(batch), rng=rng, method="unprojected"
+        )
+        return tiled_token_losses(
             *(predicted, self._outputs(batch), options.label_smoothing, options.z_loss),
             tiles=options.loss_tiles,
         )
@@ -288,11 +290,11 @@ class Seq2SeqLosses:
         their distributions, both directions added."""
         # Copies stand side by side, so that both are on the device of their row.
         twice = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
-        logits = apply(self.model, params, *self._inputs(twice), rng=rng)
+        logits = apply_model(self.model, params, *self._inputs(twice), rng=rng)
         eps, z_loss = self.options.label_smoothing, self.options.z_loss
         found = token_losses(logits, self._outputs(twice), eps, z_loss)
         one, other = logits[::2], logits[1::2]
-        apart = symmetric_divergence(one, other)
+        apart = symmetric_kl(one, other)
         losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * apart
         return TokenLosses(losses, found.nll[::2], found.correct[::2])
 

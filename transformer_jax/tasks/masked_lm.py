@@ -21,9 +21,9 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, as_row, text_inputs
-from transformer_jax.losses import projected_losses
-from transformer_jax.metrics import metrics_of
-from transformer_jax.models.apply import apply
+from transformer_jax.losses import tiled_token_losses
+from transformer_jax.metrics import compute_metrics
+from transformer_jax.models import apply_model
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
@@ -204,13 +204,13 @@ class MaskedLanguageModeling:
         is_chosen, places = jax.lax.top_k(chosen, self.num_predicted)
         labels = jnp.take_along_axis(jnp.maximum(batch["labels"] - 1, 0), places, axis=1)
         inputs = (*row_inputs(batch, "text"), places)
-        predicted = apply(self.model, params, *inputs, rng=rng, method="unprojected")
-        found = projected_losses(predicted, labels, 0.0, self.z_loss, self.loss_tiles)
+        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
+        found = tiled_token_losses(predicted, labels, 0.0, self.z_loss, self.loss_tiles)
         return packed_loss(batch, self.read, found, is_chosen > 0)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss, perplexity and accuracy of the predicted tokens."""
-        return metrics_of(sums)
+        return compute_metrics(sums)
 
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig
@@ -267,7 +267,7 @@ class MaskedLanguageModeling:
     def _likeliest(self) -> Callable[..., tuple[jax.Array, jax.Array]]:
         def likeliest(params: Params, batch: Batch, count: int) -> tuple[jax.Array, jax.Array]:
             """The `count` likeliest tokens of each [MASK], and their probabilities: [B, P, n]."""
-            logits = apply(self.model, params, *row_inputs(batch, "text"), batch["places"])
+            logits = apply_model(self.model, params, *row_inputs(batch, "text"), batch["places"])
             logits = jnp.where(self.is_text, logits, -jnp.inf)
             probabilities, ids = jax.lax.top_k(jax.nn.softmax(logits), count)
             return ids, probabilities

@@ -22,7 +22,7 @@ from transformer_jax.data.files.json_lines import (
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.pairs import PairScore
-from transformer_jax.metrics import metrics_of
+from transformer_jax.metrics import compute_metrics
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.scoring.labels import multiple_choice
 from transformer_jax.tasks.interface import (
@@ -104,7 +104,7 @@ class MultipleChoice:
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Loss and perplexity of a token of the right choices."""
-        found = metrics_of(sums)
+        found = compute_metrics(sums)
         del found["accuracy"]  # of tokens; accuracy is of choices
         return found
 

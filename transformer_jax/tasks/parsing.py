@@ -23,8 +23,8 @@ from transformer_jax.inference.seq2seq_search import (
     search_in_batches,
 )
 from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
-from transformer_jax.metrics import metrics_of
-from transformer_jax.models.source_to_target import SourceToTarget
+from transformer_jax.metrics import compute_metrics
+from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.scoring.parseval import parseval
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import (
@@ -190,7 +190,7 @@ class Parsing:
       text: how trees become tokens; None where no text is read, as in benchmarks.
     """
 
-    model: SourceToTarget
+    model: Seq2Seq
     tokenizers: Tokenizers
     max_source_length: int
     max_target_length: int
@@ -268,7 +268,7 @@ class Parsing:
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The metrics of the loss over all examples."""
-        return metrics_of(sums)
+        return compute_metrics(sums)
 
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
         """Raises UserError where `evaluate` would refuse to search so."""

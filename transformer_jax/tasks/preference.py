@@ -28,7 +28,7 @@ from transformer_jax.data.batches.loss_masks import (
 )
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
-from transformer_jax.metrics import slot_sums
+from transformer_jax.metrics import padding_sums
 from transformer_jax.tasks.instruction import BAR_AFTER_SECONDS, Instruction
 from transformer_jax.tasks.interface import Batch, LossSums, Params, TaskParts
 
@@ -150,7 +150,7 @@ class Preference(Instruction):
         means = {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected}
         sums = {name: (values * there).sum() for name, values in means.items()}
         sums |= {"tokens": there.sum(dtype=jnp.float32), "correct": ((margin > 0) & there).sum()}
-        return (losses * there).sum(), sums["tokens"], sums | slot_sums(batch, self.read)
+        return (losses * there).sum(), sums["tokens"], sums | padding_sums(batch, self.read)
 
 
 def by_segment(values: jax.Array, segment_ids: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import token_losses
-from transformer_jax.models.apply import apply
+from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import BODIES, TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
@@ -110,7 +110,7 @@ class Tagging:
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Cross-entropy of the tag of each word, label-smoothed in training."""
-        logits = apply(self.model, params, *row_inputs(batch, "text"), rng=rng)
+        logits = apply_model(self.model, params, *row_inputs(batch, "text"), rng=rng)
         tags, counted = jnp.maximum(batch["tags"] - 1, 0), batch["tags"] > 0
         found = token_losses(logits, tags, self.label_smoothing)
         return packed_loss(batch, self.read, found, counted)
@@ -169,7 +169,7 @@ class Tagging:
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:
         def probabilities(params: Params, batch: Batch) -> jax.Array:
-            return jax.nn.softmax(apply(self.model, params, *row_inputs(batch, "text")))
+            return jax.nn.softmax(apply_model(self.model, params, *row_inputs(batch, "text")))
 
         return jax.jit(probabilities, compiler_options=platform.compiler_options())
 

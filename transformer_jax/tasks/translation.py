@@ -19,8 +19,8 @@ from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs, source_tokens
 from transformer_jax.inference.pairs import PairScore, require_reach, row_bytes, score_pairs
 from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch, search_in_batches
-from transformer_jax.metrics import metrics_of
-from transformer_jax.models.source_to_target import SourceToTarget
+from transformer_jax.metrics import compute_metrics
+from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.scoring import METRICS, best_by
 from transformer_jax.tasks.interface import (
     Batch,
@@ -47,7 +47,7 @@ class Translation:
       caching: whether the tokens of large sets are kept.
     """
 
-    model: SourceToTarget
+    model: Seq2Seq
     tokenizers: Tokenizers
     max_source_length: int
     max_target_length: int
@@ -82,7 +82,7 @@ class Translation:
         data, sizes = parts.data, parts.vocab_sizes
         return cls(
             model=parts.make_model(
-                SourceToTarget,
+                Seq2Seq,
                 reach=max(data.max_source_length, data.max_target_length),
                 source_vocab_size=sizes["source"],
                 target_vocab_size=sizes["target"],
@@ -125,7 +125,7 @@ class Translation:
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """The metrics of the loss over all examples."""
-        return metrics_of(sums)
+        return compute_metrics(sums)
 
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.nn.int8 import weights_as
+from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel.engines import create_state
 from transformer_jax.parallel.sharding import row_shards
@@ -113,7 +113,7 @@ def decode(
     longest_output = dataclasses.replace(options, max_extra_length=output_length)
     task.search.check(source_length, longest_output)
     params = jax.jit(task.init)(jax.random.key(settings.seed))
-    params = weights_as(options.weights, params)
+    params = convert_weights(options.weights, params)
     sizes = build.assumed_vocab_sizes(settings)
 
     def column(value: int) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches
+from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.parallel.sharding import place_local_rows, row_shards
 from transformer_jax.runtime import platform
 from transformer_jax.training.state import TrainState
@@ -90,7 +90,7 @@ class Diagnostics:
 
         def record(point: HookPoint, x: Array) -> Array:
             part = point.path.rpartition(".")[0].replace(".", "/")
-            if matches(_WEIGHTS, point.path):
+            if matches_pattern(_WEIGHTS, point.path):
                 by_head = entropies(x.astype(jnp.float32))
                 figures[f"entropy/{part}"] = by_head.mean()
                 figures[f"least_entropy/{part}"] = by_head.min()
@@ -99,7 +99,7 @@ class Diagnostics:
             return x
 
         with intercept_activations(
-            record, lambda path: matches(_WEIGHTS, path) or matches(_HIDDEN, path)
+            record, lambda path: matches_pattern(_WEIGHTS, path) or matches_pattern(_HIDDEN, path)
         ):
             self.loss(state.model_params, jax.tree.map(first, batch), None)
         return figures

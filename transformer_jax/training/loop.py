@@ -18,7 +18,7 @@ from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, Stopped
 from transformer_jax.logs.run_log import Log
-from transformer_jax.metrics import add_sums, metrics_of
+from transformer_jax.metrics import add_sums, compute_metrics
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime import platform
 from transformer_jax.training.diagnostics import SPLIT, Diagnostics
@@ -103,7 +103,7 @@ class Meter:
         seconds = time.perf_counter() - self._since
         skipped = self._sums.get("skipped")
         with np.errstate(invalid="ignore"):  # 0 / 0 if all steps were skipped
-            metrics = metrics_of(self._sums) | {
+            metrics = compute_metrics(self._sums) | {
                 "grad_norm": self._sums["grad_norm"] / (self._steps - (skipped or 0)),
                 "tokens_per_s": self._sums["filled"] / seconds,
                 "step_ms": 1e3 * seconds / self._steps,

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import jax
 
 from transformer_jax.errors import UserError
-from transformer_jax.nn.lora import Adapters, fresh_adapter
+from transformer_jax.nn.lora import Adapters, init_adapter
 from transformer_jax.nn.parameters import parameter_at
-from transformer_jax.ranges import Range, check_fields, shown
+from transformer_jax.ranges import Range, check_fields, short_repr
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +40,13 @@ class LoraConfig:
         try:
             re.compile(self.targets)
         except (re.error, RecursionError, OverflowError) as error:
-            refusal = f"targets is {shown(self.targets)}, no regular expression: {error}"
+            refusal = f"targets is {short_repr(self.targets)}, no regular expression: {error}"
             raise ValueError(refusal) from error
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if self.rank is None and value != field.default:
                 raise ValueError(
-                    f"{field.name} is {shown(value)}, but there is no rank; set it too"
+                    f"{field.name} is {short_repr(value)}, but there is no rank; set it too"
                 )
 
     @property
@@ -70,7 +70,7 @@ class LoraConfig:
             if parameter is None or parameter.kind != "matrix" or not re.search(self.targets, name):
                 continue
             own_key, axes = jax.random.fold_in(key, number), parameter.input_axes
-            found[name] = fresh_adapter(
+            found[name] = init_adapter(
                 own_key, leaf, axes, self.rank, self.scale, self.dropout_rate
             )
         if not found:

@@ -12,7 +12,7 @@ import optax
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.parameters import parameter_at
-from transformer_jax.ranges import Range, Steps, check_fields, shown
+from transformer_jax.ranges import Range, Steps, check_fields, short_repr
 from transformer_jax.registry import Registry
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 
@@ -158,7 +158,7 @@ class OptimizerConfig:
         try:
             re.compile(self.frozen or "")
         except (re.error, RecursionError, OverflowError) as error:
-            refusal = f"frozen is {shown(self.frozen)}, no regular expression: {error}"
+            refusal = f"frozen is {short_repr(self.frozen)}, no regular expression: {error}"
             raise ValueError(refusal) from error
 
 

@@ -1,4 +1,4 @@
-"""What is added to embeddings: literal sinusoids, trained vectors, nothing."""
+"""Absolute positions: literal sinusoids, learned vectors, none."""
 
 import dataclasses
 import math
@@ -51,8 +51,8 @@ def test_sinusoids_are_added_at_each_tokens_own_position(random_params):
 
 
 @pytest.mark.parametrize("d_model", [1, 7, 16])
-def test_all_sines_may_stand_first(random_params, d_model):
-    """Junczys-Dowmunt et al. (2018); an odd width has one sine more than cosines."""
+def test_all_sines_can_come_first(random_params, d_model):
+    """Junczys-Dowmunt et al. (2018); an odd width has one more sine than cosines."""
     places = np.array([[0, 3, 100]])
     x = np.random.default_rng(1).normal(size=(1, 3, d_model)).astype(np.float32)
     sizes = {"d_model": d_model, "key_size": 1, "value_size": 1}
@@ -83,7 +83,7 @@ def test_none_adds_nothing(random_params):
 
 
 @pytest.mark.parametrize("name", ["none", "sinusoidal", "learned"])
-def test_attention_is_left_alone_by_what_enters_with_the_embeddings(name):
+def test_absolute_positions_do_not_change_attention(name):
     encoding = POSITIONS[name](CONFIG)
     query, key = np.ones((1, 6, 4, 4)), np.zeros((1, 6, 4, 4))
     assert encoding.rotate(query, key, PACKED) == (query, key)

@@ -1,4 +1,4 @@
-"""ALiBi's slopes and T5's buckets, as the papers' own programs give them."""
+"""ALiBi's slopes and T5's buckets equal those of the papers' code."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets, buckets, slopes
+from transformer_jax.nn.positions.biases import LinearBiases, T5Buckets, alibi_slopes, t5_buckets
 
 QUERIES, KEYS = np.array([[0, 1, 3], [5, 6, 7]]), np.array([[0, 1, 2, 3], [4, 0, 1, 7]])
 DISTANCE = KEYS[:, None, :] - QUERIES[:, :, None]
@@ -26,10 +26,10 @@ CONFIG = TransformerConfig(d_model=24, num_heads=3, positions="t5")
     ],
 )
 def test_slopes(num_heads, expected):
-    np.testing.assert_allclose(slopes(num_heads), expected)
+    np.testing.assert_allclose(alibi_slopes(num_heads), expected)
 
 
-def test_a_slope_for_each_position_between():
+def test_a_bias_is_a_slope_times_the_distance():
     found = LinearBiases(CONFIG).apply({}, DISTANCE, method="bias")
     assert found.shape == (2, 3, 3, 4)
     for b, h, t, s in np.ndindex(found.shape):
@@ -38,10 +38,10 @@ def test_a_slope_for_each_position_between():
 
 
 def test_buckets_of_a_decoder():
-    """32 buckets up to 128: sixteen of one distance each, then ever wider."""
+    """32 buckets up to 128: sixteen of one distance each, then wider and wider."""
     starts = [*range(17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
     expected = np.searchsorted(starts, np.arange(300), side="right") - 1
-    found = buckets(299, causal=True)
+    found = t5_buckets(299, causal=True)
     np.testing.assert_array_equal(found[299::-1], expected)
     assert expected.max() == 31
     np.testing.assert_array_equal(found[299:], 0)
@@ -51,14 +51,14 @@ def test_buckets_of_an_encoder():
     starts = [*range(9), 12, 16, 23, 32, 46, 64, 91]
     expected = np.searchsorted(starts, np.arange(300), side="right") - 1
     assert expected.max() == 15
-    found = buckets(299, causal=False)
+    found = t5_buckets(299, causal=False)
     np.testing.assert_array_equal(found[299::-1], expected)
     ahead = np.where(np.arange(300) > 0, expected + 16, 0)
     np.testing.assert_array_equal(found[299:], ahead)
 
 
 def slow_bucket(distance, causal, num_buckets, max_distance):
-    """Raffel et al. (2020) in their own program's order, rounded to float32 after each step."""
+    """Raffel et al. (2020) in the order of their code, rounded to float32 after each step."""
     ahead, side = 0, num_buckets
     if not causal:
         side //= 2
@@ -76,11 +76,11 @@ def slow_bucket(distance, causal, num_buckets, max_distance):
 @pytest.mark.parametrize(
     ("num_buckets", "max_distance"), [(32, 128), (32, 800), (4, 16), (33, 40), (100, 128)]
 )
-def test_buckets_of_other_numbers(random_params, causal, num_buckets, max_distance):
-    """With 800, a distance of 80 lies where two buckets meet; an odd number has one unused."""
+def test_other_numbers_of_buckets(random_params, causal, num_buckets, max_distance):
+    """With 800, a distance of 80 is at a bucket's boundary; an odd number leaves one unused."""
     distance = np.arange(-2000, 2001)
     expected = [slow_bucket(int(d), causal, num_buckets, max_distance) for d in distance]
-    np.testing.assert_array_equal(buckets(2000, causal, num_buckets, max_distance), expected)
+    np.testing.assert_array_equal(t5_buckets(2000, causal, num_buckets, max_distance), expected)
     config = dataclasses.replace(CONFIG, num_buckets=num_buckets, max_distance=max_distance)
     encoding = T5Buckets(config, causal)
     variables = random_params(encoding, DISTANCE, method="bias")
@@ -103,7 +103,7 @@ def test_each_bucket_has_a_bias_of_each_head(random_params, causal):
 
 
 @pytest.mark.parametrize(("causal", "least"), [(False, 9), (True, 17)])
-def test_distances_must_go_beyond_the_buckets_of_one(random_params, causal, least):
+def test_max_distance_must_exceed_the_exact_buckets(random_params, causal, least):
     def encoding(max_distance):
         config = TransformerConfig(positions="t5", max_distance=max_distance)
         return random_params(T5Buckets(config, causal), DISTANCE, method="bias")

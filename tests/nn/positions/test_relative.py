@@ -1,4 +1,4 @@
-"""Vectors for distances, inside a layer's attention, against loops over pairs of tokens."""
+"""Relative positions in a layer's attention equal loops over pairs of tokens."""
 
 import math
 
@@ -14,7 +14,7 @@ from transformer_jax.nn.positions import encoding_class
 
 B, T, H, G, D, K, V, CLIP = 2, 6, 4, 2, 12, 5, 3, 2
 X = np.random.default_rng(0).normal(size=(B, T, D)).astype(np.float32)
-# A sentence longer than the distances that are told apart, and two sentences in a row.
+# A sentence longer than the clipping distance, and two sentences in a row.
 POSITIONS = np.array([[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1]])
 SENTENCES = np.array([[1] * 6, [1, 1, 1, 1, 2, 2]])
 MASK = (SENTENCES[:, :, None] == SENTENCES[:, None])[:, None]
@@ -37,7 +37,7 @@ def attention(positions, **changes):
 
 
 class Layer(MultiHeadAttention):
-    """Attention with the encoding that a stack would hand it, as one module."""
+    """Self-attention with its position encoding, as one module."""
 
     def setup(self):
         super().setup()
@@ -48,7 +48,7 @@ class Layer(MultiHeadAttention):
 
 
 def slow(params, logit, value):
-    """Attention of X to itself, its logits and values given for each pair (head, query, key)."""
+    """Self-attention of X, from logits and values of each (head, query, key)."""
     result = np.zeros((B, T, D))
     for b, h, t in np.ndindex(B, H, T):
         seen = [s for s in range(T) if MASK[b, 0, t, s]]
@@ -101,8 +101,8 @@ def test_shaws_keys_and_values(random_params, scale):
 @pytest.mark.parametrize("clip", [CLIP, 50])
 @EACH_SCALE
 def test_debertas_three_terms(random_params, clip, positions, scale):
-    """He et al. (2021), equations 2 to 4; 50 is more than there are tokens. Hugging Face takes the
-    distance from query to key in the third term too."""
+    """He et al. (2021), equations 2 to 4; 50 is more than the number of tokens. Hugging Face uses
+    the distance from query to key in the third term too."""
     config = attention(positions, attention_scale=scale).config
     module = Layer(TransformerConfig(**{**vars(config), "max_distance": clip}))
     variables = random_params(module, X)
@@ -132,7 +132,7 @@ def test_debertas_three_terms(random_params, clip, positions, scale):
 
 
 @pytest.mark.parametrize("positions", ["relative", "deberta"])
-def test_attention_to_another_sequence_has_no_distances(positions):
+def test_cross_attention_has_no_distances(positions):
     def attend(module, x):
         return module.cross_attend(x, Memory.of(*module.keys_values(x), MASK), True)
 
@@ -149,7 +149,7 @@ def test_distances_of_the_papers(positions, distances):
     assert table.shape[0] == distances
 
 
-def test_no_vector_is_laid_out_for_each_pair():
+def test_no_vector_is_stored_for_each_pair():
     """Nothing in the step is larger than the weights or the products with distances."""
     module = Layer(attention("relative").config)
     shapes = jax.eval_shape(module.init, jax.random.key(0), X)

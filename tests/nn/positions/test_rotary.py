@@ -1,4 +1,4 @@
-"""Turned queries and keys, as complex numbers."""
+"""Rotary positions equal multiplication of complex numbers."""
 
 import math
 
@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.positions.rotary import RotaryPositions, frequencies, rotated
+from transformer_jax.nn.positions.rotary import RotaryPositions, rotary_frequencies, rotate_pairs
 
 PLACES = np.array([[0, 1, 2, 7], [3, 0, 1, 100]])
 RNG = np.random.default_rng(0)
 
 
 def turned(x, places=PLACES, **options):
-    """Queries x as the encoding rotates them; the keys too."""
+    """Rotates queries x, and checks that keys are rotated alike."""
     encoding = RotaryPositions(TransformerConfig(key_size=x.shape[-1], **options))
     query, key = encoding.apply({}, jnp.asarray(x), x[:, :, :1], places, method="rotate")
     np.testing.assert_array_equal(key, query[:, :, :1])
@@ -26,8 +26,8 @@ def turned(x, places=PLACES, **options):
     ("size", "fraction", "rotated_size", "theta"),
     [(2, 1.0, 2, 10_000.0), (8, 1.0, 8, 500.0), (10, 0.4, 4, 1e6), (7, 0.8, 5, 10_000.0)],
 )
-def test_pairs_are_complex_numbers_times_a_turn(layout, size, fraction, rotated_size, theta):
-    """Of 5 elements, the last has no partner."""
+def test_pairs_are_rotated_like_complex_numbers(layout, size, fraction, rotated_size, theta):
+    """With 5 rotated elements the last has no partner and is unchanged."""
     x = RNG.normal(size=(2, 4, 3, size)).astype(np.float32)
     options = {"rope_layout": layout, "rope_fraction": fraction, "rope_theta": theta}
     found, pairs = turned(x, **options), rotated_size // 2
@@ -40,7 +40,7 @@ def test_pairs_are_complex_numbers_times_a_turn(layout, size, fraction, rotated_
 
 
 def llama3(frequency, factor, low, high, length):
-    """The published program's cases, one frequency at a time."""
+    """The cases of the published code, one frequency at a time."""
     wavelength = 2 * math.pi / frequency
     if wavelength < length / high:
         return frequency
@@ -64,15 +64,15 @@ def test_scaled_frequencies(scaling):
         "linear": [each / 32 for each in plain],
         "llama3": [llama3(each, *options.values()) for each in plain],
     }[scaling]
-    np.testing.assert_allclose(frequencies(config, 64), expected, rtol=2e-6)
+    np.testing.assert_allclose(rotary_frequencies(config, 64), expected, rtol=2e-6)
     kinds = {each / one for each, one in zip(expected, plain, strict=True)}
     assert len(kinds) > 4 if scaling == "llama3" else len({round(k, 9) for k in kinds}) == 1
 
 
-def test_the_low_factor_is_the_lower_one():
+def test_the_low_factor_must_be_lower():
     config = TransformerConfig(rope_scaling="llama3", rope_low_factor=4.0)
     with pytest.raises(ValueError, match="rope_low_factor 4 is not below rope_high_factor 4"):
-        frequencies(config, 64)
+        rotary_frequencies(config, 64)
 
 
 def test_a_linear_scaling_divides_positions():
@@ -81,18 +81,18 @@ def test_a_linear_scaling_divides_positions():
     np.testing.assert_allclose(found, turned(x), atol=1e-5)
 
 
-def test_products_tell_distances_alone():
+def test_products_depend_only_on_distances():
     query, key = RNG.normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
-    speeds = frequencies(TransformerConfig(), 8)
+    speeds = rotary_frequencies(TransformerConfig(), 8)
 
     def product(query_place, key_place):
         places = np.array([[query_place]]), np.array([[key_place]])
-        turned = rotated(query, places[0], speeds), rotated(key, places[1], speeds)
+        turned = rotate_pairs(query, places[0], speeds), rotate_pairs(key, places[1], speeds)
         return float((turned[0] * turned[1]).sum())
 
     assert product(5, 2) == pytest.approx(product(25, 22), abs=1e-4)
     assert abs(product(5, 2) - product(5, 3)) > 1e-2
 
 
-def test_nothing_is_added():
+def test_embeddings_and_logits_are_unchanged():
     assert RotaryPositions(TransformerConfig()).bias(np.zeros((2, 4, 4), int)) is None

@@ -13,7 +13,7 @@ def softmax(x):
 
 
 def gates_of(params, x, fed):
-    """W x + V f + b, for each gate."""
+    """Computes W x + V f + b for each gate."""
     total = np.tensordot(x, params["input"]["kernel"], 1) + params["gate_biases"]
     return total if fed is None else total + np.tensordot(fed, params["feedback"]["kernel"], 1)
 
@@ -37,11 +37,11 @@ def gru(params, x, state, fed=None):
 
 
 CELLS = {"lstm": (lstm, 2), "gru": (gru, 1)}
-"""Each with the number of vectors in its state."""
+"""Cells, with the number of vectors in their states."""
 
 
 def read(cell, params, x, direction):
-    """The states behind each token [S, H], and that behind the last one read."""
+    """States after each token [S, H], and the state after the token read last."""
     step, vectors = CELLS[cell]
     order = range(len(x)) if direction == "forward" else range(len(x) - 1, -1, -1)
     state, outputs = (np.zeros(params["gate_biases"].shape[1]),) * vectors, {}
@@ -52,7 +52,7 @@ def read(cell, params, x, direction):
 
 
 def encode(cell, params, x):
-    """The last layer's outputs, and each layer's last state; both directions side by side."""
+    """Outputs of the last layer, and the final state of each layer; directions are concatenated."""
     finals = []
     for i in range(len(params)):
         layer = params[f"layer_{i}"]
@@ -77,7 +77,7 @@ def score(kind, params, query, key):
 
 
 def weights(kind, params, query, encoded, radius=None):
-    """[S]; Luong et al. 2015, equations 7, 9 and 10."""
+    """Weights [S]; Luong et al. 2015, equations 7, 9 and 10."""
     if radius is None:
         return softmax(np.array([score(kind, params, query, key) for key in encoded]))
     energy = np.tanh(query @ params["centre"]["kernel"]) @ params["centre_energy"]
@@ -91,7 +91,7 @@ def weights(kind, params, query, encoded, radius=None):
 
 
 def logits(params, source, target, *, cell, attention_score, radius=None, input_feeding=False):
-    """Of the token after each one of the target [T, V], and the weights [T, S]."""
+    """Logits of the token after each target token [T, V], and the weights [T, S]."""
     table = params["target_embedding"]["table"]
     scale = table.shape[1] ** 0.5
     encoded, states = encode(cell, params["encoder"], scale * table[source])

@@ -1,4 +1,4 @@
-"""Weights of the source: each score and span against its paper's equations."""
+"""Attention weights of each score and span equal their papers' equations."""
 
 import jax
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 from tests.nn.recurrent import recurrent_oracle as oracle
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.nn.recurrent.attention import SCORES, SourceAttention, added
+from transformer_jax.nn.recurrent.attention import SCORES, SourceAttention, additive_scores
 
 CONFIG = TransformerConfig(d_model=8, num_heads=1, dtype="float32")
 RNG = np.random.default_rng(0)
@@ -24,7 +24,7 @@ def attend(attention, queries, ids):
 
 @pytest.mark.parametrize("radius", [None, 2])
 @pytest.mark.parametrize("score", SCORES[1:])
-def test_weights_are_those_of_the_papers(random_params, score, radius):
+def test_weights_equal_the_papers_equations(random_params, score, radius):
     attention = SourceAttention(CONFIG, score, radius)
     drawn = random_params(attention, QUERIES, QUERY_IDS, method=attend)
     context, weights = attention.apply(drawn, QUERIES, QUERY_IDS, method=attend)
@@ -42,8 +42,8 @@ def test_weights_are_those_of_the_papers(random_params, score, radius):
         assert (weights[0, :2, :5] == 0).any() and (weights.sum(-1) < 1).all()
 
 
-def test_beams_of_a_sentence_share_what_is_remembered_of_it(random_params):
-    """Rows of queries are more than the sentences: neighbours belong to one."""
+def test_beams_share_the_memory_of_their_sentence(random_params):
+    """There are more rows of queries than sentences; neighboring rows belong to one sentence."""
     attention = SourceAttention(CONFIG, "general", None)
     drawn = random_params(attention, QUERIES, QUERY_IDS, method=attend)
     whole = attention.apply(drawn, QUERIES, QUERY_IDS, method=attend)
@@ -53,9 +53,9 @@ def test_beams_of_a_sentence_share_what_is_remembered_of_it(random_params):
     np.testing.assert_array_equal(weights, whole[1])
 
 
-def test_no_array_of_all_pairs_is_kept_for_the_backward_pass():
-    """Of additive scores: [B, Q, S, D] would be the largest array of the model."""
+def test_no_array_of_all_pairs_is_saved_for_the_backward_pass():
+    """The [B, Q, S, D] of additive scores would be the largest array of the model."""
     inputs = (np.ones((2, 5, 8)), np.ones((2, 7, 8)), np.ones(8))
-    _, backward = jax.vjp(added, *inputs)
+    _, backward = jax.vjp(additive_scores, *inputs)
     kept = [leaf.shape for leaf in jax.tree.leaves(backward)]
     assert kept and (2, 5, 7, 8) not in kept

@@ -1,4 +1,4 @@
-"""Each cell against its paper's equations."""
+"""Each cell equals its paper's equations."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_a_cell_takes_the_step_of_its_paper(random_params, name):
+def test_a_step_equals_the_papers_equations(random_params, name):
     cell = CELLS[name](CONFIG, inputs=5, size=4, fed=3)
     x, fed = (RNG.normal(size=size).astype(np.float32) for size in ((2, 1, 5), (2, 3)))
     step, vectors = oracle.CELLS[name]
@@ -31,7 +31,7 @@ def test_a_cell_takes_the_step_of_its_paper(random_params, name):
             np.testing.assert_allclose(part[row], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_forget_gate_of_a_fresh_lstm_is_open():
+def test_the_forget_gate_of_an_initial_lstm_is_open():
     cell = CELLS["lstm"](CONFIG, inputs=2, size=3)
     fresh = cell.init(jax.random.key(0), np.zeros((1, 1, 2)), method="project")["params"]
     assert fresh["gate_biases"].sum(axis=1).tolist() == [0, 3, 0, 0]

@@ -25,7 +25,7 @@ from transformer_jax.analysis.walk.step import (
     step,
 )
 from transformer_jax.inference.batches import unpad
-from transformer_jax.models.apply import apply, call
+from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.parallel import hosts
@@ -104,7 +104,7 @@ def _head_step(trace: Trace, stack: str) -> WalkStep:
 
 
 def _unprojected(model: Any, params: Any, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    found = jax.jit(lambda p, x: apply(model, p, *x, method="unprojected").x)(params, inputs)
+    found = jax.jit(lambda p, x: apply_model(model, p, *x, method="unprojected").x)(params, inputs)
     return np.asarray(hosts.to_host(found))[0]
 
 
@@ -215,7 +215,7 @@ def _program(model: Any, method: str, *options: Any) -> Callable[..., Any]:
             return x
 
         with intercept_activations(keep, wanted):
-            return call(model, params, method, *inputs, *options), found
+            return apply_method(model, params, method, *inputs, *options), found
 
     return jax.jit(run, compiler_options=platform.compiler_options())
 

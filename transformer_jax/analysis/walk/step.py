@@ -27,7 +27,7 @@ from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.masks import padding_mask
 from transformer_jax.nn.norms import final_norm
-from transformer_jax.nn.ops import capped, head_products, head_sums, softmax
+from transformer_jax.nn.ops import head_outputs, head_products, soft_cap, softmax
 from transformer_jax.nn.positions.base import PositionEncoding
 from transformer_jax.nn.transformer import Residual
 from transformer_jax.tokenization import Labels, Tokenizer
@@ -88,13 +88,13 @@ KINDS: Mapping[str, StepKind] = {
     "bias": _kind(
         "Position bias", "(Q K^T)/√(d_k) + B", "section 3.5", PositionEncoding.logit_bias
     ),
-    "cap": _kind("Cap", "c tanh(z/c)", "Gemma 2 (2024), section 2", capped),
+    "cap": _kind("Cap", "c tanh(z/c)", "Gemma 2 (2024), section 2", soft_cap),
     "mask": _kind("Mask", 'z_(i j) = −∞ "where" i "does not see" j', "section 3.2.3", padding_mask),
     "softmax": _kind(
         "Softmax", "A_(i j) = e^(z_(i j))/(∑_s e^(z_(i s)))", "section 3.2.1", softmax
     ),
     "heads": _kind(
-        "Heads", "head = softmax((Q K^T)/√(d_k)) V", "section 3.2.1, equation 1", head_sums
+        "Heads", "head = softmax((Q K^T)/√(d_k)) V", "section 3.2.1, equation 1", head_outputs
     ),
     "output": _kind(
         "Output matrix", "Concat(head_1, …, head_h) W^O", "section 3.2.2", MultiHeadAttention.attend

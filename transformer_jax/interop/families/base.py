@@ -13,7 +13,7 @@ import numpy as np
 from transformer_jax.errors import UserError
 from transformer_jax.interop.links import Link
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.ranges import Range, shown
+from transformer_jax.ranges import Range, short_repr
 
 # FOLDED interop.families.keys: What the keys of a config.json may hold: looked at before any of
 # them is used.
@@ -71,11 +71,11 @@ def check_keys(keys: Mapping[str, Any]) -> None:
         if value is None and key in _MAY_BE_NULL:
             continue
         if limit is not None:
-            reason = limit.refusal(value, type_)
+            reason = limit.violation(value, type_)
         else:
             reason = None if isinstance(value, type_) else f"; it must be of type {type_.__name__}"
         if reason is not None:
-            raise UserError(f"config.json: {key} is {shown(value)}{reason}")
+            raise UserError(f"config.json: {key} is {short_repr(value)}{reason}")
         if type_ is dict:
             check_keys(value)
 

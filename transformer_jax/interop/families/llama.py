@@ -8,7 +8,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.interop.families.base import Family, Keys, Options
 from transformer_jax.interop.links import Link, attention, linear, norm, table
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.ranges import shown
+from transformer_jax.ranges import short_repr
 
 # FOLDED interop.families.rope: Rotary positions and their scaling for longer texts, as a
 # config.json has them.
@@ -129,8 +129,8 @@ def _read_windows(keys: Keys) -> Options:
     if full != ([i for i in range(layers) if (i + 1) % every == 0] if every else []):
         raise UserError(
             f"config.json: {'layer_types' if keys.get('layer_types') else 'max_window_layers'} "
-            f"gives full attention to the layers {shown(full)}; models here have it in every n-th "
-            "layer (model.full_attention_every)"
+            f"gives full attention to the layers {short_repr(full)}; models here have it in every "
+            "n-th layer (model.full_attention_every)"
         )
     return {"attention_window": window, "full_attention_every": every}
 

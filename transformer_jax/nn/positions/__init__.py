@@ -1,8 +1,8 @@
-"""How order enters the model (section 3.5): one class for each way, chosen by `model.positions`.
+"""Position encodings (section 3.5), one class for each entry of `model.positions`.
 
-Attention and embeddings call the hooks of `PositionEncoding` and never ask for a name. `absolute`
-has what is added to embeddings, `rotary` what rotates queries and keys, `biases` what depends on
-distances alone, `relative` what depends on distances and content.
+Attention and embeddings call the hooks of `PositionEncoding` and never test names. `absolute` adds
+to embeddings, `rotary` rotates queries and keys, `biases` depends on distances, `relative` on
+distances and content.
 """
 
 from transformer_jax.nn.config import TransformerConfig
@@ -39,13 +39,13 @@ POSITIONS: Registry[type[PositionEncoding]] = Registry(
 
 
 def encoding_class(config: TransformerConfig) -> type[PositionEncoding]:
-    """The class that `config.positions` names; ValueError if there is none."""
+    """Class that `config.positions` names; ValueError if there is none."""
     return POSITIONS.find(config.positions)
 
 
-def check_reach(config: TransformerConfig, length: int) -> None:
-    """Raises ValueError where sequences of `length` tokens go beyond the config's positions."""
-    if length > encoding_class(config).reach(config):
+def check_num_positions(config: TransformerConfig, length: int) -> None:
+    """Raises ValueError if sequences of `length` tokens have more positions than the config."""
+    if length > encoding_class(config).num_positions(config):
         raise ValueError(
             f"positions {config.positions!r} reach to max_length {config.max_length}, "
             f"sequences to {length}"

@@ -18,7 +18,7 @@ class SinusoidalPositions(PositionEncoding):
 
 
 class SinusoidalHalves(PositionEncoding):
-    """The same sines and cosines, all sines first (Marian, Junczys-Dowmunt et al. 2018)."""
+    """Sines and cosines of section 3.5, all sines first (Marian, Junczys-Dowmunt et al. 2018)."""
 
     def embed(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
@@ -30,16 +30,15 @@ class SinusoidalHalves(PositionEncoding):
 
 
 class LearnedPositions(PositionEncoding):
-    """A trained vector for each position up to `max_length` (section 3.5, table 3 row E).
+    """Learned vector for each position up to `max_length` (section 3.5, table 3 row E).
 
-    Positions beyond, as padding may have, take the last vector: see `positions.check_reach`.
+    Later positions, which only padding has (`positions.check_num_positions`), use the last vector.
     """
 
     reads = ("model.max_length", "model.position_offset")
 
     @classmethod
-    def reach(cls, config: TransformerConfig) -> float:
-        """The rows of the table that stand for positions."""
+    def num_positions(cls, config: TransformerConfig) -> float:
         return float(config.max_length)
 
     def setup(self) -> None:
@@ -55,13 +54,13 @@ class LearnedPositions(PositionEncoding):
 
 
 def sinusoids(positions: Int[Array, "*B"], d_model: int) -> Float[Array, "*B D"]:
-    """PE(p, 2i) = sin(p / 10000^(2i / D)), PE(p, 2i + 1) = cos(the same)."""
+    """PE(p, 2i) = sin(p / 10000^(2i / D)), PE(p, 2i + 1) = cos(p / 10000^(2i / D))."""
     angles = sinusoid_angles(positions, d_model)
     waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [..., D / 2, 2]
     return waves.reshape(*positions.shape, -1)[..., :d_model]
 
 
 def sinusoid_angles(positions: Int[Array, "*B"], d_model: int) -> Float[Array, "*B P"]:
-    """p / 10000^(2i / D) of each pair i of a sine and a cosine."""
+    """Angle p / 10000^(2i / D) of each pair i of a sine and a cosine."""
     pair = jnp.arange(0, d_model, 2)
     return positions[..., None] * 10_000.0 ** (-pair / d_model)

@@ -1,4 +1,4 @@
-"""The hooks through which order may enter the model; each does nothing by default.
+"""Base class of position encodings: hooks of embeddings and attention that do nothing by default.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, D model, K key size of a head, V
 value size of a head.
@@ -16,18 +16,18 @@ from transformer_jax.nn.config import TransformerConfig
 
 
 class PositionEncoding(nn.Module):
-    """No positions; the base of every position encoding.
+    """No positions; base class of every position encoding.
 
-    A stack has one, for its embeddings and for the self-attention of all its layers. Positions are
-    integers that restart at 0 in each packed sentence.
+    A stack has one encoding, for its embeddings and for the self-attention of all its layers.
+    Positions are integers that restart at 0 in each packed sentence.
 
     Attributes:
       config: of the model.
-      causal: whether queries see only themselves and what is before them, as in a decoder.
-      reads: the fields of a config, "section.field", that other positions may do without and these
-        read; others that are set are refused.
-      layer_part: a module of the config that each self-attention holds for the encoding, with
-        parameters of its own; None: there is none.
+      causal: True if queries see only themselves and earlier tokens, as in a decoder.
+      reads: config fields, "section.field", that this class reads and others may not. Such a field
+        is rejected if it is set and nothing reads it.
+      layer_part: class of a module that each self-attention creates for the encoding, with its own
+        parameters; None: no module.
     """
 
     config: TransformerConfig
@@ -37,19 +37,19 @@ class PositionEncoding(nn.Module):
     layer_part: ClassVar[type[nn.Module] | None] = None
 
     @classmethod
-    def reach(cls, config: TransformerConfig) -> float:
-        """How many positions there are: without limit, unless a subclass says otherwise."""
+    def num_positions(cls, config: TransformerConfig) -> float:
+        """Number of positions; unlimited by default."""
         return math.inf
 
     @classmethod
     def has(cls, *hooks: str) -> bool:
-        """Whether one of these hooks does something."""
+        """Returns True if the class overrides one of these hooks."""
         return any(getattr(cls, hook) is not getattr(PositionEncoding, hook) for hook in hooks)
 
     def embed(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
     ) -> Float[Array, "B T D"]:
-        """Adds to the embeddings."""
+        """Adds positions to embedded tokens."""
         return x
 
     def rotate(
@@ -58,22 +58,22 @@ class PositionEncoding(nn.Module):
         key: Float[Array, "B T G K"],
         positions: Int[Array, "B T"],
     ) -> tuple[Float[Array, "B T H K"], Float[Array, "B T G K"]]:
-        """Changes queries and keys of self-attention. A cache stores the changed keys."""
+        """Rotates queries and keys of self-attention. A cache stores the rotated keys."""
         return query, key
 
     def bias(self, distance: Int[Array, "B T S"]) -> Float[Array, "B H T S"] | None:
-        """Added to the logits of self-attention, where it depends on distances alone: key position
-        - query position. None: nothing is added."""
+        """Bias of the logits of self-attention that depends only on the distance, key position -
+        query position. None: no bias."""
         return None
 
     def logit_bias(
         self, inputs: AttentionInputs, layer_part: Any
     ) -> Float[Array, "B H T S"] | None:
-        """Added to the logits of self-attention; by default `bias`.
+        """Bias of the logits of self-attention; by default `bias`.
 
         Args:
           inputs: queries and keys after `rotate`, with their positions.
-          layer_part: the layer's own module of the class `layer_part`, or None.
+          layer_part: the layer's module of the class `layer_part`, or None.
         """
         return self.bias(inputs.distance)
 
@@ -83,11 +83,11 @@ class PositionEncoding(nn.Module):
         inputs: AttentionInputs,
         layer_part: Any,
     ) -> Float[Array, "B T H V"] | None:
-        """A term added to each head's output, such as Shaw's value vectors; None: nothing is added.
+        """Term added to each head's output, such as Shaw's value vectors; None: no term.
 
         Args:
-          weights: of attention.
+          weights: attention weights.
           inputs: as for `logit_bias`.
-          layer_part: likewise.
+          layer_part: as for `logit_bias`.
         """
         return None

@@ -1,4 +1,4 @@
-"""Biases of the attention logits that depend on distances alone.
+"""Biases of attention logits that depend only on the distance of query and key.
 
 B batch, T queries, S keys, H heads. A distance is key position - query position.
 """
@@ -14,18 +14,18 @@ from transformer_jax.nn.positions.base import PositionEncoding
 
 
 class LinearBiases(PositionEncoding):
-    """ALiBi (Press et al. 2022): a logit falls by a fixed slope of its head for each position
-    between query and key, in either direction."""
+    """ALiBi (Press et al. 2022): logits fall linearly with the distance in either direction, with a
+    fixed slope for each head."""
 
     def bias(self, distance: Int[Array, "B T S"]) -> Float[Array, "B H T S"]:
-        slope = jnp.array(slopes(self.config.num_heads))
+        slope = jnp.array(alibi_slopes(self.config.num_heads))
         return -slope[:, None, None] * jnp.abs(distance)[:, None]
 
 
-def slopes(num_heads: int) -> list[float]:
-    """2^(-8 / H), 2^(-16 / H), ..., 2^-8 for H heads, H a power of 2.
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Slopes 2^(-8 / H), 2^(-16 / H), ..., 2^-8 of H heads, if H is a power of 2.
 
-    For other H, those of the power below H, then every other one of those of the power above.
+    Other H get the slopes of the next lower power of 2, then every other slope of the next higher.
     """
     below = 2 ** (num_heads.bit_length() - 1)
     between = [2 ** (-4 * i / below) for i in range(1, 2 * (num_heads - below), 2)]
@@ -33,10 +33,10 @@ def slopes(num_heads: int) -> list[float]:
 
 
 class T5Buckets(PositionEncoding):
-    """T5's biases (Raffel et al. 2020): a learned one for each head and each of `num_buckets`
+    """T5's biases (Raffel et al. 2020): a learned bias for each head and each of `num_buckets`
     buckets of distances, shared by the layers of a stack.
 
-    Distances from `max_distance` on, 128 in T5, share the last bucket. T5's logits have an
+    Distances of `max_distance` (128 in T5) and more share the last bucket. T5 itself has an
     `attention_scale` of 1.
     """
 
@@ -55,20 +55,20 @@ class T5Buckets(PositionEncoding):
 
     def bias(self, distance: Int[Array, "B T S"]) -> Float[Array, "B H T S"]:
         reach = self.max_distance
-        index = buckets(reach, self.causal, self.config.num_buckets, reach)
-        of_distance = jnp.take(self.bucket_biases, index, axis=0)  # [2 reach + 1, H]
+        index = t5_buckets(reach, self.causal, self.config.num_buckets, reach)
+        bias_of_distance = jnp.take(self.bucket_biases, index, axis=0)  # [2 reach + 1, H]
         rows = jnp.clip(distance, -reach, reach) + reach
-        return jnp.moveaxis(jnp.take(of_distance, rows, axis=0), -1, 1)
+        return jnp.moveaxis(jnp.take(bias_of_distance, rows, axis=0), -1, 1)
 
 
-def buckets(
+def t5_buckets(
     reach: int, causal: bool, num_buckets: int = 32, max_distance: int = 128
 ) -> Int[Array | np.ndarray, " R"]:
-    """The bucket of each distance from -reach to reach, by NumPy: with the logarithm of a
-    device one may fall into the bucket before.
+    """Bucket of each distance from -reach to reach.
 
-    Unless `causal`, the second half of the buckets is for keys after the query. Half of the buckets
-    of a direction hold one distance each; the other half grow geometrically up to `max_distance`.
+    Half of the buckets of a direction hold one distance each; the other half grow geometrically up
+    to `max_distance`. Unless `causal`, the second half of all buckets is for keys after the query.
+    Computed in NumPy, as the logarithm of a device may round a distance into the lower bucket.
     """
     distance = np.arange(-reach, reach + 1)
     side = num_buckets if causal else num_buckets // 2

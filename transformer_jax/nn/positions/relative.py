@@ -1,8 +1,10 @@
-"""Vectors for distances, which meet the content of queries and keys.
+"""Relative positions: vectors for distances, multiplied with the content of queries and keys.
 
-A product is computed once for each of R distances and then spread over the keys, so that no vector
-is ever stored for each pair of a query and a key. B batch, T queries, S keys, H heads, G heads of
-keys, D model, K key size of a head, V value size of a head.
+A product is computed once for each of R distances and then looked up for each key, so that no
+vector is ever stored for each pair of a query and a key.
+
+B batch, T queries, S keys, H heads, G heads of keys, D model, K key size of a head, V value size of
+a head.
 """
 
 import math
@@ -23,7 +25,7 @@ from transformer_jax.nn.positions.base import PositionEncoding
 
 
 class DistanceTables(nn.Module):
-    """A layer's vectors for keys and values at the distances -k to k, which its heads share."""
+    """Vectors of a layer for keys and values at the distances -k to k, shared by its heads."""
 
     config: TransformerConfig
 
@@ -35,15 +37,16 @@ class DistanceTables(nn.Module):
         self.values = self.param("values", init, (2 * self.clip + 1, c.d_v))
 
     def rows(self, distance: Int[Array, "B T S"]) -> Int[Array, "B T S"]:
-        """The row of the tables for each query and key."""
+        """Row of the tables for each query and key."""
         return jnp.clip(distance, -self.clip, self.clip) + self.clip
 
 
 class RelativePositions(PositionEncoding):
-    """Relative position representations (Shaw et al. 2018): a query meets the sum of a key and a
-    vector for its distance (equation 4); a head adds up values and such vectors (equation 3).
+    """Relative position representations (Shaw et al. 2018).
 
-    Distances are clipped to `max_distance` k, 16 in the paper's base model.
+    A query is multiplied with the sum of a key and a vector for its distance (equation 4), and a
+    head sums up values plus such vectors (equation 3). Distances are clipped to `max_distance` k,
+    16 in the paper's base model.
     """
 
     reads = ("model.max_distance",)
@@ -55,18 +58,18 @@ class RelativePositions(PositionEncoding):
         query = inputs.query / math.sqrt(inputs.query.shape[-1])
         dtype = product_dtype(self.config.dtype)
         by_distance = einsum("bthk,rk->bhtr", query, layer_part.keys, dtype)
-        return spread(by_distance, layer_part.rows(inputs.distance))
+        return take_by_distance(by_distance, layer_part.rows(inputs.distance))
 
     def extra_values(
         self, weights: Float[Array, "B H T S"], inputs: AttentionInputs, layer_part: DistanceTables
     ) -> Float[Array, "B T H V"]:
         table = layer_part.values
-        by_distance = gathered(weights, layer_part.rows(inputs.distance), len(table))
+        by_distance = sum_by_distance(weights, layer_part.rows(inputs.distance), len(table))
         return einsum("bhtr,rv->bthv", by_distance, table, product_dtype(self.config.dtype))
 
 
 class DistanceProjections(nn.Module):
-    """A layer's queries and keys of the distance vectors."""
+    """Projections of the distance vectors to queries and keys, one module for each layer."""
 
     config: TransformerConfig
 
@@ -82,21 +85,21 @@ class DistanceProjections(nn.Module):
 
 
 class DisentangledPositions(PositionEncoding):
-    """DeBERTa's attention (He et al. 2021, equation 4): the product of contents, plus that of a
-    query's content with a key's distance, plus that of a query's distance with a key's content.
+    """DeBERTa's disentangled attention (He et al. 2021, equation 4).
 
-    The layers of a stack share 2k vectors for distances, clipped to `max_distance` k, 512 in the
-    paper, and project them each by its own matrices. With three terms the scale is
-    1 / sqrt(3 d_k).
+    Logits are the sum of three products: content with content, the query's content with the
+    distance, and the distance with the key's content. Their scale is 1 / sqrt(3 d_k). The layers of
+    a stack share 2k vectors for distances, clipped to `max_distance` k (512 in the paper); each
+    layer has its own projections of them.
 
     Attributes:
-      turned: whether the third term takes the distance as the key sees it, delta(j, i), as the
-        paper writes it.
+      key_distance: the third term uses the distance from the key, delta(j, i), as in the paper;
+        otherwise delta(i, j).
     """
 
     reads = ("model.max_distance",)
     layer_part = DistanceProjections
-    turned: ClassVar[bool] = True
+    key_distance: ClassVar[bool] = True
 
     def setup(self) -> None:
         self.clip = self.config.max_distance or 512
@@ -118,27 +121,27 @@ class DisentangledPositions(PositionEncoding):
         reach = min(self.clip, key.shape[1])  # no two positions of a row are farther apart
         vectors = self.table[self.clip - reach : self.clip + reach]
         distance_query, distance_key = layer_part(vectors)
-        of_query = -inputs.distance  # delta(i, j) of the paper; delta(j, i) is its negative
-        of_key = -of_query if self.turned else of_query
+        delta = -inputs.distance  # delta(i, j) of the paper; delta(j, i) is its negative
+        key_delta = -delta if self.key_distance else delta
         rows, key_rows = (
-            jnp.clip(distance, -reach, reach - 1) + reach for distance in (of_query, of_key)
+            jnp.clip(distance, -reach, reach - 1) + reach for distance in (delta, key_delta)
         )
         dtype, scale = product_dtype(self.config.dtype), math.sqrt(query.shape[-1])
-        of_distance = self.config.query_scale / (math.sqrt(3) * scale)
-        to_distance = _products(query / scale, distance_key, dtype)
-        from_distance = _products_of_keys(key, distance_query * of_distance, dtype)
-        return spread(to_distance, rows) + jnp.swapaxes(
-            spread(from_distance, jnp.swapaxes(key_rows, 1, 2)), 2, 3
+        distance_scale = self.config.query_scale / (math.sqrt(3) * scale)
+        to_distance = _query_products(query / scale, distance_key, dtype)
+        from_distance = _key_products(key, distance_query * distance_scale, dtype)
+        return take_by_distance(to_distance, rows) + jnp.swapaxes(
+            take_by_distance(from_distance, jnp.swapaxes(key_rows, 1, 2)), 2, 3
         )
 
 
 class DisentangledPositionsOfQueries(DisentangledPositions):
-    """The same with delta(i, j) in the third term too, as Hugging Face's DeBERTa computes it."""
+    """DeBERTa's attention with delta(i, j) in the third term too, as Hugging Face computes it."""
 
-    turned = False
+    key_distance = False
 
 
-def _products(
+def _query_products(
     query: Float[Array, "B T H K"], distance_key: Float[Array, "R G K"], dtype: DTypeLike
 ) -> Float[Array, "B H T R"]:
     b, t, h, k = query.shape
@@ -146,7 +149,7 @@ def _products(
     return jnp.swapaxes(flat.reshape(h, b, t, -1), 0, 1)
 
 
-def _products_of_keys(
+def _key_products(
     key: Float[Array, "B S G K"], distance_query: Float[Array, "R H K"], dtype: DTypeLike
 ) -> Float[Array, "B H S R"]:
     b, s, g, k = key.shape
@@ -154,17 +157,17 @@ def _products_of_keys(
     return flat[0].reshape(flat.shape[1], -1, b, s).transpose(2, 0, 3, 1)
 
 
-def spread(
+def take_by_distance(
     by_distance: Float[Array, "B H T R"], rows: Int[Array, "B T S"]
 ) -> Float[Array, "B H T S"]:
-    """For each query and key, what stands at its row."""
+    """Looks up the value of each query and key in its row of the distances."""
     take = jax.vmap(jax.vmap(lambda values, row: values[row]))  # all heads of a row at once
     return jnp.moveaxis(take(jnp.moveaxis(by_distance, 1, -1), rows), -1, 1)
 
 
-def gathered(
+def sum_by_distance(
     weights: Float[Array, "B H T S"], rows: Int[Array, "B T S"], num_rows: int
 ) -> Float[Array, "B H T R"]:
-    """For each query and row, the sum of the weights there."""
+    """Sums the weights of each query over all keys with the same row."""
     total = jax.vmap(jax.vmap(partial(jax.ops.segment_sum, num_segments=num_rows)))
     return jnp.moveaxis(total(jnp.moveaxis(weights, 1, -1), rows), -1, 1)

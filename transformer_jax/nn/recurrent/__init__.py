@@ -1,5 +1,5 @@
-"""Recurrent networks: what encoder-decoders were made of before the Transformer.
+"""Recurrent layers of encoder-decoders before the Transformer.
 
-`cells` has LSTM and GRU, `encoder` and `decoder` stack and scan them, `attention` lets the decoder
-look at the source.
+`cells` has LSTM and GRU, `encoder` and `decoder` stack them and scan over tokens, `attention` lets
+the decoder attend to the source.
 """

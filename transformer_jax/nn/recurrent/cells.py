@@ -1,9 +1,9 @@
-"""Recurrent cells: one step of LSTM and GRU, by the names that `model.cell` takes.
+"""Recurrent cells LSTM and GRU (`model.cell`).
 
-A cell's state is a tuple of arrays, of which the first is its output h. What it makes of its inputs
-does not depend on the state, so `project` computes that for all tokens of a row in one product.
+A cell's state is a tuple of arrays; the first is its output h. The projection of its inputs does
+not depend on the state, so `project` computes it for all tokens of a row in one product.
 
-N rows, T tokens, I size of an input, G gates, H size of the state.
+N rows, T tokens, I size of an input, F size of the feedback, G gates, H size of the state.
 """
 
 from collections.abc import Callable
@@ -23,30 +23,30 @@ type State = tuple[Array, ...]
 
 
 class Cell(nn.Module):
-    """What all cells have: W x + b for each gate, and for what is fed back V f.
+    """Base class of cells, with W x + b for each gate, and V f for feedback.
 
     Attributes:
       config: of the model.
       inputs: I.
       size: H.
-      fed: size of a vector f that each step is given besides; 0: there is none.
+      feedback_size: size F of a vector f that each step gets as another input; 0: none.
     """
 
     config: TransformerConfig
     inputs: int
     size: int
-    fed: int = 0
+    feedback_size: int = 0
 
     gates: ClassVar[int]
 
     def setup(self) -> None:
         gates, c = (self.gates, self.size), self.config
         self.input = Linear((self.inputs,), gates, False, c, c.kernel_std)
-        self.gate_biases = self.param("gate_biases", self._fresh_biases, gates)
-        if self.fed:
-            self.feedback = Linear((self.fed,), gates, False, c, c.kernel_std)
+        self.gate_biases = self.param("gate_biases", self._initial_biases, gates)
+        if self.feedback_size:
+            self.feedback = Linear((self.feedback_size,), gates, False, c, c.kernel_std)
 
-    def _fresh_biases(self, key: Array, shape: tuple[int, ...]) -> Float[Array, "G H"]:
+    def _initial_biases(self, key: Array, shape: tuple[int, ...]) -> Float[Array, "G H"]:
         return jnp.zeros(shape)
 
     def zeros(self, rows: int) -> State:
@@ -54,19 +54,22 @@ class Cell(nn.Module):
         raise NotImplementedError
 
     def project(self, x: Float[Array, "N T I"]) -> Float[Array, "N T G H"]:
-        """W x + b."""
+        """Computes W x + b for all tokens."""
         return self.input(x) + self.gate_biases.astype(activation_dtype(self.config))
 
     def step(
-        self, state: State, projected: Float[Array, "N G H"], fed: Float[Array, "N F"] | None = None
+        self,
+        state: State,
+        projected: Float[Array, "N G H"],
+        feedback: Float[Array, "N F"] | None = None,
     ) -> State:
-        """The state behind one more token, of which `project` was given x."""
-        if fed is not None:
-            projected += self.feedback(fed)
+        """State after one more token, whose input `project` has projected."""
+        if feedback is not None:
+            projected += self.feedback(feedback)
         return self.update(state, projected)
 
     def update(self, state: State, projected: Float[Array, "N G H"]) -> State:
-        """Likewise, from all that does not depend on the state."""
+        """State after one more token, from the sum of all terms that do not depend on the state."""
         raise NotImplementedError
 
     def _output(self, h: Float[Array, "N H"]) -> Float[Array, "N H"]:
@@ -81,8 +84,8 @@ class LSTM(Cell):
         c' = f c + i g
         h' = o tanh(c')
 
-    where each of i, f, o and g has its own W, U and b. A fresh b is 1 for f, which is open at first
-    (Jozefowicz et al. 2015), and else 0.
+    where each of i, f, o and g has its own W, U and b. The initial b is 1 for f, so that the forget
+    gate starts open (Jozefowicz et al. 2015), and 0 otherwise.
     """
 
     gates: ClassVar[int] = 4
@@ -92,7 +95,7 @@ class LSTM(Cell):
         c = self.config
         self.recurrent = Linear((self.size,), (self.gates, self.size), False, c, c.kernel_std)
 
-    def _fresh_biases(self, key: Array, shape: tuple[int, ...]) -> Float[Array, "G H"]:
+    def _initial_biases(self, key: Array, shape: tuple[int, ...]) -> Float[Array, "G H"]:
         return jnp.zeros(shape).at[1].set(1.0)
 
     def zeros(self, rows: int) -> State:
@@ -107,7 +110,7 @@ class LSTM(Cell):
 
 
 class GRU(Cell):
-    """The gated recurrent unit (Cho et al. 2014), in the letters of Bahdanau et al. 2015, A.1.1:
+    """Gated recurrent unit (Cho et al. 2014), in the notation of Bahdanau et al. 2015, A.1.1:
 
         r, z = sigmoid(W x + U h + b)
         g = tanh(W x + U (r h) + b)
@@ -139,9 +142,11 @@ class GRU(Cell):
 CELLS: Registry[type[Cell]] = Registry("model.cell", {"lstm": LSTM, "gru": GRU})
 
 
-def alone(module: Any, method: str) -> Callable[..., Any]:
-    """A method of a bound module as a pure function, which a `jax.lax.scan` may call. The module's
-    parameters must be there; it has no rng streams."""
+def pure_method(module: Any, method: str) -> Callable[..., Any]:
+    """Method of a bound module as a pure function, for `jax.lax.scan`.
+
+    The module must have its parameters already; the function has no rng streams.
+    """
     params, unbound = module.variables["params"], module.clone(parent=None, name=None)
 
     def call(*args: Any) -> Any:

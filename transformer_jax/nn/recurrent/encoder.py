@@ -1,4 +1,4 @@
-"""The recurrent encoder: layers of cells that read packed rows in one direction or in both.
+"""Recurrent encoder: layers of cells that read packed rows in one direction or in both.
 
 B batch, S source tokens, T target tokens, G gates, H size of a direction's state, D model.
 """
@@ -10,19 +10,19 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.recurrent.cells import Cell, State, alone
+from transformer_jax.nn.recurrent.cells import Cell, State, pure_method
 
 DIRECTIONS = {"both": ("forward", "backward"), "forward": ("forward",), "backward": ("backward",)}
-"""The directions that a layer reads in, by the names that `model.encoder_direction` takes."""
+"""Directions in which a layer reads, by the name in `model.encoder_direction`."""
 
 
 class RecurrentLayer(nn.Module):
-    """A cell for each direction; their outputs stand side by side.
+    """One cell for each direction, with concatenated outputs.
 
     Attributes:
       config: of the model.
       cell: a class of `CELLS`.
-      directions: "forward", "backward" or both, which share the width D of the layer.
+      directions: "forward", "backward" or both; two directions have D / 2 features each.
     """
 
     config: TransformerConfig
@@ -37,13 +37,14 @@ class RecurrentLayer(nn.Module):
     def __call__(
         self, x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"]
     ) -> tuple[Float[Array, "B S D"], tuple[State, ...]]:
-        """The outputs, and for each direction its states [B, S, H] behind every token.
+        """Reads packed rows; the state starts from zeros in each sentence.
 
-        Each sentence of a packed row is read by itself, from zeros.
+        Returns:
+          the outputs, and for each direction the states [B, S, H] after every token.
         """
-        bounds = {"forward": first_tokens(segment_ids), "backward": last_tokens(segment_ids)}
+        restarts = {"forward": first_tokens(segment_ids), "backward": last_tokens(segment_ids)}
         states = tuple(
-            _states(cell, x, bounds[direction], reverse=direction == "backward")
+            _states(cell, x, restarts[direction], reverse=direction == "backward")
             for cell, direction in zip(self.cells, self.directions, strict=True)
         )
         return jnp.concatenate([state[0] for state in states], axis=-1), states
@@ -52,31 +53,31 @@ class RecurrentLayer(nn.Module):
 def _states(
     cell: Cell, x: Float[Array, "B S D"], restarts: Bool[Array, "B S"], reverse: bool
 ) -> State:
-    """The states [B, S, H] behind each token; `restarts` is True where a sentence is begun."""
+    """States [B, S, H] after each token; `restarts` is True where the cell enters a sentence."""
     projected = cell.project(x)
-    fresh = cell.zeros(len(x))
+    initial = cell.zeros(len(x))
     if cell.is_initializing():
-        cell.step(fresh, projected[:, 0])
-    step = alone(cell, "step")
+        cell.step(initial, projected[:, 0])
+    step = pure_method(cell, "step")
 
     def read(state: State, token: tuple[Array, Array]) -> tuple[State, State]:
         projected, restart = token
-        state = step(where_rows(restart, fresh, state), projected)
+        state = step(select_rows(restart, initial, state), projected)
         return state, state
 
-    tokens = jax.tree.map(swapped, (projected, restarts))
-    _, states = jax.lax.scan(read, fresh, tokens, reverse=reverse)
-    return jax.tree.map(swapped, states)
+    tokens = jax.tree.map(swap_time, (projected, restarts))
+    _, states = jax.lax.scan(read, initial, tokens, reverse=reverse)
+    return jax.tree.map(swap_time, states)
 
 
 class RecurrentEncoder(nn.Module):
-    """A stack of layers, with dropout on what each of them reads (Zaremba et al. 2014).
+    """Stack of recurrent layers, with dropout on their inputs (Zaremba et al. 2014).
 
     Attributes:
       config: of the model.
       cell: a class of `CELLS`.
       num_layers: of the stack.
-      direction: a name of `DIRECTIONS`.
+      direction: a name in `DIRECTIONS`.
     """
 
     config: TransformerConfig
@@ -95,12 +96,12 @@ class RecurrentEncoder(nn.Module):
     def __call__(
         self, x: Float[Array, "B S D"], segment_ids: Int[Array, "B S"], deterministic: bool
     ) -> tuple[Float[Array, "B S D"], list[tuple[State, ...]]]:
-        """Embedded tokens, on which dropout was done, -> features, and each layer's states."""
+        """Computes features of embedded tokens (after dropout), and the states of each layer."""
         states = []
         for i, layer in enumerate(self.layers):
             x = self.dropout(x, deterministic) if i else x
-            x, of_layer = layer(x, segment_ids)
-            states.append(of_layer)
+            x, layer_states = layer(x, segment_ids)
+            states.append(layer_states)
         return x, states
 
     def final_states(
@@ -109,47 +110,49 @@ class RecurrentEncoder(nn.Module):
         segment_ids: Int[Array, "B S"],
         wanted: Int[Array, "B T"],
     ) -> tuple[State, ...]:
-        """The state [B, T, D] in which each layer has read the sentences with the `wanted` segment
-        ids: that behind the last token of those that read forward, and behind the first of those
-        that read backward, side by side."""
-        of_sentence = (segment_ids[:, None] == wanted[:, :, None]) & (wanted > 0)[:, :, None]
-        bounds = {"forward": last_tokens(segment_ids), "backward": first_tokens(segment_ids)}
-        places = [
-            (of_sentence & bounds[name][:, None]).argmax(-1)[:, :, None]
+        """Final state [B, T, D] of each layer for the sentences with the `wanted` segment ids.
+
+        A forward cell ends at the last token of a sentence, a backward cell at the first; their
+        states are concatenated.
+        """
+        in_sentence = (segment_ids[:, None] == wanted[:, :, None]) & (wanted > 0)[:, :, None]
+        ends = {"forward": last_tokens(segment_ids), "backward": first_tokens(segment_ids)}
+        end_indices = [
+            (in_sentence & ends[name][:, None]).argmax(-1)[:, :, None]
             for name in DIRECTIONS[self.direction]
         ]
 
-        def final(*of_directions: Float[Array, "B S H"]) -> Float[Array, "B T D"]:
-            found = map(lambda x, at: jnp.take_along_axis(x, at, axis=1), of_directions, places)
+        def final(*directions: Float[Array, "B S H"]) -> Float[Array, "B T D"]:
+            found = map(lambda x, at: jnp.take_along_axis(x, at, axis=1), directions, end_indices)
             return jnp.concatenate(list(found), axis=-1)
 
-        return tuple(jax.tree.map(final, *of_layer) for of_layer in states)
+        return tuple(jax.tree.map(final, *layer_states) for layer_states in states)
 
 
 def first_tokens(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
-    """Where a sentence of a packed row begins; padding counts as a sentence."""
+    """True at the first token of each sentence in packed rows, and at the first padding token."""
     before = jnp.pad(segment_ids[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     return segment_ids != before
 
 
 def last_tokens(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T"]:
-    """Where one ends."""
+    """True at the last token of each sentence in packed rows, and at the last padding token."""
     return first_tokens(segment_ids[:, ::-1])[:, ::-1]
 
 
 def positions_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """Of each token, from 0 in its sentence."""
-    place = jnp.broadcast_to(jnp.arange(segment_ids.shape[1]), segment_ids.shape)
-    firsts = jnp.where(first_tokens(segment_ids), place, 0)
-    return place - jax.lax.cummax(firsts, axis=1)
+    """Position of each token, from 0 in its sentence."""
+    index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1]), segment_ids.shape)
+    first_indices = jnp.where(first_tokens(segment_ids), index, 0)
+    return index - jax.lax.cummax(first_indices, axis=1)
 
 
-def where_rows[T](rows: Bool[Array, " N"], new: T, old: T) -> T:
-    """The new state in some rows, the old one in the others."""
+def select_rows[T](rows: Bool[Array, " N"], new: T, old: T) -> T:
+    """Takes the new state where `rows` is True, the old one elsewhere."""
     states: T = jax.tree.map(lambda new, old: jnp.where(rows[:, None], new, old), new, old)
     return states
 
 
-def swapped(x: Array) -> Array:
-    """[B, T, ...] <-> [T, B, ...], the order in which a scan takes and gives tokens."""
+def swap_time(x: Array) -> Array:
+    """Transposes [B, T, ...] to [T, B, ...], the layout of a scan over tokens, or back."""
     return jnp.swapaxes(x, 0, 1)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
 from transformer_jax.errors import UserError
-from transformer_jax.nn.fused_attention import Choice, noted_choices
-from transformer_jax.nn.int8 import weights_as
+from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choices
+from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.nn.ops import product_dtype
 from transformer_jax.parallel import sharding
 from transformer_jax.parallel.engines import Engine, TrainStep
@@ -75,7 +75,7 @@ class Program:
     flops: int | None
     tokens: int
     loops: int = 1
-    attention: tuple[Choice, ...] = ()
+    attention: tuple[KernelChoice, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,7 +147,7 @@ def compile_training_step(settings: Settings, devices: Sequence[jax.Device]) -> 
             "optimizer": bytes_per_device((state.opt_state, state.live)),
             "batch": sum(x.size * 4 for x in training.batch.values()) // engine.row_shards,
         }
-        with noted_choices() as attention:
+        with record_kernel_choices() as attention:
             compiled = _compile(training.compile, engine.mesh, held)
         read = sum(task.lengths[side] for side in task.read)
         return Program(
@@ -175,7 +175,7 @@ def compile_search(settings: Settings, devices: Sequence[jax.Device]) -> Program
         mesh = _as_user_error(lambda: make_mesh(settings.parallel, devices))
         plain = jax.eval_shape(task.init, jax.random.key(0))
         count = _count(plain)
-        params = jax.eval_shape(functools.partial(weights_as, settings.decode.weights), plain)
+        params = jax.eval_shape(functools.partial(convert_weights, settings.decode.weights), plain)
         params = _as_user_error(lambda: sharding.add_shardings(params, mesh))
         shards = row_shards(mesh)
         rows = -(-settings.decode.batch_size // shards) * shards

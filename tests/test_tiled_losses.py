@@ -1,4 +1,4 @@
-"""The loss of one tile of the vocabulary after another is that of all logits at once."""
+"""The loss computed tile by tile equals the loss of all logits."""
 
 import functools
 import re
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.losses import projected_losses
+from transformer_jax.losses import tiled_token_losses
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.runtime import platform
 
@@ -27,7 +27,7 @@ WITH_BIAS = Unprojected(X, TABLE, BIAS, jnp.dtype(jnp.float32), V)
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
 def found_and_gradient(predicted, eps, tiles, z=0.0):
     def summed(predicted):
-        found = projected_losses(predicted, LABELS, eps, z, tiles)
+        found = tiled_token_losses(predicted, LABELS, eps, z, tiles)
         return (found.losses * WEIGHTS).sum(), found
 
     gradient, found = jax.grad(summed, has_aux=True)(predicted)
@@ -35,7 +35,7 @@ def found_and_gradient(predicted, eps, tiles, z=0.0):
 
 
 def apart(found, expected):
-    """Distances of arrays in two trees, in units of their own lengths."""
+    """Largest relative distance between corresponding arrays of two trees."""
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
     return max(np.linalg.norm(np.float64(a) - b) / np.linalg.norm(b) for a, b in pairs)
 
@@ -43,8 +43,8 @@ def apart(found, expected):
 @pytest.mark.parametrize("cap", [None, 1.5])
 @pytest.mark.parametrize(("eps", "z"), [(0.0, 0.0), (0.1, 0.0), (0.1, 0.02)])
 @pytest.mark.parametrize("tiles", [2, 5, 8, 40])
-def test_value_and_gradient_are_those_of_all_logits(eps, z, tiles, cap):
-    """Tiles that divide the vocabulary, that do not, and more than it has tokens."""
+def test_value_and_gradient_equal_those_of_all_logits(eps, z, tiles, cap):
+    """Numbers of tiles that divide the vocabulary, that do not, and that exceed it."""
     predicted = WITH_BIAS.replace(cap=cap)
     found, gradient = found_and_gradient(predicted, eps, tiles, z)
     expected, expected_gradient = found_and_gradient(predicted, eps, 1, z)
@@ -81,20 +81,20 @@ def test_products_are_rounded_as_those_of_layers():
 def test_of_equal_logits_in_several_tiles_the_first_is_the_prediction(tiles, logits, right):
     table = jnp.array(logits, jnp.float32)[:, None]
     predicted = Unprojected(jnp.ones((4, 1)), table, None, jnp.dtype(jnp.float32), 4)
-    correct = projected_losses(predicted, jnp.arange(4), tiles=tiles).correct
+    correct = tiled_token_losses(predicted, jnp.arange(4), tiles=tiles).correct
     assert correct.tolist() == [label == right for label in range(4)]
 
 
 def test_large_logits_do_not_overflow():
     table = jnp.array([[1e4], [0], [-1e4]], jnp.float32)
     predicted = Unprojected(jnp.ones((1, 1)), table, None, jnp.dtype(jnp.float32), 3)
-    loss = lambda predicted: projected_losses(predicted, jnp.array([1]), tiles=3).losses[0]  # noqa: E731
+    loss = lambda predicted: tiled_token_losses(predicted, jnp.array([1]), tiles=3).losses[0]  # noqa: E731
     value, grad = jax.value_and_grad(loss)(predicted)
     assert value == 1e4
     np.testing.assert_allclose(grad.table[:, 0], [1, -1, 0], atol=1e-6)
 
 
-def test_only_an_accelerator_reads_tiles_unasked(compiling_for):
+def test_tiles_are_used_by_default_only_on_accelerators(compiling_for):
     """GPT-2's vocabulary and 32,768 tokens: 6.1 GiB of logits, in eight tiles on an H100, each
     less than a 64th of its memory; four devices hold a fourth each."""
     labels = np.zeros((32, 1024), np.int32)
@@ -102,7 +102,7 @@ def test_only_an_accelerator_reads_tiles_unasked(compiling_for):
     predicted = Unprojected(*shapes, None, jnp.dtype(jnp.bfloat16), 50_257)
 
     def columns():
-        loss = lambda predicted: projected_losses(predicted, labels).losses.sum()  # noqa: E731
+        loss = lambda predicted: tiled_token_losses(predicted, labels).losses.sum()  # noqa: E731
         text = jax.jit(jax.grad(loss)).lower(predicted).as_text()
         return max(map(int, re.findall(r"tensor<32768x(\d+)xf32>", text)))
 
