@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.models import MODELS
-from transformer_jax.runs.config import FIXED, FREE
+from transformer_jax.runs.config import CHANGEABLE, FIXED
 from transformer_jax.runs.settings import CHOICES, DEFAULTS, FIELDS, SECTIONS, Settings
 from transformer_jax.tasks import TASKS
 
@@ -75,7 +75,9 @@ RESUMING = """\
 def page() -> str:
     """Returns the text of docs/configuration.md."""
     free = [name for name in SECTIONS if name not in FIXED]
-    resuming = RESUMING.format(fixed=_listed(FIXED), movable=_listed(FREE), free=_listed(free))
+    resuming = RESUMING.format(
+        fixed=_listed(FIXED), movable=_listed(CHANGEABLE), free=_listed(free)
+    )
     parts = [INTRODUCTION, textwrap.fill(resuming, 100) + "\n", _overview()]
     return "\n".join([*parts, *map(_section, SECTIONS)])
 

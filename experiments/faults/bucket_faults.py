@@ -142,7 +142,7 @@ class Campaign:
         if status not in (0, -signal.SIGKILL):
             sys.exit(messages)
         if self.told:
-            found = re.search(r"goes on from step (\d+)", messages)
+            found = re.search(r"continues from step (\d+)", messages)
             self.told[-1]["goes_on_from"] = int(found[1]) if found else 0
 
     def report(self, uninterrupted: Path) -> dict:
@@ -188,13 +188,13 @@ class Campaign:
     def _newest_whole(self) -> int:
         """Newest intact step in the copy or the bucket; 0: none."""
         here = step_folders(self.copy / "checkpoints")
-        whole = [step for step, folder in here.items() if manifest.damage(folder) is None]
+        whole = [step for step, folder in here.items() if manifest.find_damage(folder) is None]
         for step, names in self._files().items():
             folder = self.root / "looked_at" / str(step)
             if manifest.MANIFEST in names:
                 for name in names:
                     self.bucket.download(f"checkpoints/{step}/{name}", folder / name)
-                whole += [step] * (manifest.damage(folder) is None)
+                whole += [step] * (manifest.find_damage(folder) is None)
         shutil.rmtree(self.root / "looked_at", ignore_errors=True)
         return max(whole, default=0)
 

@@ -357,7 +357,7 @@ def mend_tokenizers(run: Path) -> None:
 
 def mend_checkpoint(step: Path) -> None:
     (step / manifest.MANIFEST).unlink(missing_ok=True)
-    manifest.write(step)
+    manifest.write_manifest(step)
 
 
 def step_of(run: Path, path: Path) -> Path | None:

@@ -64,7 +64,7 @@ def flip_a_bit(workdir: Path, draw: random.Random) -> dict:
     place, bit = draw.randrange(len(whole)), draw.randrange(8)
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
     name = str(path.relative_to(steps[newest]))
-    damage = manifest.damage(steps[newest]) or ""
+    damage = manifest.find_damage(steps[newest]) or ""
     taken = find_checkpoint(checkpoints, "latest")
     path.write_bytes(whole)
     restored = find_checkpoint(checkpoints, "latest")

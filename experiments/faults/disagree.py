@@ -4,9 +4,9 @@
 
 Each case starts two processes of one job, with two devices each, on this machine. They differ in
 one field of the config, in the data, the user's module, the code, a flag of JAX, the number of
-processes or the output folder. If the field may differ (`runs.provenance.FREE`), both must succeed.
-Otherwise both must exit with status 2 and one line that names the difference, before anything but a
-marker file is written. Prints one JSON object; exit status 1 if a case ended
+processes or the output folder. If the field may differ (`runs.provenance.MAY_DIFFER`), both must
+succeed. Otherwise both must exit with status 2 and one line that names the difference, before
+anything but a marker file is written. Prints one JSON object; exit status 1 if a case ended
 otherwise.
 """
 
@@ -94,7 +94,7 @@ def main() -> int:
 def field_cases() -> Iterator[Case]:
     """One case per config field."""
     from transformer_jax.runs.config import load_config
-    from transformer_jax.runs.provenance import FREE
+    from transformer_jax.runs.provenance import MAY_DIFFER
     from transformer_jax.runs.settings import FIELDS
 
     config = load_config(CONFIG, TINY | FILES)
@@ -102,7 +102,7 @@ def field_cases() -> Iterator[Case]:
         section, _, own = name.partition(".")
         value = config[section][own] if own else config[section]
         words = (f"--config.{name}={another(name, value, field.type)}",)
-        if FREE.fullmatch(name) and name != "data.dir":  # which `parallel_text` refuses
+        if MAY_DIFFER.fullmatch(name) and name != "data.dir":  # which `parallel_text` refuses
             dry = ("--dry_run",)
             yield job(name, "", Process(dry), Process(dry + words))
         else:

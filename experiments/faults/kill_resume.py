@@ -153,7 +153,7 @@ def kill_at_random(
 def latest_damage(workdir: Path) -> str | None:
     """Damage of the newest checkpoint; None if it is intact or missing."""
     folders = step_folders(workdir / "checkpoints")
-    return manifest.damage(folders[max(folders)]) if folders else None
+    return manifest.find_damage(folders[max(folders)]) if folders else None
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen) -> None:

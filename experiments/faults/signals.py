@@ -257,7 +257,7 @@ def look(
         wrong = [f"slow: {waits[-1]:.0f} s"] if waits[-1] > SECONDS else []
     for checkpoints in folder.glob("run/**/checkpoints"):
         for step, place in step_folders(checkpoints).items():
-            if problem := manifest.damage(place):
+            if problem := manifest.find_damage(place):
                 wrong.append(f"damage: step {step}: {problem}")
     if stopped.name.split(" ", 1)[1] in TRAINS and (folder / "run").exists():
         shutil.copytree(folder / "run", stopped)

@@ -1,13 +1,17 @@
-"""A manifest finds whatever has changed in the files it lists, and says where."""
+"""Manifests find damaged files; the processes of a job share the work of hashing them."""
 
 import errno
 import json
 import os
+import threading
 
 import pytest
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.errors import UserError
+from transformer_jax.parallel import hosts
+
+MIB = 2**20
 
 
 @pytest.fixture
@@ -18,12 +22,12 @@ def folder(tmp_path):
     (tmp_path / "params" / "empty").touch()
     (tmp_path / "data" / "state").write_text('{"position": 7}')
     (tmp_path / "note").write_text("rewritten later")
-    manifest.write(tmp_path)
+    manifest.write_manifest(tmp_path)
     return tmp_path
 
 
 def test_untouched_files_are_intact(folder):
-    assert manifest.damage(folder) is None
+    assert manifest.find_damage(folder) is None
 
 
 def test_it_lists_the_files_of_subfolders_with_size_and_hash(folder):
@@ -41,7 +45,7 @@ def test_a_flipped_bit_is_found(folder, bit):
     contents = bytearray(path.read_bytes())
     contents[bit // 8] ^= 1 << bit % 8
     path.write_bytes(contents)
-    assert "params/d/array" in manifest.damage(folder)
+    assert "params/d/array" in manifest.find_damage(folder)
 
 
 def test_every_flipped_bit_of_the_manifest_is_found(folder):
@@ -51,29 +55,32 @@ def test_every_flipped_bit_of_the_manifest_is_found(folder):
     for place in range(len(whole)):
         for bit in range(8):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
-            assert manifest.MANIFEST in (manifest.damage(folder, ["params"]) or ""), (place, bit)
+            assert manifest.MANIFEST in (manifest.find_damage(folder, ["params"]) or ""), (
+                place,
+                bit,
+            )
 
 
 def test_a_manifest_of_before_it_had_a_seal_is_read(folder):
     path = folder / manifest.MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text())["files"]))
-    assert manifest.damage(folder) is None
+    assert manifest.find_damage(folder) is None
 
 
 def test_a_truncated_file_is_found(folder):
     (folder / "data" / "state").write_text('{"posi')
-    assert "data/state" in manifest.damage(folder)
+    assert "data/state" in manifest.find_damage(folder)
 
 
 def test_a_missing_file_is_found(folder):
     (folder / "params" / "empty").unlink()
-    assert manifest.damage(folder) == "params/empty is missing"
+    assert manifest.find_damage(folder) == "params/empty is missing"
 
 
 def test_a_folder_in_the_place_of_a_file_is_found(folder):
     (folder / "params" / "empty").unlink()
     (folder / "params" / "empty").mkdir()
-    assert manifest.damage(folder) == "params/empty cannot be read"
+    assert manifest.find_damage(folder) == "params/empty cannot be read"
 
 
 @pytest.mark.parametrize("name", ["params/d/array", "manifest.json"])
@@ -88,21 +95,21 @@ def test_a_file_that_cannot_be_read_now_is_no_damage(folder, name, number, monke
 
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(UserError, match=f"{name} cannot be read: {os.strerror(number)}; it may be"):
-        manifest.damage(folder)
+        manifest.find_damage(folder)
 
 
 def test_a_pipe_in_the_place_of_a_file_is_found_and_not_waited_for(folder):
     (folder / "params" / "empty").unlink()
     os.mkfifo(folder / "params" / "empty")
-    assert manifest.damage(folder) == "params/empty cannot be read"
+    assert manifest.find_damage(folder) == "params/empty cannot be read"
 
 
 def test_a_manifest_that_would_not_end_is_not_read(folder):
     os.truncate(folder / manifest.MANIFEST, 40 * 2**30)  # sparse
-    assert manifest.damage(folder) == "manifest.json cannot be read"
+    assert manifest.find_damage(folder) == "manifest.json cannot be read"
     (folder / manifest.MANIFEST).unlink()
     os.mkfifo(folder / manifest.MANIFEST)
-    assert manifest.damage(folder) == "manifest.json cannot be read"
+    assert manifest.find_damage(folder) == "manifest.json cannot be read"
 
 
 @pytest.mark.parametrize(
@@ -113,37 +120,37 @@ def test_a_name_that_leaves_the_folder_is_not_followed(folder, tmp_path_factory,
     (outside / "secret").touch()
     name = name.format(outside.name)
     manifest.write_entries(folder, {name: manifest.read_entries(folder)["params/empty"]})
-    assert manifest.damage(folder) == f"{name!r} is outside the folder"
+    assert manifest.find_damage(folder) == f"{name!r} is outside the folder"
 
 
 def test_a_file_of_another_size_is_not_read(folder, monkeypatch):
     path = folder / "params" / "d" / "array"
     os.truncate(path, 40 * 2**30)  # sparse
     monkeypatch.setattr(manifest, "_entry", None)  # would fail
-    assert "params/d/array is not what was written" in manifest.damage(folder, ("params",))
+    assert "params/d/array is not what was written" in manifest.find_damage(folder, ("params",))
 
 
 def test_files_it_does_not_list_do_no_harm(folder):
     (folder / "params" / ".nfs0001").touch()
     (folder / "note").write_text("rewritten")
-    assert manifest.damage(folder) is None
+    assert manifest.find_damage(folder) is None
 
 
 def test_only_the_subfolders_asked_for_are_checked(folder):
     (folder / "data" / "state").unlink()
-    assert manifest.damage(folder, ("params",)) is None
-    assert manifest.damage(folder, ("params", "data")) == "data/state is missing"
+    assert manifest.find_damage(folder, ("params",)) is None
+    assert manifest.find_damage(folder, ("params", "data")) == "data/state is missing"
 
 
 def test_no_manifest(folder):
     (folder / manifest.MANIFEST).unlink()
-    assert manifest.damage(folder) == "manifest.json is missing"
+    assert manifest.find_damage(folder) == "manifest.json is missing"
 
 
 @pytest.mark.parametrize("contents", [b"", b'{"params/empty": {"si', b"[]", b"\xff\xfe"])
 def test_an_unreadable_manifest(folder, contents):
     (folder / manifest.MANIFEST).write_bytes(contents)
-    assert manifest.damage(folder) == "manifest.json cannot be read"
+    assert manifest.find_damage(folder) == "manifest.json cannot be read"
 
 
 def test_a_flipped_bit_of_the_manifest_is_found_or_harmless(folder):
@@ -155,4 +162,104 @@ def test_a_flipped_bit_of_the_manifest_is_found_or_harmless(folder):
         contents[bit // 8] ^= 1 << bit % 8
         path.write_bytes(contents)
         # What is found intact must have been read as the same list of files.
-        assert manifest.damage(folder) is not None or json.loads(contents) == entries
+        assert manifest.find_damage(folder) is not None or json.loads(contents) == entries
+
+
+@pytest.fixture
+def saved(tmp_path):
+    folder = tmp_path / "7"
+    (folder / "params" / "d").mkdir(parents=True)
+    for number in range(7):
+        (folder / "params" / "d" / str(number)).write_bytes(bytes([number]) * 100 * number)
+    return folder
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    """Replaces the key-value service of a job by a dict."""
+    left, changed = {}, threading.Condition()
+
+    def kv_set(name, value):
+        with changed:
+            left[name] = value
+            changed.notify_all()
+
+    def kv_get(name, seconds):
+        with changed:
+            changed.wait_for(lambda: name in left, seconds)
+            return left.get(name)
+
+    def kv_delete(name):
+        for key in [key for key in left if key.startswith(f"{name}/")]:
+            del left[key]
+
+    for function in (kv_set, kv_get, kv_delete):
+        monkeypatch.setattr(hosts, function.__name__, function)
+    return left
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_shares_are_disjoint_whole_and_balanced(count):
+    sizes = {f"d/{i}": size * MIB for i, size in enumerate([9, 1, 7, 7, 2, 0, 0, 5, 3, 8, 6, 4])}
+    parts = [manifest.share_of_files(sizes, process, count) for process in range(count)]
+    assert sorted(name for part in parts for name in part) == sorted(sizes)
+    nbytes = [sum(sizes[name] for name in part) for part in parts]
+    assert max(nbytes) - min(nbytes) <= 2 * MIB
+
+
+def test_one_process_of_many_finds_a_damaged_file(saved):
+    manifest.write_manifest(saved)
+    (saved / "params" / "d" / "6").write_bytes(bytes(600))
+    found = [manifest.find_damage(saved, ("params",), None, (process, 3)) for process in range(3)]
+    assert sorted(text for text in found if text) == [manifest.find_damage(saved)]
+
+
+def test_processes_write_the_manifest_of_one_and_read_each_file_once(saved, notes, monkeypatch):
+    entry_of, read = manifest._entry_of, []
+    monkeypatch.setattr(
+        manifest, "_entry_of", lambda path: read.append(path.name) or entry_of(path)
+    )
+    others = [
+        threading.Thread(target=manifest.help_write_manifest, args=(saved, "saves/0", process, 3))
+        for process in (1, 2)
+    ]
+    for other in others:
+        other.start()
+    manifest.write_manifest_in_job(saved, "saves/0", 3)
+    for other in others:
+        other.join()
+    assert sorted(read) == list("0123456") and notes == {}
+    entries = manifest.read_entries(saved)
+    manifest.write_manifest(saved)
+    assert list(entries.items()) == list(manifest.read_entries(saved).items())
+
+
+@pytest.mark.parametrize("told", [None, {}, {"params/d/6": {"size": 5, "sha256": ""}}])
+def test_what_the_others_do_not_hash_or_saw_otherwise_the_first_hashes(
+    saved, notes, monkeypatch, told
+):
+    monkeypatch.setattr(manifest, "_SECONDS_TO_HASH", 0.1)
+    if told is not None:
+        notes["saves/0/1"] = told
+    manifest.write_manifest_in_job(saved, "saves/0", 2)
+    assert manifest.find_damage(saved) is None
+    assert len(manifest.read_entries(saved)) == 7
+
+
+def test_a_process_that_cannot_read_its_share_says_so_at_once(saved, notes):
+    notes["saves/0/files"] = {"params/d/gone": 5}
+    manifest.help_write_manifest(saved, "saves/0", 0, 1)
+    assert notes["saves/0/0"] == {}
+
+
+def test_nobody_helps_with_a_save_that_failed(saved, notes, monkeypatch):
+    monkeypatch.setattr(manifest, "_SECONDS_OF_A_SAVE", 0.01)
+    manifest.help_write_manifest(saved, "saves/0", 1, 2)
+    assert notes == {}
+
+
+def test_one_process_alone_finds_what_it_finds(saved):
+    manifest.write_manifest(saved)
+    assert manifest.find_damage_in_job(saved) is None
+    (saved / "params" / "d" / "3").unlink()
+    assert manifest.find_damage_in_job(saved, ("params",)) == "params/d/3 is missing"

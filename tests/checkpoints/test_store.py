@@ -21,6 +21,7 @@ import tensorstore as ts
 
 from transformer_jax.checkpoints import manifest
 from transformer_jax.checkpoints.config import CheckpointConfig
+from transformer_jax.checkpoints.step_folder import PARAMS, most_bytes
 from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints, find_checkpoint
 from transformer_jax.errors import UserError
 
@@ -107,10 +108,10 @@ def test_a_checkpoint_restores_bit_for_bit(tmp_path):
     state, data_state = make_state(7), {"epoch": 2, "workers": [{"next": 11}, None]}
     with Checkpoints(tmp_path / "new" / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(7, state, data_state)
-    step, restored, restored_data = checkpoints.restore(None, TARGET)
-    assert step == 7
-    assert_same(restored, state)
-    assert restored_data == data_state
+    snapshot = checkpoints.open(None)
+    assert snapshot.step == 7
+    assert_same(snapshot.state(TARGET), state)
+    assert snapshot.data_state == data_state
 
 
 def test_the_iterator_and_the_donated_arrays_may_go_on_during_a_save(tmp_path):
@@ -121,9 +122,8 @@ def test_the_iterator_and_the_donated_arrays_may_go_on_during_a_save(tmp_path):
         data_state["position"][0] = 2
         for _ in range(20):
             state = advance(state)
-    _, restored, restored_data = checkpoints.restore(1, TARGET)
-    assert_same(restored, saved)
-    assert restored_data == {"position": [1]}
+    assert_same(checkpoints.open(1).state(TARGET), saved)
+    assert checkpoints.open(1).data_state == {"position": [1]}
 
 
 def test_a_data_state_that_json_cannot_hold_is_refused_at_once(tmp_path):
@@ -136,16 +136,15 @@ def test_a_data_state_that_json_cannot_hold_is_refused_at_once(tmp_path):
 def test_parameters_restore_alone(run):
     for item in ("training", "data"):
         shutil.rmtree(run.directory / "3" / item)
-    step, params = run.restore_params("latest", TARGET.params)
-    assert step == 3
-    assert_same(params, make_state(3).params)
+    snapshot = run.open("latest", (PARAMS,))
+    assert snapshot.step == 3
+    assert_same(snapshot.params(TARGET.params), make_state(3).params)
 
 
 def test_restores_onto_the_devices_asked_for(run):
     program = f"""
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from transformer_jax.checkpoints.store import find_checkpoint
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
@@ -154,7 +153,7 @@ target = {{
     "scale": jax.ShapeDtypeStruct((4,), "bfloat16"),
 }}
 checkpoints = Checkpoints({str(run.directory)!r}, CheckpointConfig())
-step, params = checkpoints.restore_params(3, target)
+params = checkpoints.open(3).params(target)
 assert len(params["encoder"]["kernel"].sharding.device_set) == 3
 with Checkpoints({str(run.directory / "again")!r}, CheckpointConfig()) as again:
     again.save(3, {{"params": params, "step": jax.numpy.int32(3)}}, None)
@@ -166,25 +165,25 @@ with Checkpoints({str(run.directory / "again")!r}, CheckpointConfig()) as again:
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     # And back: what was saved from three devices is read on one.
     again = Checkpoints(run.directory / "again", CheckpointConfig())
-    assert_same(again.restore_params(3, TARGET.params)[1], make_state(3).params)
+    assert_same(again.open(3).params(TARGET.params), make_state(3).params)
 
 
 def test_a_state_that_does_not_fit_is_refused_naming_what_differs(run):
     params = dict(TARGET.params, scale=jax.ShapeDtypeStruct((9,), jnp.bfloat16))
     with pytest.raises(UserError, match=r"scale is saved as bfloat16\[4\], expected bfloat16\[9\]"):
-        run.restore_params(3, params)
+        run.open(3).params(params)
     params = dict(TARGET.params, scale=jax.ShapeDtypeStruct((4,), jnp.float32))
     with pytest.raises(UserError, match=r"bfloat16\[4\], expected float32\[4\]"):
-        run.restore(3, TARGET.replace(params=params))
+        run.open(3).state(TARGET.replace(params=params))
     params = {"encoder": TARGET.params["encoder"], "decoder": TARGET.params["scale"]}
     with pytest.raises(UserError, match="decoder is not saved; scale is saved but not expected"):
-        run.restore_params(3, params)
+        run.open(3).params(params)
 
 
 def test_a_step_that_is_there_is_not_saved_again(run):
     with run:
         run.save(3, make_state(100), [100])
-    assert_same(run.restore(3, TARGET)[1], make_state(3))
+    assert_same(run.open(3).state(TARGET), make_state(3))
 
 
 # --- What is kept ---
@@ -231,7 +230,7 @@ def test_a_kill_while_a_score_is_kept_leaves_a_checkpoint_without_or_with_it(run
             monkeypatch.context() as patch,
             pytest.raises(UserError, match="cannot keep the score of .*4: no room"),
         ):
-            patch.setattr(manifest, "add", full_disk)
+            patch.setattr(manifest, "add_file", full_disk)
             run.score(4, 99.0)
         shutil.copytree(run.directory / "4", run.directory / "5")
         (run.directory / "5" / "metrics" / "metrics").unlink()
@@ -259,8 +258,8 @@ def test_a_score_is_not_written_through_links(run, tmp_path):
 
 
 def test_a_save_that_is_not_asynchronous_is_whole_when_it_returns(tmp_path, monkeypatch):
-    write = manifest.write
-    monkeypatch.setattr(manifest, "write", lambda folder: (time.sleep(0.2), write(folder)))
+    write = manifest.write_manifest
+    monkeypatch.setattr(manifest, "write_manifest", lambda folder: (time.sleep(0.2), write(folder)))
     config = CheckpointConfig(asynchronous=False, keep_params=1)
     with Checkpoints(tmp_path, config) as checkpoints:
         checkpoints.save(1, make_state(1), None)
@@ -268,8 +267,8 @@ def test_a_save_that_is_not_asynchronous_is_whole_when_it_returns(tmp_path, monk
 
 
 def test_an_unfinished_save_is_not_the_latest_step(tmp_path, monkeypatch):
-    write = manifest.write
-    monkeypatch.setattr(manifest, "write", lambda folder: (time.sleep(0.5), write(folder)))
+    write = manifest.write_manifest
+    monkeypatch.setattr(manifest, "write_manifest", lambda folder: (time.sleep(0.5), write(folder)))
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
         assert checkpoints.latest_step() is None
         checkpoints.save(1, make_state(1), None)
@@ -303,7 +302,7 @@ def test_a_checkpoint_is_named_by_step_latest_or_best(run):
 
 def test_no_checkpoint(tmp_path):
     with pytest.raises(UserError, match=f"no checkpoint in {tmp_path}"):
-        Checkpoints(tmp_path, CheckpointConfig()).restore(None, TARGET)
+        Checkpoints(tmp_path, CheckpointConfig()).open(None)
 
 
 @pytest.mark.parametrize("which", [4, "4", "newest", "-1"])
@@ -316,6 +315,25 @@ def test_no_best_without_scores(tmp_path):
     checkpoints = save_steps(tmp_path, [1])
     with pytest.raises(UserError, match="has a score"):
         step_of(checkpoints, "best")
+
+
+def test_a_snapshot_stays_the_same_while_a_run_saves_others(run):
+    snapshot = run.open("latest")
+    with run:
+        run.save(4, make_state(4), [4])
+    assert run.open("latest").step == 4
+    assert (snapshot.step, snapshot.data_state) == (3, [3])
+    assert_same(snapshot.state(TARGET), make_state(3))
+    assert snapshot.average(2, TARGET.params)[0] == [3, 2]
+
+
+def test_a_snapshot_that_is_deleted_is_not_replaced_by_another(run):
+    snapshot = run.open("latest")
+    shutil.rmtree(snapshot.folder)
+    with pytest.raises(UserError, match="3/params cannot be read"):
+        snapshot.state(TARGET)
+    with pytest.raises(UserError, match="3/params cannot be read"):
+        snapshot.average(2, TARGET.params)
 
 
 # --- Damage ---
@@ -343,9 +361,9 @@ def test_a_flipped_bit_in_any_file_is_found(run):
 def test_of_damaged_checkpoints_the_next_newest_is_read_with_one_warning_each(run, caplog):
     flip_bit(item_files(run.directory / "3", "training")[0])
     (run.directory / "2" / manifest.MANIFEST).unlink()
-    step, state, data_state = run.restore("latest", TARGET)
-    assert (step, data_state) == (1, [1])
-    assert_same(state, make_state(1))
+    snapshot = run.open("latest")
+    assert (snapshot.step, snapshot.data_state) == (1, [1])
+    assert_same(snapshot.state(TARGET), make_state(1))
     newest, older = [record.getMessage() for record in caplog.records]
     assert str(run.directory / "3") in newest and "training/" in newest
     assert str(run.directory / "2") in older and manifest.MANIFEST in older
@@ -359,21 +377,21 @@ def test_of_a_damaged_best_the_next_best_is_read(run, caplog):
 
 def test_damaged_training_state_does_not_keep_parameters_from_being_read(run, caplog):
     flip_bit(item_files(run.directory / "3", "training")[0])
-    assert run.restore_params("latest", TARGET.params)[0] == 3
+    assert run.open("latest", (PARAMS,)).step == 3
     assert not caplog.records
 
 
 def test_a_damaged_step_asked_for_is_refused(run):
     item_files(run.directory / "2", "params")[0].unlink()
     with pytest.raises(UserError, match="2 is damaged: params/.* is missing"):
-        run.restore(2, TARGET)
+        run.open(2)
 
 
 def test_all_damaged(run):
     for step in (1, 2, 3):
         shutil.rmtree(run.directory / str(step) / "params")
     with pytest.raises(UserError, match=f"no intact checkpoint in {run.directory}"):
-        run.restore_params("latest", TARGET.params)
+        run.open("latest", (PARAMS,))
 
 
 def test_a_run_that_goes_on_replaces_damaged_steps(run, caplog):
@@ -382,7 +400,7 @@ def test_a_run_that_goes_on_replaces_damaged_steps(run, caplog):
     with run:
         run.save(3, make_state(33), [33])
     assert steps_in(run.directory) == [1, 3]
-    assert_same(run.restore("latest", TARGET)[1], make_state(33))
+    assert_same(run.open("latest").state(TARGET), make_state(33))
 
 
 def test_what_cannot_be_read_now_is_neither_passed_over_nor_deleted(run, monkeypatch):
@@ -395,7 +413,7 @@ def test_what_cannot_be_read_now_is_neither_passed_over_nor_deleted(run, monkeyp
 
     monkeypatch.setattr(os, "open", failing)
     with pytest.raises(UserError, match=f"{path} cannot be read: Permission denied; it may be"):
-        run.restore("latest", TARGET)
+        run.open("latest")
     with pytest.raises(UserError, match=f"{path} cannot be read"), run:
         run.save(4, make_state(4), [4])
     monkeypatch.undo()
@@ -415,7 +433,6 @@ def test_a_run_that_goes_on_clears_what_a_killed_one_left(run):
 def test_a_killed_run_can_be_resumed(tmp_path, delay):
     program = f"""
 import jax.numpy as jnp
-from transformer_jax.checkpoints.store import find_checkpoint
 from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.store import Checkpoints
 checkpoints = Checkpoints({str(tmp_path)!r}, CheckpointConfig(keep=2, keep_params=3))
@@ -434,8 +451,9 @@ for step in range(1, 100000):
     kernel = jax.ShapeDtypeStruct((300, 100), jnp.int32)
     target = {"params": {"kernel": kernel}, "step": jax.ShapeDtypeStruct((), jnp.int32)}
     with Checkpoints(tmp_path, CheckpointConfig(keep=2, keep_params=3)) as checkpoints:
-        step, state, data_state = checkpoints.restore(None, target)
-        assert step == checkpoints.latest_step() == data_state == int(state["step"])
+        snapshot = checkpoints.open(None)
+        step, state = snapshot.step, snapshot.state(target)
+        assert step == checkpoints.latest_step() == snapshot.data_state == int(state["step"])
         assert (np.asarray(state["params"]["kernel"]) == step).all()
         checkpoints.save(step + 1, state, step + 1)
     assert steps_in(tmp_path) == [step, step + 1]
@@ -482,7 +500,7 @@ def test_a_directory_that_cannot_be_written(tmp_path):
 def test_orbax_is_quiet(tmp_path, capfd):
     logging.getLogger("absl").setLevel(logging.INFO)
     checkpoints = save_steps(tmp_path, [1, 2], keep=1)
-    checkpoints.restore(None, TARGET)
+    checkpoints.open(None).state(TARGET)
     assert capfd.readouterr() == ("", "")
 
 
@@ -495,7 +513,7 @@ def mean_of(steps):
 
 
 def test_an_average_is_the_mean_of_the_last_parameters(run):
-    steps, params = run.average(3, "latest", TARGET.params)
+    steps, params = run.open("latest").average(3, TARGET.params)
     assert steps == [3, 2, 1]
     np.testing.assert_allclose(params["encoder"]["kernel"], mean_of([1, 2, 3]), rtol=1e-5)
     assert params["scale"].dtype == jnp.bfloat16
@@ -504,8 +522,8 @@ def test_an_average_is_the_mean_of_the_last_parameters(run):
 
 
 def test_an_average_ends_at_the_step_asked_for(run):
-    assert run.average(2, 2, TARGET.params)[0] == [2, 1]
-    assert run.average(1, "best", TARGET.params)[0] == [1]
+    assert run.open(2).average(2, TARGET.params)[0] == [2, 1]
+    assert run.open("best").average(1, TARGET.params)[0] == [1]
 
 
 def test_snapshots_reach_further_back_than_full_checkpoints(tmp_path):
@@ -513,7 +531,7 @@ def test_snapshots_reach_further_back_than_full_checkpoints(tmp_path):
     assert steps_in(tmp_path) == [6]
     assert steps_in(tmp_path / "snapshots") == [3, 4, 5, 6]
     assert not (tmp_path / "snapshots" / "6" / "training").exists()
-    steps, params = checkpoints.average(4, None, TARGET.params)
+    steps, params = checkpoints.open(None).average(4, TARGET.params)
     assert steps == [6, 5, 4, 3]
     np.testing.assert_allclose(params["encoder"]["kernel"], mean_of([3, 4, 5, 6]), rtol=1e-5)
 
@@ -521,15 +539,15 @@ def test_snapshots_reach_further_back_than_full_checkpoints(tmp_path):
 def test_an_average_passes_over_damaged_snapshots(tmp_path, caplog):
     checkpoints = save_steps(tmp_path, range(1, 5), keep=1, keep_params=4)
     flip_bit(item_files(tmp_path / "snapshots" / "3", "params")[0])
-    assert checkpoints.average(3, None, TARGET.params)[0] == [4, 2, 1]
+    assert checkpoints.open(None).average(3, TARGET.params)[0] == [4, 2, 1]
     with pytest.raises(UserError, match="cannot average 4 checkpoints"):
-        checkpoints.average(4, None, TARGET.params)
+        checkpoints.open(None).average(4, TARGET.params)
 
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_an_average_of_more_than_there_are_is_refused(run, count):
     with pytest.raises(UserError, match=f"cannot average {count} checkpoints: .* parameters of 3"):
-        run.average(count, None, TARGET.params)
+        run.open(None).average(count, TARGET.params)
 
 
 # --- What others have made up, with a manifest that fits ---
@@ -541,7 +559,7 @@ def store_params(folder, changes):
     stored = ts.KvStore.open({"driver": "ocdbt", "base": base}).result()
     for name, value in changes.items():
         stored.write(name, value).result()
-    manifest.write(folder)
+    manifest.write_manifest(folder)
 
 
 @pytest.mark.parametrize(
@@ -556,7 +574,7 @@ def test_arrays_that_would_fill_the_memory_are_not_unpacked(run, layout, message
     own |= {"zarr_format": 2, "order": "C", "fill_value": None, "filters": None} | layout
     store_params(run.directory / "3", {"encoder/kernel/.zarray": json.dumps(own)})
     with pytest.raises(UserError, match=message):
-        run.restore_params(3, TARGET.params)
+        run.open(3).params(TARGET.params)
 
 
 @pytest.mark.parametrize("name", ["params/d/more", "params/_METADATA", "_CHECKPOINT_METADATA"])
@@ -564,7 +582,7 @@ def test_files_larger_than_any_of_a_run_are_not_read_and_no_reason_to_delete(run
     with (run.directory / "3" / name).open("w") as file:
         file.truncate(2**40)  # sparse
     with pytest.raises(UserError, match=f"{name} has 1,099,511,627,776 bytes, more than"):
-        run.restore_params("latest", TARGET.params)
+        run.open("latest", (PARAMS,), most_bytes(TARGET.params))
     with pytest.raises(UserError, match=f"{name} has 1,099,511,627,776 bytes, more than"), run:
         run.save(4, make_state(4), [4])
     assert run.latest_step() == 3
@@ -576,9 +594,7 @@ def test_folders_of_steps_have_the_names_that_orbax_gives(run):
     assert run.latest_step() == 3
 
 
-# FOLDED tests/checkpoints/test_store.py: What passes through the first process is what is
-# saved by all; jobs of two are in `tests/parallel/test_bucket_jobs.py`.
-
+# --- Through process 0 (jobs of two processes: `tests/parallel/test_bucket_jobs.py`) ---
 
 CONFIG = CheckpointConfig(keep=2, keep_params=1)
 KINDS = (Checkpoints, PrimaryCheckpoints)
@@ -596,9 +612,10 @@ def test_one_reads_what_the_other_has_written(tmp_path, writes, reads):
     with reads(tmp_path, CONFIG) as checkpoints:
         assert checkpoints.latest_step() == 5
         for which, step in (("latest", 5), ("best", 3)):
-            found, restored, data_state = checkpoints.restore(which, state)
-            assert found == step and data_state == {"at": step}
-            assert_same(restored, state)
+            snapshot = checkpoints.open(which)
+            assert snapshot.step == step and snapshot.data_state == {"at": step}
+            assert_same(snapshot.state(state), state)
+            assert_same(snapshot.params(state.params), state.params)
 
 
 def test_arrays_that_were_not_saved_get_their_value(tmp_path):
@@ -606,7 +623,7 @@ def test_arrays_that_were_not_saved_get_their_value(tmp_path):
     with PrimaryCheckpoints(tmp_path, CONFIG) as checkpoints:
         checkpoints.save(3, state.replace(step=None), {})
     with PrimaryCheckpoints(tmp_path, CONFIG) as checkpoints:
-        _, restored, _ = checkpoints.restore(3, state, {"step": 9})
+        restored = checkpoints.open(3).state(state, {"step": 9})
         assert_same(restored, state.replace(step=state.step + 6))
         with pytest.raises(UserError, match="step is not saved"):
-            checkpoints.restore(3, abstract(state))
+            checkpoints.open(3).state(state)

@@ -269,7 +269,7 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     out, err = process.communicate()
     stopped = kill_resume.last_checkpoint(workdir)
     assert (process.returncode, out) == (75, "")
-    assert f"{workdir} goes on from step {saved}" in err
+    assert f"{workdir} continues from step {saved}" in err
     assert f"stopped by SIGTERM at step {stopped}, saved; the same command continues" in err
     assert saved < stopped < 30
 
@@ -277,7 +277,7 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
     process = kill_resume.start(command, workdir)
     out, err = process.communicate()
     assert (process.returncode, out) == (0, "")
-    assert f"{workdir} goes on from step {stopped}" in err
+    assert f"{workdir} continues from step {stopped}" in err
     assert [record["step"] for record in kill_resume.metrics(workdir)] == [*range(1, 31), 30]
     assert kill_resume.last_checkpoint(workdir) == 30
     assert kill_resume.differences(trained_workdir, workdir) == []

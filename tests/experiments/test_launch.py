@@ -123,4 +123,4 @@ def test_a_job_that_loses_a_host_goes_on_with_the_others(launched):
     assert "127.0.0.3 does not answer" in told
     assert "3 processes, 3 devices" in told
     assert "2 processes, 2 devices" in told
-    assert "goes on from step" in told
+    assert "continues from step" in told

@@ -217,7 +217,7 @@ def test_a_body_alone_gets_a_new_head(run_of, bare_bert, tmp_path, caplog):
 
 def test_a_run_keeps_its_tokenizers_and_says_where_it_is_from(workdir_of, tmp_path):
     workdir = shutil.copytree(workdir_of("bert"), tmp_path / "run")
-    kept = Checkpoints(workdir / "checkpoints", CheckpointConfig()).kept_provenance("latest")
+    kept = Checkpoints(workdir / "checkpoints", CheckpointConfig()).open().provenance
     assert kept["published model"] == str(FIXTURES / "bert")
     assert set(kept) >= {"tokenizer of text"}
     shutil.rmtree(workdir / "tokenizer")

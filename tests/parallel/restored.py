@@ -48,8 +48,7 @@ def restored(workdir, options, count, which="latest"):
     _, _, init_state = build.build_training(settings, task, engine)
     abstract = build.abstract_state(settings, init_state, engine.mesh)
     checkpoints = Checkpoints(workdir / "checkpoints", settings.checkpoint)
-    _, state, _ = checkpoints.restore(which, abstract)
-    return engine, state
+    return engine, checkpoints.open(which).state(abstract)
 
 
 def digest(workdir, options, count):

@@ -56,7 +56,7 @@ def losses(workdir, split):
 
 
 def test_a_job_has_its_workdir_in_a_bucket(shared_copy):
-    assert manifest.damage(shared_copy / "checkpoints" / "4") is None
+    assert manifest.find_damage(shared_copy / "checkpoints" / "4") is None
     assert tj.load(shared_copy).step == 4 and set(records(shared_copy)) == {1, 2, 3, 4}
 
 
@@ -69,8 +69,8 @@ def test_machines_that_share_no_disk_have_their_workdir_in_a_bucket(
         finish(processes)
     with job(*in_bucket(there, 4), caches=caches[::-1]) as processes:
         errors = finish(processes)
-    assert "the first one keeps the run" in errors[0] and "goes on from step 2" in errors[0]
-    assert manifest.damage(there / "checkpoints" / "4") is None
+    assert "the first one keeps the run" in errors[0] and "continues from step 2" in errors[0]
+    assert manifest.find_damage(there / "checkpoints" / "4") is None
     assert saved(there, 4) == saved(shared_copy, 4)
     for split in ("train", "valid"):
         assert losses(there, split) == losses(shared_copy, split)
@@ -80,7 +80,7 @@ def test_machines_that_share_no_disk_have_their_workdir_in_a_bucket(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "c"))
     words = [sys.executable, "-m", "transformer_jax", *in_bucket(there, 5)]
     done = subprocess.run(words, env=environment(4), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and "goes on from step 4" in done.stderr, done.stderr
+    assert done.returncode == 0 and "continues from step 4" in done.stderr, done.stderr
     assert tj.load(there).step == 5
 
 

@@ -152,7 +152,7 @@ def test_two_processes_write_the_manifest_of_one(two_by_two, tmp_path):
     for step in ("15", "30", "snapshots/30"):
         folder = shutil.copytree(two_by_two / "checkpoints" / step, tmp_path / step)
         entries = manifest.read_entries(folder)
-        manifest.write(folder)
+        manifest.write_manifest(folder)
         assert manifest.read_entries(folder) == entries
 
 
@@ -244,7 +244,7 @@ def test_a_process_that_is_lost_or_hangs_ends_the_others(endless, how, lost):
         _, errors = processes[1 - lost].communicate(timeout=60)
         assert time.monotonic() - start < 30
         assert processes[1 - lost].returncode not in (0, 2)
-    assert "goes on from step 30" in errors or lost == 0
+    assert "continues from step 30" in errors or lost == 0
     assert reached - tj.load(workdir).step <= 10 + 5  # a save, and a record
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART
+from transformer_jax.checkpoints import store
 from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arrays
 from transformer_jax.cli.main import main
 from transformer_jax.errors import UserError
@@ -106,6 +107,28 @@ def test_a_base_that_changed_or_is_gone_is_refused(base, config, tmp_path):
         UserError, match="adapters beside another run's parameters, and .* is not there"
     ):
         tj.load(adapters)
+
+
+def test_a_base_that_changes_while_it_is_loaded_is_not_mixed_in(base, run, tmp_path, monkeypatch):
+    own = shutil.copytree(base[0].workdir, tmp_path / "base")
+    read = store.read_provenance
+
+    def read_and_change(folder):
+        """Adds a newer checkpoint to the base after the provenance of the adapters was read."""
+        shutil.copytree(own / "checkpoints" / "15", own / "checkpoints" / "45")
+        return read(folder)
+
+    monkeypatch.setattr(store, "read_provenance", read_and_change)
+    loaded = tj.load(run.workdir, base=own)
+    assert (own / "checkpoints" / "45").exists()
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, run.params)
+
+
+def test_a_damaged_base_is_not_replaced_by_an_older_one(base, run, tmp_path):
+    own = shutil.copytree(base[0].workdir, tmp_path / "base")
+    shutil.rmtree(own / "checkpoints" / "30" / "params")
+    with pytest.raises(UserError, match="was trained with another base of its adapters: step 30"):
+        tj.load(run.workdir, base=own)
 
 
 def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):

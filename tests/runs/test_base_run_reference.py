@@ -9,7 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.conftest import QUICKSTART
-from transformer_jax.runs.seeds import train_together
+from transformer_jax.runs.seeds import train_replicas
 
 ASKED = ("old man", "young woman", "dog", "cat", "horse", "child", "teacher", "doctor")
 OWN = {"system": "{content}\n", "user": "Q: {content}\n", "assistant": "A: {content}{eos}\n"}
@@ -121,5 +121,5 @@ def test_what_has_no_reference_is_refused(config, tmp_path, message_of):
     told = message_of(lambda: tj.train(config(train__init_from="nowhere"), tmp_path / "run"))
     assert "nowhere" in told
     configs = {f"seed_{i}": config(seed=i) for i in range(2)}
-    told = message_of(lambda: train_together(configs, tmp_path / "many"))
+    told = message_of(lambda: train_replicas(configs, tmp_path / "many"))
     assert "such runs do not train together" in told

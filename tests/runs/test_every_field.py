@@ -17,9 +17,9 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.runs import build
-from transformer_jax.runs.config import flattened, load_config, read_settings
+from transformer_jax.runs.config import load_config, read_settings
 from transformer_jax.runs.prepare import build_tokenizers
-from transformer_jax.runs.settings import FIELDS
+from transformer_jax.runs.settings import FIELDS, flatten
 from transformer_jax.runs.train import batches_of
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.evaluation import Evaluator
@@ -353,7 +353,7 @@ def test_every_field_changes_something_or_is_refused(base, path, files_of, outco
     first, second = (files_of(task, part) for part in ("first", "second"))
     base = {"task.name": task, **SMALL, **BASES[base], **first}
     config = load_config(path, base)
-    values, settings = flattened(config), read_settings(config)
+    values, settings = flatten(config.to_dict()), read_settings(config)
     before, idle = functools.cache(lambda make: make(settings)), []
     for name in [name for name in WALKED if name.startswith(walked)]:
         changes = {name: other(name, values[name], second)}

@@ -1,4 +1,4 @@
-"""Runs are loaded from their workdirs, wherever these lie."""
+"""Runs are loaded from their workdirs, wherever these are, and from one checkpoint each."""
 
 import shutil
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.checkpoints import store
 
 LINES = ["The dog sees a cat.", "", "The old teacher reads the new books."]
 
@@ -56,3 +57,38 @@ def test_no_run_and_no_checkpoint(workdir, tmp_path):
     shutil.rmtree(workdir / "checkpoints")
     with pytest.raises(tj.UserError, match="no checkpoint in .*; train there first"):
         tj.load(workdir)
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """`meanwhile(change)`: calls `change` once, after the provenance of a checkpoint was read."""
+
+    def meanwhile(change):
+        read, changes = store.read_provenance, [change]
+
+        def read_and_change(folder):
+            provenance = read(folder)
+            if changes:
+                changes.pop()()
+            return provenance
+
+        monkeypatch.setattr(store, "read_provenance", read_and_change)
+
+    return meanwhile
+
+
+@pytest.mark.parametrize("average", [None, 2])
+def test_a_checkpoint_that_appears_meanwhile_is_not_mixed_in(workdir, meanwhile, average):
+    expected = tj.load(workdir, average=average)
+    checkpoints = workdir / "checkpoints"
+    meanwhile(lambda: shutil.copytree(checkpoints / "15", checkpoints / "31"))
+    run = tj.load(workdir, average=average)
+    assert run.step == 30 and (checkpoints / "31").exists()
+    jax.tree.map(np.testing.assert_array_equal, run.params, expected.params)
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_is_not_replaced_by_another(workdir, meanwhile):
+    meanwhile(lambda: shutil.rmtree(workdir / "checkpoints" / "30"))
+    with pytest.raises(tj.UserError, match="30/params cannot be read"):
+        tj.load(workdir)
+    assert tj.load(workdir).step == 15

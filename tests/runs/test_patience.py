@@ -9,7 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import UserError
-from transformer_jax.runs.seeds import train_together
+from transformer_jax.runs.seeds import train_replicas
 
 CHANGES = {
     "train.num_steps": 20,
@@ -55,4 +55,4 @@ def test_runs_that_train_together_have_no_patience(tiny_config, tmp_path):
     for name in ("eval.patience", "optimizer.plateau_patience"):
         config = tiny_config({name: 2})
         with pytest.raises(UserError, match=f"config.{name}: such runs do not train together"):
-            train_together({"seed_0": config}, tmp_path / "run")
+            train_replicas({"seed_0": config}, tmp_path / "run")

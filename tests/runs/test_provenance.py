@@ -77,7 +77,7 @@ def test_other_training_data_is_refused(workdir, tiny_config, monkeypatch, repla
 
 
 def test_other_code_is_told(workdir, tiny_config, monkeypatch, caplog):
-    monkeypatch.setattr(provenance, "code", lambda: "transformer_jax 9")
+    monkeypatch.setattr(provenance, "code_version", lambda: "transformer_jax 9")
     with caplog.at_level(logging.INFO, logger="transformer_jax"):
         tj.train(tiny_config(), workdir)
     assert f"{workdir} was trained by other code: transformer_jax 0" in caplog.text
@@ -87,17 +87,19 @@ def test_checkpoints_of_earlier_versions_say_nothing_and_are_taken(swapped):
     for step in STEPS:
         folder = swapped / "checkpoints" / step
         shutil.rmtree(folder / "provenance")
-        manifest.write(folder)
+        manifest.write_manifest(folder)
     assert tj.load(swapped).step == 30
 
 
 def test_the_same_examples_are_the_same_data_wherever_they_lie():
     sources, targets = [str(i) for i in range(30_000)], [str(-i) for i in range(30_000)]
     lazy = LinePairs(sources, targets)
-    assert provenance.of_training(lazy) == provenance.of_training(list(lazy))
+    assert provenance.training_provenance(lazy) == provenance.training_provenance(list(lazy))
     sources[1] = "another"
-    assert provenance.of_training(lazy) != provenance.of_training(list(lazy)[:1] + lazy[1:29_999])
-    data = provenance.of_training(lazy)["training data"]
+    assert provenance.training_provenance(lazy) != provenance.training_provenance(
+        list(lazy)[:1] + lazy[1:29_999]
+    )
+    data = provenance.training_provenance(lazy)["training data"]
     sources[1] = "1"
-    assert provenance.of_training(lazy)["training data"] != data
+    assert provenance.training_provenance(lazy)["training data"] != data
     assert data.startswith("30000 examples, SHA-256 ")

@@ -6,7 +6,7 @@ import pytest
 
 import transformer_jax as tj
 from tests.runs.test_seeds import QUICKSTART, losses
-from transformer_jax.runs.seeds import seeded, train_together
+from transformer_jax.runs.seeds import seed_configs, train_replicas
 
 PLACES = {f"layer_{i}" for i in range(2)} | {"final_norm"}
 
@@ -73,6 +73,6 @@ def test_a_scanned_run_resumes_bit_for_bit_and_predicts(config_of, tmp_path):
 
 
 def test_replicas_may_be_scanned(config_of, unrolled, tmp_path):
-    runs = train_together(seeded(config_of(4, scan=True), 2), tmp_path)
+    runs = train_replicas(seed_configs(config_of(4, scan=True), 2), tmp_path)
     assert_near(runs["seed_0"].params, unrolled.params)
     assert tj.load(tmp_path / "seed_1").params["decoder"].keys() == PLACES

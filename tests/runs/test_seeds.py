@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 import transformer_jax as tj
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.runs.seeds import seeded, train_together
+from transformer_jax.runs.seeds import seed_configs, train_replicas
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 STEPS = 20
@@ -40,14 +40,14 @@ def changed(config, **values) -> ConfigDict:
 @pytest.fixture(scope="module")
 def three(config):
     """Two seeds, and a third run with the first seed and another learning rate."""
-    return seeded(config, 2) | {"fast": changed(config, optimizer__learning_rate=0.08)}
+    return seed_configs(config, 2) | {"fast": changed(config, optimizer__learning_rate=0.08)}
 
 
 @pytest.fixture(scope="module")
 def together(three, tmp_path_factory):
     """The workdir of the three, and the runs."""
     workdir = tmp_path_factory.mktemp("together")
-    return workdir, train_together(three, workdir)
+    return workdir, train_replicas(three, workdir)
 
 
 def losses(workdir, split="train"):
@@ -94,7 +94,7 @@ def test_each_replica_leaves_a_whole_workdir(together):
     assert_same_arrays(loaded.params, runs["fast"].params)
     assert len(loaded.predict(["The dog "])) == 1
     checkpoints = Checkpoints(workdir / "fast" / "checkpoints", loaded.settings.checkpoint)
-    assert {"training data", "tokenizer of text"} <= checkpoints.kept_provenance("latest").keys()
+    assert {"training data", "tokenizer of text"} <= checkpoints.open().provenance.keys()
 
 
 def test_the_folder_of_all_names_them(together):
@@ -105,8 +105,8 @@ def test_the_folder_of_all_names_them(together):
 
 def test_replicas_are_resumed_together_bit_for_bit(three, together, tmp_path):
     half = {name: changed(config, train__num_steps=10) for name, config in three.items()}
-    train_together(half, tmp_path)
-    resumed = train_together(three, tmp_path)
+    train_replicas(half, tmp_path)
+    resumed = train_replicas(three, tmp_path)
     workdir, runs = together
     for name in three:
         assert losses(tmp_path / name) == losses(workdir / name)
@@ -116,7 +116,7 @@ def test_replicas_are_resumed_together_bit_for_bit(three, together, tmp_path):
 def test_a_finished_group_is_not_trained_again(three, together):
     workdir, runs = together
     before = (workdir / "fast" / "metrics.jsonl").read_bytes()
-    again = train_together(three, workdir)
+    again = train_replicas(three, workdir)
     assert (workdir / "fast" / "metrics.jsonl").read_bytes() == before
     assert_same_arrays(again["fast"].params, runs["fast"].params)
 
@@ -138,7 +138,7 @@ def test_one_that_diverges_leaves_the_others_also_where_they_share_the_data(
     short = {"train__num_steps": 3, "eval__every_steps": 3, "data__order_seed": 1}
     sane = changed(three["seed_1"], **short)
     mad = changed(sane, seed=0, optimizer__learning_rate=1e12)
-    train_together({"sane": sane, "mad": mad}, tmp_path)
+    train_replicas({"sane": sane, "mad": mad}, tmp_path)
     workdir, _ = together
     np.testing.assert_allclose(losses(tmp_path / "sane"), losses(workdir / "seed_1")[:3], rtol=1e-5)
     assert losses(tmp_path / "mad")[0] != pytest.approx(losses(workdir / "seed_0")[0])  # the order
@@ -148,16 +148,16 @@ def test_one_that_diverges_leaves_the_others_also_where_they_share_the_data(
 def test_replicas_that_differ_in_more_are_refused(config, tmp_path):
     configs = {"a": config, "b": changed(config, model__d_model=32)}
     with pytest.raises(tj.UserError, match=r"b differs from a in config\.model"):
-        train_together(configs, tmp_path)
+        train_replicas(configs, tmp_path)
 
 
 def test_another_number_of_seeds_is_refused(three, together):
     workdir, _ = together
     with pytest.raises(tj.UserError, match="holds fast, seed_0, seed_1 trained together, not"):
-        train_together({"seed_0": three["seed_0"]}, workdir)
+        train_replicas({"seed_0": three["seed_0"]}, workdir)
     other = three | {"fast": changed(three["fast"], seed=9)}
     with pytest.raises(tj.UserError, match="its seed is 0, the config's is 9"):
-        train_together(other, workdir)
+        train_replicas(other, workdir)
 
 
 def test_devices_divide_the_replicas(config, together, tmp_path):
@@ -165,9 +165,9 @@ def test_devices_divide_the_replicas(config, together, tmp_path):
     code = f"""
 import json, sys, jax
 from ml_collections import ConfigDict
-from transformer_jax.runs.seeds import seeded, train_together
+from transformer_jax.runs.seeds import seed_configs, train_replicas
 config = ConfigDict(json.load(open({str(tmp_path / "config.json")!r})))
-runs = train_together(seeded(config, 2), {str(tmp_path / "group")!r})
+runs = train_replicas(seed_configs(config, 2), {str(tmp_path / "group")!r})
 print(jax.device_count(), len(runs["seed_0"].params["decoder"]["layer_0"]["feed_forward"]
     ["inner"]["kernel"].devices()))
 """
@@ -195,9 +195,9 @@ def test_runs_trained_one_by_one_are_not_overwritten(config, alone, tmp_path):
     shutil.copytree(alone / "fast", workdir / "seed_0")
     kept = (workdir / "seed_0" / "config.json").read_bytes()
     with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
-        train_together(seeded(changed(config, model__d_ff=48), 2), workdir)
+        train_replicas(seed_configs(changed(config, model__d_ff=48), 2), workdir)
     with pytest.raises(tj.UserError, match="seed_0 holds a run that was trained by itself"):
-        train_together(seeded(config, 2), workdir / "seed_0")
+        train_replicas(seed_configs(config, 2), workdir / "seed_0")
     assert (workdir / "seed_0" / "config.json").read_bytes() == kept
     assert {path.name for path in workdir.iterdir()} == {"seed_0"}
 

@@ -10,7 +10,7 @@ import pytest
 import transformer_jax as tj
 from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.errors import UserError
-from transformer_jax.runs.seeds import train_together
+from transformer_jax.runs.seeds import train_replicas
 
 CHANGES = {
     "train.num_steps": 32,
@@ -55,7 +55,7 @@ def test_it_goes_on_from_its_last_checkpoint_with_the_data_behind(
 ):
     batches = spike_at(SPIKED)
     run = tj.train(tiny_config(CHANGES), tmp_path / "run")
-    assert f"the gradient spiked at step {SPIKED}; it goes back to step 24" in caplog.text
+    assert f"the gradient spiked at step {SPIKED}; training goes back to step 24" in caplog.text
     assert run.step == 32
     assert steps_of(run.workdir) == list(range(1, 33))
     assert batches[0] == SPIKED + 8  # steps 25 to 32 have batches of their own
@@ -65,13 +65,13 @@ def test_before_the_first_checkpoint_it_starts_anew(tiny_config, tmp_path, spike
     spike_at(25)
     changes = {"checkpoint.every_steps": 32, "train.num_steps": 26}
     run = tj.train(tiny_config(CHANGES | changes), tmp_path / "run")
-    assert "it goes back to step 0" in caplog.text
+    assert "training goes back to step 0" in caplog.text
     assert steps_of(run.workdir) == list(range(1, 27))
 
 
 def test_it_ends_where_all_data_spikes(tiny_config, tmp_path, spike_at):
     spike_at(*range(SPIKED, 200))
-    with pytest.raises(UserError, match="the 11th time behind step 24, and every time with other"):
+    with pytest.raises(UserError, match="for the 11th time after step 24, each time with other"):
         tj.train(tiny_config(CHANGES), tmp_path / "run")
 
 
@@ -111,7 +111,7 @@ def test_a_factor_without_spikes_being_looked_for_is_refused(tiny_config, tmp_pa
 def test_runs_that_train_together_do_not_rewind(tiny_config, tmp_path):
     config = tiny_config({"train.on_spike": "rewind"})
     with pytest.raises(UserError, match=r"config.train.on_spike 'rewind': such runs do not train"):
-        train_together({"seed_0": config}, tmp_path / "run")
+        train_replicas({"seed_0": config}, tmp_path / "run")
 
 
 @pytest.fixture(autouse=True)

@@ -355,9 +355,10 @@ def test_a_loss_that_is_not_finite_becomes_no_checkpoint(workdir, tiny_config):
         settings, tj.load(workdir).task, build.build_engine(settings)
     )
     with Checkpoints(workdir / "checkpoints", settings.checkpoint) as checkpoints:
-        _, state, data_state = checkpoints.restore(30, jax.eval_shape(init_state, 0))
+        snapshot = checkpoints.open(30)
+        state = snapshot.state(jax.eval_shape(init_state, 0))
         huge = jax.tree.map(lambda leaf: leaf * 1e30, state.params)
-        checkpoints.save(31, state.replace(step=state.step + 1, params=huge), data_state)
+        checkpoints.save(31, state.replace(step=state.step + 1, params=huge), snapshot.data_state)
     with pytest.raises(tj.UserError, match="not finite at step 32, which was not saved"):
         tj.train(tiny_config(changes), workdir)
     assert checkpoints.latest_step() == 31

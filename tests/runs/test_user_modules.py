@@ -14,7 +14,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import SOURCES, open_split
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import user_modules
-from transformer_jax.runs.seeds import seeded, train_together
+from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.settings import CHOICES
 from transformer_jax.runs.user_modules import load_modules
 
@@ -208,7 +208,7 @@ def trained_with(tiny_language_model, tmp_path_factory, tiny_config):
     before = dict(POSITIONS)
     load_modules(path)
     config = tiny_config(changes)
-    train_together(seeded(config, 2), folder / "seeds", modules=path)
+    train_replicas(seed_configs(config, 2), folder / "seeds", modules=path)
     yield folder / "seeds" / "seed_0", path, config
     POSITIONS.restore(before)
 

@@ -9,7 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import UserError
-from transformer_jax.runs.workdir import MARK, sole_writer, workdir_path, workdir_within
+from transformer_jax.runs.workdir import MARK, lock_workdir, workdir_path, workdir_within
 from transformer_jax.runtime.files import remove
 from transformer_jax.tools.plots import plot_runs
 
@@ -39,7 +39,7 @@ def test_files_of_the_user_are_refused_and_kept(own, name, tiny_config):
 def test_files_that_no_run_writes_are_no_hindrance(own):
     own.mkdir()
     (own / "log.txt").write_text("mine")  # the shell's own, from 2> run/log.txt
-    with sole_writer(own):
+    with lock_workdir(own):
         assert (own / MARK).exists()
     assert (own / "log.txt").read_text() == "mine"
 
@@ -48,7 +48,7 @@ def test_a_mark_that_is_a_link_is_not_written(own, tmp_path):
     own.mkdir()
     (tmp_path / "precious").write_text("mine")
     (own / MARK).symlink_to(tmp_path / "precious")
-    with pytest.raises(tj.UserError, match="cannot write to .*own"), sole_writer(own):
+    with pytest.raises(tj.UserError, match="cannot write to .*own"), lock_workdir(own):
         pass
     assert (tmp_path / "precious").read_text() == "mine"
 
@@ -63,7 +63,7 @@ def test_an_empty_name_is_refused():
     [("a\\b", "a backslash"), ("a\0b", "a NUL"), ("a\udcffb/run", "bytes that are not UTF-8")],
 )
 def test_a_name_that_arrays_cannot_be_stored_under_is_refused(name, told):
-    with pytest.raises(tj.UserError, match=f"has {told} in its path: no array goes there"):
+    with pytest.raises(tj.UserError, match=f"has {told} in its path: arrays cannot be"):
         workdir_path(name)
 
 
@@ -188,8 +188,8 @@ def test_a_file_without_end_is_not_read(workdir, tiny_config, name):
 HOLD = """
 import sys
 from pathlib import Path
-from transformer_jax.runs.workdir import sole_writer
-with sole_writer(Path(sys.argv[1])):
+from transformer_jax.runs.workdir import lock_workdir
+with lock_workdir(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -206,14 +206,14 @@ def test_the_second_run_is_refused_and_told_who_holds_the_workdir(tmp_path):
     assert first.stdout.readline() == "held\n"
     with (
         pytest.raises(UserError, match=f"one: process {first.pid} on .* is training there"),
-        sole_writer(workdir),
+        lock_workdir(workdir),
     ):
         pass
-    with sole_writer(tmp_path / "runs" / "two"):
+    with lock_workdir(tmp_path / "runs" / "two"):
         pass  # another workdir is free
     first.kill()  # which leaves no time to clean up
     first.communicate()
-    with sole_writer(workdir):
+    with lock_workdir(workdir):
         assert (workdir / MARK).read_text().startswith(f"process {os.getpid()} on ")
 
 
@@ -221,7 +221,7 @@ def test_a_workdir_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match="cannot write to .*file/run: "),
-        sole_writer(tmp_path / "file" / "run"),
+        lock_workdir(tmp_path / "file" / "run"),
     ):
         pass
 

@@ -10,7 +10,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import DivergedError
-from transformer_jax.runs.workdir import SWEEP, sole_writer
+from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.sweeps.files import Sweep, load_sweep
 from transformer_jax.sweeps.sweep import run_seeds, run_sweep, write_tables
@@ -65,7 +65,7 @@ def test_tables_and_a_picture_are_kept(swept):
 
 def test_what_is_finished_is_not_done_again(sweep, swept, monkeypatch):
     workdir, rows = swept
-    monkeypatch.setattr("transformer_jax.sweeps.sweep.train_together", None)
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.train_replicas", None)
     assert run_sweep(sweep, workdir) == rows
 
 
@@ -99,7 +99,7 @@ def test_sigterm_stops_a_whole_sweep_which_goes_on(sweep, swept, tmp_path, monke
         raise tj.Stopped("stopped by SIGTERM at step 1")
 
     with monkeypatch.context() as patch:
-        patch.setattr("transformer_jax.sweeps.sweep.train_together", stopped)
+        patch.setattr("transformer_jax.sweeps.sweep.train_replicas", stopped)
         with pytest.raises(tj.Stopped):
             run_sweep(two, tmp_path)
     assert started == ["as_it_is"]
@@ -262,7 +262,7 @@ def test_seeds_are_not_trained_in_the_workdir_of_a_run(workdir, tiny_config, cou
 
 def test_nor_while_it_trains_for_the_first_time(tmp_path, tiny_config):
     with (
-        sole_writer(tmp_path / "run"),
+        lock_workdir(tmp_path / "run"),
         pytest.raises(tj.UserError, match="run holds a run; choose another --workdir for a sweep"),
     ):
         run_seeds(tiny_config(), tmp_path / "run", 2)
@@ -309,7 +309,7 @@ def test_files_of_the_user_are_refused_and_kept(tmp_path, tiny_config, name):
 
 def test_two_do_not_write_one_table(tmp_path, tiny_config):
     with (
-        sole_writer(tmp_path, SWEEP),
+        lock_workdir(tmp_path, SWEEP),
         pytest.raises(tj.UserError, match="is training there"),
     ):
         run_seeds(tiny_config(), tmp_path, 2)

@@ -9,7 +9,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import UserError
-from transformer_jax.runs.seeds import train_together
+from transformer_jax.runs.seeds import train_replicas
 from transformer_jax.training.diagnostics import dead_share, entropies, part_of
 
 STEPS = {"train.num_steps": 4, "eval.every_steps": 4, "checkpoint.every_steps": 2}
@@ -93,4 +93,4 @@ def test_norms_are_those_of_the_parameters_and_of_their_change(tiny_config, tmp_
 def test_seeds_that_train_together_have_no_diagnostics(tiny_config, tmp_path):
     config = tiny_config({"logging.watch_steps": 2})
     with pytest.raises(UserError, match=r"config.logging.watch_steps: such runs do not train"):
-        train_together({"seed_0": config}, tmp_path / "run")
+        train_replicas({"seed_0": config}, tmp_path / "run")

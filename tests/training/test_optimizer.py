@@ -353,7 +353,7 @@ def test_every_optimizers_state_is_restored(tmp_path):
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
         checkpoints.save(1, saved, [1])
     target = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), saved)
-    restored = checkpoints.restore(None, target)[1]
+    restored = checkpoints.open().state(target)
     jax.tree.map(np.testing.assert_array_equal, restored, saved)
 
 

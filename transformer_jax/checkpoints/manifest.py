@@ -1,6 +1,9 @@
-"""SHA-256 manifests: whether the files of a folder are still those that were written.
+"""SHA-256 manifests of checkpoints, with which damaged files are found.
 
 Orbax keeps no checksum of contents: an array with a flipped bit would restore without an error.
+
+In a job of several processes each hashes its share of the files, when a checkpoint is saved and
+when it is restored: for 84 GB on 32 hosts, each reads 2.6 GB.
 """
 
 import contextlib
@@ -28,10 +31,19 @@ from transformer_jax.runtime.files import (
 )
 
 MANIFEST = "manifest.json"
-_DIGITS = 32  # of a SHA-256 that a person compares
+_DIGITS = 32  # of a SHA-256 in a message
+_ARRAYS = "d"  # the folders in which Orbax stores the contents of arrays
+_SECONDS_OF_A_SAVE = 3600  # how long other processes wait until all files are written
+_SECONDS_TO_HASH = 60  # how long process 0 waits for the others after it has hashed its own share
+
+# Errors that a file which was written whole cannot give; any other error may be temporary.
+_DAMAGE = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.EINVAL, errno.EFBIG, errno.ENXIO),
+}
 
 
-def write(folder: Path) -> None:
+def write_manifest(folder: Path) -> None:
     """Records size (bytes) and SHA-256 of every file in the subfolders of `folder`.
 
     Files directly in `folder` are left out: Orbax rewrites them while it commits, and nothing is
@@ -40,15 +52,57 @@ def write(folder: Path) -> None:
     write_entries(folder, entries_of(folder, file_sizes(folder)))
 
 
+def write_manifest_in_job(folder: Path, name: str, count: int) -> None:
+    """Writes the manifest in process 0 of `count`; the other processes hash their shares.
+
+    The others call `help_write_manifest`. What they do not hash in time, process 0 hashes itself.
+    It may be called in any thread.
+
+    Args:
+      folder: the folder of a step, all of whose files are written.
+      name: the name of this save, the same in all processes and used by no other save of the job.
+      count: the number of processes.
+    """
+    sizes = file_sizes(folder)
+    hosts.kv_set(f"{name}/files", sizes)
+    entries = entries_of(folder, share_of_files(sizes, 0, count))
+    until = time.monotonic() + _SECONDS_TO_HASH
+    for process in range(1, count):
+        theirs = hosts.kv_get(f"{name}/{process}", until - time.monotonic()) or {}
+        # Skipped where the size differs: the file system shows that process an old file.
+        entries |= {file: one for file, one in theirs.items() if one["size"] == sizes[file]}
+    hosts.kv_delete(name)
+    entries |= entries_of(folder, sizes.keys() - entries.keys())
+    write_entries(folder, {file: entries[file] for file in sizes})
+
+
+def help_write_manifest(folder: Path, name: str, process: int, count: int) -> None:
+    """Hashes the share of a process other than 0, as soon as process 0 asks for it."""
+    sizes = hosts.kv_get(f"{name}/files", _SECONDS_OF_A_SAVE)
+    if sizes is None:
+        return  # the save failed
+    entries = {}
+    with contextlib.suppress(OSError):  # process 0 hashes what is missing
+        entries = entries_of(folder, share_of_files(sizes, process, count))
+    hosts.kv_set(f"{name}/{process}", entries)
+
+
+def add_file(folder: Path, name: str) -> None:
+    """Records one more file, by its path in `folder`, whose other files are known to be intact."""
+    write_entries(folder, read_entries(folder) | {name: _entry_of(folder / name)})
+
+
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Bytes of every file that a manifest of `folder` lists, by its path there, in their order."""
+    """Size in bytes of every file that a manifest of `folder` lists, sorted by path."""
     files = sorted(path for path in folder.glob("*/**/*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
-def share(sizes: Mapping[str, int], process: int, count: int) -> set[str]:
-    """The files that one of `count` processes reads: the largest first, each goes to the process
-    that has the fewest bytes so far."""
+def share_of_files(sizes: Mapping[str, int], process: int, count: int) -> set[str]:
+    """The files that one of `count` processes reads.
+
+    They are assigned from the largest down, each to the process with the fewest bytes so far.
+    """
     own: set[str] = set()
     nbytes = [0] * count
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -60,29 +114,15 @@ def share(sizes: Mapping[str, int], process: int, count: int) -> set[str]:
 
 
 def entries_of(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Size and SHA-256 of these files of `folder`, as `read_entries`."""
+    """Computes the entries of these files, {path in `folder`: {"size": bytes, "sha256": ...}}."""
     return {name: _entry_of(folder / name) for name in names}
 
 
-def described(folder: Path) -> str:
-    """The folder of a step by the digest of its manifest, which processes compare."""
-    try:
-        content = read_regular(folder / MANIFEST, METADATA_BYTES)
-    except OSError:
-        return f"step {folder.name}"  # who restores it says what is wrong
-    return f"step {folder.name}, SHA-256 {hashlib.sha256(content).hexdigest()[:_DIGITS]}"
-
-
-def add(folder: Path, name: str) -> None:
-    """Records one more file, by its path in `folder`, whose other files are known to be intact."""
-    write_entries(folder, read_entries(folder) | {name: _entry_of(folder / name)})
-
-
 def read_entries(folder: Path) -> dict[str, Any]:
-    """What is known of each file, {path in `folder`: {"size": bytes, "sha256": ...}}.
+    """Reads the entries of a manifest, {path in `folder`: {"size": bytes, "sha256": ...}}.
 
     Raises:
-      OSError: the manifest is not there, or no regular file of a moderate size.
+      OSError: the manifest is missing, or is not a regular file of moderate size.
       ValueError: it is damaged.
     """
     read = json.loads(read_regular(folder / MANIFEST, METADATA_BYTES))
@@ -96,7 +136,10 @@ def read_entries(folder: Path) -> dict[str, Any]:
 
 
 def write_entries(folder: Path, entries: dict[str, Any]) -> None:
-    """Writes them with a digest of their own: in a damaged name, no file would be missed."""
+    """Writes a manifest with a digest of its own entries.
+
+    Without it, a flipped bit in a file's name could hide that the file is missing.
+    """
     sealed = {"files": entries, "sha256": _digest(entries)}
     write_atomic(folder / MANIFEST, json.dumps(sealed, indent=1) + "\n")
 
@@ -110,25 +153,39 @@ def _entry_of(path: Path) -> dict[str, int | str]:
         return _entry(file)
 
 
-def damage(
+def _entry(file: BufferedReader) -> dict[str, int | str]:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
+
+
+def checkpoint_id(folder: Path) -> str:
+    """The step and the SHA-256 of the manifest, which identify a checkpoint."""
+    try:
+        content = read_regular(folder / MANIFEST, METADATA_BYTES)
+    except OSError:
+        return f"step {folder.name}"  # `find_damage` reports the error
+    return f"step {folder.name}, SHA-256 {hashlib.sha256(content).hexdigest()[:_DIGITS]}"
+
+
+def find_damage(
     folder: Path,
     subfolders: Collection[str] | None = None,
     most: int | None = None,
     reader: tuple[int, int] = (0, 1),
 ) -> str | None:
-    """A text that names the first damaged file and the reason; None if all are as written.
+    """Names the first damaged file and the reason; returns None if all files are intact.
 
     Files that the manifest does not list are ignored.
 
     Args:
-      folder: of a checkpoint.
+      folder: the folder of a checkpoint.
       subfolders: where to look; None: everywhere.
-      most: bytes that the files there may have, all together; None: any number.
-      reader: (process, of how many), each of which reads its share of the files alone.
+      most: maximal size of the files there in bytes, all together; None: no limit.
+      reader: (process, number of processes); a process verifies its share of the files alone.
 
     Raises:
-      UserError: a file may be intact but cannot be read now, for lack of rights or by a fault of
-        the disk; or there is more to read than a run can have written.
+      UserError: a file may be intact but cannot be read now (permissions, a disk fault), or the
+        files are larger than any that a run writes.
     """
     try:
         with _proving_damage(folder / MANIFEST):
@@ -140,7 +197,7 @@ def damage(
     _require_bounded(folder, subfolders, most)
     if subfolders is not None:
         entries = {name: entries[name] for name in entries if name.split("/")[0] in subfolders}
-    own = share({name: _size(entry) for name, entry in entries.items()}, *reader)
+    own = share_of_files({name: _size(entry) for name, entry in entries.items()}, *reader)
     for name in entries:
         if not is_safe_name(name):
             return f"{name!r} is outside the folder"
@@ -156,13 +213,35 @@ def damage(
     return None
 
 
-_ARRAYS = "d"  # the folders in which Orbax keeps the content of arrays
+def find_damage_in_job(
+    folder: Path, subfolders: Collection[str] | None = None, most: int | None = None
+) -> str | None:
+    """Runs `find_damage` in all processes together; all return what one of them finds.
 
-# What a file that was written whole cannot answer with; any other error may pass.
-_DAMAGE = {
-    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
-    *(errno.EINVAL, errno.EFBIG, errno.ENXIO),
-}
+    Processes that see the same folder verify a share of it each. A process with a copy of its own
+    verifies all of it.
+
+    Raises:
+      UserError: in all processes, if `find_damage` raises it in one, or if they see different
+        checkpoints.
+    """
+    shared = len({*hosts.gather(_identity(folder / MANIFEST))}) == 1
+    reader = (jax.process_index(), hosts.num_processes()) if shared else (0, 1)
+    own, _ = hosts.require_agreement(
+        lambda: (
+            find_damage(folder, subfolders, most, reader),
+            {"checkpoint": checkpoint_id(folder)},
+        )
+    )
+    return next(filter(None, hosts.gather(own)), None)
+
+
+def _identity(path: Path) -> str:
+    """A text that is equal in two processes if they see the same file, not copies of it."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        return f"{status.st_ino} {status.st_mtime_ns}"
+    return ""  # `find_damage` reports the error
 
 
 @contextlib.contextmanager
@@ -180,13 +259,14 @@ def _proving_damage(path: Path) -> Iterator[None]:
 
 
 def _require_bounded(folder: Path, subfolders: Collection[str] | None, most: int | None) -> None:
-    """Raises UserError where files are larger than any that a run wrote.
+    """Raises UserError for files that are larger than any that a run writes.
 
-    The manifest may list them as they are, and does not list all that Orbax reads.
+    The manifest may list them with their true sizes, and it does not list every file that Orbax
+    reads.
     """
     total = size = 0
     for entry in entries_below(folder):
-        with contextlib.suppress(OSError):  # gone, as a run tidies up, or too deep to be read
+        with contextlib.suppress(OSError):  # deleted by the run meanwhile, or nested too deeply
             size = entry.stat(follow_symlinks=False).st_size
         name = Path(entry.path).relative_to(folder)
         if subfolders is None or name.parts[0] in subfolders:
@@ -201,86 +281,12 @@ def _require_bounded(folder: Path, subfolders: Collection[str] | None, most: int
 
 def _is_as_written(path: Path, entry: Any) -> bool:
     with open_regular(path) as file:
-        # The size first: a file of another one need not be read.
-        of_size = isinstance(entry, dict) and entry.get("size") == os.fstat(file.fileno()).st_size
-        return of_size and _entry(file) == entry
+        # The size first: a file of another size need not be read.
+        same_size = isinstance(entry, dict) and entry.get("size") == os.fstat(file.fileno()).st_size
+        return same_size and _entry(file) == entry
 
 
 def _size(entry: Any) -> int:
-    """Bytes of a file by its entry, which may be damaged."""
+    """Bytes of a file by its entry; 0 if the entry is damaged."""
     size = entry.get("size") if isinstance(entry, dict) else None
     return size if isinstance(size, int) else 0
-
-
-def _entry(file: BufferedReader) -> dict[str, int | str]:
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"size": os.fstat(file.fileno()).st_size, "sha256": digest}
-
-
-# FOLDED checkpoints.shares: A checkpoint hashed by all processes of a job, each its share of the
-# files. Of 84 GB on 32 hosts, each reads 2.6 GB, when it is saved and when it is restored.
-
-
-_SECONDS_OF_A_SAVE = 3600  # until all is written
-_SECONDS_TO_HASH = 60  # a share, once process 0 has hashed its own
-
-
-def damage_in_job(
-    folder: Path, subfolders: Collection[str] | None = None, most: int | None = None
-) -> str | None:
-    """As `manifest.damage`, in all processes together: what one of them finds, all return. Where
-    they see one folder each reads its share of it, and all of a copy of its own.
-
-    Raises:
-      UserError: as there, in one; or they see different files. In all.
-    """
-    shared = len({*hosts.gather(_identity(folder / MANIFEST))}) == 1
-    reader = (jax.process_index(), hosts.num_processes()) if shared else (0, 1)
-    own, _ = hosts.require_agreement(
-        lambda: (
-            damage(folder, subfolders, most, reader),
-            {"checkpoint": described(folder)},
-        )
-    )
-    return next(filter(None, hosts.gather(own)), None)
-
-
-def _identity(path: Path) -> str:
-    """Alike in two processes that see the same file, not where each has a copy."""
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return f"{status.st_ino} {status.st_mtime_ns}"
-    return ""  # who reads it says what is wrong
-
-
-def write_in_job(folder: Path, name: str, count: int) -> None:
-    """As `manifest.write`, in process 0 of `count`, whose others call `help_to_write`; what they do
-    not hash in time, it hashes itself. Any thread may.
-
-    Args:
-      folder: of a step, all of whose files are written.
-      name: of this save, alike in all processes; no other save of the job has it.
-      count: of processes.
-    """
-    sizes = file_sizes(folder)
-    hosts.kv_set(f"{name}/files", sizes)
-    entries = entries_of(folder, share(sizes, 0, count))
-    until = time.monotonic() + _SECONDS_TO_HASH
-    for process in range(1, count):
-        theirs = hosts.kv_get(f"{name}/{process}", until - time.monotonic()) or {}
-        # Of another size: the file system shows that process a file of before.
-        entries |= {file: one for file, one in theirs.items() if one["size"] == sizes[file]}
-    hosts.kv_delete(name)
-    entries |= entries_of(folder, sizes.keys() - entries.keys())
-    write_entries(folder, {file: entries[file] for file in sizes})
-
-
-def help_write_in_job(folder: Path, name: str, process: int, count: int) -> None:
-    """Hashes the share of another process than the first, as soon as that one asks for it."""
-    sizes = hosts.kv_get(f"{name}/files", _SECONDS_OF_A_SAVE)
-    if sizes is None:
-        return  # the save failed
-    entries = {}
-    with contextlib.suppress(OSError):  # process 0 sees to it
-        entries = entries_of(folder, share(sizes, process, count))
-    hosts.kv_set(f"{name}/{process}", entries)

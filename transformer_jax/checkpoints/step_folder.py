@@ -1,9 +1,9 @@
 """The folder of one checkpoint: its items and how they are read.
 
 `params` (parameters), `training` (the rest of the state: step, optimizer moments, random key),
-`data` (the state of the data iterator) and `provenance` (what the run rests on) are separate items,
-so that parameters can be read alone. `metrics` (the score) joins them once the step, already saved,
-has been evaluated. The arrays of an item are stored flat, by their path in the tree
+`data` (the state of the data iterator) and `provenance` (what the run is based on) are separate
+items, so that parameters can be read alone. `metrics` (the score) is added after the saved step has
+been evaluated. The arrays of an item are stored flat, by their path in the tree
 ("encoder/layer_0/attention/query/kernel"): the files depend on neither Flax nor optax, and messages
 can name what does not fit.
 """
@@ -30,31 +30,30 @@ from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import METADATA_BYTES, read_regular, remove, write_atomic
 
-# FOLDED checkpoints.processes: Which processes Orbax writes and reads with.
-
-
-def taking_part(name: str | None = None) -> ocp.options.MultiprocessingOptions:
-    """All processes of the job, which wait for each other; or this one, where it acts `alone`.
-
-    Args:
-      name: of what they do, if they do something else at once.
-    """
-    only = {jax.process_index()} if hosts.num_processes() == 1 else None
-    return ocp.options.MultiprocessingOptions(active_processes=only, barrier_sync_key_prefix=name)
-
-
-# Orbax logs its progress, and its failures with tracebacks, through absl. Failures are raised here
+# Orbax logs its progress, and its failures with tracebacks, through absl. Here failures are raised
 # as one line, so nothing of Orbax needs to reach stderr.
 logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 ITEMS = ("params", "training", "data", "metrics", "provenance")
 PARAMS, TRAINING, DATA, METRICS, PROVENANCE = ITEMS
 
-_SCORE = f"{METRICS}/{METRICS}"  # of an item, the file that holds its JSON
+_SCORE = f"{METRICS}/{METRICS}"  # the file that holds the JSON of the item
 _STEP = re.compile("0|[1-9][0-9]{0,14}")  # as Orbax writes it
 
 Leaves = dict[str, Any]
 """Arrays, or their shapes, by their path in the tree."""
+
+
+def participants(name: str | None = None) -> ocp.options.MultiprocessingOptions:
+    """The processes that Orbax reads and writes with: all of the job, or this one alone.
+
+    All wait for each other, except within `hosts.single_process`.
+
+    Args:
+      name: distinguishes this operation from others that run at the same time.
+    """
+    only = {jax.process_index()} if hosts.num_processes() == 1 else None
+    return ocp.options.MultiprocessingOptions(active_processes=only, barrier_sync_key_prefix=name)
 
 
 def step_folders(directory: Path) -> dict[int, Path]:
@@ -79,7 +78,7 @@ def fill(tree: Any, leaves: Leaves) -> Any:
 
 
 def split_state(state: Any) -> tuple[Leaves, Leaves]:
-    """(the leaves of `state.params`, by their path within it; all other leaves of the state)."""
+    """Returns (leaves of `state.params`, by their path in it; all other leaves of the state)."""
     prefix = PARAMS + "/"
     leaves = named_leaves(state)
     inside = {name for name in leaves if name.startswith(prefix)}
@@ -93,8 +92,8 @@ def join_state(state: Any, params: Leaves, training: Leaves) -> Any:
 
 
 def saved_arrays(folder: Path, item: str) -> Leaves:
-    """Shapes and dtypes of the saved arrays of an item; raises UserError if unreadable."""
-    reader = ocp.StandardCheckpointer(multiprocessing_options=taking_part())
+    """Shapes and dtypes of the saved arrays of an item; UserError if they cannot be read."""
+    reader = ocp.StandardCheckpointer(multiprocessing_options=participants())
     with _reading(folder / item), reader:
         saved = dict(reader.metadata(folder / item).item_metadata.items())
         for name, array in saved.items():
@@ -105,7 +104,7 @@ def saved_arrays(folder: Path, item: str) -> Leaves:
 
 
 def most_bytes(abstract: Any) -> int:
-    """More than a checkpoint has whose parameters, or whole state, are the tree `abstract`."""
+    """An upper bound of the bytes of a checkpoint of these parameters, or of this state."""
     own = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(abstract))
     return 16 * own + METADATA_BYTES
 
@@ -113,17 +112,18 @@ def most_bytes(abstract: Any) -> int:
 def read_arrays(
     folder: Path, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
 ) -> Leaves:
-    """Reads the arrays of an item onto the shardings of `abstract`, else the first local device;
-    where that has a NumPy array, as one.
+    """Reads the arrays of an item.
 
     Args:
-      folder: of a step.
+      folder: the folder of a step.
       item: one of `ITEMS`.
-      abstract: their shapes.
-      fresh: arrays that may not be saved, and their value then; or be saved and not asked for.
+      abstract: shapes and dtypes. A leaf with a sharding gives an array with this sharding, a NumPy
+        array gives a NumPy array, anything else an array on the first local device.
+      fresh: optional arrays: filled with this value if they are not saved, ignored if they are
+        saved but not in `abstract`.
 
     Raises:
-      UserError: unreadable, or the saved names, shapes or dtypes are not those of `abstract`.
+      UserError: it cannot be read, or the saved names, shapes or dtypes differ from `abstract`.
     """
     fresh, saved = fresh or {}, saved_arrays(folder, item)
     new = {name: leaf for name, leaf in abstract.items() if name in fresh and name not in saved}
@@ -135,15 +135,15 @@ def read_arrays(
 
 
 def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
-    """Reads those arrays of an item that `abstract` names and that are known to fit."""
+    """Reads the arrays of an item that `abstract` names, which are known to fit."""
     targets = {name: _target(leaf) for name, leaf in abstract.items()}
     arguments = ocp.args.PyTreeRestore(
         targets,
         restore_args=ocp.checkpoint_utils.construct_restore_args(targets),
         partial_restore=True,
     )
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=taking_part())
-    reader = ocp.Checkpointer(handler, multiprocessing_options=taking_part())
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=participants())
+    reader = ocp.Checkpointer(handler, multiprocessing_options=participants())
     with _reading(folder / item), reader:
         return reader.restore(folder / item, arguments)
 
@@ -163,7 +163,7 @@ def read_score(folder: Path) -> float | None:
 
 
 def write_score(folder: Path, score: float) -> None:
-    """Adds the score to the folder of a finished step; a kill leaves it with the score or without.
+    """Adds the score to the folder of a finished step, or leaves it intact if killed meanwhile.
 
     Raises:
       OSError: it cannot be written; the folder is a link.
@@ -173,11 +173,11 @@ def write_score(folder: Path, score: float) -> None:
     remove(folder / METRICS)
     (folder / METRICS).mkdir()
     write_atomic(folder / _SCORE, json.dumps({"score": score}))
-    manifest.add(folder, _SCORE)
+    manifest.add_file(folder, _SCORE)
 
 
 def read_provenance(folder: Path) -> dict[str, str]:
-    """Reads what the run rests on; nothing where the step was saved without."""
+    """Reads what the run is based on; empty if the step was saved without it."""
     if not (folder / PROVENANCE).is_dir():
         return {}
     with _reading(folder / PROVENANCE):
@@ -189,7 +189,7 @@ def read_provenance(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns any error into a UserError of one line: intact files may still hold anything."""
+    """Turns any error into a UserError of one line: even intact files may hold anything."""
     try:
         yield
     except Exception as error:  # Orbax raises the errors of several libraries
@@ -198,24 +198,24 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def misfits(saved: Leaves, wanted: Leaves) -> list[str]:
-    """A text for each array that is saved with another shape or dtype than wanted."""
+    """Describes each array that is saved with another shape or dtype than wanted."""
     return [
         f"{name} is saved as {_describe(saved[name])}, expected {_describe(wanted[name])}"
-        f"{_of_padding(name, saved[name], wanted[name])}"
+        f"{_padding_hint(name, saved[name], wanted[name])}"
         for name in wanted
         if name in saved and _describe(saved[name]) != _describe(wanted[name])
     ]
 
 
-def _of_padding(name: str, saved: Any, wanted: Any) -> str:
-    """What to look at where two shapes differ in rows of a vocabulary alone."""
+def _padding_hint(name: str, saved: Any, wanted: Any) -> str:
+    """A hint if two shapes differ only in rows of a vocabulary; else empty."""
     if not differ_in_rows(name, saved, wanted):
         return ""
     return " (model.vocab_multiple, which pads the vocabulary, or the vocabulary differs)"
 
 
 def differ_in_rows(name: str, saved: Any, wanted: Any) -> bool:
-    """Whether two shapes of a parameter differ in rows of a vocabulary, and in nothing else."""
+    """Returns True if two shapes of a parameter differ only in rows of a vocabulary."""
     axes = getattr(parameter_at(name), "axes", ())
     if len(axes) != len(saved.shape) or saved.shape == wanted.shape:
         return False
@@ -235,7 +235,7 @@ def _require_fit(path: Path, saved: Leaves, wanted: Leaves) -> None:
 
 
 def first_few(problems: list[str]) -> str:
-    """Three of them, and how many more there are."""
+    """The first three problems, and the number of the others."""
     more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
     return "; ".join(problems[:3]) + more
 

@@ -1,14 +1,16 @@
-"""Checkpoints of a run: what is saved, what is kept, and how it is read back.
+"""Checkpoints of a run: saving, retention, choosing and restoring.
 
-Layout of the directory: `STEP/` is a full checkpoint (see `step_folder`), `snapshots/STEP/` holds
-parameters alone, so that the mean can be taken over more steps than have full checkpoints.
+Layout of the directory: `STEP/` is a full checkpoint (see `step_folder`). `snapshots/STEP/` holds
+parameters alone, so that an average can cover more steps than there are full checkpoints.
 """
 
+import functools
 import itertools
 import json
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,36 +41,131 @@ from transformer_jax.checkpoints.step_folder import (
     step_folders,
     write_score,
 )
-from transformer_jax.checkpoints.writer import CheckpointWriter, Kept
+from transformer_jax.checkpoints.writer import CheckpointWriter, Retention
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runtime.files import METADATA_BYTES
 
-# FOLDED checkpoints.selection: Which checkpoint "latest", "best" or a step names; damaged ones are
-# skipped.
-
-
 logger = logging.getLogger(__name__)
-
-Damage = Callable[[Path, Collection[str], int | None], str | None]
-"""As `manifest.damage`."""
 
 Which = int | str | None
 """A step or its digits, "best", "latest"; None is the latest."""
 
+SNAPSHOTS = "snapshots"
 
-def agreed_checkpoint(
-    directory: Path, which: Which, items: Collection[str] = ITEMS, most: int | None = None
-) -> Path:
-    """As `find_checkpoint`, in all processes of a job together, each of which reads its share of
-    the files: they get the same folder, or raise the same error."""
+FindDamage = Callable[[Path, Collection[str], int | None], str | None]
+"""Signature of `manifest.find_damage`."""
 
-    def found() -> tuple[Path, Fingerprint]:
-        folder = find_checkpoint(directory, which, items, most, manifest.damage_in_job)
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One checkpoint, chosen and verified: all that is read from it belongs to one step.
+
+    Checkpoints that appear later, while a training run continues, do not change it.
+
+    Attributes:
+      folder: the folder of the step.
+    """
+
+    folder: Path
+
+    @property
+    def step(self) -> int:
+        """The number of updates done."""
+        return int(self.folder.name)
+
+    @functools.cached_property
+    def id(self) -> str:
+        """The step and the SHA-256 of the manifest, which identify the checkpoint."""
+        return manifest.checkpoint_id(self.folder)
+
+    @functools.cached_property
+    def provenance(self) -> dict[str, str]:
+        """What the run was based on when this step was saved; empty if it was not recorded."""
+        return self._read_json(read_provenance)
+
+    @functools.cached_property
+    def data_state(self) -> Any:
+        """The state of the data iterator; tuples come back as lists."""
+        return self._read_json(read_data)
+
+    def params(self, abstract_params: Any) -> Any:
+        """Reads the parameters; arguments and errors as of `state`."""
+        return fill(abstract_params, self._read_arrays(PARAMS, named_leaves(abstract_params)))
+
+    def state(self, abstract_state: Any, fresh: Mapping[str, float] | None = None) -> Any:
+        """Reads the whole state, bit for bit as it was saved.
+
+        Args:
+          abstract_state: the state's tree of `jax.ShapeDtypeStruct` (or of arrays). The arrays
+            get its shardings, whatever devices they were saved from; without a sharding, they are
+            put on the first local device.
+          fresh: initial values of state fields that may be missing (see
+            `step_folder.read_arrays`); parameters are never missing.
+
+        Raises:
+          UserError: it cannot be read, or does not fit.
+        """
+        params, training = split_state(abstract_state)
+        params = self._read_arrays(PARAMS, params)
+        training = self._read_arrays(TRAINING, training, fresh)
+        return join_state(abstract_state, params, training)
+
+    def average(self, count: int, abstract_params: Any) -> tuple[list[int], Any]:
+        """The mean, taken in float32, of the last `count` saved parameters up to this step.
+
+        Returns:
+          (the steps, newest first; params)
+
+        Raises:
+          UserError: there are fewer, or as of `state`.
+        """
+        directory = self.folder.parent
+        saved = step_folders(directory / SNAPSHOTS) | step_folders(directory)
+        earlier = [saved[step] for step in sorted(saved, reverse=True) if step < self.step]
+        verified = skip_damaged(
+            earlier, (PARAMS,), most_bytes(abstract_params), manifest.find_damage_in_job
+        )
+        folders = [self.folder, *itertools.islice(verified, max(count - 1, 0))]
+        if count < 1 or len(folders) < count:
+            raise UserError(
+                f"cannot average {count} checkpoints: {directory} holds the parameters of "
+                f"{len(earlier) + 1} up to step {self.step}; ask for fewer, or train with a higher "
+                "checkpoint.keep_params"
+            )
+        steps = [int(folder.name) for folder in folders]
+        logger.info("averaging the parameters of steps %s", ", ".join(map(str, steps)))
+        return steps, fill(abstract_params, _mean(folders, named_leaves(abstract_params)))
+
+    def _read_arrays(
+        self, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
+    ) -> Leaves:
+        return read_arrays(self.folder, item, abstract, fresh)
+
+    def _read_json(self, read: Callable[[Path], Any]) -> Any:
+        return read(self.folder)
+
+
+def open_snapshot(
+    directory: Path,
+    which: Which = "latest",
+    items: Collection[str] = ITEMS,
+    most: int | None = None,
+) -> Snapshot:
+    """Chooses and verifies a checkpoint; arguments and errors as of `find_checkpoint`.
+
+    All processes of a job call it together: each hashes its share of the files, and they get the
+    same folder or raise the same error.
+    """
+
+    def find() -> tuple[Path, Fingerprint]:
+        folder = find_checkpoint(
+            directory.absolute(), which, items, most, manifest.find_damage_in_job
+        )
         return folder, {"checkpoint": folder.name}
 
-    return hosts.require_agreement(found)[0]
+    return Snapshot(hosts.require_agreement(find)[0])
 
 
 def find_checkpoint(
@@ -76,19 +173,19 @@ def find_checkpoint(
     which: Which,
     items: Collection[str] = ITEMS,
     most: int | None = None,
-    damage: Damage = manifest.damage,
+    find_damage: FindDamage = manifest.find_damage,
 ) -> Path:
-    """The folder of the checkpoint that `which` names, its `items` compared with their manifest.
+    """The folder of the checkpoint that `which` names, verified against its manifest.
 
     "best" has the highest score, and is the newest of equals. For "latest" and "best", damaged
-    checkpoints are skipped with a warning; a step named by its number must be intact.
+    checkpoints are skipped with a warning; a step given by number must be intact.
 
     Args:
       directory: of the checkpoints.
       which: a step or its digits, "best", "latest" or None (the latest).
-      items: what is going to be read of it.
-      most: bytes that it may have, as `manifest.damage`.
-      damage: how the files are compared.
+      items: the items that will be read; only these are verified.
+      most: maximal size of these items in bytes (see `manifest.find_damage`).
+      find_damage: the function that verifies the files.
 
     Raises:
       UserError: there is no such checkpoint, or it is damaged.
@@ -105,45 +202,40 @@ def find_checkpoint(
             if not candidates:
                 raise UserError(f"no checkpoint in {directory} has a score; take latest, or a step")
         case _:
-            return _named(directory, folders, str(which), lambda one: damage(one, items, most))
-    for folder in intact(candidates, items, most, damage):
+            folder = _folder_of_step(directory, folders, str(which))
+            if problem := find_damage(folder, items, most):
+                raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
+            return folder
+    for folder in skip_damaged(candidates, items, most, find_damage):
         return folder
     raise UserError(f"no intact checkpoint in {directory}: every one of them is damaged")
 
 
-def intact(
+def _folder_of_step(directory: Path, folders: dict[int, Path], which: str) -> Path:
+    if not which.isdecimal() or int(which) not in folders:
+        steps = ", ".join(map(str, folders))
+        raise UserError(f"no checkpoint {which} in {directory}; take latest, best, or of {steps}")
+    return folders[int(which)]
+
+
+def skip_damaged(
     folders: Iterable[Path],
     items: Collection[str],
     most: int | None = None,
-    damage: Damage = manifest.damage,
+    find_damage: FindDamage = manifest.find_damage,
 ) -> Iterator[Path]:
-    """Yields the folders whose `items` are as they were written; warns about each other one."""
+    """Yields the folders whose `items` are intact; warns about each other one."""
     for folder in folders:
-        if problem := damage(folder, items, most):
+        if problem := find_damage(folder, items, most):
             logger.warning("skipping the damaged checkpoint %s: %s", folder, problem)
         else:
             yield folder
 
 
-def _named(
-    directory: Path,
-    folders: dict[int, Path],
-    which: str,
-    damage: Callable[[Path], str | None],
-) -> Path:
-    if not which.isdecimal() or int(which) not in folders:
-        steps = ", ".join(map(str, folders))
-        raise UserError(f"no checkpoint {which} in {directory}; take latest, best, or of {steps}")
-    folder = folders[int(which)]
-    if problem := damage(folder):
-        raise UserError(f"checkpoint {folder} is damaged: {problem}; take another one")
-    return folder
-
-
 def best_first(newest_first: list[Path]) -> list[Path]:
     """The folders that have a score, the highest first; the newest of equals."""
     scores: dict[Path, float] = {}
-    for folder in intact(newest_first, (METRICS,), METADATA_BYTES):
+    for folder in skip_damaged(newest_first, (METRICS,), METADATA_BYTES):
         score = read_score(folder)
         if score is not None:
             scores[folder] = score
@@ -151,21 +243,19 @@ def best_first(newest_first: list[Path]) -> list[Path]:
 
 
 class Checkpoints:
-    """The checkpoints in `directory`.
+    """The checkpoints of a run: saves them, deletes old ones, opens them.
 
-    Reading changes nothing on disk and is safe while another process trains. Whatever is read has
-    been compared with its SHA-256 manifest. `selection.find_checkpoint` says how `which` names a
-    checkpoint, and how damaged ones are treated.
+    Reading changes nothing on disk and is safe while another process trains. Everything read has
+    been verified against its SHA-256 manifest (`find_checkpoint`).
 
     Attributes:
-      directory: where they lie.
-      provenance: what the run rests on, texts by name; kept in each checkpoint that is saved.
+      directory: the directory that holds them.
+      provenance: what the run is based on, {name: description}; saved with each checkpoint.
     """
 
     def __init__(self, directory: Path | str, config: CheckpointConfig):
         self.directory = Path(directory).absolute()
         self.provenance: dict[str, str] = {}
-        self._snapshots = self.directory / "snapshots"
         self._config = config
         self._opened: list[CheckpointWriter] = []
 
@@ -175,15 +265,22 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def open(
+        self, which: Which = "latest", items: Collection[str] = ITEMS, most: int | None = None
+    ) -> Snapshot:
+        """Chooses and verifies a checkpoint, once; arguments and errors as of `open_snapshot`."""
+        return open_snapshot(self.directory, which, items, most)
+
     def save(self, step: int, state: Any, data_state: Any) -> None:
-        """Saves, in the background if the config says so; the arrays may be donated as soon as this
-        returns. Nothing happens for a step that is already saved.
+        """Saves a step, in the background if the config says so.
+
+        The arrays may be donated as soon as this returns. A step that is already saved is skipped.
 
         Args:
-          step: updates done.
-          state: a tree of arrays with the parameters at its `params`. Random keys go in as their
-            data (`jax.random.key_data`). NumPy arrays must stay as they are.
-          data_state: where the data iterator stands; anything that JSON can hold.
+          step: the number of updates done.
+          state: a tree of arrays with the parameters at its `params`. Random keys are given as
+            their data (`jax.random.key_data`). NumPy arrays must not change afterwards.
+          data_state: the state of the data iterator; JSON must be able to hold it.
 
         Raises:
           UserError: this save, or the one before, failed (disk full, no permission ...).
@@ -193,7 +290,7 @@ class Checkpoints:
         items = {
             PARAMS: ocp.args.PyTreeSave(params),
             TRAINING: ocp.args.PyTreeSave(training),
-            # A copy: the iterator goes on while this is written.
+            # A copy: the iterator continues while this is written.
             DATA: ocp.args.JsonSave(json.loads(json.dumps(data_state))),
             PROVENANCE: ocp.args.JsonSave(dict(self.provenance)),
         }
@@ -205,11 +302,13 @@ class Checkpoints:
             self.wait()
 
     def save_params(self, step: int, params: Any) -> None:
-        """Saves parameters alone, such as published ones: a step to use and to start from, but not
-        to go on from. Waits until it is on disk; errors as for `save`.
+        """Saves parameters alone, such as published ones; waits until they are on disk.
+
+        The step can be used and started from, but training cannot be resumed from it. Errors as of
+        `save`.
 
         Args:
-          step: their number.
+          step: the step number.
           params: a tree of jax arrays.
         """
         provenance = ocp.args.JsonSave(dict(self.provenance))
@@ -217,18 +316,18 @@ class Checkpoints:
         self._writers(most_bytes(params))[0].save(step, items)
         self.wait()
 
-    def holds_params_alone(self) -> bool:
-        """Whether the newest step can be used and started from, but not be gone on from."""
+    def has_params_only(self) -> bool:
+        """Returns True if the newest step has no training state to resume from."""
         folders = step_folders(self.directory)
         return bool(folders) and not (folders[max(folders)] / TRAINING).exists()
 
     def score(self, step: int, score: float) -> None:
-        """Keeps how good a saved step is, higher is better; waits until that step is on disk.
+        """Stores the score of a saved step, higher is better; waits until that step is on disk.
 
-        A step without a score, or with one of NaN, is no candidate for the best.
+        A step without a score, or with a score of NaN, is never the best.
 
         Raises:
-          UserError: the save, or keeping the score, failed.
+          UserError: the save failed, or the score cannot be written.
         """
         self.wait()
         if math.isnan(score):
@@ -255,77 +354,12 @@ class Checkpoints:
         """The newest finished step, damaged or not; None if there is none."""
         return max(step_folders(self.directory), default=None)
 
-    def restore(
-        self, which: Which, abstract_state: Any, fresh: Mapping[str, float] | None = None
-    ) -> tuple[int, Any, Any]:
-        """Reads a whole checkpoint, bit for bit as it was saved.
-
-        Args:
-          which: a step, "best", "latest" or None (the latest).
-          abstract_state: the state's tree of `jax.ShapeDtypeStruct` (or of arrays). The arrays
-            come back with its shardings, whatever devices they were saved from; without a
-            sharding, on the first local device.
-          fresh: as of `step_folder.read_arrays`, of what is not among the parameters.
-
-        Returns:
-          (step, state, data_state)
-
-        Raises:
-          UserError: there is no such checkpoint, it is damaged, or it does not fit.
-        """
-        folder = agreed_checkpoint(self.directory, which, most=most_bytes(abstract_state))
-        params, training = split_state(abstract_state)
-        params = read_arrays(folder, PARAMS, params)
-        training = read_arrays(folder, TRAINING, training, fresh)
-        return int(folder.name), join_state(abstract_state, params, training), read_data(folder)
-
-    def data_state(self, which: Which) -> Any:
-        """The state of the data iterator; `which` and errors as for `restore`."""
-        return read_data(find_checkpoint(self.directory, which))
-
-    def kept_provenance(self, which: Which) -> dict[str, str]:
-        """What the run rested on when that checkpoint was saved, empty where it does not say;
-        `which` and errors as for `restore`."""
-        folder = find_checkpoint(self.directory, which, (PROVENANCE,), METADATA_BYTES)
-        return read_provenance(folder)
-
-    def restore_params(self, which: Which, abstract_params: Any) -> tuple[int, Any]:
-        """Reads the parameters alone, (step, params); arguments and errors as for `restore`."""
-        folder = agreed_checkpoint(self.directory, which, (PARAMS,), most_bytes(abstract_params))
-        params = read_arrays(folder, PARAMS, named_leaves(abstract_params))
-        return int(folder.name), fill(abstract_params, params)
-
-    def average(self, count: int, which: Which, abstract_params: Any) -> tuple[list[int], Any]:
-        """The mean, taken in float32, of the last `count` saved parameters up to step `which`.
-
-        Returns:
-          (the steps, newest first; params)
-
-        Raises:
-          UserError: there are fewer, or as for `restore`.
-        """
-        most = most_bytes(abstract_params)
-        last = int(agreed_checkpoint(self.directory, which, (PARAMS,), most).name)
-        kept = step_folders(self._snapshots) | step_folders(self.directory)
-        newest_first = [kept[step] for step in sorted(kept, reverse=True) if step <= last]
-        whole = intact(newest_first, (PARAMS,), most, manifest.damage_in_job)
-        chosen = list(itertools.islice(whole, max(count, 0)))
-        if count < 1 or len(chosen) < count:
-            raise UserError(
-                f"cannot average {count} checkpoints: {self.directory} holds the parameters of "
-                f"{len(newest_first)} up to step {last}; ask for fewer, or train with a higher "
-                "checkpoint.keep_params"
-            )
-        steps = [int(folder.name) for folder in chosen]
-        logger.info("averaging the parameters of steps %s", ", ".join(map(str, steps)))
-        return steps, fill(abstract_params, _mean(chosen, named_leaves(abstract_params)))
-
     def _writers(self, most: int) -> list[CheckpointWriter]:
         # Opened by the first save, since reading must not touch the directory.
         if not self._opened:
-            kept: dict[Path, Kept] = {self.directory: self._latest_and_best}
+            kept: dict[Path, Retention] = {self.directory: self._latest_and_best}
             if self._config.keep_params:
-                kept[self._snapshots] = lambda steps: steps[-self._config.keep_params :]
+                kept[self.directory / SNAPSHOTS] = lambda steps: steps[-self._config.keep_params :]
             self._opened = [CheckpointWriter(*item, most) for item in kept.items()]
         return self._opened
 
@@ -353,56 +387,58 @@ def _detached(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
     return jnp.copy(leaf) if on_cpu else leaf
 
 
-# FOLDED checkpoints.primary_store: Checkpoints in a directory that process 0 of a job has, and the
-# others have not.
+class PrimarySnapshot(Snapshot):
+    """A snapshot that only process 0 can read; it passes the contents to the other processes.
+
+    All processes call each method, and each leaf of an abstract tree has its sharding.
+    """
+
+    def _read_arrays(
+        self, item: str, abstract: Leaves, fresh: Mapping[str, float] | None = None
+    ) -> Leaves:
+        on_host = {name: _without_memory(leaf) for name, leaf in abstract.items()}
+        found: list[Leaves] = []
+        hosts.run_on_primary(lambda: found.append(read_arrays(self.folder, item, on_host, fresh)))
+        return hosts.arrays_from_primary(found.pop() if found else None, abstract)
+
+    def _read_json(self, read: Callable[[Path], Any]) -> Any:
+        return hosts.run_on_primary(lambda: read(self.folder))
 
 
 class PrimaryCheckpoints(Checkpoints):
-    """As `Checkpoints`, of a training; all processes call each of these methods.
+    """Checkpoints in a directory that only process 0 of a job has.
 
-    Process 0 writes and reads: the whole state passes through its memory and its network.
+    All processes call each method. The whole state passes through the memory and the network of
+    process 0.
     """
 
+    def open(
+        self, which: Which = "latest", items: Collection[str] = ITEMS, most: int | None = None
+    ) -> Snapshot:
+        path = hosts.run_on_primary(
+            lambda: str(find_checkpoint(self.directory, which, items, most))
+        )
+        return PrimarySnapshot(Path(path))
+
     def save(self, step: int, state: Any, data_state: Any) -> None:
-        """As `Checkpoints.save`."""
         whole, save = hosts.arrays_to_primary(state), super().save
         hosts.run_on_primary(lambda: save(step, whole, data_state))
 
     def score(self, step: int, score: float) -> None:
-        """As `Checkpoints.score`."""
         keep = super().score
         hosts.run_on_primary(lambda: keep(step, score))
 
     def wait(self) -> None:
-        """As `Checkpoints.wait`."""
         hosts.run_on_primary(super().wait)
 
     def close(self) -> None:
-        """As `Checkpoints.close`; each process by itself."""
-        with hosts.single_process():
+        with hosts.single_process():  # each process by itself
             super().close()
 
     def latest_step(self) -> int | None:
-        """As `Checkpoints.latest_step`."""
         return hosts.run_on_primary(super().latest_step)
-
-    def restore(
-        self, which: Which, abstract_state: Any, fresh: Mapping[str, float] | None = None
-    ) -> tuple[int, Any, Any]:
-        """As `Checkpoints.restore`; each leaf of `abstract_state` has its sharding."""
-        restore, on_host = super().restore, jax.tree.map(_without_memory, abstract_state)
-        found: list[Any] = []
-
-        def read() -> tuple[int, Any]:
-            step, state, data_state = restore(which, on_host, fresh)
-            found.append(state)
-            return step, data_state
-
-        step, data_state = hosts.run_on_primary(read)
-        state = hosts.arrays_from_primary(found.pop() if found else None, abstract_state)
-        return step, state, data_state
 
 
 def _without_memory(leaf: Any) -> np.ndarray:
-    """A NumPy array with the shape and dtype of another one."""
+    """A NumPy array with the shape and dtype of another array, but without memory for them."""
     return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)

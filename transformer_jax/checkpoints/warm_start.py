@@ -1,4 +1,4 @@
-"""Starting from the parameters of another run."""
+"""Warm start: a training that starts from the parameters of another run."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -20,43 +20,42 @@ from transformer_jax.checkpoints.step_folder import (
     read_some_arrays,
     saved_arrays,
 )
-from transformer_jax.checkpoints.store import agreed_checkpoint
+from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-_NAMED = 8  # how many parameters a message names
+_NAMED = 8  # parameters named in one message
 
-
-_OF_ENCODER_ONLY = {
+_ENCODER_ONLY_NAMES = {
     "source_embedding": "embedding",
     "source_norm": "input/norm",
     "source_positions": "input/positions",
 }
-"""Where a model that is an encoder alone has what an encoder-decoder has for its encoder."""
+"""Parameter of an encoder-decoder -> its name in an encoder-only model."""
 
 _POSITIONS, _TOKEN_TYPES = "source_positions/table", "input/token_types"
 
 
 def warm_start(params: Any, workdir: Path) -> Any:
-    """`params` with the values from another run's latest checkpoint where it has the parameter.
+    """Replaces fresh parameters by those of another run's latest checkpoint, where it has them.
 
-    The tables of a vocabulary may be padded otherwise (`model.vocab_multiple`). An encoder-decoder
-    takes its encoder from a model that is one alone, as BERT, too: its positions may go further,
-    and hold what such a model adds to all tokens of a single text. Logs how much was loaded, which
-    parameters keep their fresh values, and which of the checkpoint are not in this model.
+    Vocabulary tables may be padded to another number of rows (`model.vocab_multiple`). An
+    encoder-decoder can take its encoder from an encoder-only model such as BERT: its table of
+    positions may be longer, and the embedding of token type 0, which such a model adds to every
+    token of a single text, is added to it. Logs how many parameters were loaded, which keep their
+    fresh values, and which parameters of the checkpoint are not in this model.
 
     Args:
-      params: fresh ones; values are read onto their shardings.
-      workdir: of the other run.
+      params: the fresh parameters; values are read onto their shardings.
+      workdir: the workdir of the other run.
 
     Raises:
-      UserError: that run has no checkpoint or no parameter of this model, or one of another shape.
+      UserError: that run has no checkpoint, no parameter of this model, or one of another shape.
     """
-    directory, most = workdir.absolute() / "checkpoints", most_bytes(params)
-    folder = agreed_checkpoint(directory, "latest", (PARAMS,), most)
+    folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,), most=most_bytes(params)).folder
     there, wanted = saved_arrays(folder, PARAMS), named_leaves(params)
-    names = {name: _name_there(name, there) for name in wanted}
+    names = {name: _saved_name(name, there) for name in wanted}
     saved = {name: there[names[name]] for name in wanted if names[name] in there}
     common = {name: wanted[name] for name in saved}
     refitted = [name for name in common if _is_refitted(name, saved[name], wanted[name], names)]
@@ -68,9 +67,9 @@ def warm_start(params: Any, workdir: Path) -> Any:
     used = {names[name] for name in common}
     added = [_TOKEN_TYPES] if _POSITIONS in refitted and _TOKEN_TYPES in there else []
     logger.info("%d of %d parameter arrays loaded from %s", len(common), len(wanted), folder)
-    name_some("new, with fresh values", [name for name in wanted if name not in common])
+    log_names("new, with fresh values", [name for name in wanted if name not in common])
     left = [name for name in there if name not in {*used, *added}]
-    name_some("there, but not in this model", left)
+    log_names("there, but not in this model", left)
     targets = {names[name]: leaf for name, leaf in fixed.items()}
     targets |= {
         name: _unplaced(there[name]) for name in (*(names[one] for one in refitted), *added)
@@ -82,14 +81,14 @@ def warm_start(params: Any, workdir: Path) -> Any:
     return fill(params, wanted | read)
 
 
-def _name_there(name: str, there: Leaves) -> str:
-    """What the parameter is called in the checkpoint, if it has it."""
+def _saved_name(name: str, there: Leaves) -> str:
+    """The name of the parameter in the checkpoint."""
     part, _, rest = name.partition("/")
-    return name if name in there else f"{_OF_ENCODER_ONLY.get(part, part)}/{rest}"
+    return name if name in there else f"{_ENCODER_ONLY_NAMES.get(part, part)}/{rest}"
 
 
 def _is_refitted(name: str, saved: Any, wanted: Any, names: Mapping[str, str]) -> bool:
-    """Whether the saved rows are not taken as they are."""
+    """Returns True if the saved rows cannot be used unchanged."""
     if name == _POSITIONS and names[name] != name:
         return saved.shape[1:] == wanted.shape[1:]
     return differ_in_rows(name, saved, wanted)
@@ -97,10 +96,10 @@ def _is_refitted(name: str, saved: Any, wanted: Any, names: Mapping[str, str]) -
 
 def _refitted(name: str, saved: Any, wanted: Any, token_types: Any) -> jax.Array:
     if name != _POSITIONS:
-        return _as_long(name, saved, wanted)
+        return _with_rows_of(name, saved, wanted)
     table, rows = np.array(wanted), min(len(saved), len(wanted))
-    of_first_text = 0 if token_types is None else np.asarray(token_types)[0]
-    table[:rows] = np.asarray(saved)[:rows] + of_first_text
+    token_type = 0 if token_types is None else np.asarray(token_types)[0]
+    table[:rows] = np.asarray(saved)[:rows] + token_type
     return _placed(table, wanted)
 
 
@@ -108,11 +107,11 @@ def _unplaced(array: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
-def _as_long(name: str, saved: Any, wanted: Any) -> jax.Array:
-    """A table with as many rows as wanted: those that pad a vocabulary are 0.
+def _with_rows_of(name: str, saved: Any, wanted: Any) -> jax.Array:
+    """A vocabulary table cut or zero-padded to the wanted number of rows.
 
     Raises:
-      UserError: rows that are too many hold something.
+      UserError: a row that would be cut is not zero.
     """
     table, rows = np.asarray(saved), wanted.shape[0]
     if table[rows:].any():
@@ -129,8 +128,8 @@ def _placed(values: np.ndarray, like: Any) -> jax.Array:
     return jax.make_array_from_callback(like.shape, like.sharding, values.__getitem__)
 
 
-def name_some(what: str, names: Sequence[str]) -> None:
-    """Logs names of parameters, not all if they are many, and nothing if there are none."""
+def log_names(what: str, names: Sequence[str]) -> None:
+    """Logs the first of these names and the number of the others; nothing if there are none."""
     if names:
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         logger.info("%s: %s%s", what, ", ".join(names[:_NAMED]), more)

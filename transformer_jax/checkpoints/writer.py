@@ -1,4 +1,4 @@
-"""Saving: steps are written in the background and committed together with their manifest."""
+"""Writing of checkpoints, in the background; each step is committed with its manifest."""
 
 import contextlib
 import functools
@@ -25,41 +25,42 @@ from transformer_jax.checkpoints.step_folder import (
     PARAMS,
     PROVENANCE,
     TRAINING,
+    participants,
     step_folders,
-    taking_part,
 )
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
 
 logger = logging.getLogger(__name__)
 
-_saves = itertools.count()  # of this process, whose others save the same
+_saves = itertools.count()  # the same number in all processes: they save the same steps
 
-Kept = Callable[[Sequence[int]], Collection[int]]
-"""The steps of a directory, ascending -> those of them to keep."""
+Retention = Callable[[Sequence[int]], Collection[int]]
+"""The steps of a directory, ascending -> the steps to keep."""
 
 
 class CheckpointWriter:
-    """Writes the steps of one directory and deletes those that are not kept.
+    """Writes the steps of one directory and deletes old ones.
 
-    All processes of a job share the directory, call each method in the same order, and each write
-    the parts of the arrays that they hold; or one of them does all of it (`hosts.single_process`).
+    All processes of a job share the directory and call each method in the same order; each writes
+    the parts of the arrays that it holds. Or one process does all of it
+    (`hosts.single_process`).
 
     The writer owns the directory: on opening it deletes unfinished steps of killed processes and,
-    with a warning, damaged steps, so that neither counts among those kept.
+    with a warning, damaged steps, so that neither counts as a step that is kept.
 
     Args:
-      directory: of the steps.
-      kept: which steps to keep; the newest is one of them.
-      most: bytes that a step of this run may have.
+      directory: the directory of the steps.
+      retention: chooses the steps to keep; the newest must be one of them.
+      most: maximal size of a step of this run in bytes.
 
     Raises:
       UserError: the directory cannot be written; also from `save`, `wait` and `close`.
     """
 
-    def __init__(self, directory: Path, kept: Kept, most: int):
+    def __init__(self, directory: Path, retention: Retention, most: int):
         self._directory = directory
-        self._kept = kept
+        self._retention = retention
         self._processes = hosts.num_processes()
         self._saving: int | None = None
         self._save_name = ""
@@ -72,9 +73,9 @@ class CheckpointWriter:
             raise UserError(f"cannot write checkpoints in {directory}: {_cause(error)}") from error
 
     def save(self, step: int, items: dict[str, Any]) -> None:
-        """Starts to save `items` (Orbax save arguments by name) once the previous save has ended.
+        """Starts to save `items` (Orbax save arguments by name) after the previous save has ended.
 
-        Nothing happens for a step that is already saved.
+        A step that is already saved is skipped.
         """
         self.wait()
         if step in step_folders(self._directory):
@@ -85,7 +86,7 @@ class CheckpointWriter:
             self._manager.save(step, args=arguments, force=True)
         except Exception as error:
             raise self._failure(error) from error
-        self._help()
+        self._start_helper()
 
     def wait(self) -> None:
         """Blocks until the step being saved is committed."""
@@ -97,9 +98,9 @@ class CheckpointWriter:
             raise self._failure(error) from error
 
     def prune(self) -> None:
-        """Deletes steps that are no longer kept, as when another one has become the best."""
+        """Deletes steps that need no longer be kept, e.g. when another one is now the best."""
         steps = sorted(self._manager.all_steps())
-        for old in hosts.run_on_primary(lambda: sorted({*steps} - {*self._kept(steps)})):
+        for old in hosts.run_on_primary(lambda: sorted({*steps} - {*self._retention(steps)})):
             self._manager.delete(old)
 
     def close(self) -> None:
@@ -114,9 +115,9 @@ class CheckpointWriter:
 
     def _open(self) -> ocp.CheckpointManager:
         # Two writers save at once; each needs barriers of its own.
-        processes = taking_part(self._directory.name)
+        processes = participants(self._directory.name)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=_Preserves(self._kept),
+            preservation_policy=_Preserves(self._retention),
             create=False,
             cleanup_tmp_directories=True,
             multiprocessing_options=processes,
@@ -126,7 +127,7 @@ class CheckpointWriter:
                 create_directories_asynchronously=False,
             ),
         )
-        # Compression would take twice the processor time of all else in a save, and spare 8% of the
+        # Compression would take twice the processor time of all the rest of a save, for 8% less
         # size.
         arrays = ocp.PyTreeCheckpointHandler(
             use_compression=False, multiprocessing_options=processes
@@ -139,22 +140,22 @@ class CheckpointWriter:
         # Orbax calls this in a background thread of process 0, after all processes have written
         # their items and before it renames the folder: every finished step has its manifest.
         if self._processes == 1:
-            manifest.write(self._partial)
+            manifest.write_manifest(self._partial)
         else:
-            manifest.write_in_job(self._partial, self._save_name, self._processes)
+            manifest.write_manifest_in_job(self._partial, self._save_name, self._processes)
 
-    def _help(self) -> None:
-        """Sees to it that this process, if it is not the first, hashes its share of the step."""
+    def _start_helper(self) -> None:
+        """Starts to hash this process's share of the step, if it is not process 0."""
         if not hosts.is_primary():
             task = (self._partial, self._save_name, jax.process_index(), self._processes)
             self._helper = threading.Thread(
-                target=manifest.help_write_in_job, args=task, daemon=True
+                target=manifest.help_write_manifest, args=task, daemon=True
             )
             self._helper.start()
 
     @property
     def _partial(self) -> Path:
-        """The folder of the step that is being saved, until it is renamed."""
+        """The folder of the step being saved, until it is renamed."""
         return self._directory / f"{self._saving}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}"
 
     def _failure(self, error: Exception) -> Exception:
@@ -166,20 +167,20 @@ class CheckpointWriter:
 
 @dataclass(frozen=True)
 class _Preserves(PreservationPolicy):
-    kept: Kept
+    retention: Retention
 
     def should_preserve(
         self, checkpoints: Sequence[PolicyCheckpointInfo], *, context: PreservationContext
     ) -> list[bool]:
         steps = [info.step for info in checkpoints]
-        kept = self.kept(steps)
+        kept = self.retention(steps)
         return [step in kept for step in steps]
 
 
 def _delete_damaged(directory: Path, most: int) -> None:
     for step in hosts.run_on_primary(lambda: list(step_folders(directory))):
         folder = directory / str(step)
-        if problem := manifest.damage_in_job(folder, most=most):
+        if problem := manifest.find_damage_in_job(folder, most=most):
             hosts.run_on_primary(functools.partial(_delete, folder, problem))
 
 

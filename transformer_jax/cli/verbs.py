@@ -162,7 +162,7 @@ def plot(args: argparse.Namespace) -> None:
     """Draws runs, the attention of one run, or a config; prints the picture's path."""
     from transformer_jax.runs.config import load_config
     from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import METRICS, with_files
+    from transformer_jax.runs.workdir import METRICS, fetch_files
     from transformer_jax.tools.plots import plot_config, plot_runs
 
     if args.attention is not None:
@@ -175,7 +175,7 @@ def plot(args: argparse.Namespace) -> None:
         workdirs = args.workdir.split(",")
         for workdir in workdirs:
             load_modules(args.modules, workdir)
-        plot_runs([with_files(workdir, (METRICS,)) for workdir in workdirs], output)
+        plot_runs([fetch_files(workdir, (METRICS,)) for workdir in workdirs], output)
     terminal.write(f"{output}\n")
 
 
@@ -296,9 +296,9 @@ def _load_in_job(args: argparse.Namespace) -> Any:
     """Loads a run, after joining the job's other processes if --distributed is given."""
     if args.distributed:
         from transformer_jax.runs.config import load_json
-        from transformer_jax.runs.workdir import CONFIG, with_files
+        from transformer_jax.runs.workdir import CONFIG, fetch_files
 
-        _join_job(args, lambda: load_json(with_files(args.workdir, (CONFIG,)) / CONFIG))
+        _join_job(args, lambda: load_json(fetch_files(args.workdir, (CONFIG,)) / CONFIG))
     return load_run(args)
 
 

@@ -14,7 +14,7 @@ from transformer_jax.buckets import copies
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
-from transformer_jax.checkpoints.warm_start import name_some
+from transformer_jax.checkpoints.warm_start import log_names
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
@@ -25,7 +25,13 @@ from transformer_jax.models.classifier import body_config
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import config_of, read_settings, save_json
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOKENIZER, sole_writer, writable
+from transformer_jax.runs.workdir import (
+    CHECKPOINTS,
+    CONFIG,
+    TOKENIZER,
+    lock_workdir,
+    open_for_writing,
+)
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import (
@@ -95,8 +101,8 @@ def import_model(source: str, workdir: str | Path) -> None:
       UserError: the model is none of `families`, it is damaged or incomplete, one of its options
         has no counterpart here (it is named), or the workdir holds something.
     """
-    with writable(workdir) as place:
-        _import(source, place.folder)
+    with open_for_writing(workdir) as handle:
+        _import(source, handle.folder)
 
 
 def _import(source: str, workdir: Path) -> None:
@@ -118,16 +124,16 @@ def _import(source: str, workdir: Path) -> None:
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
     found = find(family, body_config(task.model), named_leaves(abstract), tensors)
-    with sole_writer(workdir):
+    with lock_workdir(workdir):
         tokenizers = store_tokenizers("file", texts, workdir / TOKENIZER, labels)
         with Checkpoints(workdir / CHECKPOINTS, settings.checkpoint) as checkpoints:
-            checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
+            checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
             checkpoints.provenance["published model"] = str(source)
             checkpoints.save_params(0, _params(task, found, abstract))
         save_json(config, workdir / CONFIG)
     logger.info("%s: %d arrays of a %s loaded", source, len(found.places), name)
-    name_some("new, with fresh values", found.new)
-    name_some("left out, as models here have no such part", found.left_out)
+    log_names("new, with fresh values", found.new)
+    log_names("left out, as models here have no such part", found.left_out)
 
 
 def _chosen(source: str, directory: Path, family: Family, name: str, keys: Keys) -> dict[str, Any]:

@@ -21,13 +21,12 @@ import numpy as np
 from ml_collections import ConfigDict
 from tqdm import tqdm
 
-from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.step_folder import PARAMS, most_bytes
+from transformer_jax.checkpoints.store import Snapshot, open_snapshot
 from transformer_jax.data.batches.loss_masks import LossMaskedTexts
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
-from transformer_jax.runs import provenance
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, workdir_path
@@ -36,11 +35,14 @@ from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import CausalLosses, ContextTarget
 from transformer_jax.tasks.preference import Preference
 
-_BASE = "base of its adapters"
+logger = logging.getLogger(__name__)
+
+_TEXTS_AT_ONCE = 1024
+_BYTES_OF_NAMES = 1 << 16
 
 
 def with_base(config: ConfigDict, base: str | Path) -> ConfigDict:
-    """The config of a loaded run, with the run that the user names in `train.init_from`.
+    """The config of a loaded run with `train.init_from` replaced by the run that the user names.
 
     Raises:
       UserError: the run needs no other one.
@@ -56,47 +58,44 @@ def with_base(config: ConfigDict, base: str | Path) -> ConfigDict:
     return config
 
 
-def of_base(settings: Settings, loaded_from: Path | None = None) -> dict[str, str]:
-    """What a run's adapters rest on, for its checkpoints' provenance; nothing without adapters.
+def open_base(
+    settings: Settings, loaded_from: Path | None = None, most: int | None = None
+) -> Snapshot | None:
+    """Opens the latest checkpoint of the run that a run's adapters change; None without adapters.
 
     Args:
-      settings: of the run.
-      loaded_from: its workdir, if `train.init_from` is what the loaded config says; None: the user
+      settings: the settings of the run with the adapters.
+      loaded_from: its workdir, if `train.init_from` comes from a loaded config; None: the user
         named it.
+      most: maximal size of the parameters in bytes; None: no limit.
 
     Raises:
-      UserError: no other run is named, where adapters or preferences need one, or it is gone.
+      UserError: adapters or preferences need another run, and none is named; or it is missing, has
+        adapters itself, or may only be read if the user names it.
     """
     if settings.lora.rank is None:
         if settings.task.name == "preference":
             _require_named(settings)
-        return {}
-    folders = step_folders(base_workdir(settings, loaded_from) / CHECKPOINTS)
-    return {_BASE: provenance.of_checkpoints(folders)}
-
-
-def base_params(settings: Settings, abstract: Any, loaded_from: Path | None = None) -> Any:
-    """The parameters of the other run, on the shardings of `abstract`.
-
-    Raises:
-      UserError: the run that has them is gone, has adapters itself, is of another model, or is not
-        to be read unless the user names it.
-    """
+        return None
     workdir = base_workdir(settings, loaded_from)
-    checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
-    return checkpoints.restore_params("latest", abstract)[1]
+    return open_snapshot(workdir / CHECKPOINTS, items=(PARAMS,), most=most)
 
 
-def abstract_adapters(settings: Settings, abstract: Any) -> Any:
+def base_provenance(base: Snapshot | None) -> dict[str, str]:
+    """Describes the base of a run's adapters (`runs.provenance`); empty without adapters."""
+    return {} if base is None else {"base of its adapters": base.id}
+
+
+def abstract_adapters(settings: Settings, abstract_params: Any) -> Any:
     """Shapes of the adapters of parameters of these shapes."""
-    return jax.eval_shape(lambda: settings.lora.adapters(jax.random.key(0), abstract))
+    return jax.eval_shape(lambda: settings.lora.adapters(jax.random.key(0), abstract_params))
 
 
 def base_workdir(settings: Settings, loaded_from: Path | None = None) -> Path:
-    """Workdir of the other run.
+    """The workdir of the other run; arguments as of `open_base`.
 
     Raises:
-      UserError: it is not named or gone, has adapters itself, or is not to be read unless the user
+      UserError: it is not named or missing, has adapters itself, or may only be read if the user
         names it.
     """
     _require_named(settings)
@@ -105,31 +104,31 @@ def base_workdir(settings: Settings, loaded_from: Path | None = None) -> Path:
     workdir = workdir_path(str(settings.train.init_from))
     if not (workdir / CONFIG).exists():
         raise UserError(
-            f"{_asks(settings)}, and {settings.train.init_from} (train.init_from) is not there; "
-            "bring it back, or name it with --base=RUN (base= in Python)"
+            f"{_need_of_base(settings)}, and {settings.train.init_from} (train.init_from) is not "
+            "there; bring it back, or name it with --base=RUN (base= in Python)"
         )
     if load_json(workdir / CONFIG).lora.rank is not None:
         raise UserError(
-            f"the run {settings.train.init_from} (train.init_from) has adapters itself; export it "
-            "and import what comes of it, which merges them"
+            f"the run {settings.train.init_from} (train.init_from) has adapters itself; export it, "
+            "which merges them, and import the result"
         )
     return workdir
 
 
-def _require_trusted(origin: str, workdir: Path) -> None:
+def _require_trusted(base: str, workdir: Path) -> None:
     """Raises UserError for a base that a loaded config may not choose by itself."""
-    if "://" in origin:
+    if "://" in base:
         reason = "is an address"
-    elif not os.path.exists(origin):
+    elif not os.path.exists(base):
         return  # the reader reports the error
     else:
-        path = Path(origin).resolve()
+        path = Path(base).resolve()
         is_beside = path.is_relative_to(workdir.resolve().parent)
         if is_beside or path.stat().st_uid == os.geteuid():
             return
         reason = "belongs to another user"
     raise UserError(
-        f"{workdir}: its config names the run {origin!r} (train.init_from), which {reason}, and a "
+        f"{workdir}: its config names the run {base!r} (train.init_from), which {reason}, and a "
         "config may come from strangers; if you trust that run, name it: --base=RUN (base= in "
         "Python)"
     )
@@ -138,12 +137,13 @@ def _require_trusted(origin: str, workdir: Path) -> None:
 def _require_named(settings: Settings) -> None:
     if not settings.train.init_from:
         raise UserError(
-            f"{_asks(settings)}, but train.init_from names no run: set it to the workdir of one"
+            f"{_need_of_base(settings)}, but train.init_from names no run: set it to the workdir "
+            "of one"
         )
 
 
-def _asks(settings: Settings) -> str:
-    """What needs another run."""
+def _need_of_base(settings: Settings) -> str:
+    """The setting that needs another run, for messages."""
     if settings.lora.rank is not None:
         return f"config.lora.rank is {settings.lora.rank}, adapters beside another run's parameters"
     return (
@@ -151,32 +151,22 @@ def _asks(settings: Settings) -> str:
     )
 
 
-# FOLDED runs.reference: What the run that training starts from makes of answers: computed once,
-# and kept in the workdir. D texts.
-
-
-logger = logging.getLogger(__name__)
-
-_TEXTS_AT_ONCE = 1024
-_BYTES_OF_NAMES = 1 << 16
-
-
 def with_reference(
     task: Task, settings: Settings, workdir: Path, loaded_from: Path | None = None
 ) -> Task:
-    """The task; where it compares answers, with what it compares by."""
+    """The task; a preference task gets its reference policy."""
     if not isinstance(task, Preference):
         return task
-    reference = KeptReference(settings, workdir, task, loaded_from)
+    reference = ReferencePolicy(settings, workdir, task, loaded_from)
     return dataclasses.replace(task, reference=reference)
 
 
 class _StoredScores(NamedTuple):
-    """What a file of the folder holds.
+    """The contents of a file in the workdir's folder `reference/`.
 
     Attributes:
-      log_probs: float32 [D].
-      base: the checkpoint that they are of, as provenance describes it.
+      log_probs: log-probabilities of D texts, float32 [D].
+      base: the id of the checkpoint that computed them.
     """
 
     log_probs: np.ndarray
@@ -184,17 +174,17 @@ class _StoredScores(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class KeptReference:
-    """Texts -> log P of what counts of each, float32 [D], under the run `train.init_from`.
+class ReferencePolicy:
+    """Log-probabilities of texts under the run of `train.init_from`.
 
-    That run is not needed for texts that were asked for before.
+    They are computed once and stored in the workdir; later that run is not needed for them.
 
     Attributes:
-      settings: of the run that is trained.
-      workdir: where that run is kept.
-      task: of the run, with its model.
-      loaded_from: the workdir, if `train.init_from` is what the loaded config says
-        (`runs.base_run`); None: the user named it.
+      settings: the settings of the run that is trained.
+      workdir: the workdir of that run.
+      task: the task of that run, with its model.
+      loaded_from: the workdir, if `train.init_from` comes from a loaded config; None: the user
+        named it.
     """
 
     settings: Settings
@@ -203,36 +193,44 @@ class KeptReference:
     loaded_from: Path | None = None
 
     def __call__(self, texts: LossMaskedTexts) -> np.ndarray:
-        """UserError where they are not kept, and the run is gone or has changed."""
+        """Log-probabilities of the marked tokens of D texts, float32 [D].
+
+        Raises:
+          UserError: they are not stored, and the reference run is missing or has changed.
+        """
         path = self.workdir / REFERENCE / f"{_digest(texts)}.npz"
-        kept = _read(path, len(texts))
-        if all(hosts.gather(kept is not None)):
-            assert kept
-            return kept.log_probs
-        base = hosts.run_on_primary(self._base)
-        found = self._computed(texts)
-        hosts.run_on_primary(lambda: _keep(path, _StoredScores(found, base)))
-        return found
-
-    def _base(self) -> str:
-        """The checkpoint of the other run; UserError where it is not that of what is kept."""
-        origin = base_workdir(self.settings, self.loaded_from)
-        now = provenance.of_checkpoints(step_folders(origin / CHECKPOINTS))
-        for path in sorted((self.workdir / REFERENCE).glob("*.npz")):
-            kept = _read(path)
-            if kept and kept.base != now:
-                raise UserError(
-                    f"{self.workdir} was compared with another checkpoint of {origin}: "
-                    f"{kept.base}; here: {now}; bring back what it was"
-                )
-        return now
-
-    def _computed(self, texts: LossMaskedTexts) -> np.ndarray:
-        """Of all texts; the processes of a job compute them together."""
-        task = self.task
-        shapes = jax.eval_shape(task.init, jax.random.key(0))
+        stored = _read_scores(path, len(texts))
+        if all(hosts.gather(stored is not None)):
+            assert stored
+            return stored.log_probs
+        shapes = jax.eval_shape(self.task.init, jax.random.key(0))
         shapes = sharding.add_shardings(shapes, mesh_for_inference(self.settings.parallel))
-        params = base_params(self.settings, shapes, self.loaded_from)
+        base = self._open(most_bytes(shapes))
+        log_probs = self._score(base.params(shapes), texts)
+        scores = _StoredScores(log_probs, base.id)
+        hosts.run_on_primary(lambda: _write_scores(path, scores))
+        return log_probs
+
+    def _open(self, most: int) -> Snapshot:
+        """Opens the reference run; UserError if stored scores are from another checkpoint."""
+        workdir = base_workdir(self.settings, self.loaded_from)
+        base = open_snapshot(workdir / CHECKPOINTS, items=(PARAMS,), most=most)
+
+        def check() -> None:
+            for path in sorted((self.workdir / REFERENCE).glob("*.npz")):
+                stored = _read_scores(path)
+                if stored and stored.base != base.id:
+                    raise UserError(
+                        f"{self.workdir} was compared with another checkpoint of {workdir}: "
+                        f"{stored.base}; here: {base.id}; restore that checkpoint"
+                    )
+
+        hosts.run_on_primary(check)
+        return base
+
+    def _score(self, params: Any, texts: LossMaskedTexts) -> np.ndarray:
+        """Log-probabilities of all texts; the processes of a job compute them together."""
+        task = self.task
         losses = CausalLosses(task.model, task.loss_options)
         size, found = self.settings.decode.batch_size, list[float]()
         with tqdm(total=len(texts), desc="reference", unit="answer", disable=None) as bar:
@@ -257,24 +255,26 @@ def _digest(texts: LossMaskedTexts) -> str:
     return digest.hexdigest()[:32]
 
 
-def _keep(path: Path, kept: _StoredScores) -> None:
-    """Where that cannot be done, they are computed again next time."""
+def _write_scores(path: Path, scores: _StoredScores) -> None:
+    """Writes a file; logs a warning if that fails, and they are computed again next time."""
     try:
         path.parent.mkdir(exist_ok=True)
         with atomic_writer(path) as file:
-            np.savez(file, **kept._asdict())
+            np.savez(file, **scores._asdict())
     except OSError as error:
         logger.warning("the reference's log-probabilities are not kept: %s", error)
 
 
-def _read(path: Path, count: int | None = None) -> _StoredScores | None:
-    """What is kept, `count` numbers where that is given; None where that is not there, or not
-    whole: the format has a checksum."""
+def _read_scores(path: Path, count: int | None = None) -> _StoredScores | None:
+    """Reads a file, of `count` texts if given; None if it is missing or damaged.
+
+    The format has a checksum.
+    """
     most = None if count is None else 4 * count + _BYTES_OF_NAMES
     broken: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, EOFError)
     with contextlib.suppress(*broken, zipfile.BadZipFile), open_regular(path, most) as file:
         arrays: Any = np.load(file, allow_pickle=False)
-        kept = _StoredScores(arrays["log_probs"], str(arrays["base"]))
-        if kept.log_probs.dtype == np.float32 and count in (None, len(kept.log_probs)):
-            return kept
+        scores = _StoredScores(arrays["log_probs"], str(arrays["base"]))
+        if scores.log_probs.dtype == np.float32 and count in (None, len(scores.log_probs)):
+            return scores
     return None

@@ -52,7 +52,7 @@ def evaluator_of(
         name, open_examples = split, functools.partial(open_split, settings.data, split)
     else:
         raise UserError("evaluate: source and target are files that go together; give both")
-    examples = provenance.agreed_data(name, open_examples)
+    examples = provenance.open_same_data(name, open_examples)
     mesh = mesh_for_inference(settings.parallel)
     return name, build_evaluator(settings, task, examples, decode, mesh)
 
@@ -65,7 +65,7 @@ def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig
     """
     if not isinstance(task, LanguageModeling):
         raise UserError("--choices asks for a language model, and this run's task is another")
-    examples = provenance.agreed_data(Path(path).name, lambda: read_choices(path))
+    examples = provenance.open_same_data(Path(path).name, lambda: read_choices(path))
     choosing = MultipleChoice(task.model, task.tokenizers, task.max_length, task.loss_options)
     metrics, _ = choosing.evaluate(params, examples, decode)
     return {**metrics, "num_examples": len(examples), "split": Path(path).name}

@@ -1,4 +1,4 @@
-"""The training loop put together, for one run or for replicas of it."""
+"""The training loop of a run, or of replicas of it, from its latest checkpoint on."""
 
 import contextlib
 import dataclasses
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import jax
 
+from transformer_jax.checkpoints.step_folder import most_bytes
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches
 from transformer_jax.errors import DivergedError, UserError
@@ -20,7 +21,8 @@ from transformer_jax.nn.fused_attention import KernelChoice, record_kernel_choic
 from transformer_jax.parallel.engines import Engine
 from transformer_jax.parallel.sharding import bytes_per_device
 from transformer_jax.runs import build
-from transformer_jax.runs.config import Settings
+from transformer_jax.runs.provenance import check_provenance
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import PROFILE
 from transformer_jax.runtime.platform import devices_per_memory, require_memory
 from transformer_jax.runtime.preemption import watch_preemption
@@ -30,36 +32,14 @@ from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patienc
 from transformer_jax.training.profiling import Profiler, step_products, utilization
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 
-# FOLDED runs.room: The memory that a training step needs, before any of it is allocated.
-
-
-def require_room(settings: Settings, state: TrainState, engine: Engine, largest: int) -> None:
-    """Raises UserError where a training step cannot fit into memory.
-
-    Args:
-      settings: of the run.
-      state: shapes with their shardings.
-      engine: which divides state and rows.
-      largest: bytes of the largest array that the forward pass of a micro-batch makes, on all
-        devices together.
-    """
-
-    gradient, tokens = bytes_per_device(state.params), settings.train.tokens_per_batch
-    part = largest * engine.num_replicas // engine.mesh.size
-    require_memory(
-        devices_per_memory() * (bytes_per_device(state) + gradient + part),
-        f"config: {sum(leaf.size for leaf in jax.tree.leaves(state.params)):,} parameters, with "
-        f"gradients, optimizer and train.tokens_per_batch {tokens},",
-    )
-
-
-# FOLDED runs.trainable: What the training loop trains: one run, or replicas of it.
-
+logger = logging.getLogger(__name__)
 
 InitState = Callable[[Any], TrainState]
 """A seed -> the portable state before the first step."""
 Scores = tuple[dict[str, Any], float]
-"""Metrics of the validation split, and the score that the best checkpoint has most of."""
+"""Metrics of the validation split, and the score that selects the best checkpoint (the highest)."""
+
+_MOST_REWINDS = 10  # to the same checkpoint
 
 
 class Trainable(Protocol):
@@ -67,19 +47,19 @@ class Trainable(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """Of the run; of replicas, what they have in common."""
+        """The settings of the run, or those that all replicas share."""
 
     @property
     def workdir(self) -> Path:
-        """Where checkpoints and profiles go."""
+        """The workdir, where checkpoints and profiles are written."""
 
     @property
     def task(self) -> Task:
-        """With its model."""
+        """The task, with its model."""
 
     @property
     def engine(self) -> Engine:
-        """How the devices share the work."""
+        """The engine that divides the work among devices."""
 
     def abstract_state(self, init_state: InitState) -> TrainState:
         """Shapes, dtypes and shardings of the state."""
@@ -88,43 +68,37 @@ class Trainable(Protocol):
         """The portable state before the first step."""
 
     def base(self, abstract: Any) -> Any:
-        """The parameters that adapters are beside, of these shapes; None where there are none."""
+        """Loads the frozen parameters under adapters, of these shapes; None without adapters."""
 
     def batches(self, rows: int) -> TrainBatches | StackedBatches:
-        """The training data, so many rows of it in a batch."""
+        """The training data in batches of `rows` rows."""
 
     def log(self, start: int) -> AbstractContextManager[Log]:
-        """Where metrics go, from step `start` on; closed when training ends."""
+        """Opens the log of metrics from step `start` on; it is closed when training ends."""
 
     def has_record(self, step: int, split: str) -> bool:
-        """Whether an earlier start has written the metrics of a split at a step."""
+        """Returns True if an earlier start recorded metrics of a split at this step."""
 
     def scores(self, step: int) -> list[float]:
-        """Of the evaluations that an earlier start has made, up to a step."""
+        """Validation scores that earlier starts recorded, up to this step."""
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
-        """Updates done -> the learning rate that is logged."""
+        """A function from the number of updates done to the learning rate that is logged."""
 
     def validation(self) -> Callable[[int, Any], Scores]:
-        """(step, params) -> scores; UserError where the split or the search would be refused."""
-
-
-logger = logging.getLogger(__name__)
-
-_MOST_REWINDS = 10
-"""To one checkpoint."""
+        """A function (step, params) -> scores; UserError if the split cannot be evaluated."""
 
 
 def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> TrainState:
-    """Trains, from the last checkpoint if there is one; returns the portable state.
+    """Trains from the latest checkpoint, if there is one; returns the portable state.
 
-    A step that was saved, and due to be evaluated, but whose evaluation did not end, is evaluated
-    before the next one is trained.
+    If a saved step was due to be evaluated and its evaluation did not finish, it is evaluated
+    before the next step is trained.
 
     Args:
-      trainable: what is trained.
-      checkpoints: of it.
-      clock: made when the training began.
+      trainable: the run, or replicas of it.
+      checkpoints: its checkpoints.
+      clock: started when the command began.
 
     Raises:
       DivergedError: as `Loop.run`, or training went back to one checkpoint too often.
@@ -139,23 +113,23 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     model = step_products(task, jax.eval_shape(init_state, settings.seed).model_params, batch)
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
-    places = _ResumePoints(trainable, checkpoints, init_state, abstract)
-    begin = None
-    if places.some_saved:
-        begin, data_state = places.last_saved()
-        if _is_over(trainable, begin):
-            return begin.take()
-        batches.set_state(data_state)
-    validate = trainable.validation()  # before any step: it refuses what it could not evaluate
+
+    points = _ResumePoints(trainable, checkpoints, init_state, abstract)
+    point = points.latest()
+    if point is not None:
+        if _is_finished(trainable, point):
+            return point.take_state()
+        batches.set_state(point.data_state)
+    validate = trainable.validation()  # before any step: it refuses a split it cannot evaluate
     with record_kernel_choices() as attention:
-        step = engine.compile(train_step, abstract, batch)  # beside what follows
-    _tell_attention(settings.model.attention, attention)
-    begin = begin or places.anew()
+        step = engine.compile(train_step, abstract, batch)  # in the background
+    _log_attention(settings.model.attention, attention)
+    point = point or points.initial()
     batches.start()
     clock.attribute_rest("starting")
     with clock.measure("compiling"):
         used = utilization(engine.num_replicas * model.flops, settings.model.dtype, step)
-    loop_with = functools.partial(
+    make_loop = functools.partial(
         Loop,
         train_step=step,
         to_portable=engine.to_portable,
@@ -164,35 +138,57 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
         evaluate=validate,
         learning_rate=trainable.learning_rate(jax.jit(schedule)),
         utilization=used,
-        intervals=_every(settings),
+        intervals=_intervals(settings),
         diagnostics=build.build_diagnostics(settings, task, engine),
         timer=clock,
         rewinds=settings.train.on_spike == "rewind",
     )
-
     with contextlib.closing(batches), watch_preemption(settings.parallel.preemption_notice):
-        run_from = functools.partial(_run_from, trainable, loop_with)
-        return _with_rewinds(run_from, begin, places.back, clock)
+        train_from = functools.partial(_train_from, trainable, make_loop)
+        return _train_with_rewinds(train_from, point, points.after_spike, clock)
+
+
+def require_room(settings: Settings, state: TrainState, engine: Engine, largest: int) -> None:
+    """Raises UserError if a training step cannot fit into memory, before any is allocated.
+
+    Args:
+      settings: the settings of the run.
+      state: shapes with their shardings.
+      engine: divides state and rows among devices.
+      largest: bytes of the largest array in the forward pass of a micro-batch, on all devices
+        together.
+    """
+
+    gradient, tokens = bytes_per_device(state.params), settings.train.tokens_per_batch
+    part = largest * engine.num_replicas // engine.mesh.size
+    require_memory(
+        devices_per_memory() * (bytes_per_device(state) + gradient + part),
+        f"config: {sum(leaf.size for leaf in jax.tree.leaves(state.params)):,} parameters, with "
+        f"gradients, optimizer and train.tokens_per_batch {tokens},",
+    )
 
 
 @dataclasses.dataclass
-class _Begin:
-    """Where training begins, or goes on.
+class _ResumePoint:
+    """A state to train from.
 
     Attributes:
-      step: updates done.
-      state: portable; None once it was taken.
-      patience: with the scores so far.
-      evaluate: whether to begin with an evaluation, which an earlier start did not end.
+      step: the number of updates done.
+      state: the portable state; None after it was taken.
+      patience: the patience, with the scores so far.
+      data_state: the state of the data iterator; None: from the beginning.
+      evaluate_first: whether the state is evaluated first, since an earlier start did not finish
+        its evaluation.
     """
 
     step: int
     state: TrainState | None
     patience: Patience
-    evaluate: bool = False
+    data_state: Any = None
+    evaluate_first: bool = False
 
-    def take(self) -> TrainState:
-        """The state, which is not held here any longer: an engine may keep a copy in its place."""
+    def take_state(self) -> TrainState:
+        """Returns the state and drops it here: an engine may replace it by its own copy."""
         state, self.state = self.state, None
         assert state is not None
         return state
@@ -200,100 +196,121 @@ class _Begin:
 
 @dataclasses.dataclass(frozen=True)
 class _ResumePoints:
-    """Where the training of something may begin; `abstract` are the shapes of its state."""
+    """The points from which `trainable` can be trained; `abstract` is the shape of its state."""
 
     trainable: Trainable
     checkpoints: Checkpoints
     init_state: InitState
     abstract: TrainState
 
-    @property
-    def some_saved(self) -> bool:
-        return self.checkpoints.latest_step() is not None
-
-    def anew(self) -> _Begin:
+    def initial(self) -> _ResumePoint:
+        """The point before the first step."""
         state = self.trainable.first_state(self.init_state, self.abstract)
-        return _Begin(0, state, _patience(self.trainable.settings))
-
-    def last_saved(self) -> tuple[_Begin, Any]:
-        """The last checkpoint, and its place in the data."""
-        settings = self.trainable.settings
-        step, state, data_state = self.checkpoints.restore(
-            "latest", self.abstract.saved, OPTIONAL_FIELDS
-        )
         state = state.replace(base=self.trainable.base(self.abstract.base))
-        evaluate = _every(settings).is_evaluated(step, settings.train.num_steps)
-        evaluate = evaluate and not self.trainable.has_record(step, "valid")
-        patience = _patience(settings, self.trainable.scores(step))
-        return _Begin(step, state, patience, evaluate), data_state
+        return _ResumePoint(0, state, _patience(self.trainable.settings))
 
-    def back(self) -> _Begin:
-        """Where training goes back to."""
+    def latest(self) -> _ResumePoint | None:
+        """The latest checkpoint; None if there is none.
+
+        Raises:
+          UserError: it cannot be read, or the run was trained with other data or tokenizers then.
+        """
+        if self.checkpoints.latest_step() is None:
+            return None
+        trainable, settings = self.trainable, self.trainable.settings
+        snapshot = self.checkpoints.open("latest", most=most_bytes(self.abstract.saved))
+        check_provenance(self.checkpoints.provenance, snapshot.provenance, trainable.workdir)
+        state = snapshot.state(self.abstract.saved, OPTIONAL_FIELDS)
+        state = state.replace(base=trainable.base(self.abstract.base))
+        is_due = _intervals(settings).is_evaluated(snapshot.step, settings.train.num_steps)
+        return _ResumePoint(
+            snapshot.step,
+            state,
+            _patience(settings, trainable.scores(snapshot.step)),
+            snapshot.data_state,
+            evaluate_first=is_due and not trainable.has_record(snapshot.step, "valid"),
+        )
+
+    def after_spike(self) -> _ResumePoint:
+        """The point to return to after a spike."""
         self.checkpoints.wait()
-        return self.last_saved()[0] if self.some_saved else self.anew()
+        return self.latest() or self.initial()
 
 
-def _is_over(trainable: Trainable, begin: _Begin) -> bool:
-    """Whether nothing is left to do; logs it, or where training goes on."""
+def _is_finished(trainable: Trainable, point: _ResumePoint) -> bool:
+    """Returns True if nothing is left to train; logs that, and where training is resumed."""
     settings, workdir = trainable.settings, trainable.workdir
-    logger.info("%s goes on from step %d", workdir, begin.step)
-    if begin.patience.is_exhausted:
-        told = "%s has ended at step %d, after %s; raise eval.patience for more"
-        logger.info(told, workdir, begin.step, begin.patience)
+    logger.info("%s continues from step %d", workdir, point.step)
+    if point.patience.is_exhausted:
+        message = "%s has ended at step %d, after %s; raise eval.patience for more"
+        logger.info(message, workdir, point.step, point.patience)
         return True
-    if begin.step >= settings.train.num_steps and not begin.evaluate:
-        told = "%s has finished its %d steps; raise train.num_steps%s for more"
+    if point.step >= settings.train.num_steps and not point.evaluate_first:
+        message = "%s has finished its %d steps; raise train.num_steps%s for more"
         too = " and optimizer.decay_steps" if settings.optimizer.decay_steps else ""
-        logger.info(told, workdir, begin.step, too)
+        logger.info(message, workdir, point.step, too)
         return True
     return False
 
 
-def _run_from(trainable: Trainable, loop_with: Callable[..., Loop], begin: _Begin) -> TrainState:
-    """The state after the last step; arguments and errors as `Loop.run`."""
+def _train_from(
+    trainable: Trainable, make_loop: Callable[..., Loop], point: _ResumePoint
+) -> TrainState:
+    """Runs the loop from a point; returns the portable state after the last step."""
     settings, engine = trainable.settings, trainable.engine
-    traced, last = settings.logging.profile_steps, settings.train.num_steps
-    with trainable.log(begin.step) as log:
-        profiler = Profiler(trainable.workdir / PROFILE, begin.step + 1, traced)
-        loop = loop_with(log=log, profiler=profiler, patience=begin.patience)
-        state = engine.from_portable(begin.take())
-        return engine.to_portable(loop.run(state, begin.step, last, evaluate_start=begin.evaluate))
+    with trainable.log(point.step) as log:
+        profiler = Profiler(
+            trainable.workdir / PROFILE, point.step + 1, settings.logging.profile_steps
+        )
+        loop = make_loop(log=log, profiler=profiler, patience=point.patience)
+        state = engine.from_portable(point.take_state())
+        state = loop.run(
+            state, point.step, settings.train.num_steps, evaluate_start=point.evaluate_first
+        )
+        return engine.to_portable(state)
 
 
-def _with_rewinds(
-    run_from: Callable[[_Begin], TrainState],
-    begin: _Begin,
-    back: Callable[[], _Begin],
+def _train_with_rewinds(
+    train_from: Callable[[_ResumePoint], TrainState],
+    point: _ResumePoint,
+    after_spike: Callable[[], _ResumePoint],
     clock: GoodputTimer,
 ) -> TrainState:
-    """What `run_from` returns, from wherever training went `back` to; DivergedError where it went
-    back to one step too often."""
+    """Trains from a point; after each spike again from the latest checkpoint, with other data.
+
+    Raises:
+      DivergedError: training went back to one step too often.
+    """
     times: Counter[int] = Counter()
     while True:
         try:
-            return run_from(begin)
+            return train_from(point)
         except SpikedError as error:
             spiked = error
         with clock.measure("rewinding"):
-            begin = back()
-        times[begin.step] += 1
-        if times[begin.step] > _MOST_REWINDS:
+            point = after_spike()
+        times[point.step] += 1
+        if times[point.step] > _MOST_REWINDS:
             raise DivergedError(
-                f"{spiked}, the {times[begin.step]}th time behind step {begin.step}, and every "
-                "time with other data: in a new workdir, lower optimizer.learning_rate or raise "
+                f"{spiked}, for the {times[point.step]}th time after step {point.step}, each time "
+                "with other data: in a new workdir, lower optimizer.learning_rate or raise "
                 "train.spike_factor"
             )
-        told = "%s; it goes back to step %d, and on with the data that comes next"
-        logger.warning(told, spiked, begin.step)
+        message = "%s; training goes back to step %d and continues with the data that comes next"
+        logger.warning(message, spiked, point.step)
 
 
-def _tell_attention(asked: str, choices: Sequence[KernelChoice]) -> None:
-    """Logs what computes the step's attention, and why; UserError where it is not what was asked
-    for by its name."""
+def _log_attention(requested: str, choices: Sequence[KernelChoice]) -> None:
+    """Logs the attention kernel of the step and the reason for it.
+
+    Raises:
+      UserError: it is not the requested kernel.
+    """
     for choice in choices:
-        if asked not in ("auto", choice.name):
+        if requested not in ("auto", choice.name):
             raise UserError(
-                f"config.model.attention is {asked!r}, but {choice.reason}; set it to auto or plain"
+                f"config.model.attention is {requested!r}, but {choice.reason}; set it to auto or "
+                "plain"
             )
         if choice.reason or choice.kernel is not None:
             logger.info("attention: %s", choice)
@@ -306,7 +323,7 @@ def _patience(settings: Settings, scores: Sequence[float] = ()) -> Patience:
     )
 
 
-def _every(settings: Settings) -> Intervals:
+def _intervals(settings: Settings) -> Intervals:
     return Intervals(
         log=settings.logging.every_steps,
         evaluate=settings.eval.every_steps,

@@ -1,24 +1,25 @@
-"""Loading the run that a workdir holds."""
+"""Loads the run that a workdir holds."""
 
 from pathlib import Path
 
 import jax
 
-from transformer_jax.checkpoints.step_folder import step_folders
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, most_bytes
+from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.errors import UserError
 from transformer_jax.nn.lora import merge_adapters, with_adapters
 from transformer_jax.parallel import hosts, sharding
 from transformer_jax.parallel.sharding import mesh_for_inference
-from transformer_jax.runs import build, provenance
+from transformer_jax.runs import build
 from transformer_jax.runs.base_run import (
     abstract_adapters,
-    base_params,
-    of_base,
+    base_provenance,
+    open_base,
     with_base,
     with_reference,
 )
 from transformer_jax.runs.config import load_json, read_settings
+from transformer_jax.runs.provenance import check_provenance, tokenizer_provenance
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, TOGETHER, TOKENIZER, workdir_path
@@ -34,63 +35,68 @@ def load(
     modules: Modules = (),
     base: str | Path | None = None,
 ) -> Run:
-    """Loads a run: nothing in the workdir is code, and nothing of it is executed.
+    """Loads a run. Nothing in the workdir is code, and loading it executes nothing.
 
     Args:
-      workdir: of a run with a checkpoint.
+      workdir: the workdir of a run with a checkpoint.
       checkpoint: "latest", "best" or a step.
-      average: the mean of so many snapshots of the parameters, up to that checkpoint.
-      modules: the user's own, which the run needs (`runs.user_modules`).
+      average: number of parameter snapshots to average, up to that checkpoint.
+      modules: the user's modules that the run needs (`runs.user_modules`).
       base: workdir of the run under its adapters or that its preferences are compared with; None:
         `train.init_from` of its config, if that is a path of this machine which belongs to the user
         or is beside the workdir.
 
     Raises:
-      UserError: there is no such run or checkpoint, it is damaged, its tokenizers are not those
-        that it was trained with, its modules are not given, or the run that its adapters are
-        beside is gone or changed, or is not to be read unless the user names it.
+      UserError: there is no such run or checkpoint, or it is damaged; its tokenizers are not those
+        it was trained with; its modules are not given; or the base of its adapters is missing, has
+        changed, or may only be read if the user names it.
     """
     keep_freed_memory()
     use_compilation_cache()
     workdir = workdir_path(workdir)
-    _require_one_run(workdir)
+    _require_single_run(workdir)
     load_modules(modules, workdir)
     config = load_json(workdir / CONFIG)
-    config = config if base is None else with_base(config, base)
-    loaded_from = workdir if base is None else None
+    loaded_from = workdir
+    if base is not None:
+        config, loaded_from = with_base(config, base), None
     settings = read_settings(config)
-    checkpoints = Checkpoints(workdir / CHECKPOINTS, settings.checkpoint)
 
-    def opened() -> tuple[Tokenizers, provenance.Provenance]:
-        tokenizers = load_tokenizers(workdir / TOKENIZER)
-        provenance.check_tokenizers(tokenizers, checkpoints, checkpoint, workdir)
-        newest = provenance.of_checkpoints(step_folders(checkpoints.directory))
-        return tokenizers, provenance.of_tokenizers(tokenizers) | {"newest checkpoint": newest}
-
-    tokenizers, _ = hosts.require_agreement(opened)
+    # Shapes of the parameters: of the model, and in the checkpoint.
+    tokenizers = _load_tokenizers(workdir)
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     task = with_reference(task, settings, workdir, loaded_from)
-    abstract = jax.eval_shape(task.init, jax.random.key(0))
     mesh = mesh_for_inference(settings.parallel)
-    abstract = sharding.add_shardings(abstract, mesh)
+    abstract = sharding.add_shardings(jax.eval_shape(task.init, jax.random.key(0)), mesh)
     saved = abstract
     if settings.lora.rank is not None:
-        rests_on = of_base(settings, loaded_from)
-        provenance.check(rests_on, checkpoints.kept_provenance(checkpoint), workdir)
         saved = sharding.add_shardings(abstract_adapters(settings, abstract), mesh)
-    if average is None:
-        step, params = checkpoints.restore_params(checkpoint, saved)
-    else:
-        steps, params = checkpoints.average(average, checkpoint, saved)
-        step = steps[0]
-    if settings.lora.rank is not None:
-        params = merge_adapters(with_adapters(base_params(settings, abstract, loaded_from), params))
-    return Run(config, workdir, task, params, step)
+
+    # One checkpoint, chosen once: a training run may be writing others.
+    items = (PARAMS, PROVENANCE)
+    snapshot = open_snapshot(workdir / CHECKPOINTS, checkpoint, items, most_bytes(saved))
+    frozen = open_base(settings, loaded_from, most_bytes(abstract))
+    now = tokenizer_provenance(tokenizers) | base_provenance(frozen)
+    check_provenance(now, snapshot.provenance, workdir)
+    params = snapshot.params(saved) if average is None else snapshot.average(average, saved)[1]
+    if frozen is not None:
+        params = merge_adapters(with_adapters(frozen.params(abstract), params))
+    return Run(config, workdir, task, params, snapshot.step)
 
 
-def _require_one_run(workdir: Path) -> None:
+def _require_single_run(workdir: Path) -> None:
     if (workdir / TOGETHER).is_dir():
         names = {path.parent.name for path in workdir.glob(f"*/{CHECKPOINTS}")} - {TOGETHER}
         raise UserError(
             f"{workdir} holds runs trained together; name one of them: {', '.join(sorted(names))}"
         )
+
+
+def _load_tokenizers(workdir: Path) -> Tokenizers:
+    """The tokenizers of a run, which are the same in all processes of a job."""
+
+    def load_and_describe() -> tuple[Tokenizers, dict[str, str]]:
+        tokenizers = load_tokenizers(workdir / TOKENIZER)
+        return tokenizers, tokenizer_provenance(tokenizers)
+
+    return hosts.require_agreement(load_and_describe)[0]

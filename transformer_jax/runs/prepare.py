@@ -1,4 +1,4 @@
-"""What is put into a workdir before its run trains, or goes on."""
+"""Writes config, tokenizers and module names to a workdir before its run trains."""
 
 import io
 import itertools
@@ -8,19 +8,15 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.store import Checkpoints
+from transformer_jax.checkpoints.step_folder import PROVENANCE
+from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import newest_step
-from transformer_jax.runs import provenance
 from transformer_jax.runs.build import task_kind
-from transformer_jax.runs.config import (
-    Settings,
-    check_same_run,
-    load_json,
-    read_settings,
-    save_json,
-)
+from transformer_jax.runs.config import check_same_run, load_json, read_settings, save_json
+from transformer_jax.runs.provenance import check_provenance, tokenizer_provenance
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import UserModule, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -30,7 +26,7 @@ from transformer_jax.runs.workdir import (
     TOKENIZER,
     workdir_path,
 )
-from transformer_jax.runtime.files import remove
+from transformer_jax.runtime.files import METADATA_BYTES, remove
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tokenization import (
     Symbols,
@@ -40,19 +36,90 @@ from transformer_jax.tokenization import (
     train_tokenizers,
 )
 
-# FOLDED runs.vocabularies: The vocabularies of a run: learned from its training examples, or taken
-# over from another run.
+_SAMPLED_BYTES = 2**28  # of text in blocks, from which a tokenizer is trained
 
 
-_SAMPLED_BYTES = 2**28
-"""Of text in blocks, from which a tokenizer learns."""
+def prepare(
+    config: ConfigDict,
+    workdir: Path,
+    checkpoints: Checkpoints,
+    examples: Sequence[Any],
+    modules: Sequence[UserModule],
+) -> None:
+    """Writes config, tokenizers and the names of the user's modules to the workdir.
+
+    Args:
+      config: the config of the run.
+      workdir: the workdir, which may hold an earlier start of the run.
+      checkpoints: the checkpoints of the workdir.
+      examples: the training examples, from which tokenizers are trained.
+      modules: the modules given for the run.
+
+    Raises:
+      UserError: the workdir holds another run, or one whose checkpoints or tokenizers are missing
+        or that was trained on other data, or the tokenizers cannot be made.
+    """
+    saved_config, tokenizer = workdir / CONFIG, workdir / TOKENIZER
+    settings = read_settings(config)
+    if checkpoints.has_params_only():
+        raise UserError(
+            f"{workdir} holds a published model, without the state of a training; choose another "
+            f"--workdir and start from it: --config.train.init_from={workdir}"
+        )
+    if checkpoints.latest_step() is not None:
+        check_same_run(config, load_json(saved_config), workdir)
+        now = checkpoints.provenance | tokenizer_provenance(load_tokenizers(tokenizer))
+        # Now, before anything is overwritten; `fit` checks the checkpoint it resumes from.
+        check_provenance(now, _latest_provenance(checkpoints.directory), workdir)
+    else:
+        _require_nothing_lost(workdir, checkpoints.directory)
+        # Whatever is there is from a start that failed, with any config.
+        remove(tokenizer)
+        remove(workdir / REFERENCE)
+        checkpoints.directory.mkdir(exist_ok=True)
+        if settings.train.init_from:
+            _check_tokenizers(workdir_path(settings.train.init_from))
+    build_tokenizers(settings, tokenizer, examples)
+    save_json(config, saved_config)
+    record_modules(workdir, config, modules)
+
+
+def _latest_provenance(directory: Path) -> dict[str, str]:
+    return open_snapshot(directory, items=(PROVENANCE,), most=METADATA_BYTES).provenance
+
+
+def _check_tokenizers(workdir: Path) -> None:
+    """Raises UserError if a run does not have the tokenizers that it was trained with."""
+    now = tokenizer_provenance(load_tokenizers(workdir / TOKENIZER))
+    check_provenance(now, _latest_provenance(workdir / CHECKPOINTS), workdir)
+
+
+def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
+    """Raises UserError if a run without any checkpoint must have had some.
+
+    A start creates their folder before it writes the config, and the second save waits for the
+    first.
+    """
+    config = workdir / CONFIG
+    lost = not checkpoints.is_dir() and config.exists()
+    if not lost and config.exists():
+        two_saves = 2 * load_json(config).checkpoint.every_steps
+        lost = newest_step(workdir / METRICS) > two_saves
+    if lost:
+        raise UserError(
+            f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
+            "mounted?); restore it, or start again in another --workdir"
+        )
 
 
 def build_tokenizers(
     settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
 ) -> Tokenizers:
-    """The tokenizers in `directory`; where there are none, they are first trained on the examples,
-    or copied from the run that this one starts from, and stored there."""
+    """Loads the tokenizers in `directory`.
+
+    If it does not exist, they are first trained on the examples, or copied from the run of
+    `train.init_from`, and written there.
+    """
     if directory.exists():
         return load_tokenizers(directory)
     kind = task_kind(settings)
@@ -69,7 +136,7 @@ def build_tokenizers(
     if settings.train.init_from:
         source = workdir_path(settings.train.init_from) / TOKENIZER
         return copy_tokenizers(source, directory, listed, kind.texts)
-    texts = {side: _texts(examples, parts) for side, parts in kind.texts.items()}
+    texts = {side: _lines(examples, parts) for side, parts in kind.texts.items()}
     return train_tokenizers(settings.tokenizer, texts, directory, listed)
 
 
@@ -82,76 +149,8 @@ def _check_examples(settings: Settings, kind: TaskKind, example: Mapping[str, st
         )
 
 
-def _texts(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
-    """The lines of these parts of all examples, with their line ends."""
+def _lines(examples: Sequence[Mapping[str, str]], parts: Sequence[str]) -> Iterator[str]:
+    """Yields the lines of these parts of all examples, with their line ends."""
     for example in examples:
         for part in parts:
             yield from io.StringIO(example.get(part, ""), newline="\n")
-
-
-def prepare(
-    config: ConfigDict,
-    workdir: Path,
-    checkpoints: Checkpoints,
-    examples: Sequence[Any],
-    modules: Sequence[UserModule],
-) -> None:
-    """Puts config, tokenizers and the names of the user's modules into the workdir.
-
-    Args:
-      config: of the run.
-      workdir: which may hold an earlier start of it.
-      checkpoints: of the workdir.
-      examples: of the training split, from which tokenizers learn.
-      modules: that were given for the run.
-
-    Raises:
-      UserError: the workdir holds another run, or one whose checkpoints or tokenizers are gone or
-        that was trained on other data, or the tokenizers cannot be made.
-    """
-    kept, tokenizer = workdir / CONFIG, workdir / TOKENIZER
-    settings = read_settings(config)
-    if checkpoints.holds_params_alone():
-        raise UserError(
-            f"{workdir} holds a published model, without the state of a training; choose another "
-            f"--workdir and start from it: --config.train.init_from={workdir}"
-        )
-    if checkpoints.latest_step() is not None:
-        check_same_run(config, load_json(kept), workdir)
-        now = checkpoints.provenance | provenance.of_tokenizers(load_tokenizers(tokenizer))
-        provenance.check(now, checkpoints.kept_provenance("latest"), workdir)
-    else:
-        _require_nothing_lost(workdir, checkpoints.directory)
-        # Nothing to go on from: what is there is of a start that failed, with any config.
-        remove(tokenizer)
-        remove(workdir / REFERENCE)
-        checkpoints.directory.mkdir(exist_ok=True)
-        if settings.train.init_from:
-            _check_tokenizers_of_origin(workdir_path(settings.train.init_from), settings)
-    build_tokenizers(settings, tokenizer, examples)
-    save_json(config, kept)
-    record_modules(workdir, config, modules)
-
-
-def _check_tokenizers_of_origin(origin: Path, settings: Settings) -> None:
-    """Raises UserError where the run to start from has not the tokenizers it was trained with."""
-    tokenizers = load_tokenizers(origin / TOKENIZER)
-    checkpoints = Checkpoints(origin / CHECKPOINTS, settings.checkpoint)
-    provenance.check_tokenizers(tokenizers, checkpoints, "latest", origin)
-
-
-def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
-    """Raises UserError where a run without any checkpoint must have had some.
-
-    A start makes their folder before it writes the config; the second save waits for the first.
-    """
-    kept = workdir / CONFIG
-    gone = not checkpoints.is_dir() and kept.exists()
-    if not gone and kept.exists():
-        twice = 2 * load_json(kept).checkpoint.every_steps
-        gone = newest_step(workdir / METRICS) > twice
-    if gone:
-        raise UserError(
-            f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "
-            "mounted?); bring it back, or start anew in another --workdir"
-        )

@@ -1,8 +1,11 @@
-"""What a run rests on besides its config: its tokenizers, its training data and the code.
+"""Provenance of a run: SHA-256 digests of its tokenizers, its training data and the code.
 
-Each checkpoint keeps it, as {what: description}. Where a run goes on, or is used, other tokenizers
-and other data are refused; other code is told. Checkpoints of versions that kept nothing are taken
-as they are. No path is part of it: data and workdirs may move.
+Each checkpoint stores it, as {name: description}. A run that is resumed or used with other
+tokenizers or other data is refused; other code is logged. Checkpoints of versions that stored
+nothing are accepted. It contains no paths, since data and workdirs may move.
+
+`job_fingerprint` describes a whole command in the same way: the processes of a job compare it
+before they start together.
 """
 
 import functools
@@ -21,37 +24,48 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints import manifest
-from transformer_jax.checkpoints.store import Checkpoints, Which
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.parallel import hosts
+from transformer_jax.runs.settings import flatten
 from transformer_jax.runs.user_modules import UserModule
 from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
 
 Provenance = Mapping[str, str]
-"""What a run rests on -> a description that differs where it does."""
+"""{name of what a run is based on: a description that changes when it changes}"""
+
+MAY_DIFFER = re.compile(r"data\.dir|logging\..*")
+"""Config fields that may differ between the processes of a job."""
 
 _PACKAGE = "transformer_jax"
 _CODE = "code"
 _SAMPLED = 10_000  # examples at the beginning, and as many spread evenly over all
 _MOST_CHARACTERS = 2**26
 _DIGITS = 32  # of a SHA-256
+_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
+_FLAGS_OF_ONE_MACHINE = re.compile(
+    "cache|visible_devices|log|dump|mtls|cross_host|traceback|pprint"
+)
+"""Flags of JAX that do not change the compiled programs."""
 
 
-def of_training(examples: Corpus) -> dict[str, str]:
-    """The training data and the code."""
-    return of_data("training data", examples) | {_CODE: code()}
+def training_provenance(examples: Corpus) -> dict[str, str]:
+    """Describes the training data and the code."""
+    return data_provenance("training data", examples) | {_CODE: code_version()}
 
 
-def of_data(name: str, examples: Corpus) -> dict[str, str]:
-    """Examples, whatever set or files they come from: how many there are, and a digest of the first
-    ones and of others spread evenly over all, so that it takes a moment for any size."""
+def data_provenance(name: str, examples: Corpus) -> dict[str, str]:
+    """Describes examples by their number and a SHA-256, whatever files they come from.
+
+    The digest covers the first examples and others spread evenly over all, so that it takes a
+    moment for data of any size.
+    """
     count, digest, read = len(examples), hashlib.sha256(), 0
     spread = np.linspace(0, count - 1, min(count, _SAMPLED)).astype(int)
-    for place in sorted({*range(min(count, _SAMPLED)), *spread.tolist()}):
-        text = repr(examples[place]).encode()
+    for index in sorted({*range(min(count, _SAMPLED)), *spread.tolist()}):
+        text = repr(examples[index]).encode()
         digest.update(text)
         read += len(text)
         if read > _MOST_CHARACTERS:
@@ -59,36 +73,22 @@ def of_data(name: str, examples: Corpus) -> dict[str, str]:
     return {name: f"{count} examples, SHA-256 {digest.hexdigest()[:_DIGITS]}"}
 
 
-def agreed_data(split: str, open_split: Callable[[], Corpus]) -> Corpus:
-    """The examples of a split, once all processes of a job have the same ones.
-
-    Raises:
-      UserError: they differ, or cannot be opened in one; in all processes.
-    """
-
-    def opened() -> tuple[Corpus, Provenance]:
-        examples = open_split()
-        return examples, of_data(f"data of the split {split}", examples)
-
-    return hosts.require_agreement(opened)[0]
-
-
-def of_tokenizers(tokenizers: Tokenizers) -> dict[str, str]:
-    """The vocabulary of each side."""
+def tokenizer_provenance(tokenizers: Tokenizers) -> dict[str, str]:
+    """Describes the tokenizer of each side by its SHA-256."""
     return {
         f"tokenizer of {side}": f"SHA-256 {sha256[:_DIGITS]}"
         for side, sha256 in tokenizers.sha256.items()
     }
 
 
-def of_checkpoints(folders: Mapping[int, Path]) -> str:
-    """The newest of the checkpoints of a run, by its step and its manifest."""
-    return manifest.described(folders[max(folders)]) if folders else "no checkpoint"
+def newest_checkpoint(folders: Mapping[int, Path]) -> str:
+    """Fingerprint of a run's newest checkpoint, or "no checkpoint"."""
+    return manifest.checkpoint_id(folders[max(folders)]) if folders else "no checkpoint"
 
 
 @functools.cache
-def code() -> str:
-    """The package's version, and a digest of its source."""
+def code_version() -> str:
+    """The package's version and a SHA-256 of its source."""
     digest, folder = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder).as_posix()}\n".encode() + path.read_bytes())
@@ -99,43 +99,40 @@ def code() -> str:
     return f"{_PACKAGE} {version}, SHA-256 {digest.hexdigest()[:_DIGITS]}"
 
 
-def check(now: Provenance, kept: Provenance, workdir: Path) -> None:
-    """Compares what a run is to go on with, or be used with, and what its checkpoint keeps.
+def check_provenance(now: Provenance, saved: Provenance, workdir: Path) -> None:
+    """Compares what a run is resumed or used with against the provenance in its checkpoint.
 
     Raises:
-      UserError: tokenizers or training data are not those of the run; the first is named.
+      UserError: tokenizers or training data differ; the first difference is named.
     """
-    for name, described in now.items():
-        before = kept.get(name, described)
-        if before == described:
+    for name, description in now.items():
+        before = saved.get(name, description)
+        if before == description:
             continue
         if name == _CODE:
-            logger.info("%s was trained by other code: %s; here: %s", workdir, before, described)
+            _log_once("%s was trained by other code: %s; here: %s", workdir, before, description)
             continue
         raise UserError(
-            f"{workdir} was trained with another {name}: {before}; here: {described}; "
-            "bring back what it was, or start anew in another --workdir"
+            f"{workdir} was trained with another {name}: {before}; here: {description}; "
+            "restore what it was trained with, or start again in another --workdir"
         )
 
 
-def check_tokenizers(
-    tokenizers: Tokenizers, checkpoints: Checkpoints, which: Which, workdir: Path
-) -> None:
-    """As `check`, of the tokenizers alone, before the parameters of a checkpoint are used."""
-    check(of_tokenizers(tokenizers), checkpoints.kept_provenance(which), workdir)
+_log_once = functools.cache(logger.info)
 
 
-# FOLDED runs.statement: What a process states about a command before it joins the job: all
-# processes must state the same. `FREE` and the paths of files may differ; of files whose content
-# matters, the content is stated.
+def open_same_data(name: str, open_examples: Callable[[], Corpus]) -> Corpus:
+    """Opens the examples of a split; all processes of a job must have the same ones.
 
+    Raises:
+      UserError: in all processes, if the examples differ or one process cannot open them.
+    """
 
-FREE = re.compile(r"data\.dir|logging\..*")
-"""Fields of the config that may differ between the processes of a job."""
+    def open_and_describe() -> tuple[Corpus, Provenance]:
+        examples = open_examples()
+        return examples, data_provenance(f"data of the split {name}", examples)
 
-_LIBRARIES = ("jax", "jaxlib", "flax", "optax", "numpy", "grain", "orbax-checkpoint")
-_OF_ONE_MACHINE = re.compile("cache|visible_devices|log|dump|mtls|cross_host|traceback|pprint")
-"""Flags of JAX that say nothing about the compiled programs."""
+    return hosts.require_agreement(open_and_describe)[0]
 
 
 def job_fingerprint(
@@ -144,52 +141,45 @@ def job_fingerprint(
     flags: Mapping[str, Any],
     files: Mapping[str, str | None],
 ) -> dict[str, str]:
-    """The statement of one command.
+    """Describes a command: all processes of a job must have been started with the same one.
+
+    The fields `MAY_DIFFER` and the paths of files are left out; the contents of files count.
 
     Args:
-      config: of the run.
-      modules: the user's own.
-      flags: of the command line, by their names.
-      files: likewise, of which the content counts; None where the flag is not given.
+      config: the config of the run.
+      modules: the user's modules.
+      flags: flags of the command line, by name.
+      files: flags that name files whose contents count; None if a flag is not given.
 
     Raises:
       UserError: a file cannot be read.
     """
-    stated = {name: repr(value) for name, value in _fields(config).items()}
-    stated = {name: text for name, text in stated.items() if not FREE.fullmatch(name)}
+    fields = flatten(config.to_dict())
+    stated = {name: repr(value) for name, value in fields.items() if not MAY_DIFFER.fullmatch(name)}
     stated |= {f"--{name}": repr(value) for name, value in flags.items()}
     stated |= {f"--{name}": _digest(path) for name, path in files.items() if path is not None}
-    stated |= {f"module {one.name}": f"SHA-256 {one.sha256[:32]}" for one in modules}
-    return stated | {"code": code()} | _libraries()
-
-
-def _fields(config: ConfigDict) -> dict[str, Any]:
-    """{"section.field": value}"""
-    found: dict[str, Any] = {}
-    for section, values in config.to_dict().items():
-        if isinstance(values, Mapping):
-            found |= {f"{section}.{field}": value for field, value in values.items()}
-        else:
-            found[section] = values
-    return found
+    stated |= {f"module {one.name}": f"SHA-256 {one.sha256[:_DIGITS]}" for one in modules}
+    return stated | {_CODE: code_version()} | _libraries()
 
 
 def _libraries() -> dict[str, str]:
-    """Versions and flags of what computes."""
+    """Versions and flags of the numerical libraries."""
     found = {name: metadata.version(name) for name in _LIBRARIES}
     found["python"] = ".".join(platform.python_version_tuple()[:2])
     found["XLA_FLAGS"] = " ".join(
         sorted(flag for flag in os.environ.get("XLA_FLAGS", "").split() if "dump" not in flag)
     )
     flags = jax.config.values.items()
-    return found | {name: str(value) for name, value in flags if not _OF_ONE_MACHINE.search(name)}
+    own = {name: str(value) for name, value in flags if not _FLAGS_OF_ONE_MACHINE.search(name)}
+    return found | own
 
 
 def _digest(path: str) -> str:
     if Path(path).exists() and not Path(path).is_file():
-        return "no regular file"  # a pipe, say, which can be read once
+        return "no regular file"  # a pipe, say, which can be read only once
     try:
         with Path(path).open("rb") as file:
-            return f"a file of SHA-256 {hashlib.file_digest(file, 'sha256').hexdigest()[:32]}"
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
+    return f"a file of SHA-256 {digest[:_DIGITS]}"

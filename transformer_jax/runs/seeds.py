@@ -1,8 +1,11 @@
-"""Replicas of a run, which the loop trains in one program."""
+"""Replicas: seeds (and learning rates) of one config, trained together in one program.
+
+They need one process and one compilation.
+"""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from transformer_jax.checkpoints.step_folder import step_folders
+from transformer_jax.checkpoints.step_folder import DATA, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, replica_state
 from transformer_jax.data.sources import open_split
@@ -22,10 +25,9 @@ from transformer_jax.logs.run_log import ReplicaLogs
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.replicas import ReplicaEngine, make_replica_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
-from transformer_jax.runs import build, provenance
+from transformer_jax.runs import build
 from transformer_jax.runs.config import (
     FIXED,
-    Settings,
     check_same_run,
     check_trainable,
     load_json,
@@ -35,8 +37,10 @@ from transformer_jax.runs.config import (
 )
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.prepare import prepare
+from transformer_jax.runs.provenance import tokenizer_provenance, training_provenance
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.train import batches_of, started, validation
+from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.train import batches_of, validation, warm_started
 from transformer_jax.runs.user_modules import Modules, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -44,8 +48,8 @@ from transformer_jax.runs.workdir import (
     METRICS,
     TOGETHER,
     TOKENIZER,
-    require_own,
-    sole_writer,
+    lock_workdir,
+    require_own_folder,
     workdir_path,
     workdir_within,
 )
@@ -58,171 +62,23 @@ from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import TrainState
 
 
-@dataclasses.dataclass(frozen=True)
-class Replicas:
-    """Replicas of one run; a `Trainable`.
-
-    Attributes:
-      members: the settings of each.
-      names: of their folders in `workdir`.
-      workdir, task, examples: of all.
-    """
-
-    members: Sequence[Settings]
-    names: Sequence[str]
-    workdir: Path
-    task: Task
-    examples: Sequence[Any]
-
-    @property
-    def settings(self) -> Settings:
-        """Those of the first one; the others differ in seed and learning rate alone."""
-        return self.members[0]
-
-    @cached_property
-    def engine(self) -> Engine:
-        """All replicas in one program."""
-        scanned = self.settings.model.scan_layers
-        return ScanEngine(self._together, axis=1) if scanned else self._together
-
-    @cached_property
-    def _together(self) -> ReplicaEngine:
-        peak = self.settings.optimizer.learning_rate
-        rates = [member.optimizer.learning_rate / peak for member in self.members]
-        try:
-            return make_replica_engine(self.settings.parallel, rates, self._same_batches)
-        except ValueError as error:
-            raise UserError(f"config.parallel: {error}") from error
-
-    def replica(self, tree: Any, index: int) -> Any:
-        """One replica's part of a portable state, or of a part of it, on every device."""
-        return self._together.replica(tree, index)
-
-    @property
-    def _same_batches(self) -> bool:
-        return len({member.order_seed for member in self.members}) == 1
-
-    @property
-    def _seeds(self) -> np.ndarray:
-        return np.array([member.seed for member in self.members])
-
-    def abstract_state(self, init_state: InitState) -> TrainState:
-        """As `Trainable.abstract_state`: with the replicas before every leaf."""
-        abstract = jax.eval_shape(jax.vmap(init_state), self._seeds)
-        sharding = self._together.replica_sharding
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
-        )
-
-    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        """As `Trainable.first_state`."""
-        state = create_state(jax.vmap(init_state), self._seeds, abstract)
-        if not self.settings.train.init_from:
-            return state
-        each = [started(self.replica(state, i), one) for i, one in enumerate(self.members)]
-        stack = jax.jit(
-            lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
-            out_shardings=self._together.replica_sharding,
-        )
-        return stack(each)
-
-    def base(self, abstract: Any) -> None:
-        """As `Trainable.base`: there are none."""
-
-    def batches(self, rows: int) -> TrainBatches | StackedBatches:
-        """As `Trainable.batches`: one order for all, or one for each."""
-        chosen = self.members[:1] if self._same_batches else self.members
-        each = [
-            batches_of(one, self.task, self.examples, rows, replicas=len(chosen)) for one in chosen
-        ]
-        return each[0] if self._same_batches else StackedBatches(each)
-
-    def log(self, start: int) -> ReplicaLogs:
-        """As `Trainable.log`: one for each."""
-        return ReplicaLogs(
-            [self.workdir / name for name in self.names],
-            start_step=start,
-            num_steps=self.settings.train.num_steps,
-            wandb=self.settings.logging.wandb,
-        )
-
-    def has_record(self, step: int, split: str) -> bool:
-        """As `Trainable.has_record`: of each."""
-        paths = [self.workdir / name / METRICS for name in self.names]
-        return all(split in recorded_splits(path, step) for path in paths)
-
-    def scores(self, step: int) -> list[float]:
-        """As `Trainable.scores`: nothing hangs on them here."""
-        return []
-
-    def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
-        """That of each."""
-        return lambda updates: np.array(self._together.rates) * float(schedule(updates))
-
-    def validation(self) -> Callable[[int, Any], Scores]:
-        """As `Trainable.validation`, one after another; the score is the mean of those that are
-        finite."""
-        evaluate = validation(self.settings, self.task, self.engine.mesh)
-
-        def evaluate_all(step: int, params: Any) -> Scores:
-            found = {}
-            for i, name in enumerate(self.names):
-                own = self.replica(params, i)
-                if _is_finite(own):
-                    found[i] = evaluate(step, own, self.workdir / name)
-            scores = [score for _, score in found.values()]
-            score = float(np.mean(scores)) if scores else float("nan")
-            return _stacked([found.get(i, ({},))[0] for i in range(len(self.names))]), score
-
-        return evaluate_all
-
-    def divide(self, state: TrainState, checkpoints: Checkpoints) -> None:
-        """Saves each replica's part of the state and of the joint checkpoint in its own workdir."""
-        data_state = checkpoints.data_state("latest")
-        for i, name in enumerate(self.names):
-            place = data_state if self._same_batches else replica_state(data_state, i)
-            own = Checkpoints(self.workdir / name / CHECKPOINTS, self.settings.checkpoint)
-            own.provenance = checkpoints.provenance
-            with own:
-                own.save(int(state.step[i]), self.replica(state, i), place)
-
-
-def _is_finite(params: Any) -> bool:
-    return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
-
-
-def _stacked(metrics: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """The metrics of R replicas as arrays [R]; NaN, or an empty text, for one that has none."""
-    known = next((each for each in metrics if each), {})
-    return {
-        name: np.array(
-            [each.get(name, "" if isinstance(value, str) else np.nan) for each in metrics]
-        )
-        for name, value in known.items()
-    }
-
-
-# FOLDED runs.together: Seeds, and learning rates, of one config trained together: one compilation,
-# one process.
-
-
-def seeded(config: ConfigDict, count: int) -> dict[str, ConfigDict]:
-    """A config with `count` seeds from its own upwards, by the name of each."""
+def seed_configs(config: ConfigDict, count: int) -> dict[str, ConfigDict]:
+    """The config with `count` seeds from its own upwards, {"seed_N": config}."""
     seeds = range(config.seed, config.seed + count)
     return {f"seed_{seed}": override(config, {"seed": seed}) for seed in seeds}
 
 
-def train_together(
+def train_replicas(
     configs: Mapping[str, ConfigDict], workdir: str | Path, modules: Modules = ()
 ) -> dict[str, Run]:
-    """Trains replicas in one program, or goes on from their last checkpoint.
+    """Trains replicas in one program, or resumes from their latest joint checkpoint.
 
-    Each is what `train` makes of its config. Where one diverges the others go on.
+    Each run equals the run that `train` makes of its config. If one diverges, the others continue.
 
     Args:
-      configs: by name; they differ in nothing but `seed` and `optimizer.learning_rate`.
-      workdir: of all; each has its own below.
-      modules: the user's own, with components that the configs name (`runs.user_modules`).
+      configs: by name; they differ only in `seed` and `optimizer.learning_rate`.
+      workdir: the folder of all; each replica has a workdir in it.
+      modules: the user's modules, with components that the configs name (`runs.user_modules`).
 
     Returns:
       The runs, by name.
@@ -230,7 +86,7 @@ def train_together(
     Raises:
       UserError: a config, its data or a module cannot be used, the configs differ in more, the
         workdir holds other runs, or no replica's loss is finite any longer.
-      Stopped: a SIGTERM came; the joint checkpoint is kept, and the same call goes on.
+      Stopped: a SIGTERM came; the joint checkpoint is saved, and the same call continues.
     """
     clock = GoodputTimer()
     keep_freed_memory()
@@ -244,25 +100,21 @@ def train_together(
     settings = check_trainable(first)
     examples = open_split(settings.data, "train")
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
-    checkpoints.provenance |= provenance.of_training(examples)
+    checkpoints.provenance |= training_provenance(examples)
     _check_same_replicas(configs, workdir, checkpoints)
-    with contextlib.ExitStack() as open_folders:
-        places = [common, *folders.values()]
-        for folder in places:
-            require_own(folder)  # all of them, before the first is marked
-        for folder in places:
-            open_folders.enter_context(sole_writer(folder))
-        open_folders.enter_context(checkpoints)
+    with _locked([common, *folders.values()]), checkpoints:
         prepare(first, common, checkpoints, examples, named)
         for name, config in configs.items():
-            _place_replica(config, folders[name], common / TOKENIZER)
+            remove(folders[name] / TOKENIZER)
+            copy_tokenizers(common / TOKENIZER, folders[name] / TOKENIZER)
+            save_json(config, folders[name] / CONFIG)
             record_modules(folders[name], config, named)
         tokenizers = load_tokenizers(common / TOKENIZER)
-        checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
+        checkpoints.provenance |= tokenizer_provenance(tokenizers)
         task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
         replicas = Replicas(list(members.values()), list(members), workdir, task, examples)
         state = fit(replicas, checkpoints, clock)
-        replicas.divide(state, checkpoints)
+        replicas.save_each(state, checkpoints)
     runs = {}
     for i, (name, config) in enumerate(configs.items()):
         params = replicas.replica(state.params, i)
@@ -270,11 +122,22 @@ def train_together(
     return runs
 
 
+@contextlib.contextmanager
+def _locked(folders: Sequence[Path]) -> Iterator[None]:
+    """Locks several workdirs for writing."""
+    with contextlib.ExitStack() as locks:
+        for folder in folders:
+            require_own_folder(folder)  # all of them, before the first is marked
+        for folder in folders:
+            locks.enter_context(lock_workdir(folder))
+        yield
+
+
 def _check_alike(members: Mapping[str, Settings]) -> None:
-    """Raises UserError where replicas differ in more than seed and learning rate."""
+    """Raises UserError if replicas differ in more than seed and learning rate."""
     names = list(members)
     first = members[names[0]]
-    for asked, what in (
+    for is_set, what in (
         (first.task.name == "preference", "config.task.name 'preference'"),
         (first.lora.rank is not None, "config.lora.rank"),
         (first.eval.patience is not None, "config.eval.patience"),
@@ -282,7 +145,7 @@ def _check_alike(members: Mapping[str, Settings]) -> None:
         (first.train.on_spike == "rewind", "config.train.on_spike 'rewind'"),
         (first.logging.watch_steps is not None, "config.logging.watch_steps"),
     ):
-        if asked:
+        if is_set:
             raise UserError(
                 f"{what}: such runs do not train together; train one seed after another, each in a "
                 "workdir of its own"
@@ -294,14 +157,15 @@ def _check_alike(members: Mapping[str, Settings]) -> None:
         for section in FIXED:
             if getattr(alike, section) != getattr(members[name], section):
                 raise UserError(
-                    f"{name} differs from {names[0]} in config.{section}: replicas may differ in "
-                    "seed and optimizer.learning_rate alone; train them one by one"
+                    f"{name} differs from {names[0]} in config.{section}: replicas may differ only "
+                    "in seed and optimizer.learning_rate; train them one by one"
                 )
 
 
 def _check_same_replicas(
     configs: Mapping[str, ConfigDict], workdir: Path, checkpoints: Checkpoints
 ) -> None:
+    """Raises UserError if the folder holds other replicas, or a run trained by itself."""
     if checkpoints.latest_step() is None:
         alone = [workdir] if (workdir / CONFIG).exists() else []
         alone += [workdir / name for name in configs if step_folders(workdir / name / CHECKPOINTS)]
@@ -310,17 +174,155 @@ def _check_same_replicas(
                 f"{alone[0]} holds a run that was trained by itself; choose another --workdir"
             )
         return
-    held = {path.parent.name for path in workdir.glob(f"*/{CONFIG}")} - {TOGETHER}
-    if held != set(configs):
+    found = {path.parent.name for path in workdir.glob(f"*/{CONFIG}")} - {TOGETHER}
+    if found != set(configs):
         raise UserError(
-            f"{workdir} holds {', '.join(sorted(held))} trained together, not "
+            f"{workdir} holds {', '.join(sorted(found))} trained together, not "
             f"{', '.join(configs)}; choose another --workdir or the same number of seeds"
         )
     for name, config in configs.items():
         check_same_run(config, load_json(workdir / name / CONFIG), workdir / name)
 
 
-def _place_replica(config: ConfigDict, folder: Path, tokenizer: Path) -> None:
-    remove(folder / TOKENIZER)
-    copy_tokenizers(tokenizer, folder / TOKENIZER)
-    save_json(config, folder / CONFIG)
+@dataclasses.dataclass(frozen=True)
+class Replicas:
+    """Replicas of one run; a `Trainable`.
+
+    Attributes:
+      members: the settings of each replica.
+      names: the names of their folders in `workdir`.
+      workdir, task, examples: of all.
+    """
+
+    members: Sequence[Settings]
+    names: Sequence[str]
+    workdir: Path
+    task: Task
+    examples: Sequence[Any]
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the first replica; the others differ in seed and learning rate."""
+        return self.members[0]
+
+    @cached_property
+    def engine(self) -> Engine:
+        scans = self.settings.model.scan_layers
+        return ScanEngine(self._replicas, axis=1) if scans else self._replicas
+
+    @cached_property
+    def _replicas(self) -> ReplicaEngine:
+        peak = self.settings.optimizer.learning_rate
+        rates = [member.optimizer.learning_rate / peak for member in self.members]
+        try:
+            return make_replica_engine(self.settings.parallel, rates, self._same_batches)
+        except ValueError as error:
+            raise UserError(f"config.parallel: {error}") from error
+
+    def replica(self, tree: Any, index: int) -> Any:
+        """One replica's part of a portable state, or of a part of it, on every device."""
+        return self._replicas.replica(tree, index)
+
+    @property
+    def _same_batches(self) -> bool:
+        return len({member.order_seed for member in self.members}) == 1
+
+    @property
+    def _seeds(self) -> np.ndarray:
+        return np.array([member.seed for member in self.members])
+
+    def abstract_state(self, init_state: InitState) -> TrainState:
+        """Shapes, dtypes and shardings of the state; each leaf has a leading axis of replicas."""
+        abstract = jax.eval_shape(jax.vmap(init_state), self._seeds)
+        sharding = self._replicas.replica_sharding
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), abstract
+        )
+
+    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
+        state = create_state(jax.vmap(init_state), self._seeds, abstract)
+        if not self.settings.train.init_from:
+            return state
+        each = [warm_started(self.replica(state, i), one) for i, one in enumerate(self.members)]
+        stack = jax.jit(
+            lambda states: jax.tree.map(lambda *leaves: jnp.stack(leaves), *states),
+            out_shardings=self._replicas.replica_sharding,
+        )
+        return stack(each)
+
+    def base(self, abstract: Any) -> None:
+        """Returns None: replicas have no adapters."""
+
+    def batches(self, rows: int) -> TrainBatches | StackedBatches:
+        """The training data, in one order for all replicas or in one for each."""
+        chosen = self.members[:1] if self._same_batches else self.members
+        each = [
+            batches_of(one, self.task, self.examples, rows, replicas=len(chosen)) for one in chosen
+        ]
+        return each[0] if self._same_batches else StackedBatches(each)
+
+    def log(self, start: int) -> ReplicaLogs:
+        return ReplicaLogs(
+            [self.workdir / name for name in self.names],
+            start_step=start,
+            num_steps=self.settings.train.num_steps,
+            wandb=self.settings.logging.wandb,
+        )
+
+    def has_record(self, step: int, split: str) -> bool:
+        paths = [self.workdir / name / METRICS for name in self.names]
+        return all(split in recorded_splits(path, step) for path in paths)
+
+    def scores(self, step: int) -> list[float]:
+        """Returns an empty list: replicas have no patience, which alone needs scores."""
+        return []
+
+    def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
+        return lambda updates: np.array(self._replicas.rates) * float(schedule(updates))
+
+    def validation(self) -> Callable[[int, Any], Scores]:
+        """A function (step, params) -> scores; the score is the mean of the finite replicas."""
+        evaluate = validation(self.settings, self.task, self.engine.mesh)
+
+        def evaluate_all(step: int, params: Any) -> Scores:
+            found = {}
+            for i, name in enumerate(self.names):
+                own = self.replica(params, i)
+                if _is_finite(own):
+                    found[i] = evaluate(step, own, self.workdir / name)
+            scores = [score for _, score in found.values()]
+            score = float(np.mean(scores)) if scores else float("nan")
+            return _stack_metrics([found.get(i, ({},))[0] for i in range(len(self.names))]), score
+
+        return evaluate_all
+
+    def save_each(self, state: TrainState, checkpoints: Checkpoints) -> None:
+        """Saves each replica's part of the state, and of the data state, in its own workdir.
+
+        Args:
+          state: the portable state of all replicas after the last step.
+          checkpoints: the joint checkpoints, which contain that step.
+        """
+        joint = checkpoints.open(int(np.max(state.step)), items=(DATA,))
+        for i, name in enumerate(self.names):
+            data_state = joint.data_state
+            own_data = data_state if self._same_batches else replica_state(data_state, i)
+            own = Checkpoints(self.workdir / name / CHECKPOINTS, self.settings.checkpoint)
+            own.provenance = checkpoints.provenance
+            with own:
+                own.save(int(state.step[i]), self.replica(state, i), own_data)
+
+
+def _is_finite(params: Any) -> bool:
+    return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(params))
+
+
+def _stack_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """The metrics of R replicas as arrays [R]; NaN, or an empty text, for a replica without."""
+    known = next((each for each in metrics if each), {})
+    return {
+        name: np.array(
+            [each.get(name, "" if isinstance(value, str) else np.nan) for each in metrics]
+        )
+        for name, value in known.items()
+    }

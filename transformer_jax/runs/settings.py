@@ -1,9 +1,16 @@
-"""What a config may say: its sections, their fields, and the values that a field takes."""
+"""The sections and fields of a config, their defaults, and the validation of their values.
+
+A config is refused if a field has a wrong type (`parsed`) or no effect (`refuse_unread`), or if
+sections contradict each other (`check_sections`). A value that its own section cannot use is
+refused by the dataclass of the section.
+"""
 
 import contextlib
 import dataclasses
 import difflib
+import functools
 import math
+import operator
 import sys
 import typing
 from collections.abc import Collection, Iterable, Mapping
@@ -79,7 +86,7 @@ class Settings:
 
     @property
     def order_seed(self) -> int:
-        """What decides the order of the training data."""
+        """The seed of the order of the training data."""
         return self.seed if self.data.order_seed is None else self.data.order_seed
 
 
@@ -88,9 +95,9 @@ class Field:
     """A field of the config.
 
     Attributes:
-      type: of its values.
-      optional: whether it may be None too.
-      default: its value where nothing else is said.
+      type: the type of its values.
+      optional: whether it may also be None.
+      default: the default of its dataclass.
     """
 
     type: type
@@ -104,14 +111,14 @@ SECTIONS: dict[str, type] = {
 
 
 def _fields_of(section: str, cls: type) -> dict[str, Field]:
-    """The fields of a dataclass that a config sets, by their names, "section.field"."""
+    """The fields of a section's dataclass that a config can set, {"section.field": field}."""
     fields = {}
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if field.metadata.get("given"):
             continue
         hint = hints[field.name]
-        type_, *none = typing.get_args(hint) or (hint,)  # of `int | None` and of `int`
+        type_, *none = typing.get_args(hint) or (hint,)  # `int | None`, or `int`
         fields[f"{section}.{field.name}"] = Field(type_, bool(none), field.default)
     return fields
 
@@ -119,22 +126,58 @@ def _fields_of(section: str, cls: type) -> dict[str, Field]:
 FIELDS: dict[str, Field] = {
     name: field for item in SECTIONS.items() for name, field in _fields_of(*item).items()
 } | {"seed": Field(int, optional=False, default=0)}
-"""All fields of a config by their names, "section.field"."""
+"""All fields of a config, {"section.field": field}."""
 
 DEFAULTS: dict[str, Any] = {name: field.default for name, field in FIELDS.items()}
-"""Of every field, whatever the task and the architecture are."""
+"""The default of every field, before those of task and architecture (`config.defaults_for`)."""
 
 
-FORMER = {"train.remat": {True: "full", False: "none"}}
-"""Fields that were true or false in earlier versions, whose configs and workdirs still read."""
+_REGISTRIES: tuple[Registry[Any], ...] = (
+    TASKS,
+    METRICS,
+    MODELS,
+    POSITIONS,
+    SCALINGS,
+    ACTIVATIONS,
+    NORMS,
+    CELLS,
+    TOKENIZERS,
+    SOURCES,
+    OPTIMIZERS,
+    SCHEDULES,
+    SEARCHES,
+)
+
+CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}
+"""Fields that name an entry of a registry, {"section.field": registry}."""
+
+FORMER_VALUES = {"train.remat": {True: "full", False: "none"}}
+"""Fields that were true or false in earlier versions: {field: {old value: new value}}."""
+
+
+def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Flattens nested sections, {section: {field: value}}, to {"section.field": value}."""
+    flat = {}
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        if path in SECTIONS and isinstance(value, Mapping):
+            flat |= flatten(value, f"{path}.")
+        else:
+            flat[path] = value
+    return flat
+
+
+def field_of(config: Any, name: str) -> Any:
+    """The value of the field "section.field" of a config."""
+    return functools.reduce(operator.getitem, name.split("."), config)
 
 
 def parsed(values: Mapping[Any, Any], where: str) -> dict[str, Any]:
-    """{"section.field": value} with each value as the type of its field.
+    """Converts each value of {"section.field": value} to the type of its field.
 
     Args:
-      values: texts, as a shell gives them, are read where the field is not a text.
-      where: what the values are of, for the message.
+      values: texts, as given in a shell, are parsed unless the field is a text.
+      where: the source of the values, for messages.
 
     Raises:
       UserError: an unknown field (the nearest is named) or a value of the wrong type.
@@ -149,8 +192,8 @@ def _parse(name: Any, value: Any, where: str) -> Any:
     read = _read_text(value) if isinstance(value, str) else value
     if read is None and field.optional:
         return None
-    if type(read) is bool and name in FORMER:
-        return FORMER[name][read]
+    if type(read) is bool and name in FORMER_VALUES:
+        return FORMER_VALUES[name][read]
     if field.type is not str:
         value = read
     if field.type is float and type(value) is int and abs(value) <= sys.float_info.max:
@@ -174,7 +217,7 @@ def _find_field(name: Any, where: str) -> Field:
 
 
 def _read_text(text: str) -> Any:
-    """What a text stands for: none, true, false or a finite number; else the text itself."""
+    """The value of a text: None, True, False or a finite number; else the text itself."""
     word = text.strip().lower()
     words = {"none": None, "true": True, "false": False}
     if word in words:
@@ -187,41 +230,87 @@ def _read_text(text: str) -> Any:
     return text
 
 
-# FOLDED runs.choices: The one place that lists the names that each field of the config may take.
+def refuse_unread(values: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Rejects config fields that have no effect, given the other fields.
+
+    Registry entries declare what they read. A field that any entry of a registry lists in `reads`
+    is read only by the entries that list it: layer kinds by an architecture, momenta by an
+    optimizer, files by a data set. A field in an entry's `ignores` is read by all others unless
+    they ignore it too.
+
+    Args:
+      values: the values of all fields, {"section.field": value}.
+      names: the fields that were set.
+
+    Raises:
+      UserError: one of them has no effect.
+    """
+    unread = unread_fields(values)
+    for name in names:
+        if name in unread:
+            raise UserError(
+                f"config.{name} is {short_repr(values[name])}, but {unread[name]}; leave it out"
+            )
 
 
-_REGISTRIES: tuple[Registry[Any], ...] = (
-    TASKS,
-    METRICS,
-    MODELS,
-    POSITIONS,
-    SCALINGS,
-    ACTIVATIONS,
-    NORMS,
-    CELLS,
-    TOKENIZERS,
-    SOURCES,
-    OPTIMIZERS,
-    SCHEDULES,
-    SEARCHES,
-)
-
-CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}
-"""Config field, "section.field" -> the registry of what it may name."""
+def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that have no effect in a config, {"section.field": the reason}."""
+    unread = {}
+    for chooser, registry in CHOICES.items():
+        chosen = [registry[name] for name in _chosen(chooser, values) if name in registry]
+        declared = _declared(registry)
+        for field in _optional(registry) if chosen else ():
+            if not any(_reads(entry, field, declared) for entry in chosen):
+                value = "none" if values[chooser] is None else repr(values[chooser])
+                others = _readers(registry, field, declared)
+                unread[field] = f"{chooser} {value} does not read it ({others} would)"
+    return unread
 
 
-# FOLDED runs.consistency: What sections of a config ask of each other.
+def _chosen(chooser: str, values: Mapping[str, Any]) -> list[str]:
+    """The registry entries that a field names: several for `data.name`, none if it is None."""
+    if chooser == "decode.search":
+        own = (values[f"decode.{name}"] for name in ("search", "temperature", "beam_size"))
+        return searches_of(*own)
+    return [] if values[chooser] is None else values[chooser].split(",")
+
+
+def _declared(registry: Registry[Any]) -> set[str]:
+    """The fields in `reads` of any entry of a registry."""
+    return {field for entry in registry.values() for field in getattr(entry, "reads", None) or ()}
+
+
+def _optional(registry: Registry[Any]) -> set[str]:
+    """The fields that some entries of a registry do not read."""
+    ignored = {field for entry in registry.values() for field in getattr(entry, "ignores", ())}
+    return _declared(registry) | ignored
+
+
+def _reads(entry: Any, field: str, declared: Collection[str]) -> bool:
+    """Returns True if an entry reads a field; without `reads` it reads all declared fields."""
+    own = getattr(entry, "reads", None)
+    ignored = field in getattr(entry, "ignores", ())
+    return not ignored and (own is None or field in own or field not in declared)
+
+
+def _readers(registry: Registry[Any], field: str, declared: Collection[str]) -> str:
+    """Names of up to four entries that declare to read a field, or that do not ignore it."""
+    entries = registry.items()
+    names = [name for name, entry in entries if field in (getattr(entry, "reads", None) or ())]
+    if field not in declared:
+        names = [name for name, entry in entries if _reads(entry, field, declared)]
+    return ", ".join(names[:4] + ["..."] * (len(names) > 4))
 
 
 def check_sections(settings: Settings) -> None:
-    """Raises UserError where sections of a config that is to be trained do not go together."""
+    """Raises UserError if sections of a config to train contradict each other."""
     _check_embeddings(settings)
     _check_adapters(settings)
     _check_schedule(settings)
 
 
 def _check_embeddings(settings: Settings) -> None:
-    """Embeddings of two vocabularies cannot be one."""
+    """Refuses one embedding for several vocabularies."""
     kind = TASKS[settings.task.name]
     one_for_all, tie = settings.tokenizer.joint and not kind.symbols, settings.model.tie_embeddings
     several = len({*kind.texts, *kind.symbols}) > 1
@@ -234,7 +323,7 @@ def _check_embeddings(settings: Settings) -> None:
 
 
 def _check_adapters(settings: Settings) -> None:
-    """Adapters decide what is trained, and go beside the matrices of single layers."""
+    """Refuses options that contradict adapters: they decide what is trained, in single layers."""
     if settings.lora.rank is None:
         return
     for name, given in (
@@ -247,7 +336,7 @@ def _check_adapters(settings: Settings) -> None:
 
 
 def _check_schedule(settings: Settings) -> None:
-    """A decay has room behind the warm-up; and the last steps would have a rate of 0."""
+    """Refuses a decay that overlaps the warm-up or ends before training does."""
     optimizer, num_steps = settings.optimizer, settings.train.num_steps
     end, cooldown = optimizer.decay_steps or num_steps, optimizer.cooldown_steps
     if cooldown is not None and cooldown > end - optimizer.warmup_steps:
@@ -261,76 +350,3 @@ def _check_schedule(settings: Settings) -> None:
             f"ends at a learning rate of 0 after optimizer.decay_steps {end}: raise it too, or set "
             "optimizer.final_ratio"
         )
-
-
-# FOLDED runs.effects: What is accepted has an effect: fields that nothing in the rest of a config
-# reads are refused. Entries of registries say with `reads` what they read of the fields that
-# others of their registry do without: an architecture its own kinds of layers, an optimizer its
-# momenta, a data set its files. With `ignores` an entry says what it does without, and all others
-# read unless they say so too.
-
-
-def refuse_unread(values: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raises UserError where one of the fields `names` is not read by what `values` choose.
-
-    Args:
-      values: of all fields, {"section.field": value}.
-      names: those that were set.
-    """
-    unread = unread_fields(values)
-    for name in names:
-        if name in unread:
-            raise UserError(
-                f"config.{name} is {short_repr(values[name])}, but {unread[name]}; leave it out"
-            )
-
-
-def unread_fields(values: Mapping[str, Any]) -> dict[str, str]:
-    """The fields that do nothing in a config, each with what does not read it."""
-    unread = {}
-    for chooser, registry in CHOICES.items():
-        chosen = [registry[name] for name in _chosen(chooser, values) if name in registry]
-        named = _named(registry)
-        for field in _optional(registry) if chosen else ():
-            if not any(_reads(entry, field, named) for entry in chosen):
-                said = "none" if values[chooser] is None else repr(values[chooser])
-                others = _readers(registry, field, named)
-                unread[field] = f"{chooser} {said} does not read it ({others} would)"
-    return unread
-
-
-def _chosen(chooser: str, values: Mapping[str, Any]) -> list[str]:
-    """The entries that a field names, several for `data.name`; those that stand for none."""
-    if chooser == "decode.search":
-        own = (values[f"decode.{name}"] for name in ("search", "temperature", "beam_size"))
-        return searches_of(*own)
-    return [] if values[chooser] is None else values[chooser].split(",")
-
-
-def _named(registry: Registry[Any]) -> set[str]:
-    """The fields that some entries of a registry say that they read."""
-    return {field for entry in registry.values() for field in getattr(entry, "reads", None) or ()}
-
-
-def _optional(registry: Registry[Any]) -> set[str]:
-    """Those, and the fields that some entries say that they ignore."""
-    ignored = {field for entry in registry.values() for field in getattr(entry, "ignores", ())}
-    return _named(registry) | ignored
-
-
-def _reads(entry: Any, field: str, named: Collection[str]) -> bool:
-    """Whether an entry reads a field; of those that entries name, one that names any reads only its
-    own."""
-    own = getattr(entry, "reads", None)
-    ignored = field in getattr(entry, "ignores", ())
-    return not ignored and (own is None or field in own or field not in named)
-
-
-def _readers(registry: Registry[Any], field: str, named: Collection[str]) -> str:
-    """Names of the entries that say that they read a field, a few of them if they are many; of one
-    that some ignore, those that do not."""
-    entries = registry.items()
-    names = [name for name, entry in entries if field in (getattr(entry, "reads", None) or ())]
-    if field not in named:
-        names = [name for name, entry in entries if _reads(entry, field, named)]
-    return ", ".join(names[:4] + ["..."] * (len(names) > 4))

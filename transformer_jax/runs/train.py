@@ -1,4 +1,4 @@
-"""Training a config in a workdir."""
+"""Trains a config in a workdir."""
 
 import dataclasses
 import math
@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import step_folders
+from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.checkpoints.warm_start import warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.examples import Corpus
@@ -23,22 +24,28 @@ from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.hosts import Fingerprint
-from transformer_jax.runs import build, provenance
-from transformer_jax.runs.base_run import base_params, of_base, with_reference
+from transformer_jax.runs import build
+from transformer_jax.runs.base_run import base_provenance, open_base, with_reference
 from transformer_jax.runs.config import check_trainable
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.prepare import prepare
+from transformer_jax.runs.provenance import (
+    Provenance,
+    newest_checkpoint,
+    open_same_data,
+    tokenizer_provenance,
+    training_provenance,
+)
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.user_modules import Modules, load_modules
+from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
     METRICS,
     PREDICTIONS,
     TOKENIZER,
-    WorkdirHandle,
+    open_for_writing,
     workdir_path,
-    writable,
 )
 from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.startup import keep_freed_memory
@@ -48,27 +55,172 @@ from transformer_jax.training.evaluation import Evaluator, with_command, write_p
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import TrainState
 
-# FOLDED runs.validation: The scores of the validation split while a run trains.
+
+def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run:
+    """Trains a config in a workdir, or resumes from its latest checkpoint.
+
+    In a job of many processes each calls this, with the same workdir, shared or at an address.
+
+    Args:
+      config: the config of the run.
+      workdir: the workdir of the run; created if it does not exist.
+      modules: the user's modules, with components that the config names (`runs.user_modules`).
+
+    Raises:
+      UserError: the config, its data or a module cannot be used, the workdir holds another run, or
+        the loss is no longer finite.
+      Stopped: a SIGTERM came; the state is saved, and the same call continues.
+    """
+    clock = GoodputTimer()
+    keep_freed_memory()
+    use_compilation_cache()
+    with open_for_writing(workdir) as handle:
+        folder = handle.folder
+        settings, named, examples, provenance = _open_inputs(config, modules, folder)
+        base = open_base(settings)
+        checkpoints = handle.checkpoints(settings.checkpoint)
+        checkpoints.provenance |= provenance | base_provenance(base)
+        with handle.locked(), checkpoints:
+            hosts.run_on_primary(lambda: prepare(config, folder, checkpoints, examples, named))
+            handle.copy_from_primary(TOKENIZER)
+            tokenizers = load_tokenizers(folder / TOKENIZER)
+            checkpoints.provenance |= tokenizer_provenance(tokenizers)
+            task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+            task = with_reference(task, settings, folder)
+            state = fit(SingleRun(settings, folder, task, examples, base), checkpoints, clock)
+        return Run(config, folder, task, merge_adapters(state.model_params), int(state.step))
+
+
+def _open_inputs(
+    config: ConfigDict, modules: Modules, workdir: Path
+) -> tuple[Settings, list[UserModule], Corpus, Provenance]:
+    """The settings, the user's modules, the training examples and their provenance.
+
+    Raises:
+      UserError: in all processes of a job, if one cannot use them, or if they differ.
+    """
+
+    def open_and_describe() -> tuple[Any, Fingerprint]:
+        named, settings = load_modules(modules, workdir), check_trainable(config)
+        examples = open_split(settings.data, "train")
+        provenance, started_from = training_provenance(examples), {}
+        if settings.train.init_from:
+            folders = step_folders(workdir_path(settings.train.init_from) / CHECKPOINTS)
+            started_from = {"the run of train.init_from": newest_checkpoint(folders)}
+        return (settings, named, examples, provenance), provenance | started_from
+
+    return hosts.require_agreement(open_and_describe)[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class SingleRun:
+    """One run, on all devices of the job; a `Trainable`.
+
+    Attributes:
+      settings, workdir, task, examples: of the run.
+      base_snapshot: the checkpoint under the adapters; None without adapters.
+    """
+
+    settings: Settings
+    workdir: Path
+    task: Task
+    examples: Sequence[Any]
+    base_snapshot: Snapshot | None = None
+
+    @cached_property
+    def engine(self) -> Engine:
+        return build.build_engine(self.settings)
+
+    def abstract_state(self, init_state: InitState) -> TrainState:
+        return build.abstract_state(self.settings, init_state, self.engine.mesh)
+
+    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
+        state = create_state(init_state, self.settings.seed, abstract)
+        return state if self.base_snapshot else warm_started(state, self.settings)
+
+    def base(self, abstract: Any) -> Any:
+        return self.base_snapshot and self.base_snapshot.params(abstract)
+
+    def batches(self, rows: int) -> TrainBatches:
+        shard = (jax.process_index(), jax.process_count())
+        return batches_of(self.settings, self.task, self.examples, rows, shard)
+
+    def log(self, start: int) -> RunLog | NoLog:
+        if not hosts.is_primary():
+            return NoLog()
+        steps, project = self.settings.train.num_steps, self.settings.logging.wandb
+        return RunLog(self.workdir, start_step=start, num_steps=steps, wandb=project)
+
+    def has_record(self, step: int, split: str) -> bool:
+        path = self.workdir / METRICS
+        return hosts.run_on_primary(lambda: split in recorded_splits(path, step))
+
+    def scores(self, step: int) -> list[float]:
+        """Validation scores so far. Process 0 reads them and broadcasts."""
+        path, name = self.workdir / METRICS, selection_metric(self.settings, self.task)
+        found = hosts.run_on_primary(lambda: list(records_of(path, "valid", step)))
+        return [score_of(metrics, name) for metrics in found]
+
+    def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
+        return schedule
+
+    def validation(self) -> Callable[[int, Any], Scores]:
+        evaluate = validation(self.settings, self.task, self.engine.mesh)
+        return lambda step, params: evaluate(step, params, self.workdir)
+
+
+def batches_of(
+    settings: Settings,
+    task: Task,
+    examples: Sequence[Any],
+    rows: int,
+    shard: tuple[int, int] = (0, 1),
+    replicas: int = 1,
+) -> TrainBatches:
+    """The training data, in the order of the settings' seed.
+
+    Args:
+      settings, task, examples: of the run.
+      rows: the number of rows of a batch.
+      shard: (process, number of processes).
+      replicas: the number of replicas that share the worker processes.
+    """
+    return train_batches(
+        task.prepare(examples, training=True),
+        task.preprocess,
+        lengths=task.lengths,
+        rows=rows,
+        seed=settings.order_seed,
+        shard=shard,
+        num_workers=math.ceil(settings.data.num_workers / replicas),
+    )
+
+
+def warm_started(state: TrainState, settings: Settings) -> TrainState:
+    """A fresh state with the parameters of the run of `train.init_from`, if there is one."""
+    if not settings.train.init_from:
+        return state
+    return state.with_params(warm_start(state.params, workdir_path(settings.train.init_from)))
 
 
 def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any, Path], Scores]:
-    """(step, params, workdir) -> scores; the outputs are kept in the workdir.
+    """A function (step, params, workdir) -> scores; it writes the outputs to the workdir.
 
     Raises:
-      UserError: the validation split cannot be read, or not be evaluated, whatever the parameters;
-        or `eval.best_corpus` is none of its corpora.
+      UserError: the validation split cannot be read or evaluated, whatever the parameters, or
+        `eval.best_corpus` is not one of its corpora.
     """
     greedy = dataclasses.replace(settings.decode, beam_size=1, num_outputs=1)
     count = settings.eval.num_examples
 
     def evaluator_of(name: str, open_examples: Callable[[], Corpus]) -> Evaluator:
-        examples = provenance.agreed_data(name, open_examples)
-        made = build.build_evaluator(settings, task, examples, greedy, mesh, count)
+        examples = open_same_data(name, open_examples)
+        evaluator = build.build_evaluator(settings, task, examples, greedy, mesh, count)
         try:
-            made.check()
+            evaluator.check()
         except UserError as error:
             raise UserError(f"the validation split cannot be evaluated: {error}") from error
-        return made
+        return evaluator
 
     evaluator = evaluator_of("valid", lambda: open_split(settings.data, "valid"))
     corpora = open_corpora(settings.data, "valid") if settings.eval.each_corpus else {}
@@ -87,164 +239,21 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
         hosts.run_on_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
         for name, part in parts.items():
             metrics |= {f"{name}/{metric}": value for metric, value in part(params)[0].items()}
-        return metrics, score_of(metrics, chosen_by(settings, task))
+        return metrics, score_of(metrics, selection_metric(settings, task))
 
     return evaluate
 
 
-def chosen_by(settings: Settings, task: Task) -> str:
-    """What the best checkpoint has most of: a metric of the validation records, or -metric."""
+def selection_metric(settings: Settings, task: Task) -> str:
+    """The metric that selects the best checkpoint, with a minus sign if lower is better."""
     corpus, metric = settings.eval.best_corpus, task.best_by.removeprefix("-")
     if corpus is None:
         return task.best_by
     return task.best_by.replace(metric, f"{corpus}/{metric}")
 
 
-def score_of(metrics: Mapping[str, Any], best_by: str) -> float:
-    """What the best checkpoint has most of: a metric, or -metric; NaN where a record has none."""
-    name = best_by.removeprefix("-")
+def score_of(metrics: Mapping[str, Any], selected_by: str) -> float:
+    """The score of validation metrics, higher is better; NaN if the metric is missing."""
+    name = selected_by.removeprefix("-")
     value = metrics.get(name)
-    return math.nan if value is None else value if name == best_by else -value
-
-
-def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run:
-    """Trains a config in a workdir, or goes on from its last checkpoint.
-
-    In a job of many processes each calls this, with a workdir that they share, or at an address.
-
-    Args:
-      config: of the run.
-      workdir: where the run is kept; made if absent.
-      modules: the user's own, with components that the config names (`runs.user_modules`).
-
-    Raises:
-      UserError: the config, its data or a module cannot be used, the workdir holds another run, or
-        the loss is no longer finite.
-      Stopped: a SIGTERM came; the state is saved, and the same call goes on.
-    """
-    clock = GoodputTimer()
-    keep_freed_memory()
-    use_compilation_cache()
-    with writable(workdir) as place:
-        return _train(config, place, modules, clock)
-
-
-def _train(config: ConfigDict, place: WorkdirHandle, modules: Modules, clock: GoodputTimer) -> Run:
-    workdir = place.folder
-
-    def opened() -> tuple[Any, Fingerprint]:
-        named, settings = load_modules(modules, workdir), check_trainable(config)
-        examples = open_split(settings.data, "train")
-        rests_on = provenance.of_training(examples)
-        return (named, settings, examples, rests_on), rests_on | _origin(settings)
-
-    (named, settings, examples, rests_on), _ = hosts.require_agreement(opened)
-    checkpoints = place.checkpoints(settings.checkpoint)
-    checkpoints.provenance |= rests_on | of_base(settings)
-    with place.locked(), checkpoints:
-        hosts.run_on_primary(lambda: prepare(config, workdir, checkpoints, examples, named))
-        place.bring(TOKENIZER)
-        tokenizers = load_tokenizers(workdir / TOKENIZER)
-        checkpoints.provenance |= provenance.of_tokenizers(tokenizers)
-        task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-        task = with_reference(task, settings, workdir)
-        state = fit(OneRun(settings, workdir, task, examples), checkpoints, clock)
-    return Run(config, workdir, task, merge_adapters(state.model_params), int(state.step))
-
-
-def _origin(settings: Settings) -> dict[str, str]:
-    """The checkpoint to start from, in which the processes of a job must agree."""
-    if not settings.train.init_from:
-        return {}
-    folders = step_folders(workdir_path(settings.train.init_from) / CHECKPOINTS)
-    return {"the run of train.init_from": provenance.of_checkpoints(folders)}
-
-
-@dataclasses.dataclass(frozen=True)
-class OneRun:
-    """One run, on all devices of the job; a `Trainable`."""
-
-    settings: Settings
-    workdir: Path
-    task: Task
-    examples: Sequence[Any]
-
-    @cached_property
-    def engine(self) -> Engine:
-        """The one that the config asks for."""
-        return build.build_engine(self.settings)
-
-    def abstract_state(self, init_state: InitState) -> TrainState:
-        """As `Trainable.abstract_state`."""
-        return build.abstract_state(self.settings, init_state, self.engine.mesh)
-
-    def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        """As `Trainable.first_state`."""
-        state = create_state(init_state, self.settings.seed, abstract)
-        if abstract.base is not None:
-            return state.replace(base=self.base(abstract.base))
-        return started(state, self.settings)
-
-    def base(self, abstract: Any) -> Any:
-        """As `Trainable.base`."""
-        return None if abstract is None else base_params(self.settings, abstract)
-
-    def batches(self, rows: int) -> TrainBatches:
-        """As `Trainable.batches`; this process's rows."""
-        shard = (jax.process_index(), jax.process_count())
-        return batches_of(self.settings, self.task, self.examples, rows, shard)
-
-    def log(self, start: int) -> RunLog | NoLog:
-        """As `Trainable.log`; of many processes, the first one has it."""
-        if not hosts.is_primary():
-            return NoLog()
-        steps, project = self.settings.train.num_steps, self.settings.logging.wandb
-        return RunLog(self.workdir, start_step=start, num_steps=steps, wandb=project)
-
-    def has_record(self, step: int, split: str) -> bool:
-        """As `Trainable.has_record`."""
-        path = self.workdir / METRICS
-        return hosts.run_on_primary(lambda: split in recorded_splits(path, step))
-
-    def scores(self, step: int) -> list[float]:
-        """As `Trainable.scores`; the first process has read them for all."""
-        path, name = self.workdir / METRICS, chosen_by(self.settings, self.task)
-        found = hosts.run_on_primary(lambda: list(records_of(path, "valid", step)))
-        return [score_of(metrics, name) for metrics in found]
-
-    def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:
-        """The schedule's own."""
-        return schedule
-
-    def validation(self) -> Callable[[int, Any], Scores]:
-        """As `Trainable.validation`."""
-        evaluate = validation(self.settings, self.task, self.engine.mesh)
-        return lambda step, params: evaluate(step, params, self.workdir)
-
-
-def batches_of(
-    settings: Settings,
-    task: Task,
-    examples: Sequence[Any],
-    rows: int,
-    shard: tuple[int, int] = (0, 1),
-    replicas: int = 1,
-) -> TrainBatches:
-    """The training data in the order of the settings' seed; `shard` is (process, of how many), and
-    `replicas` so many as share the worker processes."""
-    return train_batches(
-        task.prepare(examples, training=True),
-        task.preprocess,
-        lengths=task.lengths,
-        rows=rows,
-        seed=settings.order_seed,
-        shard=shard,
-        num_workers=math.ceil(settings.data.num_workers / replicas),
-    )
-
-
-def started(state: TrainState, settings: Settings) -> TrainState:
-    """A fresh state with the parameters of the run that `train.init_from` names, if any."""
-    if not settings.train.init_from:
-        return state
-    return state.with_params(warm_start(state.params, workdir_path(settings.train.init_from)))
+    return math.nan if value is None else value if name == selected_by else -value

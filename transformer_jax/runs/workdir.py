@@ -1,28 +1,28 @@
-"""The workdir of a run: what it holds.
+"""The workdir of a run: what it holds, who may write to it, and its copy if it is in a bucket.
 
     config.json                     the whole config
     modules.json                    names of the user's modules that the run needs, if any
     tokenizer/                      vocabularies
     checkpoints/                    state, data position and score of the steps that are kept
-    reference/                      what a run of preferences is compared with, log-probabilities
+    reference/                      log-probabilities of the reference policy (DPO)
     metrics.jsonl, tensorboard/     metrics of each logged step
     predictions/                    outputs of the scored splits
     profile/                        traces, on request
-    .transformer_jax                the mark that this program made the workdir, with the process
-                                    that trains here (`runs.workdir`)
+    .transformer_jax                the mark that this program made the workdir; it names the
+                                    process that trains there
 
 The workdir may be an address ("s3://...", "gs://..."), which then holds the same files; a copy of
 them on this machine is read or written (`buckets.copies`).
 
-All of these are regular files and folders: a workdir may come from anywhere, and who loads it or
-trains in it reads and writes nothing through a link. The workdir itself may be a link.
+All of these are regular files and folders. A workdir may come from anywhere, so nothing in it is
+read or written through a link. The workdir itself may be a link.
 
-The workdir of replicas trained together holds such a workdir for each, and `together/`, with the
-checkpoints of all on the way.
+The workdir of replicas trained together holds such a workdir for each, and `together/` with their
+joint checkpoints.
 
 The folder of a sweep, and of each of its rows, has a mark of its own and holds
 
-    table.*, result.json, seconds   what was measured
+    table.*, result.json, seconds   the measurements
 """
 
 import base64
@@ -58,6 +58,8 @@ from transformer_jax.runtime.files import (
     read_regular,
 )
 
+logger = logging.getLogger(__name__)
+
 MARK = ".transformer_jax"
 CONFIG = "config.json"
 MODULES = "modules.json"
@@ -75,15 +77,17 @@ RESULT = "result.json"
 SECONDS = "seconds"
 TABLE = "table"
 
+_SECONDS_TO_APPEAR = 10  # until a file that another machine has written is visible here
+
 
 @dataclasses.dataclass(frozen=True)
 class WorkdirKind:
-    """What this program may make of a folder.
+    """A kind of folder that this program writes.
 
     Attributes:
-      name: for messages.
-      mark: the file that says so.
-      written: all else that is written there.
+      name: the name of the kind, for messages.
+      mark: the file that marks such a folder.
+      written: all other files and folders that are written there.
     """
 
     name: str
@@ -106,44 +110,53 @@ SWEEP = WorkdirKind(
     (RESULT, SECONDS, *(f"{TABLE}.{ending}" for ending in ("txt", "md", "csv", "png"))),
 )
 
-
 _STEP = r"(?:[^/]+/)*checkpoints/(?:snapshots/)?[0-9]+(?=/)"
-BUCKET = MirrorLayout(
+_LAYOUT = MirrorLayout(
     unit=re.compile(_STEP),
     seal=manifest.MANIFEST,
     members=manifest.read_entries,
     temporary=re.compile(r"(^|/)wandb/|\.partial$|\.orbax-checkpoint-tmp"),
-    damage=manifest.damage,
+    damage=manifest.find_damage,
 )
-"""How a workdir lies at an address."""
+"""How the files of a workdir belong together, for its mirror in a bucket."""
 _FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE})/")
 
 
 def workdir_path(workdir: str | Path) -> Path:
-    """A workdir as a path, once it is known that a run here reads and writes nothing outside; of
-    one at an address, a copy of what is needed to use its run.
+    """The path of a workdir in which nothing is a link; a local copy if it is at an address.
+
+    The copy has all that is needed to use the run.
 
     Raises:
-      UserError: it has an empty name, there is nothing at its address, it has a path under which no
-        array can be stored, or what a run reads and writes is no regular file or folder (it is
-        named).
+      UserError: its name is empty, there is nothing at its address, arrays cannot be stored under
+        its path, or a file or folder of a run is neither a regular file nor a folder (it is named).
     """
     if not str(workdir):
         raise UserError("the name of the workdir is empty; is a variable of the shell not set?")
     if is_address(workdir):
-        workdir = fetch_folder(str(workdir), lambda name: not _FOR_TRAINING.search(name), BUCKET)
+        workdir = fetch_folder(str(workdir), lambda name: not _FOR_TRAINING.search(name), _LAYOUT)
     _require_storable(Path(workdir).absolute())
     for name in (MARK, *RUN.written):
         _require_regular(Path(workdir, name))
         for entry in entries_below(Path(workdir, name)):
             if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
                 _require_regular(Path(entry.path))
-    _require_regular(Path(workdir, WANDB))  # in which its own library sets links
+    _require_regular(Path(workdir, WANDB))  # the wandb library makes links inside it
     return Path(workdir)
 
 
-def with_files(workdir: str | Path, names: Collection[str]) -> Path:
-    """A workdir of which these files alone are read; of one at an address, a copy of them.
+def workdir_within(workdir: Path, name: str) -> Path:
+    """The workdir of a replica, or of a sweep's row, in the folder `name` of another workdir.
+
+    Raises:
+      UserError: the folder is a link, `name` leads elsewhere, or as `workdir_path`.
+    """
+    _require_regular(workdir / name)
+    return workdir_path(path_below(workdir, name))
+
+
+def fetch_files(workdir: str | Path, names: Collection[str]) -> Path:
+    """The workdir, or a local copy of these files if it is at an address.
 
     Raises:
       UserError: there is nothing at the address, or it cannot be read.
@@ -152,44 +165,39 @@ def with_files(workdir: str | Path, names: Collection[str]) -> Path:
 
 
 def _require_storable(path: Path) -> None:
-    """Raises UserError for what the library that stores arrays (TensorStore) cannot take in a path,
-    or takes for something else."""
+    """Raises UserError for a path that TensorStore, which stores the arrays, misreads."""
     for what, has in (
         ("a NUL", "\0" in str(path)),
         ("a backslash", "\\" in str(path)),
         ("bytes that are not UTF-8", any("\ud800" <= char <= "\udfff" for char in str(path))),
     ):
         if has:
-            raise UserError(f"workdir {str(path)!r} has {what} in its path: no array goes there")
-
-
-def workdir_within(workdir: Path, name: str) -> Path:
-    """The workdir of a replica, or of a sweep's row, in the folder `name` of another workdir; as
-    `workdir_path`, and UserError where that folder is a link or `name` leads elsewhere."""
-    _require_regular(workdir / name)
-    return workdir_path(path_below(workdir, name))
+            raise UserError(
+                f"workdir {str(path)!r} has {what} in its path: arrays cannot be stored there"
+            )
 
 
 def _require_regular(path: Path) -> None:
-    """Raises UserError where there is something that is neither a regular file nor a folder."""
+    """Raises UserError if there is something other than a regular file or a folder."""
     try:
         mode = path.lstat().st_mode
     except OSError:
-        return  # who reads it says why that cannot be
+        return  # the reader reports the error
     if stat.S_ISLNK(mode):
         raise UserError(
-            f"{path} is a link, and nothing in a workdir is read or written through one; put there "
-            "what it names (the workdir itself may be a link)"
+            f"{path} is a link, and nothing in a workdir is read or written through one; replace "
+            "it by what it names (the workdir itself may be a link)"
         )
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(f"{path} is neither a file nor a folder; a run writes no such thing")
 
 
-def require_own(folder: Path, kind: WorkdirKind = RUN) -> None:
-    """Raises UserError where a folder without the mark of its kind holds what would be overwritten,
-    or is one of another kind, or lies within a run's workdir.
+def require_own_folder(folder: Path, kind: WorkdirKind = RUN) -> None:
+    """Raises UserError if a folder may not be written to as a folder of this kind.
 
-    What versions that set no marks have made is known by its checkpoints.
+    It is refused if it has no mark of this kind and holds files that would be overwritten, if it is
+    of another kind, or if it is inside a run's workdir. Folders of versions that wrote no marks are
+    recognized by their checkpoints.
     """
     if _is_own(folder, kind):
         return
@@ -220,57 +228,29 @@ def _is_own(folder: Path, kind: WorkdirKind) -> bool:
     )
 
 
-# FOLDED runs.sole_writer: A workdir is written by one process, or one job, at a time.
-
-
-_SECONDS_TO_SEE = 10  # a file that another machine has written
-
-logger = logging.getLogger(__name__)
-
-
 @contextlib.contextmanager
-def sole_writer(workdir: Path, kind: WorkdirKind = RUN) -> Iterator[None]:
-    """Locks a workdir, or the folder of another kind, which is made and marked if absent; the lock
-    ends with this process at the latest.
+def lock_workdir(workdir: Path, kind: WorkdirKind = RUN) -> Iterator[None]:
+    """Locks a workdir, or the folder of another kind, for one process or job.
 
-    Of a job's processes the first one locks it for all.
+    The folder is created and marked if it does not exist. The lock ends with this process at the
+    latest. In a job, process 0 locks it for all.
 
     Raises:
-      UserError: another process trains there (the message says which), or the workdir cannot be
-        written, or it holds files of others (`workdir.require_own`).
+      UserError: another process trains there (the message says which), the workdir cannot be
+        written, or it holds files of others (`require_own_folder`).
     """
-    with contextlib.ExitStack() as held:
-        told = hosts.run_on_primary(lambda: _lock(workdir, kind, held))
-        hosts.require_agreement(lambda: (None, _seen(workdir / kind.mark, told)))
+    with contextlib.ExitStack() as locks:
+        mark = hosts.run_on_primary(lambda: _lock(workdir, kind, locks))
+        hosts.require_agreement(lambda: (None, _wait_for_mark(workdir / kind.mark, mark)))
         yield
 
 
-def _seen(mark: Path, told: str) -> Fingerprint:
-    """What a mark says, in this process as in process 0, which has written it.
-
-    Raises:
-      UserError: it says something else here.
-    """
-    deadline = time.monotonic() + _SECONDS_TO_SEE
-    while told:
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            if read_regular(mark, SETTINGS_BYTES).decode() == told:
-                break
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"{mark.parent} is not the folder that process 0 writes; all processes of a job "
-                "must share the --workdir"
-            )
-        time.sleep(0.1)
-    return {"mark of the workdir": told}
-
-
-def _lock(workdir: Path, kind: WorkdirKind, held: contextlib.ExitStack) -> str:
-    """Marks and locks a folder; returns what its mark says, empty where it cannot be locked."""
+def _lock(workdir: Path, kind: WorkdirKind, locks: contextlib.ExitStack) -> str:
+    """Marks and locks a folder; returns the content of the mark, empty if locks do not work."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        require_own(workdir, kind)
-        file = held.enter_context(open_locked(workdir / kind.mark))
+        require_own_folder(workdir, kind)
+        file = locks.enter_context(open_locked(workdir / kind.mark))
     except BlockingIOError as error:
         holder = read_regular(workdir / kind.mark, SETTINGS_BYTES).decode().strip()
         raise UserError(
@@ -282,51 +262,67 @@ def _lock(workdir: Path, kind: WorkdirKind, held: contextlib.ExitStack) -> str:
         return ""
     except OSError as error:
         raise UserError(f"cannot write to {error.filename or workdir}: {error.strerror}") from error
-    told = f"{processes.describe_process()}\n"
+    content = f"{processes.describe_process()}\n"
     file.truncate(0)
-    file.write(told)
+    file.write(content)
     file.flush()
     os.fsync(file.fileno())
-    return told
+    return content
 
 
-# FOLDED runs.writable: The folder that a run is written to: its workdir; or, of one at an address,
-# a copy of it.
+def _wait_for_mark(mark: Path, content: str) -> Fingerprint:
+    """Waits until this process sees the mark that process 0 has written.
+
+    Raises:
+      UserError: this process sees another one.
+    """
+    deadline = time.monotonic() + _SECONDS_TO_APPEAR
+    while content:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if read_regular(mark, SETTINGS_BYTES).decode() == content:
+                break
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{mark.parent} is not the folder that process 0 writes; all processes of a job "
+                "must share the --workdir"
+            )
+        time.sleep(0.1)
+    return {"mark of the workdir": content}
 
 
 class WorkdirHandle(NamedTuple):
-    """Where a run is written.
+    """A folder of this process in which a run is written.
 
     Attributes:
-      folder: of this process.
-      shared: whether it is the same folder in all processes of the job; else process 0 alone keeps
-        the run, and the others have empty folders of their own.
+      folder: the workdir, or a copy of a workdir at an address.
+      is_shared: whether all processes of the job see the same folder. If not, process 0 alone
+        writes the run, and the others have empty folders of their own.
     """
 
     folder: Path
-    shared: bool
+    is_shared: bool
 
     def checkpoints(self, config: CheckpointConfig) -> Checkpoints:
-        """Those of the run."""
-        kind = Checkpoints if self.shared else PrimaryCheckpoints
+        """The checkpoints of the run."""
+        kind = Checkpoints if self.is_shared else PrimaryCheckpoints
         return kind(self.folder / CHECKPOINTS, config)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """As `sole_writer`, of the folder where the run is kept."""
-        with contextlib.ExitStack() as held:
-            if self.shared:
-                held.enter_context(sole_writer(self.folder))
+        """Locks the folder in which the run is written (`lock_workdir`)."""
+        with contextlib.ExitStack() as locks:
+            if self.is_shared:
+                locks.enter_context(lock_workdir(self.folder))
             else:
-                hosts.run_on_primary(lambda: held.enter_context(sole_writer(self.folder)))
+                hosts.run_on_primary(lambda: locks.enter_context(lock_workdir(self.folder)))
             yield
 
-    def bring(self, name: str) -> None:
-        """Gives all processes the files that process 0 has in a folder of the workdir."""
-        if self.shared:
+    def copy_from_primary(self, name: str) -> None:
+        """Copies a folder of the workdir from process 0 to all others, unless they share it."""
+        if self.is_shared:
             return
-        there = hosts.run_on_primary(lambda: _contents(self.folder, name))
-        for path, content in there.items():
+        contents = hosts.run_on_primary(lambda: _contents(self.folder, name))
+        for path, content in contents.items():
             file = path_below(self.folder, path)
             if not hosts.is_primary():
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -334,42 +330,44 @@ class WorkdirHandle(NamedTuple):
 
 
 @contextlib.contextmanager
-def writable(workdir: str | Path) -> Iterator[WorkdirHandle]:
-    """As `workdir_path`, to write to while the block runs: of a workdir at an address, a copy with
-    all that is there; what changes in it is brought to the address.
+def open_for_writing(workdir: str | Path) -> Iterator[WorkdirHandle]:
+    """Opens a workdir in which a run is written while the block runs.
 
-    In a job of many processes the first one brings it. Where all see its copy they use it.
+    For an address it is a copy with all that is there; changes are uploaded. In a job process 0
+    uploads them; the processes that see its copy use it too.
 
     Raises:
       UserError: as `workdir_path`, or as `copies.working_copy`.
     """
     if not is_address(workdir):
-        yield WorkdirHandle(workdir_path(workdir), shared=True)
+        yield WorkdirHandle(workdir_path(workdir), is_shared=True)
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as copies:
 
-        def opened() -> tuple[str, str]:
-            folder = held.enter_context(working_copy(str(workdir), BUCKET))
+        def open_copy() -> tuple[str, str]:
+            folder = copies.enter_context(working_copy(str(workdir), _LAYOUT))
             for config in folder.rglob(CONFIG):
-                _begin_anew_without_checkpoint(config.parent)
+                _restart_without_checkpoint(config.parent)
             return str(workdir_path(folder)), working_copy_id(str(workdir))
 
-        path, name = hosts.run_on_primary(opened)
+        path, name = hosts.run_on_primary(open_copy)
         folder = Path(path)
-        shared = all(hosts.gather(working_copy_id(str(workdir)) == name and folder.is_dir()))
-        if not shared:
+        is_shared = all(hosts.gather(working_copy_id(str(workdir)) == name and folder.is_dir()))
+        if not is_shared:
             logger.info(
                 "%s: the machines share no copy of it; the first one keeps the run", workdir
             )
-        if not (shared or hosts.is_primary()):
-            folder = Path(held.enter_context(tempfile.TemporaryDirectory()), folder.name)
+        if not (is_shared or hosts.is_primary()):
+            folder = Path(copies.enter_context(tempfile.TemporaryDirectory()), folder.name)
             folder.mkdir()
-        yield WorkdirHandle(folder, shared)
+        yield WorkdirHandle(folder, is_shared)
 
 
-def _begin_anew_without_checkpoint(copy: Path) -> None:
-    """Sets the records aside of a run whose machine was lost before any checkpoint had come to the
-    bucket. (On a disk, records without checkpoints mean that these have been lost.)"""
+def _restart_without_checkpoint(copy: Path) -> None:
+    """Renames the records of a run whose machine was lost before its first upload of a checkpoint.
+
+    The run then starts again. (On a disk, records without checkpoints mean that these were lost.)
+    """
     checkpoints, records = copy / CHECKPOINTS, copy / METRICS
     checkpoints.mkdir(exist_ok=True)  # a bucket has no empty folders
     if records.exists() and not step_folders(checkpoints):
@@ -377,7 +375,7 @@ def _begin_anew_without_checkpoint(copy: Path) -> None:
 
 
 def _contents(folder: Path, name: str) -> dict[str, str]:
-    """The files in `folder/name`, in base64, by their paths in `folder`."""
+    """Contents of the files in `folder/name`, {path in `folder`: base64}."""
     return {
         path.relative_to(folder).as_posix(): base64.b64encode(path.read_bytes()).decode()
         for path in (folder / name).rglob("*")

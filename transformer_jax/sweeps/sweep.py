@@ -24,7 +24,7 @@ from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, failing_as, read_settings
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.seeds import seeded, train_together
+from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
@@ -33,9 +33,9 @@ from transformer_jax.runs.workdir import (
     SECONDS,
     SWEEP,
     TABLE,
-    sole_writer,
+    lock_workdir,
+    open_for_writing,
     workdir_within,
-    writable,
 )
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
@@ -127,13 +127,13 @@ def run_sweep(
     configs = sweep.configs(overrides or {}, chosen)
     for name, config in configs.items():
         _check_metrics(sweep, name, read_settings(config))
-    with writable(workdir) as place, sole_writer(place.folder, SWEEP):
+    with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
-            folder = workdir_within(place.folder, folder_name(name))
-            with sole_writer(folder, SWEEP):
+            folder = workdir_within(handle.folder, folder_name(name))
+            with lock_workdir(folder, SWEEP):
                 rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds, modules))
-            write_tables(rows, place.folder)
+            write_tables(rows, handle.folder)
     return rows
 
 
@@ -146,11 +146,11 @@ def run_seeds(
     Raises:
       DivergedError: no seed's loss is finite any longer, which in a sweep is a result.
     """
-    with writable(workdir) as place, sole_writer(place.folder, SWEEP):
-        name = place.folder.absolute().name
+    with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
+        name = handle.folder.absolute().name
         sweep = Sweep(config="", rows={name: {}}, seeds=count)
-        rows = [_row(sweep, name, config, place.folder, count, modules)]
-        write_tables(rows, place.folder)
+        rows = [_row(sweep, name, config, handle.folder, count, modules)]
+        write_tables(rows, handle.folder)
     if not rows[0].parameters:  # there is no model to count them of
         raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
     return rows
@@ -185,7 +185,7 @@ def _row(
     if (row := kept_row(kept, name, asked)) is not None:
         return row
     with stopwatch(folder / SECONDS) as seconds:
-        runs = dict(_trained(seeded(config, sweep.seeds), folder, at_once, modules))
+        runs = dict(_trained(seed_configs(config, sweep.seeds), folder, at_once, modules))
         result = _measured(sweep, runs, min(at_once, sweep.seeds)) | {"seconds": seconds()}
     write_atomic(kept, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
     return Row(name, **result)
@@ -211,7 +211,7 @@ def _train_group(
     configs: Mapping[str, ConfigDict], folder: Path, modules: Modules
 ) -> dict[str, Run]:
     if len(configs) > 1:
-        return train_together(configs, folder, modules)
+        return train_replicas(configs, folder, modules)
     return {
         name: train(config, workdir_within(folder, name), modules)
         for name, config in configs.items()
