@@ -7,6 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 
 ROOT = Path(__file__).parents[2]
 ERROR = None  # has neither a name nor data
@@ -34,16 +35,36 @@ def test_there_are_notebooks():
     assert {path.stem for path in NOTEBOOKS} >= names
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_from_the_top(path, tmp_path, monkeypatch):
-    """In a fresh kernel of this interpreter, without what the user has set for IPython. What it
-    claims it asserts itself."""
-    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    notebook = read(path)
+@pytest.fixture(scope="module")
+def run_notebook(tmp_path_factory):
+    """`run_notebook(notebook)`: runs it in a namespace of its own.
+
+    All share a kernel of this interpreter, which ignores the user's IPython settings: imports and
+    compiled programs take most of the time.
+    """
     where = {"metadata": {"path": ROOT}}
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where).execute()
+    client = NotebookClient(new_notebook(), timeout=600, kernel_name="python3", resources=where)
+
+    def run(notebook):
+        for one in (new_notebook(cells=[new_code_cell("%reset -f")]), notebook):
+            client.nb = one
+            client.reset_execution_trackers()
+            for number, cell in enumerate(one.cells):
+                client.execute_cell(cell, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name)))
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        with client.setup_kernel():
+            yield run
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_the_top(path, run_notebook):
+    """A notebook asserts its claims itself."""
+    notebook = read(path)
+    run_notebook(notebook)
     shown = [{"image/png"} & kind for kind in kinds(notebook)]
     assert shown == [{"image/png"} & kind for kind in kinds(read(path))]
 
