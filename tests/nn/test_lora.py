@@ -41,7 +41,7 @@ def drawn(adapters):
 
 
 def test_initial_adapters_change_no_bit(model, params):
-    adapters = ALL.adapters(jax.random.key(1), params)
+    adapters = ALL.init_adapters(jax.random.key(1), params)
     assert len(adapters) == 2 * 6  # query, key, value, output, inner, outer
     plain, beside = (
         np.asarray(apply_model(model, one, *ROW))
@@ -51,7 +51,7 @@ def test_initial_adapters_change_no_bit(model, params):
 
 
 def test_merged_equals_unmerged(model, params):
-    beside = with_adapters(params, drawn(ALL.adapters(jax.random.key(1), params)))
+    beside = with_adapters(params, drawn(ALL.init_adapters(jax.random.key(1), params)))
     apart, together, plain = (
         np.asarray(apply_model(model, one, *ROW))
         for one in (beside, merge_adapters(beside), params)
@@ -83,7 +83,7 @@ def test_scales():
 
 def test_dropout_acts_only_on_the_inputs_of_adapters(model, params):
     dropping = dataclasses.replace(ALL, dropout_rate=0.5)
-    fresh = dropping.adapters(jax.random.key(1), params)
+    fresh = dropping.init_adapters(jax.random.key(1), params)
     plain = np.asarray(apply_model(model, params, *ROW))
     key = jax.random.key(2)
     # B is 0, so that dropout changes nothing. (The config has no other dropout.)

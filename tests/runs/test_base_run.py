@@ -143,7 +143,7 @@ def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):
         match="run.s parameters, but train.init_from names no run",
     ):
         tj.train(config(train__init_from=None), tmp_path / "run")
-    with pytest.raises(UserError, match="lora.targets 'nothing' is found in the path of no linear"):
+    with pytest.raises(UserError, match="lora.targets 'nothing' matches the path of no linear"):
         tj.train(config(lora__targets="nothing"), tmp_path / "run")
     with pytest.raises(UserError, match=r"\(train.init_from\) has adapters itself; export it"):
         tj.train(config(train__init_from=str(run.workdir)), tmp_path / "other")

@@ -311,7 +311,7 @@ def outcome(tmp_path_factory):
     def of_evaluation(settings):
         examples = open_split(settings.data, "valid")
         rows = settings.eval.num_examples
-        return len(Evaluator(None, examples, None, 2, rows).decoded)
+        return len(Evaluator(None, examples, None, 2, rows).decoded_examples)
 
     sections = {
         "model": [of_shapes, of_loss, of_start],

@@ -184,7 +184,7 @@ def test_each_corpus_has_figures_of_its_own(tiny, tiny_config, tmp_path):
         tj.train(tiny_config(changes), tmp_path / "other")
     with pytest.raises(tj.UserError, match="eval.best_corpus is 'x', which is none of valid, test"):
         tj.train(tiny_config(changes | both | {"eval.best_corpus": "x"}), tmp_path / "other")
-    with pytest.raises(tj.UserError, match="best_corpus chooses among the corpora of each_corpus"):
+    with pytest.raises(tj.UserError, match="best_corpus needs the metrics of each_corpus"):
         tiny_config({"eval.best_corpus": "test"})
 
 

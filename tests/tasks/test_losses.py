@@ -291,5 +291,5 @@ def test_without_dropout_r_drop_changes_nothing(losses):
 
 
 def test_r_drop_wants_whole_distributions():
-    with pytest.raises(ValueError, match=r"r_drop is 5\.0, .* loss_tiles is 2; leave one out"):
+    with pytest.raises(ValueError, match=r"r_drop is 5\.0, .* loss_tiles is 2; set only one"):
         TrainConfig(r_drop=5.0, loss_tiles=2)

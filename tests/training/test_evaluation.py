@@ -1,4 +1,4 @@
-"""Scoring a split: which examples are decoded, what the loss is taken over, what is kept."""
+"""Evaluation of a split: decoded examples, loss metrics, and files of predictions."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from transformer_jax.training.evaluation import Evaluator, write_predictions
 
 
 class Echo:
-    """An example is a number n: n + 1 tokens, each of loss `params`, none of them right."""
+    """A task whose example n has n + 1 tokens, each with the loss `params`, all predicted wrong."""
 
     lengths = {"tokens": 8}
 
@@ -41,7 +41,7 @@ def evaluator(examples, num_decoded=None):
     return Evaluator(Echo(), examples, decode=0.5, rows=2, num_decoded=num_decoded)
 
 
-def test_the_loss_is_that_of_the_whole_split_and_the_outputs_those_of_a_part():
+def test_the_loss_covers_the_whole_split_and_the_outputs_a_part():
     metrics, outputs = evaluator(range(7), num_decoded=3)(4.0)
     assert outputs == [Prediction(str(n), 0.5) for n in (0, 3, 6)]
     assert metrics["loss"] == 4.0
@@ -53,7 +53,7 @@ def test_the_loss_is_that_of_the_whole_split_and_the_outputs_those_of_a_part():
 
 
 class Refusing(Echo):
-    """It knows no example 5, and searches for outputs of one example at most."""
+    """A task that rejects example 5, and searches for the outputs of more than one example."""
 
     def preprocess(self, example, rng):
         if example == 5:
@@ -65,7 +65,7 @@ class Refusing(Echo):
             raise UserError(f"decode: {decode} is too much")
 
     def loss(self, params, batch, rng):
-        pytest.fail("no model is needed to find that out")
+        pytest.fail("the model should not run")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ class Refusing(Echo):
         ([1, 2, 3], 2, "decode: 0.5 is too much"),
     ],
 )
-def test_what_no_parameters_could_evaluate_is_refused_beforehand(examples, num_decoded, message):
+def test_examples_that_cannot_be_evaluated_are_refused_beforehand(examples, num_decoded, message):
     refusing = Evaluator(Refusing(), examples, 0.5, rows=2, num_decoded=num_decoded)
     with pytest.raises(UserError, match=message):
         refusing.check()
@@ -88,10 +88,10 @@ def test_what_no_parameters_could_evaluate_is_refused_beforehand(examples, num_d
     ("num_decoded", "chosen"), [(None, [0, 1, 2, 3]), (9, [0, 1, 2, 3]), (2, [0, 3]), (1, [0])]
 )
 def test_decoded_examples_are_spread_evenly(num_decoded, chosen):
-    assert evaluator([0, 1, 2, 3], num_decoded).decoded == chosen
+    assert evaluator([0, 1, 2, 3], num_decoded).decoded_examples == chosen
 
 
-def test_the_same_parameters_have_the_same_metrics_again():
+def test_metrics_of_the_same_parameters_are_reproducible():
     evaluate = evaluator(range(7))
     first = evaluate(1.0)
     assert evaluate(2.0) != first
@@ -105,7 +105,7 @@ def test_examples_too_long_for_the_loss_are_counted():
     assert len(outputs) == 3
 
 
-def test_predictions_stand_beside_their_examples(tmp_path):
+def test_predictions_are_written_with_their_examples(tmp_path):
     path = tmp_path / "predictions" / "test-7.jsonl"
     examples = [{"source": "a", "target": "ä"}, {"source": "", "target": "\n"}]
     write_predictions(path, examples, [Prediction("ö", -0.5), Prediction("", 0.0)])
@@ -115,7 +115,7 @@ def test_predictions_stand_beside_their_examples(tmp_path):
     assert lines[2:] == [""]
 
 
-def test_an_output_for_each_example(tmp_path):
+def test_each_example_needs_an_output(tmp_path):
     path = tmp_path / "p.jsonl"
     with pytest.raises(ValueError, match="shorter"):
         write_predictions(path, [{"source": "a"}] * 2, [Prediction("b", 0.0)])
@@ -124,7 +124,7 @@ def test_an_output_for_each_example(tmp_path):
     assert not path.exists()
 
 
-def test_half_a_surrogate_pair_is_kept_as_it_was(tmp_path):
+def test_a_lone_surrogate_survives(tmp_path):
     examples = [{"source": "a \ud800 b"}]
     write_predictions(tmp_path / "kept", examples, [Prediction("c", -1.0)])
     kept = (tmp_path / "kept").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The section `lora`: what it refuses, and which matrices it finds."""
+"""The section `lora`: its errors, and the matrices that get adapters."""
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +23,11 @@ SHAPES = {
 
 def found(**fields):
     config = LoraConfig(rank=2, **fields)
-    adapters = jax.eval_shape(lambda: config.adapters(jax.random.key(0), SHAPES))
+    adapters = jax.eval_shape(lambda: config.init_adapters(jax.random.key(0), SHAPES))
     return {name: (one.down.shape, one.up.shape) for name, one in adapters.items()}
 
 
-def test_targets_are_found_by_their_paths():
+def test_targets_are_matched_by_their_paths():
     layer = "decoder/layer_0"
     query = {f"{layer}/self_attention/query/kernel": ((8, 2), (2, 8))}
     inner = {f"{layer}/feed_forward/inner/kernel": ((8, 2), (2, 16))}
@@ -35,20 +35,20 @@ def test_targets_are_found_by_their_paths():
     assert found() == query
     assert found(targets="feed_forward") == inner
     assert found(targets=".") == query | inner | output  # no tables
-    with pytest.raises(UserError, match="lora.targets 'embedding' is found in the path of no line"):
+    with pytest.raises(UserError, match="lora.targets 'embedding' matches the path of no linear"):
         found(targets="embedding")
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"rank": 0}, "rank is 0"),
         ({"rank": 4, "dropout_rate": 1.0}, "dropout_rate is 1.0"),
-        ({"rank": 4, "targets": "("}, "targets is '[(]', no regular expression"),
+        ({"rank": 4, "targets": "("}, "targets is '[(]', not a regular expression"),
         ({"alpha": 8.0}, "alpha is 8.0, but there is no rank; set it too"),
         ({"rank_stabilized": True}, "rank_stabilized is True, but there is no rank"),
     ],
 )
-def test_what_cannot_be_is_refused(fields, told):
-    with pytest.raises(ValueError, match=told):
+def test_contradictory_fields_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
         LoraConfig(**fields)

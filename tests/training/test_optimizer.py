@@ -1,4 +1,4 @@
-"""Optimizers and schedules, against their formulas written out or optax's own."""
+"""Optimizers, compared with their formulas written out or with optax; also of stacked layers."""
 
 import flax.traverse_util
 import jax
@@ -27,7 +27,7 @@ NUM_STEPS = 100
 
 
 def train(config, params, gradients):
-    """The parameters after each update."""
+    """Parameters after each update."""
     optimizer = make_optimizer(config, make_schedule(config, D_MODEL, NUM_STEPS))
     state, history = optimizer.init(params), []
     for grads in gradients:
@@ -38,7 +38,7 @@ def train(config, params, gradients):
 
 
 def adam(param, gradients, rates, beta1=0.9, beta2=0.98, epsilon=1e-9):
-    """Kingma and Ba (2015), algorithm 1, with the learning rate of each update."""
+    """Parameters after each update by Kingma and Ba (2015), algorithm 1."""
     mean, square, history = np.zeros_like(param), np.zeros_like(param), []
     for n, (grad, rate) in enumerate(zip(gradients, rates, strict=True), 1):
         mean = beta1 * mean + (1 - beta1) * grad
@@ -50,7 +50,7 @@ def adam(param, gradients, rates, beta1=0.9, beta2=0.98, epsilon=1e-9):
 
 
 def paper_rate(n, warmup_steps, factor=1.0):
-    """Equation 3 at update n, counted from 1."""
+    """Equation 3 at step n, counted from 1."""
     return factor * D_MODEL**-0.5 * min(n**-0.5, n * warmup_steps**-1.5)
 
 
@@ -67,7 +67,7 @@ def test_three_updates_are_adam_with_the_papers_schedule(gradients):
         np.testing.assert_allclose(got - start, want - start, rtol=1e-4)
 
 
-def test_betas_and_epsilon_are_those_of_the_config(gradients):
+def test_betas_and_epsilon_come_from_the_config(gradients):
     config = OptimizerConfig(warmup_steps=1, beta1=0.5, beta2=0.7, epsilon=0.3)
     start = np.zeros((2, 5), np.float32)
     expected = adam(start, gradients, [paper_rate(n, 1) for n in (1, 2, 3)], 0.5, 0.7, 0.3)
@@ -83,7 +83,7 @@ def test_clipping_bounds_the_global_norm_before_adam(gradients):
     assert (clipped != gradients).any(axis=(1, 2)).tolist() == (norms > limit).tolist()
     start, plain = np.zeros((2, 5), np.float32), OptimizerConfig(warmup_steps=1)
     config = OptimizerConfig(warmup_steps=1, clip_norm=limit)
-    # Two leaves: the norm is that of both together.
+    # Two leaves, because the norm is that of all leaves together.
     split = [(grads[0], grads[1]) for grads in gradients]
     got = train(config, (jnp.asarray(start[0]), jnp.asarray(start[1])), split)[-1]
     want = train(plain, jnp.asarray(start), clipped)[-1]
@@ -91,7 +91,7 @@ def test_clipping_bounds_the_global_norm_before_adam(gradients):
     assert not np.allclose(want, train(plain, jnp.asarray(start), gradients)[-1], rtol=1e-2)
 
 
-def test_adamw_decays_matrices_alone():
+def test_adamw_decays_only_matrices():
     config = OptimizerConfig(name="adamw", weight_decay=0.1, warmup_steps=1)
     params = {
         "inner": {"kernel": jnp.full((2, 3), 2.0), "bias": jnp.full(3, 2.0)},
@@ -105,7 +105,7 @@ def test_adamw_decays_matrices_alone():
     np.testing.assert_array_equal(decayed["norm"]["scale"], params["norm"]["scale"])
 
 
-def test_the_schedule_is_that_of_the_config():
+def test_the_schedule_comes_from_the_config():
     def rates(**options):
         schedule = make_schedule(OptimizerConfig(warmup_steps=4, **options), D_MODEL, NUM_STEPS)
         return [float(schedule(n - 1)) for n in (1, 4, 16)]
@@ -127,7 +127,7 @@ def test_the_schedule_is_that_of_the_config():
 
 
 def test_adafactor_scales_by_rows_columns_and_size():
-    """Shazeer and Stern (2018), algorithm 4, first update: there beta2 is 0."""
+    """The first update by Shazeer and Stern (2018), algorithm 4, where beta2 is 0."""
     rng = np.random.default_rng(0)
     param, grad = rng.normal(size=(2, 40, 48)).astype(np.float32)
     config = OptimizerConfig(name="adafactor", warmup_steps=1)
@@ -140,7 +140,7 @@ def test_adafactor_scales_by_rows_columns_and_size():
     np.testing.assert_allclose(after["kernel"], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_adafactor_keeps_less_than_a_matrix_for_a_matrix():
+def test_adafactor_keeps_less_than_a_matrix_per_matrix():
     def kept(name):
         config = OptimizerConfig(name=name)
         optimizer = make_optimizer(config, make_schedule(config, D_MODEL, NUM_STEPS))
@@ -150,8 +150,6 @@ def test_adafactor_keeps_less_than_a_matrix_for_a_matrix():
     assert kept("adam") > 2 * 256 * 4 * 64
     assert kept("adafactor") < 0.05 * 256 * 4 * 64
 
-
-# --- All optimizers.
 
 BETAS = {"b1": 0.9, "b2": 0.98, "eps": 1e-9}
 OF_OPTAX = {
@@ -167,13 +165,13 @@ OF_OPTAX = {
 
 
 def with_decay(scaling, rate, decay):
-    """An optimizer at rate -1 is its scaling alone."""
+    """Adds weight decay and a learning rate to an optimizer whose own rate is -1."""
     parts = scaling, optax.add_decayed_weights(**decay)
     return optax.chain(*parts, optax.scale_by_learning_rate(rate))
 
 
 def layer(rng):
-    """Parameters of every kind, by the names that models have for them."""
+    """Random parameters of every kind, with the names that models use."""
     shapes = {
         "embedding/table": (7, 12),
         "query/kernel": (12, 2, 3),
@@ -211,7 +209,7 @@ def test_updates_are_those_of_optax(name):
     )
 
 
-def test_muon_orthogonalizes_the_matrices_of_layers_alone():
+def test_muon_orthogonalizes_only_the_matrices_of_layers():
     """Liu et al. (2025), section 2.2: a first update is 0.2 sqrt(max(A, B)) U V^T of the gradient,
     all heads of a kernel together; Newton's iteration leaves singular values between 0.7 and 1.2.
     """
@@ -232,7 +230,7 @@ def test_muon_orthogonalizes_the_matrices_of_layers_alone():
         np.testing.assert_allclose(after[module][leaf], nadam[module][leaf], rtol=1e-5)
 
 
-def test_muon_leaves_frozen_parameters():
+def test_muon_does_not_change_frozen_parameters():
     rng = np.random.default_rng(0)
     params, grads = layer(rng), layer(rng)
     config = OptimizerConfig(name="muon", warmup_steps=1, frozen="^(embedding|query)/")
@@ -242,11 +240,11 @@ def test_muon_leaves_frozen_parameters():
     assert changed["output"]["kernel"] and changed["inner"]["bias"]
 
 
-def test_all_but_adam_decay_matrices():
+def test_all_optimizers_except_adam_decay_matrices():
     params = layer(np.random.default_rng(0))
     zeros = jax.tree.map(jnp.zeros_like, params)
     for name in OPTIMIZERS:
-        if name in ("adam", "lamb"):  # lamb's update is of the parameter's size, whatever the decay
+        if name in ("adam", "lamb"):  # the size of lamb's update does not depend on the decay
             continue
         config = OptimizerConfig(name=name, weight_decay=0.1, warmup_steps=1)
         (decayed,) = train(config, params, [zeros])
@@ -296,7 +294,7 @@ BERT_DECAYED = {
 
 @pytest.fixture(scope="module", params=["gpt2", "bert"])
 def published_model(request, tiny_config, random_params):
-    """Parameters of one layer as in a published model, all drawn, and the paths that decay."""
+    """Random parameters of one layer of a published model, and the paths with weight decay."""
     changes, decayed = {"gpt2": (GPT2, GPT2_DECAYED), "bert": (BERT, BERT_DECAYED)}[request.param]
     common = {"model.positions": "learned", "model.attention_bias": "all", "model.num_layers": 1}
     settings = read_settings(tiny_config(common | changes))
@@ -307,8 +305,8 @@ def published_model(request, tiny_config, random_params):
 @pytest.mark.parametrize(
     "name", [name for name, kind in OPTIMIZERS.items() if "optimizer.weight_decay" in kind.reads]
 )
-def test_these_parameters_decay_and_no_biases_or_scales(published_model, name):
-    """Without gradients an update is weight decay alone."""
+def test_exactly_the_parameters_listed_decay(published_model, name):
+    """With zero gradients, the update is weight decay."""
     params, decayed = published_model
     config = OptimizerConfig(name=name, weight_decay=0.1, warmup_steps=1)
     (after,) = train(config, params, [jax.tree.map(np.zeros_like, params)])
@@ -319,15 +317,15 @@ def test_these_parameters_decay_and_no_biases_or_scales(published_model, name):
 
 
 @pytest.fixture
-def entries_taken_back():
+def restored_registries():
     before = [(registry, dict(registry)) for registry in (OPTIMIZERS, SCHEDULES)]
     yield
     for registry, entries in before:
         registry.restore(entries)
 
 
-@pytest.mark.usefixtures("entries_taken_back")
-def test_a_part_of_ones_own_is_chosen_by_its_name():
+@pytest.mark.usefixtures("restored_registries")
+def test_a_registered_optimizer_and_schedule_are_found_by_name():
     def signs(config):
         return [optax.scale_by_sign()]
 
@@ -358,7 +356,7 @@ def test_every_optimizers_state_is_restored(tmp_path):
 
 
 def test_the_states_of_saved_runs_have_kept_their_layout():
-    """Checkpoints of earlier runs name these places."""
+    """Checkpoints of earlier runs refer to these positions."""
     params = {"inner": {"bias": jnp.zeros(3)}}
     places = {}
     for name, decay in [("adam", 0.0), ("adamw", 0.0), ("adamw", 0.1), ("adafactor", 0.0)]:
@@ -372,29 +370,26 @@ def test_the_states_of_saved_runs_have_kept_their_layout():
     assert places == expected | {("adafactor", 0.0): factored}
 
 
-def test_a_decay_ends_after_the_warm_up():
-    with pytest.raises(ValueError, match="it must go beyond warmup_steps 4000"):
+def test_a_decay_must_end_after_the_warm_up():
+    with pytest.raises(ValueError, match="it must be greater than warmup_steps 4000"):
         OptimizerConfig(schedule="linear", decay_steps=4000)
 
 
-def test_a_decay_without_an_end_of_its_own_ends_with_the_run():
+def test_without_decay_steps_a_decay_ends_with_the_run():
     config = OptimizerConfig(schedule="linear", learning_rate=1.0, warmup_steps=10)
     schedule = make_schedule(config, D_MODEL, num_steps=110)
     np.testing.assert_allclose([schedule(n) for n in (9, 59, 109)], [1, 0.5, 0], atol=1e-6)
-    # A run of fewer steps than the warm-up never comes to its end.
+    # A run shorter than the warm-up.
     short = make_schedule(config, D_MODEL, num_steps=4)
     np.testing.assert_allclose([short(n) for n in range(4)], [0.1, 0.2, 0.3, 0.4], rtol=1e-5)
 
 
-# FOLDED: Updates of stacked layers: those of the layers one by one.
-
-
 FROZEN = ["layer_1/", "^decoder/"]
-"""A layer of the stack, and all of it."""
+"""One layer of the stack, and the whole stack."""
 
 
 def drawn(rng):
-    """Parameters, or gradients, of two layers and an embedding."""
+    """Random parameters or gradients of two layers and an embedding."""
     layer = {
         "self_attention": {"output": {"kernel": (2, 16, 32)}},
         "feed_forward": {"inner": {"kernel": (32, 48), "bias": (48,)}},
@@ -408,14 +403,14 @@ def drawn(rng):
 
 
 def updated(optimizer, params, gradients):
-    """The optimizer's state and the parameters after an update for each gradient."""
+    """State of the optimizer and parameters after one update per gradient."""
 
     @jax.jit
     def step(state, params, gradient):
         updates, state = optimizer.update(gradient, state, params)
         return state, jax.tree.map(lambda a, b: a + b, params, updates)
 
-    # As training does: the first state is made of layers one by one.
+    # As in training, the first state is made from single layers.
     state = optimizer.init(unstack_layers(params))
     state = stack_layers(state) if has_stacks(params) else state
     for gradient in gradients:
@@ -426,8 +421,8 @@ def updated(optimizer, params, gradients):
 @pytest.mark.parametrize(
     "options", [*({"name": name} for name in OPTIMIZERS), *({"frozen": part} for part in FROZEN)]
 )
-def test_stacked_layers_are_updated_as_they_are_one_by_one(options):
-    """In float32, by 1e-6 of an array's largest element."""
+def test_stacked_layers_get_the_updates_of_single_layers(options):
+    """Up to 1e-6 of an array's largest element, in float32."""
     rng = np.random.default_rng(0)
     params, *gradients = [drawn(rng) for _ in range(3)]
     name = options.get("name", "adamw")

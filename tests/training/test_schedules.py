@@ -1,4 +1,4 @@
-"""Learning rates at literal steps; a schedule counts from 0, the paper from 1."""
+"""Learning rates at given steps. Schedules count steps from 0, the paper from 1."""
 
 import jax
 import numpy as np
@@ -64,7 +64,7 @@ def test_linear(update, rate):
 
 
 @pytest.mark.parametrize("make", [schedules.linear, schedules.cosine])
-def test_a_decay_ends_at_its_floor(make):
+def test_a_decay_ends_at_its_final_ratio(make):
     whole, floored = (make(1e-3, 10, 110, final_ratio) for final_ratio in (0.0, 0.1))
     for update in (1, 5, 10, 11, 35, 60, 109, 110, 500):
         expected = max(1e-4, 0.1 * 1e-3 + 0.9 * float(whole(update - 1)))
@@ -83,7 +83,7 @@ def test_wsd(update, rate):
     assert float(schedule(10_000)) == pytest.approx(2e-4)
 
 
-def test_before_the_cooldown_the_length_of_a_run_does_not_matter():
+def test_before_the_cooldown_rates_do_not_depend_on_the_length_of_the_run():
     short, long = (schedules.wsd(1e-3, 10, steps, 20) for steps in (100, 400))
     for count in range(80):
         assert float(short(count)) == float(long(count))
@@ -91,7 +91,7 @@ def test_before_the_cooldown_the_length_of_a_run_does_not_matter():
 
 @pytest.mark.parametrize("growth", [1.0, 2.0, 1.5])
 def test_cosine_cycles(growth):
-    """Beside cosines one after another, each begun where the one before has ended."""
+    """Compared with a sequence of cosines, each of which starts at the end of the one before."""
     schedule = schedules.cosine_cycles(1e-3, 10, 40, growth, final_ratio=0.1)
     assert float(schedule(4)) == pytest.approx(5e-4)
     start, length = 10, 40.0
@@ -116,7 +116,7 @@ def test_cosine_cycles(growth):
         schedules.cosine_cycles(1.0, 10, 20, 2.0),
     ],
 )
-def test_steps_may_be_traced(schedule):
+def test_schedules_can_be_traced(schedule):
     counts = np.arange(0, 100, 7, dtype=np.int32)
     expected = [float(schedule(int(count))) for count in counts]
     np.testing.assert_allclose(jax.jit(jax.vmap(schedule))(counts), expected, rtol=1e-5, atol=1e-9)

@@ -88,7 +88,7 @@ def base_provenance(base: Snapshot | None) -> dict[str, str]:
 
 def abstract_adapters(settings: Settings, abstract_params: Any) -> Any:
     """Shapes of the adapters of parameters of these shapes."""
-    return jax.eval_shape(lambda: settings.lora.adapters(jax.random.key(0), abstract_params))
+    return jax.eval_shape(lambda: settings.lora.init_adapters(jax.random.key(0), abstract_params))
 
 
 def base_workdir(settings: Settings, loaded_from: Path | None = None) -> Path:

@@ -128,7 +128,7 @@ def build_training(
         train_step,
         axis_name=engine.axis_name,
         ema_decay=ema_decay,
-        spike_factor=train.spike_factor if train.looks_for_spikes else None,
+        spike_factor=train.spike_factor if train.detects_spikes else None,
         **_of_update(settings, task, engine, optimizer),
     )
 
@@ -137,11 +137,11 @@ def build_training(
         init_key, step_key = jax.random.split(jax.random.key(seed))
         params, base = task.init(init_key), None
         if settings.lora.rank is not None:
-            base, params = params, settings.lora.adapters(init_key, params)
+            base, params = params, settings.lora.init_adapters(init_key, params)
         kept = {
             "keeps_average": ema_decay is not None,
             "lowers_rate": settings.optimizer.plateau_patience is not None,
-            "detects_spikes": train.looks_for_spikes,
+            "detects_spikes": train.detects_spikes,
         }
         return TrainState.create(params, optimizer, step_key, base=base, **kept)
 

@@ -76,7 +76,7 @@ def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]
 
     def keep() -> None:
         try:
-            write_predictions(path, evaluator.decoded, outputs)
+            write_predictions(path, evaluator.decoded_examples, outputs)
             write_back(path)
         except (OSError, BucketError) as error:
             logger.warning("the outputs are not kept: %s", error)

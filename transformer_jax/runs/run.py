@@ -38,7 +38,7 @@ from transformer_jax.tasks.interface import (
     Task,
 )
 from transformer_jax.tokenization import Tokenizers
-from transformer_jax.training.evaluation import with_command
+from transformer_jax.training.evaluation import add_command_scores
 
 if TYPE_CHECKING:
     from transformer_jax.analysis.inspect import Attention, Hidden, Importance, Walk
@@ -291,7 +291,7 @@ class Run:
             self.settings, self.task, self._decode("evaluate", decode), split, source, target
         )
         metrics, outputs = evaluator(convert_weights(evaluator.decode.weights, self.params))
-        metrics = with_command(command, metrics, evaluator.decoded, outputs)
+        metrics = add_command_scores(command, metrics, evaluator.decoded_examples, outputs)
         if not isinstance(self.model, PatchedModel):
             path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
             keep_outputs(path, evaluator, outputs)

@@ -51,7 +51,7 @@ from transformer_jax.runtime.platform import use_compilation_cache
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
-from transformer_jax.training.evaluation import Evaluator, with_command, write_predictions
+from transformer_jax.training.evaluation import Evaluator, add_command_scores, write_predictions
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import TrainState
 
@@ -234,9 +234,11 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
 
     def evaluate(step: int, params: Any, workdir: Path) -> Scores:
         metrics, outputs = evaluator(params)
-        metrics = with_command(settings.eval.command, metrics, evaluator.decoded, outputs)
+        metrics = add_command_scores(
+            settings.eval.command, metrics, evaluator.decoded_examples, outputs
+        )
         path = workdir / PREDICTIONS / f"valid-{step}.jsonl"
-        hosts.run_on_primary(lambda: write_predictions(path, evaluator.decoded, outputs))
+        hosts.run_on_primary(lambda: write_predictions(path, evaluator.decoded_examples, outputs))
         for name, part in parts.items():
             metrics |= {f"{name}/{metric}": value for metric, value in part(params)[0].items()}
         return metrics, score_of(metrics, selection_metric(settings, task))

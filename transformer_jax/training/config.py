@@ -1,4 +1,4 @@
-"""How long a run trains, and how much of its data an update takes."""
+"""The section `train` of a config: length of training, size and division of batches, spikes."""
 
 import dataclasses
 from typing import Annotated
@@ -40,8 +40,8 @@ class TrainConfig:
         parameters.
 
     Raises:
-      ValueError: a value out of range, micro-batches are asked for in both ways, a factor without
-        spikes being looked for, or R-Drop together with a loss that reads the vocabulary in tiles.
+      ValueError: a value is out of range, `accumulation_steps` and `rows_per_device` are both set,
+        `spike_factor` is set without `on_spike`, or R-Drop is combined with loss tiles.
     """
 
     num_steps: Steps = 100_000
@@ -62,9 +62,9 @@ class TrainConfig:
         if self.rows_per_device and self.accumulation_steps > 1:
             raise ValueError(
                 f"rows_per_device is {self.rows_per_device}, but accumulation_steps "
-                f"{self.accumulation_steps} says already how a batch is divided; leave one out"
+                f"{self.accumulation_steps} already divides the batch; set only one of them"
             )
-        if self.spike_factor != 5.0 and not self.looks_for_spikes:
+        if self.spike_factor != 5.0 and not self.detects_spikes:
             raise ValueError(
                 f"spike_factor is {self.spike_factor}, but on_spike is 'apply'; set it to skip or "
                 "rewind"
@@ -72,30 +72,29 @@ class TrainConfig:
         if self.r_drop and (self.loss_tiles or 1) > 1:
             raise ValueError(
                 f"r_drop is {self.r_drop}, which compares whole distributions, but loss_tiles is "
-                f"{self.loss_tiles}; leave one out"
+                f"{self.loss_tiles}; set only one of them"
             )
 
     @property
-    def looks_for_spikes(self) -> bool:
-        """Whether one is looked for."""
+    def detects_spikes(self) -> bool:
+        """Returns True if updates with a spiked gradient are skipped or undone."""
         return self.on_spike != "apply"
 
     def micro_batches(self, longest: int, shards: int) -> int:
-        """Micro-batches of a batch; arguments and errors as for `rows`."""
+        """Number of micro-batches in a batch; arguments and errors are those of `rows`."""
         if self.rows_per_device is None:
             return self.accumulation_steps
         return self.rows(longest, shards) // (self.rows_per_device * shards)
 
     def rows(self, longest: int, shards: int = 1) -> int:
-        """Rows of `longest` tokens in a batch, a multiple of `accumulation_steps`, or of
-        `rows_per_device`.
+        """Number of rows in a batch, a multiple of `accumulation_steps` or `rows_per_device`.
 
         Args:
-          longest: tokens of a row.
-          shards: parts that the devices divide each micro-batch into.
+          longest: tokens per row.
+          shards: parts into which the devices divide each micro-batch.
 
         Raises:
-          ValueError: a micro-batch has no room for one row, or its rows do not divide.
+          ValueError: a micro-batch has no room for one row, or its rows cannot be divided.
         """
         least = self.rows_per_device or self.accumulation_steps
         rows = self.tokens_per_batch // longest // least * least

@@ -1,4 +1,4 @@
-"""Evaluation: the loss and the task's metrics of parameters on one split of the data."""
+"""Evaluation: loss, metrics and outputs of parameters on one split of the data."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ class EvalConfig:
         metric (`scoring.command`).
 
     Raises:
-      ValueError: a value out of range.
+      ValueError: a value is out of range, or `best_corpus` is set without `each_corpus`.
     """
 
     every_steps: Steps = 1000
@@ -58,21 +58,19 @@ class EvalConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.best_corpus is not None and not self.each_corpus:
-            raise ValueError(
-                "best_corpus chooses among the corpora of each_corpus: set that to true"
-            )
+            raise ValueError("best_corpus needs the metrics of each_corpus: set that to true")
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """Evaluates parameters on the same examples, as often as it is called.
+    """Evaluates parameters on the examples of one split.
 
     Attributes:
-      task: with its model.
-      examples: those of one split.
-      decode: how outputs are searched for.
+      task: task with its model.
+      examples: examples of the split.
+      decode: decoding options.
       rows: rows of a packed batch.
-      num_decoded: how many examples to decode, spread evenly over all; None: all of them.
+      num_decoded: number of examples to decode, spread evenly over all; None: all of them.
     """
 
     task: Task
@@ -82,32 +80,31 @@ class Evaluator:
     num_decoded: int | None = None
 
     def __call__(self, params: Any) -> tuple[dict[str, Any], list[Prediction]]:
-        """Metrics of the outputs and of the loss, and the outputs for `decoded`."""
-        scores, outputs = self.task.evaluate(params, self.decoded, self.decode)
+        """Computes metrics of outputs and loss, and the outputs of `decoded_examples`."""
+        scores, outputs = self.task.evaluate(params, self.decoded_examples, self.decode)
         count = len(outputs or self.examples)
         return {**scores, **self.loss_metrics(params), "num_examples": count}, outputs
 
     def check(self) -> None:
-        """Finds out beforehand what every evaluation would run into: makes the batches of all
-        examples, and compares the search's settings with those to decode. Runs no model.
+        """Checks the examples and the decoding options without running the model.
 
         Raises:
-          UserError: there is no example, or none that fits a row; one has a label that training
-            never saw; or the search is refused.
+          UserError: there is no example, or none fits a row; an example has a label that training
+            never saw; or the task rejects the decoding options.
         """
         _ = self._batches
         if isinstance(self.task, SupportsSearchCheck):
-            self.task.check_search(self.decoded, self.decode)
+            self.task.check_search(self.decoded_examples, self.decode)
 
     @functools.cached_property
-    def decoded(self) -> Corpus:
-        """The examples that are decoded."""
+    def decoded_examples(self) -> Corpus:
+        """Examples that are decoded."""
         count = min(self.num_decoded or len(self.examples), len(self.examples))
         chosen = np.linspace(0, len(self.examples) - 1, count).astype(int)
         return [self.examples[i] for i in chosen]
 
     def loss_metrics(self, params: Any) -> dict[str, Any]:
-        """The task's metrics of the loss over all examples; nothing is decoded."""
+        """Computes the task's metrics of the loss over all examples, without decoding."""
         sums: dict[str, float] = {}
         mesh = mesh_of(params)
         with platform.sharded_over(mesh.size if mesh else 1):
@@ -134,43 +131,48 @@ class Evaluator:
         return jax.jit(sums, compiler_options=platform.compiler_options())
 
 
-def with_command(
+def add_command_scores(
     command: str | None,
     metrics: dict[str, Any],
     examples: Corpus,
     outputs: Sequence[Prediction],
 ) -> dict[str, Any]:
-    """The metrics, behind those that a command of the user's finds in the outputs; of a job of many
-    processes the first runs it. Where it fails there is a warning, and nothing is lost."""
+    """Adds the scores of an external command (`scoring.command`) to the metrics.
+
+    Process 0 runs the command. If it fails, a warning is logged and the metrics are unchanged.
+
+    Raises:
+      UserError: the task has no outputs to score.
+    """
     if command is None:
         return metrics
     if not outputs:
         raise UserError("command: this run's task writes no outputs for it to score")
 
-    def ask() -> dict[str, float]:
+    def score() -> dict[str, float]:
         try:
             return scores_by_command(command, list(_records(examples, outputs)))
         except ValueError as error:
             logger.warning("no scores by the command: %s", error)
             return {}
 
-    return hosts.run_on_primary(ask) | metrics
+    return hosts.run_on_primary(score) | metrics
 
 
 def _records(examples: Corpus, outputs: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-    """Each example with its output and score."""
+    """Examples with their outputs and scores."""
     for example, output in zip(examples, outputs, strict=True):
         yield {**example, "output": output.text, "score": output.score}
 
 
 def write_predictions(path: Path, examples: Corpus, outputs: Sequence[Prediction]) -> None:
-    """Writes each example with its output and score, one JSON object a line; without outputs, no
-    file."""
+    """Writes examples with their outputs and scores, one JSON object per line. Writes no file if
+    there are no outputs."""
     if not outputs:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_writer(path) as file:
         for record in _records(examples, outputs):
             line = json.dumps(record, ensure_ascii=False) + "\n"
-            # Half of a UTF-16 pair, which JSON can hold, is written as JSON does: \ud800.
+            # A lone surrogate, which JSON can represent, is escaped as in JSON: \ud800.
             file.write(line.encode(errors="backslashreplace"))

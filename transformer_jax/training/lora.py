@@ -1,4 +1,4 @@
-"""The section `lora` of a config: which linear maps get adapters, and of what size."""
+"""LoRA: the section `lora` of a config, and the adapters that it describes."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from transformer_jax.ranges import Range, check_fields, short_repr
 
 @dataclasses.dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adaptation (Hu et al. 2021): trains adapters beside some matrices of the run in
+    """Low-rank adaptation (Hu et al. 2021): trains adapters of some matrices of the run in
     `train.init_from`, whose own parameters are frozen.
 
     Attributes:
@@ -40,8 +40,8 @@ class LoraConfig:
         try:
             re.compile(self.targets)
         except (re.error, RecursionError, OverflowError) as error:
-            refusal = f"targets is {short_repr(self.targets)}, no regular expression: {error}"
-            raise ValueError(refusal) from error
+            message = f"targets is {short_repr(self.targets)}, not a regular expression: {error}"
+            raise ValueError(message) from error
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if self.rank is None and value != field.default:
@@ -51,15 +51,19 @@ class LoraConfig:
 
     @property
     def scale(self) -> float:
-        """What an adapter's product is multiplied by."""
+        """Factor of an adapter's product."""
         assert self.rank is not None
         return self.alpha / (math.sqrt(self.rank) if self.rank_stabilized else self.rank)
 
-    def adapters(self, key: jax.Array, params: Any) -> Adapters:
-        """Fresh ones for parameters of these shapes.
+    def init_adapters(self, key: jax.Array, params: Any) -> Adapters:
+        """Initializes adapters for the linear maps among parameters that match `targets`.
+
+        Args:
+          key: random key.
+          params: parameters or their shapes.
 
         Raises:
-          UserError: no linear map is found.
+          UserError: no linear map matches.
         """
         assert self.rank is not None
         found = {}
@@ -76,7 +80,7 @@ class LoraConfig:
         if not found:
             kernels = "query/kernel, inner/kernel"
             raise UserError(
-                f"config.lora.targets {self.targets!r} is found in the path of no linear map; such "
+                f"config.lora.targets {self.targets!r} matches the path of no linear map; such "
                 f"paths end in {kernels} and so on"
             )
         return found

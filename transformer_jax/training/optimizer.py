@@ -1,4 +1,4 @@
-"""The optimizer (section 5.3): optax, chosen and scheduled by the config."""
+"""Optimizers (section 5.3): the registry, and the optax transformation that a config describes."""
 
 import dataclasses
 import functools
@@ -16,85 +16,13 @@ from transformer_jax.ranges import Range, Steps, check_fields, short_repr
 from transformer_jax.registry import Registry
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 
-# FOLDED training.by_path: What a parameter's path decides about its updates: decay, freezing,
-# Muon's matrices.
-
-
 Params = Any
-"""A tree of parameters, or of what there is for each of them."""
-
-
-def decayed(params: Params) -> Params:
-    """A tree of bools: which parameters weight decay shrinks, by `nn.parameters`."""
-
-    def decays(path: str, _: jax.Array) -> bool:
-        parameter = parameter_at(path)
-        return parameter is not None and parameter.decays
-
-    return _map_with_path(decays, params)
-
-
-def frozen_labels(frozen: str, params: Params) -> Params:
-    """ "trained" or "frozen" for each parameter; the paths of frozen ones contain a match.
-
-    Raises:
-      UserError: all of them do, or none.
-    """
-
-    def label(path: str, _: jax.Array) -> str:
-        return "frozen" if re.search(frozen, path) else "trained"
-
-    labels = _map_with_path(label, params)
-    if set(jax.tree.leaves(labels)) != {"trained", "frozen"}:
-        raise UserError(f"optimizer.frozen {frozen!r} is found in all parameters' paths or in none")
-    return labels
-
-
-def matrices(params: Params) -> Params:
-    """Which axes of each kernel are the matrix's rows and columns, all heads together: [D, H, K] is
-    D x HK, [H, K, D] is HK x D; None for other parameters. An axis of layers is neither."""
-
-    def axes(path: str, leaf: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
-        parameter = parameter_at(path)
-        if parameter is None or parameter.kind != "matrix":
-            return None
-        every, inputs = range(leaf.ndim)[STACKED in path :], parameter.input_axes
-        return optax.contrib.MuonDimensionNumbers(tuple(every[:inputs]), tuple(every[inputs:]))
-
-    return _map_with_path(axes, params)
-
-
-def _map_with_path(function: Callable[[str, jax.Array], Any], params: Params) -> Params:
-    """`function(path, leaf)` of each parameter, the path as "encoder/layer_0/..."."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),
-        params,
-    )
-
-
-# FOLDED training.depth: Optimizers that see the layers of a stack one by one, however the training
-# state has them.
-
-
-def on_each_layer(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimizer with the updates that it gives layers that are not stacked (`nn.layer_scan`).
-
-    For one that looks at more than an element: at the shape or norm of an array, or at its path.
-    """
-
-    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        updates, new = optimizer.update(*unstack_layers((grads, state, params)))
-        if not has_stacks(grads):
-            return updates, new
-        return stack_layers(updates), stack_layers(new)
-
-    return optax.GradientTransformation(optimizer.init, update)
-
+"""Tree of parameters, or of a value for each parameter."""
 
 Transformations = Sequence[optax.GradientTransformation]
 
 Decay = Annotated[float, Range(0, 1, "[)")]
-"""Of a moving average."""
+"""Decay of a moving average."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,26 +81,28 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.decay_steps is not None and self.decay_steps <= self.warmup_steps:
-            ends = f"decay_steps is {self.decay_steps}"
-            raise ValueError(f"{ends}; it must go beyond warmup_steps {self.warmup_steps}")
+            raise ValueError(
+                f"decay_steps is {self.decay_steps}; it must be greater than warmup_steps "
+                f"{self.warmup_steps}"
+            )
         try:
             re.compile(self.frozen or "")
         except (re.error, RecursionError, OverflowError) as error:
-            refusal = f"frozen is {short_repr(self.frozen)}, no regular expression: {error}"
-            raise ValueError(refusal) from error
+            message = f"frozen is {short_repr(self.frozen)}, not a regular expression: {error}"
+            raise ValueError(message) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerKind:
-    """An entry of `OPTIMIZERS`: what lies between clipping and the learning rate.
+    """Entry of `OPTIMIZERS`: the transformations between clipping and the learning rate.
 
     Attributes:
-      scale: the config's section -> the transformations before weight decay is added.
-      reads: fields of a config, "section.field", that it reads and others may do without; what it
-        does not read of theirs is refused where it is set. None: it reads all.
-      rescale: the transformations after weight decay is added.
-      stackable: whether it updates stacked layers (`nn.layer_scan`) as it would one by one, as what
-        works element by element does; otherwise they are taken apart for it.
+      scale: function from the section `optimizer` to the transformations before weight decay.
+      reads: optional fields, "section.field", that this optimizer reads; a config that sets others
+        is rejected. None: all fields.
+      rescale: transformations after weight decay.
+      stackable: the update of stacked layers (`nn.layer_scan`) equals that of single layers, as it
+        does if the optimizer works on single elements. Otherwise layers are unstacked for it.
     """
 
     scale: Callable[[OptimizerConfig], Transformations]
@@ -182,7 +112,7 @@ class OptimizerKind:
 
 
 def _adam(config: OptimizerConfig) -> Transformations:
-    """Mean of gradients over the root of the mean of their squares (Kingma and Ba 2015)."""
+    """Adam: mean gradient over the root mean squared gradient (Kingma and Ba 2015)."""
     return [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)]
 
 
@@ -192,9 +122,9 @@ def _nadam(config: OptimizerConfig) -> Transformations:
 
 
 def _adafactor(config: OptimizerConfig) -> Transformations:
-    """Means of a matrix's squared gradients kept by row and column alone; updates are relative to
+    """Adafactor: mean squared gradients by row and by column of a matrix; updates are relative to
     the size of the parameter (Shazeer and Stern 2018)."""
-    # Below optax's default of 128 because heads are narrow: attention kernels are factored too.
+    # Below optax's default of 128, so that attention kernels, whose heads are narrow, are factored.
     factored = optax.scale_by_factored_rms(min_dim_size_to_factor=32)
     return [factored, optax.clip_by_block_rms(1.0), optax.scale_by_param_block_rms()]
 
@@ -205,22 +135,22 @@ def _sgd(config: OptimizerConfig) -> Transformations:
 
 
 def _adagrad(config: OptimizerConfig) -> Transformations:
-    """Gradients over the root of the sum of their squares so far (Duchi et al. 2011)."""
+    """AdaGrad: gradient over the root of the sum of squared gradients (Duchi et al. 2011)."""
     return [optax.scale_by_rss(eps=config.epsilon)]
 
 
 def _rmsprop(config: OptimizerConfig) -> Transformations:
-    """Gradients over the root of the mean of their squares (Tieleman and Hinton 2012)."""
+    """RMSProp: gradient over the root mean squared gradient (Tieleman and Hinton 2012)."""
     return [optax.scale_by_rms(config.beta2, config.epsilon)]
 
 
 def _lion(config: OptimizerConfig) -> Transformations:
-    """Sign of the momentum (Chen et al. 2023); a tenth of Adam's learning rate suits it."""
+    """Lion: sign of the momentum (Chen et al. 2023). Use a tenth of Adam's learning rate."""
     return [optax.scale_by_lion(config.beta1, config.beta2)]
 
 
 def _muon(config: OptimizerConfig) -> Transformations:
-    """Orthogonalized momentum for the matrices within the model, scaled to the size of Adam's
+    """Muon: orthogonalized momentum for the matrices of layers, scaled to the size of Adam's
     updates (Jordan et al. 2024, Liu et al. 2025); Nadam for all other parameters."""
     return [
         optax.contrib.muon(
@@ -229,7 +159,7 @@ def _muon(config: OptimizerConfig) -> Transformations:
             eps=config.epsilon,
             adam_b1=config.beta1,
             adam_b2=config.beta2,
-            muon_weight_dimension_numbers=matrices,
+            muon_weight_dimension_numbers=muon_axes,
             consistent_rms=0.2,
         )
     ]
@@ -254,7 +184,7 @@ OPTIMIZERS: Registry[OptimizerKind] = Registry(
         "muon": OptimizerKind(_muon, (*_MOMENTS, _DECAY), stackable=True),
     },
 )
-"""What `optimizer.name` may name.
+"""Optimizers by name, for `optimizer.name`.
 
 Example:
   >>> def sign_descent(config):
@@ -264,7 +194,7 @@ Example:
 
 
 def make_schedule(config: OptimizerConfig, d_model: int, num_steps: int) -> optax.Schedule:
-    """The learning rate as a function of the updates done, in a run of `num_steps`."""
+    """Makes the function from steps done to the learning rate, for a run of `num_steps`."""
     end = config.decay_steps or max(num_steps, config.warmup_steps + 1)
     after_warmup = end - config.warmup_steps
     options = ScheduleOptions(
@@ -283,21 +213,88 @@ def make_schedule(config: OptimizerConfig, d_model: int, num_steps: int) -> opta
 def make_optimizer(
     config: OptimizerConfig, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    """Clipping, the optimizer's own scaling, weight decay and the learning rate, in this order.
+    """Chains clipping, the optimizer's own scaling, weight decay and the learning rate.
 
-    Where `config.frozen` is set, `init` raises UserError if it matches all parameters or none.
+    `init` raises UserError if `config.frozen` matches all parameters or none.
     """
     kind = OPTIMIZERS.find(config.name)
     parts: list[optax.GradientTransformation] = []
     if config.clip_norm is not None:
         parts.append(optax.clip_by_global_norm(config.clip_norm))
     parts += kind.scale(config)
-    # For "adamw" at 0 too: the states of saved runs have a place for it.
+    # "adamw" has this part even at 0, because the optimizer states of saved runs include it.
     if config.weight_decay or config.name == "adamw":
-        parts.append(optax.add_decayed_weights(config.weight_decay, mask=decayed))
+        parts.append(optax.add_decayed_weights(config.weight_decay, mask=decay_mask))
     optimizer = optax.chain(*parts, *kind.rescale, optax.scale_by_learning_rate(schedule))
     if config.frozen is not None:
         trained_and_frozen = {"trained": optimizer, "frozen": optax.set_to_zero()}
         labels = functools.partial(frozen_labels, config.frozen)
-        return on_each_layer(optax.partition(trained_and_frozen, labels))
-    return optimizer if kind.stackable else on_each_layer(optimizer)
+        return unstack_for(optax.partition(trained_and_frozen, labels))
+    return optimizer if kind.stackable else unstack_for(optimizer)
+
+
+def decay_mask(params: Params) -> Params:
+    """Tree of bools: True for parameters with weight decay (`nn.parameters`)."""
+
+    def decays(path: str, _: jax.Array) -> bool:
+        parameter = parameter_at(path)
+        return parameter is not None and parameter.decays
+
+    return _map_with_path(decays, params)
+
+
+def frozen_labels(frozen: str, params: Params) -> Params:
+    """Tree of labels: "frozen" for parameters whose path contains a match, else "trained".
+
+    Raises:
+      UserError: all parameters match, or none.
+    """
+
+    def label(path: str, _: jax.Array) -> str:
+        return "frozen" if re.search(frozen, path) else "trained"
+
+    labels = _map_with_path(label, params)
+    if set(jax.tree.leaves(labels)) != {"trained", "frozen"}:
+        raise UserError(f"optimizer.frozen {frozen!r} matches the paths of all parameters or none")
+    return labels
+
+
+def muon_axes(params: Params) -> Params:
+    """Tree of the axes that form the rows and columns of each kernel's matrix; None for parameters
+    that are no kernels.
+
+    All heads are in one matrix: [D, H, K] is D x HK, and [H, K, D] is HK x D. An axis of stacked
+    layers is neither row nor column.
+    """
+
+    def axes(path: str, leaf: jax.Array) -> optax.contrib.MuonDimensionNumbers | None:
+        parameter = parameter_at(path)
+        if parameter is None or parameter.kind != "matrix":
+            return None
+        every, inputs = range(leaf.ndim)[STACKED in path :], parameter.input_axes
+        return optax.contrib.MuonDimensionNumbers(tuple(every[:inputs]), tuple(every[inputs:]))
+
+    return _map_with_path(axes, params)
+
+
+def unstack_for(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Makes an optimizer see stacked layers (`nn.layer_scan`) as single layers.
+
+    Needed if it looks at more than single elements: at the shape, norm or path of an array.
+    """
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        updates, new = optimizer.update(*unstack_layers((grads, state, params)))
+        if not has_stacks(grads):
+            return updates, new
+        return stack_layers(updates), stack_layers(new)
+
+    return optax.GradientTransformation(optimizer.init, update)
+
+
+def _map_with_path(function: Callable[[str, jax.Array], Any], params: Params) -> Params:
+    """Maps `function(path, leaf)` over parameters, with paths such as "encoder/layer_0/..."."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: function(jax.tree_util.keystr(path, simple=True, separator="/"), leaf),
+        params,
+    )

@@ -1,4 +1,4 @@
-"""Learning rates as functions of the updates done, from 0 (section 5.3)."""
+"""Learning rate schedules: functions of the number of steps done, from 0 (section 5.3)."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ from transformer_jax.registry import Registry
 def transformer(d_model: int, warmup_steps: int, factor: float = 1.0) -> optax.Schedule:
     """factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (equation 3).
 
-    The paper counts its steps from 1: the n-th update takes the value at n.
+    The paper counts steps from 1: schedule(n - 1) is its rate at step n.
 
     Example:
       >>> float(transformer(512, 4000)(3999))  # the peak of the base model
@@ -24,7 +24,7 @@ def transformer(d_model: int, warmup_steps: int, factor: float = 1.0) -> optax.S
 
 
 def inverse_sqrt(peak: float, warmup_steps: int) -> optax.Schedule:
-    """Linear warm-up to `peak` at update `warmup_steps`, then decay by 1 / sqrt(step)."""
+    """Linear warm-up to `peak` at step `warmup_steps`, then decay by 1 / sqrt(step)."""
 
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
         step = jnp.asarray(count, jnp.float32) + 1
@@ -34,14 +34,14 @@ def inverse_sqrt(peak: float, warmup_steps: int) -> optax.Schedule:
 
 
 def constant(peak: float, warmup_steps: int) -> optax.Schedule:
-    """Linear warm-up to `peak` at update `warmup_steps`, then `peak`."""
+    """Linear warm-up to `peak` at step `warmup_steps`, then `peak`."""
     return lambda count: peak * jnp.minimum((count + 1) / warmup_steps, 1.0)
 
 
 def linear(
     peak: float, warmup_steps: int, decay_steps: int, final_ratio: float = 0.0
 ) -> optax.Schedule:
-    """Linear warm-up to `peak`, linear decay to `peak * final_ratio` at update `decay_steps`
+    """Linear warm-up to `peak`, linear decay to `peak * final_ratio` at step `decay_steps`
     (Devlin et al. 2019)."""
     return wsd(peak, warmup_steps, decay_steps, decay_steps - warmup_steps, final_ratio)
 
@@ -49,8 +49,8 @@ def linear(
 def wsd(
     peak: float, warmup_steps: int, decay_steps: int, cooldown_steps: int, final_ratio: float = 0.0
 ) -> optax.Schedule:
-    """Linear warm-up, a plateau at `peak`, and in the last `cooldown_steps` before `decay_steps`
-    linear decay to `peak * final_ratio`: warm-up, stable, decay (Hu et al. 2024).
+    """Warm-up, stable, decay (Hu et al. 2024): linear warm-up, a plateau at `peak`, then linear
+    decay to `peak * final_ratio` in the last `cooldown_steps` before `decay_steps`.
 
     Until the decay begins, runs of any length have the same rates.
     """
@@ -65,7 +65,7 @@ def wsd(
 def cosine(
     peak: float, warmup_steps: int, decay_steps: int, final_ratio: float = 0.0
 ) -> optax.Schedule:
-    """Linear warm-up to `peak`, half a cosine to `peak * final_ratio` at update `decay_steps`
+    """Linear warm-up to `peak`, half a cosine to `peak * final_ratio` at step `decay_steps`
     (Loshchilov and Hutter 2017)."""
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, peak, warmup_steps, decay_steps, end_value=peak * final_ratio
@@ -80,9 +80,11 @@ def cosine_cycles(
     cycle_growth: float = 1.0,
     final_ratio: float = 0.0,
 ) -> optax.Schedule:
-    """Linear warm-up to `peak`, then half cosines to `peak * final_ratio`, each from `peak` anew:
-    the first of `cycle_steps` updates, each further one `cycle_growth` times as long (SGDR,
-    Loshchilov and Hutter 2017)."""
+    """Linear warm-up to `peak`, then cycles of half a cosine from `peak` to `peak * final_ratio`
+    (SGDR, Loshchilov and Hutter 2017).
+
+    The first cycle has `cycle_steps` steps; each further one is `cycle_growth` times as long.
+    """
 
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
         done = jnp.maximum(jnp.asarray(count, jnp.float32) + 1 - warmup_steps, 0.0) / cycle_steps
@@ -100,22 +102,22 @@ def cosine_cycles(
 
 
 def _between(final_ratio: float, left: jax.Array) -> jax.Array:
-    """From 1, where all is left of a decay, to `final_ratio`."""
+    """Interpolates from 1 at the beginning of a decay (left = 1) to `final_ratio` at its end."""
     return final_ratio + (1 - final_ratio) * left
 
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleOptions:
-    """What a schedule is made from: fields of the config's section `optimizer`, and d_model.
+    """Arguments of a schedule: the fields of the section `optimizer`, and `model.d_model`.
 
     Attributes:
-      learning_rate: the peak; for `transformer` the factor of equation 3.
-      warmup_steps: updates until the peak.
-      decay_steps: updates until the end of the decay, more than `warmup_steps`.
-      final_ratio: the rate at the end of a decay, relative to the peak.
-      cooldown_steps: updates of a decay that comes last, at most those after warm-up.
-      cycle_steps: updates of the first cycle.
-      cycle_growth: length of each further cycle, relative to the one before.
+      learning_rate: peak; for `transformer` the factor of equation 3.
+      warmup_steps: steps until the peak.
+      decay_steps: step at which the decay ends, more than `warmup_steps`.
+      final_ratio: rate at the end of a decay, relative to the peak.
+      cooldown_steps: steps of a final decay, at most those after warm-up.
+      cycle_steps: steps of the first cycle.
+      cycle_growth: length of each cycle relative to the one before.
       d_model: width of the model.
     """
 
@@ -131,23 +133,23 @@ class ScheduleOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduleKind:
-    """An entry of `SCHEDULES`.
+    """Entry of `SCHEDULES`.
 
     Attributes:
-      make: options -> the learning rate as a function of the updates done.
-      decays: whether it ends at `decay_steps`, after which nothing is learned unless it has a final
-        rate.
-      own: further fields of a config, "section.field", that it reads and others may do without.
+      make: function from options to a schedule (steps done -> learning rate).
+      decays: the schedule ends at `decay_steps`. If its final rate is 0, nothing is learned later.
+      optional: optional fields, "section.field", that it reads besides `decay_steps`; a config that
+        sets others is rejected.
     """
 
     make: Callable[[ScheduleOptions], optax.Schedule]
     decays: bool = False
-    own: Collection[str] = ()
+    optional: Collection[str] = ()
 
     @property
     def reads(self) -> Collection[str]:
-        """The fields that other schedules may do without."""
-        return (*self.own, "optimizer.decay_steps") if self.decays else self.own
+        """Optional fields that this schedule reads."""
+        return (*self.optional, "optimizer.decay_steps") if self.decays else self.optional
 
 
 _FINAL, _COOLDOWN = "optimizer.final_ratio", "optimizer.cooldown_steps"
@@ -168,14 +170,14 @@ SCHEDULES: Registry[ScheduleKind] = Registry(
                 given.learning_rate, given.warmup_steps, given.decay_steps, given.final_ratio
             ),
             decays=True,
-            own=(_FINAL,),
+            optional=(_FINAL,),
         ),
         "cosine": ScheduleKind(
             lambda given: cosine(
                 given.learning_rate, given.warmup_steps, given.decay_steps, given.final_ratio
             ),
             decays=True,
-            own=(_FINAL,),
+            optional=(_FINAL,),
         ),
         "wsd": ScheduleKind(
             lambda given: wsd(
@@ -183,18 +185,18 @@ SCHEDULES: Registry[ScheduleKind] = Registry(
                 *(given.cooldown_steps, given.final_ratio),
             ),
             decays=True,
-            own=(_FINAL, _COOLDOWN),
+            optional=(_FINAL, _COOLDOWN),
         ),
         "cosine_cycles": ScheduleKind(
             lambda given: cosine_cycles(
                 *(given.learning_rate, given.warmup_steps, given.cycle_steps),
                 *(given.cycle_growth, given.final_ratio),
             ),
-            own=(_FINAL, *_CYCLES),
+            optional=(_FINAL, *_CYCLES),
         ),
     },
 )
-"""What `optimizer.schedule` may name.
+"""Schedules by name, for `optimizer.schedule`.
 
 Example:
   >>> def half_life(options):
