@@ -20,7 +20,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.tokenization import OWN
+from transformer_jax.tokenization import DEFAULT_SPECIALS
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = '</script><script>alert(1)</script><b>"&\u202e שלום \U0001f600'
@@ -39,7 +39,7 @@ def name_of(token):
 
 
 class Vocabulary:
-    specials = dataclasses.replace(OWN, mask=MASK)
+    specials = dataclasses.replace(DEFAULT_SPECIALS, mask=MASK)
 
     def pieces(self, ids):
         return list(map(name_of, ids))

@@ -16,7 +16,7 @@ from transformer_jax.conversations import (
     parse_conversation,
 )
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization import PublishedTokenizer, from_files
+from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DRAWN = json.loads(gzip.decompress((FIXTURES / "conversations.json.gz").read_bytes()))
@@ -24,7 +24,7 @@ DRAWN = json.loads(gzip.decompress((FIXTURES / "conversations.json.gz").read_byt
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return PublishedTokenizer(from_files(FIXTURES / "tokenizer.json", "text"))
+    return PublishedTokenizer(import_tokenizer(FIXTURES / "tokenizer.json", "text"))
 
 
 def chat_tokenizer_of(name, tokenizer):

@@ -19,7 +19,7 @@ from transformer_jax.cli.parser import parse
 from transformer_jax.nn.parameters import PARAMETERS, parameter_at
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.settings import CHOICES
-from transformer_jax.tokenization import OWN
+from transformer_jax.tokenization import DEFAULT_SPECIALS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "extending.md"
@@ -132,7 +132,7 @@ def test_an_architecture_and_a_search(use, tiny_language_model):
     greedy = run.predict(["The dog"], search="greedy")
     assert run.predict(["The dog"], top_k=1) == greedy  # min-p keeps the likeliest
     probabilities = jnp.array([[0.0, 0.0, 0.0, 0.1, 0.5, 0.36, 0.04]])
-    cut = run.settings.decode.make_search(OWN).truncated(jnp.log(probabilities))
+    cut = run.settings.decode.make_search(DEFAULT_SPECIALS).truncated(jnp.log(probabilities))
     assert jnp.isfinite(cut).tolist() == [[False, False, False, True, True, True, False]]
 
 

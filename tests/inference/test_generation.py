@@ -12,7 +12,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.tokenization.specials import BOS, EOS, OWN, PAD, UNK
+from transformer_jax.tokenization.specials import BOS, DEFAULT_SPECIALS, EOS, PAD, UNK
 
 CONTEXT = 8
 CONFIG = TransformerConfig(
@@ -47,7 +47,9 @@ def params(model, random_params):
 
 @pytest.fixture(scope="module")
 def draw(model, params):
-    engines = {cached: TokenGenerator(model, CONTEXT, OWN, cached) for cached in (True, False)}
+    engines = {
+        cached: TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS, cached) for cached in (True, False)
+    }
 
     def draw(prompts, decode, cached=True, first=0):
         outputs = [Output(prompt, first + i, 0) for i, prompt in enumerate(prompts)]
@@ -120,7 +122,9 @@ def test_an_output_that_is_complete_is_left_alone(model, params, draw, count):
         return count if output.number == 1 and len(output.tokens) >= count else None
 
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS[:2])]
-    for _ in TokenGenerator(model, CONTEXT, OWN).draw(params, outputs, SAMPLED, needed):
+    for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).draw(
+        params, outputs, SAMPLED, needed
+    ):
         pass
     first, second = draw(PROMPTS[:2], SAMPLED)
     assert outputs[0].tokens == first.tokens
@@ -145,7 +149,7 @@ def test_the_end_that_heads_a_prompt_is_no_repetition(model, params):
         output = Output([EOS, likeliest], 0, 0)
         decode = dataclasses.replace(GREEDY, max_extra_length=1, repetition_penalty=penalty)
         changed = {**params, "embedding": {"table": favoring}}
-        for _ in TokenGenerator(model, CONTEXT, OWN).draw(changed, [output], decode):
+        for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).draw(changed, [output], decode):
             pass
         return output.tokens[0]
 
@@ -159,14 +163,14 @@ def test_of_equal_tokens_the_first_is_the_likeliest(model, params):
     for seed in range(3):
         output = Output([EOS, 5], seed, 0)
         decode = dataclasses.replace(GREEDY, seed=seed, max_extra_length=3)
-        for _ in TokenGenerator(model, CONTEXT, OWN).draw(flat, [output], decode):
+        for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).draw(flat, [output], decode):
             pass
         assert output.tokens == [EOS]  # the first that may be drawn
 
 
 def test_the_end_of_a_text_may_fill_rows_too(model, params, draw):
     """As in GPT-2's vocabulary. Outputs end at different lengths, and each keeps its end."""
-    fills = dataclasses.replace(OWN, pad=EOS, unused=(PAD,))
+    fills = dataclasses.replace(DEFAULT_SPECIALS, pad=EOS, unused=(PAD,))
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS * 4)]
     for _ in TokenGenerator(model, CONTEXT, fills).draw(params, outputs, SAMPLED):
         pass

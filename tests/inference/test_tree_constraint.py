@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
-from transformer_jax.tokenization import Symbols
+from transformer_jax.tokenization import SymbolTokenizer
 from transformer_jax.trees import tree_from_tokens, with_lookahead
 
-PLAIN = Symbols(["(A", "(B", ")", "X", "Y"])
-READING = Symbols([*PLAIN.symbols, "/", "/a", "/b"])
+PLAIN = SymbolTokenizer(["(A", "(B", ")", "X", "Y"])
+READING = SymbolTokenizer([*PLAIN.symbols, "/", "/a", "/b"])
 """With a lookahead of one word."""
 EOS = PLAIN.specials.eos
 
@@ -88,4 +88,4 @@ def test_a_sentence_of_no_words_has_an_empty_output(symbols):
 @pytest.mark.parametrize("symbols", [["NN", ")"], ["(A", ")"], ["(A", "NN"]])
 def test_a_vocabulary_without_trees_is_refused(symbols):
     with pytest.raises(ValueError, match="no tags, or no brackets with labels"):
-        TreeConstraint.of(Symbols(symbols))
+        TreeConstraint.of(SymbolTokenizer(symbols))

@@ -10,7 +10,7 @@ import numpy as np
 
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.interop.config_json import family_of, read_json
-from transformer_jax.interop.fitting import default_model
+from transformer_jax.interop.family_match import default_model
 from transformer_jax.interop.weights import Tensors, find
 from transformer_jax.models import MODELS
 

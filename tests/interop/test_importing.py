@@ -19,7 +19,7 @@ from transformer_jax.interop.config_json import family_of, read_json
 from transformer_jax.interop.importing import import_model
 from transformer_jax.interop.weights import INDEX, WEIGHTS, stored, write
 from transformer_jax.models.classifier import body_config
-from transformer_jax.tokenization import from_files, store_tokenizers
+from transformer_jax.tokenization import import_tokenizer, store_tokenizers
 
 LINES = ["The dog runs.", "a", "A red ball, two"]
 CLASSIFIERS = ["bert_classification", "roberta_classification"]
@@ -221,7 +221,7 @@ def test_a_run_keeps_its_tokenizers_and_says_where_it_is_from(workdir_of, tmp_pa
     assert kept["published model"] == str(FIXTURES / "bert")
     assert set(kept) >= {"tokenizer of text"}
     shutil.rmtree(workdir / "tokenizer")
-    other = from_files(FIXTURES / "bert_gamma", "text")  # of equal size
+    other = import_tokenizer(FIXTURES / "bert_gamma", "text")  # of equal size
     store_tokenizers("file", {"text": other}, workdir / "tokenizer")
     with pytest.raises(tj.UserError, match="was trained with another tokenizer of text"):
         tj.load(workdir)

@@ -10,7 +10,7 @@ import sentencepiece
 
 from tests.interop.published import FIXTURES
 from transformer_jax.interop.config_json import family_of, read_json, special_ids, vocabulary_rows
-from transformer_jax.tokenization import PublishedTokenizer, from_files
+from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
 
 MODEL_OF = {
     "tokenizers/bert_vocab_txt": "bert",
@@ -46,7 +46,7 @@ def taken(name, side=None):
     architecture = family_of(keys)[0].architecture
     side = side or ("source" if architecture == "encoder_decoder" else "text")
     rows = vocabulary_rows(keys)[side]
-    tokenizer = PublishedTokenizer(from_files(FIXTURES / name, side, special_ids(keys), rows))
+    tokenizer = PublishedTokenizer(import_tokenizer(FIXTURES / name, side, special_ids(keys), rows))
     specials = tokenizer.specials
     if architecture == "decoder_only":
         return tokenizer, (specials.first,), ()

@@ -60,7 +60,7 @@ def test_a_run_starts_from_another_and_keeps_its_moving_average(
     changes |= {"train.num_steps": 2, "optimizer.learning_rate": 1e-6}
     run = tj.train(tiny_config(changes), tmp_path / "run")
     assert "parameter arrays loaded from" in caplog.text
-    assert "took over the tokenizers of" in caplog.text
+    assert "copied the tokenizers of" in caplog.text
     # So small a learning rate leaves them where they started.
     near = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-3)  # noqa: E731
     jax.tree.map(near, run.params, trained.params)

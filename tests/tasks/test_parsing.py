@@ -14,7 +14,7 @@ from transformer_jax.scoring.parseval import METRICS, parseval
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tasks.interface import SupportsPrefixes, SupportsScoring
 from transformer_jax.tasks.parsing import tree_symbols
-from transformer_jax.tokenization import Symbols, TokenizerConfig, train_tokenizers
+from transformer_jax.tokenization import SymbolTokenizer, TokenizerConfig, train_tokenizers
 from transformer_jax.trees import parse_tree, tree_to_tokens, with_lookahead
 
 TREES = [
@@ -45,7 +45,7 @@ def task_of(task_with, tmp_path_factory):
         found = tree_symbols(TaskConfig("parsing", tree_words=tree_words), TREES)
         directory = tmp_path_factory.mktemp("parser") / "tokenizer"
         config = TokenizerConfig("char", vocab_size=40)
-        symbols = {"target": Symbols(sorted(found))}
+        symbols = {"target": SymbolTokenizer(sorted(found))}
         tokenizers = train_tokenizers(config, sources, directory, symbols)
         return task_with(tokenizers, "parsing", MODEL)
 

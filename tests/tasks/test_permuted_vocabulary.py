@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tests.tasks.conftest import TEXT
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.inference.config import DecodeConfig
-from transformer_jax.tokenization import from_files, store_tokenizers
+from transformer_jax.tokenization import import_tokenizer, store_tokenizers
 from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
 
 SPECIAL = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS, "mask": MASK}
@@ -49,7 +49,7 @@ def tokenizers_at(tmp_path_factory):
         words.add_special_tokens([f"<{role}>" for role in special if role not in spared])
         words.save(str(folder / "tokenizer.json"))
         roles = {"first": special["eos"], "cls": special["bos"], "head": (), **special, **ids}
-        contents = {side: from_files(folder, side, roles, rows) for side in sides}
+        contents = {side: import_tokenizer(folder, side, roles, rows) for side in sides}
         return store_tokenizers("file", contents, folder / "stored")
 
     return make

@@ -8,14 +8,14 @@ import pytest
 
 from transformer_jax.tokenization import HuggingFaceTokenizer, TokenizerConfig
 from transformer_jax.tokenization.specials import BOS, EOS, MASK, PAD, UNK
-from transformer_jax.tokenization.vocabularies import train_model
+from transformer_jax.tokenization.vocabularies import train_vocabulary
 
 TEXTS = ["The old man sees the small dog.", "A man, a dog: it isn't unseen. <s> <s> [MASK]"] * 3
 
 
 def trained(kind, vocab_size, **changes):
     return HuggingFaceTokenizer(
-        train_model(TokenizerConfig(kind, vocab_size, **changes), TEXTS, "")
+        train_vocabulary(TokenizerConfig(kind, vocab_size, **changes), TEXTS, "")
     )
 
 
@@ -125,7 +125,7 @@ def test_pickled_tokenizer_encodes_alike(byte_bpe, wordpiece):
 
 def written(kind, change):
     vocab_size = {"byte_bpe": 270, "wordpiece": 80}[kind]
-    content = json.loads(train_model(TokenizerConfig(kind, vocab_size), TEXTS, ""))
+    content = json.loads(train_vocabulary(TokenizerConfig(kind, vocab_size), TEXTS, ""))
     change(content)
     return json.dumps(content).encode()
 

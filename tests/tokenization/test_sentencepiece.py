@@ -11,7 +11,7 @@ import sentencepiece
 from transformer_jax.tokenization import SentencePieceTokenizer, TokenizerConfig
 from transformer_jax.tokenization import sentencepiece as own_sentencepiece
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
-from transformer_jax.tokenization.vocabularies import train_model
+from transformer_jax.tokenization.vocabularies import train_vocabulary
 
 TEXTS = [
     "The old man sees the small dog.",
@@ -21,7 +21,9 @@ TEXTS = [
 
 
 def trained(kind, vocab_size=65):
-    return SentencePieceTokenizer(train_model(TokenizerConfig(kind, vocab_size), TEXTS, "joint"))
+    return SentencePieceTokenizer(
+        train_vocabulary(TokenizerConfig(kind, vocab_size), TEXTS, "joint")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ All:
 
 def identical(kind, vocab_size, texts=(LINES,), **changes):
     config = TokenizerConfig(kind, vocab_size, normalization="identity", **changes)
-    return SentencePieceTokenizer(train_model(config, texts, "text"))
+    return SentencePieceTokenizer(train_vocabulary(config, texts, "text"))
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
@@ -185,10 +187,10 @@ def test_model_with_other_special_ids_is_refused():
 
 
 def test_a_piece_that_is_no_text_is_refused():
-    model = train_model(TokenizerConfig("bpe", 65), TEXTS, "joint")
+    model = train_vocabulary(TokenizerConfig("bpe", 65), TEXTS, "joint")
     piece = "▁m".encode()
     assert model.count(piece) > 0
-    with pytest.raises(ValueError, match="a piece that is no text"):
+    with pytest.raises(ValueError, match="a piece that is not valid UTF-8"):
         SentencePieceTokenizer(model.replace(piece, piece[:1] + b"\xff" + piece[2:]))
 
 
@@ -204,7 +206,7 @@ def test_words_encoded_one_by_one_are_the_text(tokenizer):
 
 
 def test_words_in_memory_are_bounded(tokenizer, monkeypatch):
-    monkeypatch.setattr(own_sentencepiece, "_KEPT_WORDS", 10)
+    monkeypatch.setattr(own_sentencepiece, "_MAX_CACHED_WORDS", 10)
     tokenizer = pickle.loads(pickle.dumps(tokenizer))
     for text in TEXTS * 2:
         tokenizer.encode(text)

@@ -1,6 +1,6 @@
 """Special tokens: what each part gives to frames, to searches and to what a text leaves out."""
 
-from transformer_jax.tokenization import OWN, Frame, SpecialTokens
+from transformer_jax.tokenization import DEFAULT_SPECIALS, Frame, SpecialTokens
 
 GPT2 = SpecialTokens(
     pad=9, eos=9, start=9, first=9, translation=Frame((), (9,)), encoder=Frame((9,), (9,), (9,))
@@ -23,17 +23,17 @@ def test_a_frame_stands_around_a_text_and_between_a_pair():
     frame = Frame((0,), (2,), (3, 4))
     assert frame.around([7, 8]) == [0, 7, 8, 2] and frame.size() == 2
     assert frame.around([7, 8], [9]) == [0, 7, 8, 3, 4, 9, 2] and frame.size(2) == 4
-    assert OWN.decoder.around([7], [8]) == [3, 7, 3, 8, 3]
+    assert DEFAULT_SPECIALS.decoder.around([7], [8]) == [3, 7, 3, 8, 3]
     assert MBART.decoder.around([7]) == [0, 7, 2]
 
 
 def test_no_output_holds_what_fills_or_heads_a_text_and_every_one_may_end():
-    assert OWN.banned == (0, 1, 2)
+    assert DEFAULT_SPECIALS.banned == (0, 1, 2)
     assert GPT2.banned == ()
     assert set(MBART.banned) == {1, 3, 0, 6, 10, 11}
 
 
 def test_a_decoded_text_leaves_out_all_that_stands_for_no_text():
-    assert OWN.ids == {0, 1, 2, 3}
+    assert DEFAULT_SPECIALS.ids == {0, 1, 2, 3}
     assert GPT2.ids == {9}
     assert MBART.ids == {0, 1, 2, 3, 5, 6, 7, 8, 10, 11}

@@ -11,7 +11,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
     HuggingFaceTokenizer,
     Labels,
-    Symbols,
+    SymbolTokenizer,
     TokenizerConfig,
     copy_tokenizers,
     load_tokenizers,
@@ -163,7 +163,7 @@ def test_what_is_larger_than_any_vocabulary_is_not_read(directory, monkeypatch):
 def test_what_is_no_file_is_not_read(directory, name):
     (directory / name).unlink()
     os.mkfifo(directory / name)  # reading would wait for ever
-    with pytest.raises(UserError, match=rf"{name}: the tokenizer cannot be read .it is no regular"):
+    with pytest.raises(UserError, match=rf"{name}: the tokenizer cannot be read .it is not"):
         load_tokenizers(directory)
 
 
@@ -252,7 +252,7 @@ def test_damage_has_one_line_for_every_kind_of_file(tmp_path, name):
 
 
 def test_a_copy_keeps_symbols_and_lends_its_one_text_to_a_side_that_lacks_it(tmp_path):
-    old, new = {"target": Symbols(["(A", ")"])}, {"target": Symbols(["(B", ")"])}
+    old, new = {"target": SymbolTokenizer(["(A", ")"])}, {"target": SymbolTokenizer(["(B", ")"])}
     config = TokenizerConfig("char", 50)
     train_tokenizers(config, {"source": ["ab"]}, tmp_path / "parser", old)
     copied = copy_tokenizers(tmp_path / "parser", tmp_path / "again", new, ["source"])

@@ -5,8 +5,12 @@ import pickle
 import pytest
 
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization import Labels, Symbols, TokenizerConfig
-from transformer_jax.tokenization.word_level import ClassedWords, train_word_classes, word_class
+from transformer_jax.tokenization import Labels, SymbolTokenizer, TokenizerConfig
+from transformer_jax.tokenization.word_level import (
+    WordClassTokenizer,
+    train_word_classes,
+    word_class,
+)
 
 TAGS = Labels(("B-PER", "I-PER", "O"))
 
@@ -54,7 +58,7 @@ def test_what_is_no_list_of_labels_is_refused(content):
         Labels.from_json(content)
 
 
-SYMBOLS = Symbols(["(NP", ")", "NN"])
+SYMBOLS = SymbolTokenizer(["(NP", ")", "NN"])
 
 
 def test_each_symbol_is_a_token_behind_the_special_ones():
@@ -69,7 +73,7 @@ def test_each_symbol_is_a_token_behind_the_special_ones():
 
 
 def test_they_are_stored_as_a_list():
-    for copy in (Symbols.from_json(SYMBOLS.to_json()), pickle.loads(pickle.dumps(SYMBOLS))):
+    for copy in (SymbolTokenizer.from_json(SYMBOLS.to_json()), pickle.loads(pickle.dumps(SYMBOLS))):
         assert copy.symbols == SYMBOLS.symbols and copy.encode("NN )") == [6, 5]
 
 
@@ -78,12 +82,12 @@ def test_they_are_stored_as_a_list():
 )
 def test_what_is_no_list_of_symbols_is_refused(content):
     with pytest.raises(ValueError, match="symbols"):
-        Symbols.from_json(content)
+        SymbolTokenizer.from_json(content)
 
 
 def test_special_tokens_are_no_symbols():
     with pytest.raises(ValueError, match="differ"):
-        Symbols(["⟨pad⟩"])
+        SymbolTokenizer(["⟨pad⟩"])
 
 
 TEXTS = ["the dog the cat\n", "the dogs walking the dog .\n", "Paris the dog talking 1984\n"]
@@ -117,7 +121,7 @@ def test_the_class_of_a_word(word, name):
 
 def trained(vocab_size):
     config = TokenizerConfig("word_classes", vocab_size)
-    return ClassedWords.from_json(train_word_classes(config, TEXTS, "source"))
+    return WordClassTokenizer.from_json(train_word_classes(config, TEXTS, "source"))
 
 
 def test_words_that_occur_once_are_learned_by_class():

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from transformer_jax.conversations.templates import EOS, Template
 from transformer_jax.conversations.turns import ASSISTANT, SYSTEM, USER, Conversation, Turn
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization import Tokenizer, plain_ids, special_pieces
-from transformer_jax.tokenization.tokenizer import well_formed
+from transformer_jax.tokenization import Tokenizer, encode_plain, special_token_ids
+from transformer_jax.tokenization.tokenizer import replace_lone_surrogates
 
 logger = logging.getLogger(__name__)
 
@@ -101,11 +101,11 @@ class ChatTokenizer:
           ValueError: as `encode`.
         """
         *_, turn = self._checked_turns((*conversation, Turn(ASSISTANT, text)))
-        return [*plain_ids(self.tokenizer, turn.content), self.answer_end]
+        return [*encode_plain(self.tokenizer, turn.content), self.answer_end]
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
-        return special_pieces(self.tokenizer) | {EOS: self.tokenizer.specials.eos}
+        return special_token_ids(self.tokenizer) | {EOS: self.tokenizer.specials.eos}
 
     @functools.cached_property
     def _specials(self) -> re.Pattern[str]:
@@ -119,7 +119,7 @@ class ChatTokenizer:
         removed before the check.
         """
         turns = self.template.complete_turns(
-            tuple(Turn(role, well_formed(content)) for role, content in conversation)
+            tuple(Turn(role, replace_lone_surrogates(content)) for role, content in conversation)
         )
         plain = tuple(Turn(role, self._specials.sub("", content)) for role, content in turns)
         if not self.template.is_unambiguous(plain):
@@ -166,10 +166,10 @@ class ChatTokenizer:
             if special is None and not in_loss:
                 texts.append(text)
                 continue
-            add(plain_ids(self.tokenizer, "".join(texts)), False)
+            add(encode_plain(self.tokenizer, "".join(texts)), False)
             texts.clear()
-            add(plain_ids(self.tokenizer, text) if special is None else [special], in_loss)
-        add(plain_ids(self.tokenizer, "".join(texts)), False)
+            add(encode_plain(self.tokenizer, text) if special is None else [special], in_loss)
+        add(encode_plain(self.tokenizer, "".join(texts)), False)
         if self.adds_first_token:
             tokens, loss_mask = [self.tokenizer.specials.first, *tokens], [False, *loss_mask]
         return EncodedConversation(tokens, loss_mask)

@@ -8,7 +8,7 @@ from transformer_jax.decoding import LENGTH_PENALTIES, BeamSearch, Sampler, Sear
 from transformer_jax.nn.int8 import WEIGHTS
 from transformer_jax.ranges import OneOf, Range, Seed, check_fields
 from transformer_jax.registry import Registry
-from transformer_jax.tokenization import OWN, SpecialTokens
+from transformer_jax.tokenization import DEFAULT_SPECIALS, SpecialTokens
 
 Count = Annotated[int, Range(1, 10_000)]
 
@@ -62,7 +62,7 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self.make_search(OWN)  # which refuses settings that it would ignore, whatever the tokens
+        self.make_search(DEFAULT_SPECIALS)  # rejects settings that the search would ignore
 
     def ignored(self, given: Collection[str]) -> list[str]:
         """Those of the fields `given` that are of another search than the one chosen; a search of

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from transformer_jax.tokenization import Symbols
+from transformer_jax.tokenization import SymbolTokenizer
 from transformer_jax.trees import CLOSE, OPEN, READ
 
 SHORTEST = 3
@@ -68,7 +68,7 @@ class TreeConstraint:
     read: int | None
 
     @classmethod
-    def of(cls, symbols: Symbols) -> "TreeConstraint":
+    def of(cls, symbols: SymbolTokenizer) -> "TreeConstraint":
         """That of a vocabulary of tree tokens.
 
         Raises:

@@ -14,7 +14,7 @@ from transformer_jax.conversations import chat_template
 from transformer_jax.errors import UserError
 from transformer_jax.interop import ctranslate2_spec, weights
 from transformer_jax.interop.config_json import CONFIG, GENERATION, keys_of_tokens
-from transformer_jax.interop.fitting import Fitted, fit
+from transformer_jax.interop.family_match import Fitted, fit
 from transformer_jax.interop.rewrites import Leaves, approximations, without_padding
 from transformer_jax.interop.weights import stored
 from transformer_jax.models.classifier import body_config
@@ -24,7 +24,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
-from transformer_jax.tokenization.transformers_files import transformers_files
+from transformer_jax.tokenization.transformers_export import transformers_files
 
 logger = logging.getLogger(__name__)
 

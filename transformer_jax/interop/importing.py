@@ -38,7 +38,7 @@ from transformer_jax.tokenization import (
     Labels,
     PublishedTokenizer,
     Tokenizers,
-    from_files,
+    import_tokenizer,
     store_tokenizers,
 )
 
@@ -170,7 +170,7 @@ def _vocabularies(
     """By side: what stores the tokenizers of a published model, and its labels."""
     kind = TASKS[settings.task.name]
     ids, rows = config_json.special_ids(keys), config_json.vocabulary_rows(keys)
-    texts = {side: from_files(directory, side, ids, rows[side]) for side in kind.texts}
+    texts = {side: import_tokenizer(directory, side, ids, rows[side]) for side in kind.texts}
     return texts, {side: Labels(tuple(config_json.labels_of(keys))) for side in kind.labels}
 
 

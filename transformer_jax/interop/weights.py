@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families import Family
-from transformer_jax.interop.links import Link
+from transformer_jax.interop.tensor_mapping import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.runtime.files import METADATA_BYTES, is_safe_name, open_regular, read_regular
 
@@ -156,7 +156,7 @@ class Found:
     """
 
     tensors: Tensors
-    places: Mapping[str, tuple[Link, str]]
+    places: Mapping[str, tuple[TensorMapping, str]]
     new: Sequence[str]
     left_out: Sequence[str]
 
@@ -183,7 +183,7 @@ def find(
     """
     names = _current_names(family, tensors)
     links = {link.ours: link for link in family.links(model) if link.ours in leaves}
-    places: dict[str, tuple[Link, str]] = {}
+    places: dict[str, tuple[TensorMapping, str]] = {}
     used, missing = set[str](), []
     for ours, leaf in leaves.items():
         present = [name for name in links[ours].theirs if name in names]
@@ -234,7 +234,7 @@ def _current_names(family: Family, tensors: Tensors) -> dict[str, str]:
     return names
 
 
-def _check_shape(link: Link, shape: Sequence[int], name: str, tensors: Tensors) -> None:
+def _check_shape(link: TensorMapping, shape: Sequence[int], name: str, tensors: Tensors) -> None:
     tensors.require_weights(name)
     expected = link.stored_shape(shape)
     if tensors[name] != expected:
@@ -254,7 +254,9 @@ def _check_copies(names: Sequence[str], tensors: Tensors) -> None:
             )
 
 
-def _new(missing: Sequence[str], links: Mapping[str, Link], leaves: Mapping[str, Any]) -> list[str]:
+def _new(
+    missing: Sequence[str], links: Mapping[str, TensorMapping], leaves: Mapping[str, Any]
+) -> list[str]:
     """The arrays that are missing, if they may be: the whole of a head, and the bias of logits,
     which is 0 where a file has none; UserError otherwise."""
     head = {ours for ours in leaves if ours.startswith("prediction_head/")}

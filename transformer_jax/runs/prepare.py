@@ -29,7 +29,7 @@ from transformer_jax.runs.workdir import (
 from transformer_jax.runtime.files import METADATA_BYTES, remove
 from transformer_jax.tasks.interface import TaskKind
 from transformer_jax.tokenization import (
-    Symbols,
+    SymbolTokenizer,
     Tokenizers,
     copy_tokenizers,
     load_tokenizers,
@@ -126,13 +126,13 @@ def build_tokenizers(
     _check_examples(settings, kind, examples[0])
     if isinstance(examples, TextBlocks):
         examples = examples.sample(_SAMPLED_BYTES)
-    listed: dict[str, Iterable[str] | Symbols] = {
+    listed: dict[str, Iterable[str] | SymbolTokenizer] = {
         side: itertools.chain.from_iterable(split(example[side]) for example in examples)
         for side, split in kind.labels.items()
     }
     for side, symbols_of in kind.symbols.items():
         parts = (example[side] for example in examples)
-        listed[side] = Symbols(sorted(symbols_of(settings.task, parts)))
+        listed[side] = SymbolTokenizer(sorted(symbols_of(settings.task, parts)))
     if settings.train.init_from:
         source = workdir_path(settings.train.init_from) / TOKENIZER
         return copy_tokenizers(source, directory, listed, kind.texts)

@@ -44,7 +44,7 @@ from transformer_jax.tasks.interface import (
 )
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.losses import CausalLosses
-from transformer_jax.tokenization import Tokenizers, plain_ids
+from transformer_jax.tokenization import Tokenizers, encode_plain
 
 logger = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class Instruction:
                 prompt = self.chat_tokenizer.encode_prompt(_conversation(source, name))
             except ValueError as error:
                 raise UserError(f"{name}: {error}") from error
-            pairs.append((prompt, plain_ids(tokenizer, target)))
+            pairs.append((prompt, encode_plain(tokenizer, target)))
         return self.losses.score(params, pairs, self.max_length, batch_size)
 
     def model_inputs(
@@ -216,7 +216,7 @@ class Instruction:
     ) -> ModelInputs:
         """An instruction as the model reads it, with the answer behind it, if that is given."""
         prompt = self._prompt(_conversation(source, "the text"), "the text", decode)
-        tokens = [*prompt, *plain_ids(self.tokenizers.text("text"), target or "")]
+        tokens = [*prompt, *encode_plain(self.tokenizers.text("text"), target or "")]
         return text_inputs(self.model, self.tokenizers, source + (target or ""), None, tokens)
 
     @functools.cached_property

@@ -202,7 +202,7 @@ class TaskKind:
         where they are not known beforehand.
       reads: fields of a config, "section.field", that it reads and other tasks may do without; what
         it does not read of theirs is refused where it is set. None: it reads all.
-      symbols: each side that is written in symbols (`tokenization.Symbols`), and what lists them:
+      symbols: sides with a `SymbolTokenizer`, each with the function that lists its symbols:
         (the section `task`, the side's part of all examples) -> each symbol once.
     """
 

@@ -38,12 +38,12 @@ from transformer_jax.tasks.interface import (
 from transformer_jax.tasks.losses import Seq2SeqLosses
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import (
-    UNKNOWN,
-    ClassedWords,
-    Symbols,
+    UNKNOWN_CLASS,
+    SymbolTokenizer,
     Tokenizer,
     Tokenizers,
-    words_and_classes,
+    WordClassTokenizer,
+    choose_words_and_classes,
 )
 from transformer_jax.trees import (
     READ,
@@ -104,7 +104,7 @@ def tree_symbols(task: TaskConfig, trees: Iterable[str]) -> set[str]:
         counts.update(tree.words())
     if not task.tree_words:
         return symbols
-    names = {*words_and_classes(counts, task.tree_words), UNKNOWN}
+    names = {*choose_words_and_classes(counts, task.tree_words), UNKNOWN_CLASS}
     return symbols | {READ} | {READ + name for name in names}
 
 
@@ -112,7 +112,7 @@ def tree_symbols(task: TaskConfig, trees: Iterable[str]) -> set[str]:
 class TreeWriting:
     """Trees as tokens of a vocabulary of `tree_symbols`; with a lookahead where it has words."""
 
-    symbols: Symbols
+    symbols: SymbolTokenizer
 
     @functools.cached_property
     def constraint(self) -> TreeConstraint:
@@ -166,9 +166,9 @@ class TreeWriting:
         return tree_from_tokens(without_lookahead(pieces) if self.looks_ahead else pieces, words)
 
     @functools.cached_property
-    def _words(self) -> ClassedWords:
+    def _words(self) -> WordClassTokenizer:
         words = (one.removeprefix(READ) for one in self.symbols.symbols if one.startswith(READ))
-        return ClassedWords(word for word in words if word)
+        return WordClassTokenizer(word for word in words if word)
 
 
 logger = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ class Parsing:
             max_source_length=base.max_source_length,
             max_target_length=base.max_target_length,
             loss_options=base.loss_options,
-            text=TreeWriting(symbols) if isinstance(symbols, Symbols) else None,
+            text=TreeWriting(symbols) if isinstance(symbols, SymbolTokenizer) else None,
         )
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:

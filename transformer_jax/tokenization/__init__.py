@@ -1,16 +1,27 @@
-"""Text to token ids and back, and labels: the vocabularies of a run, learned from its own text and
-kept with it.
+"""Tokenizers: text to token ids and back, and the labels of classification tasks.
 
-A kind of one's own registers in `TOKENIZERS`: what trains its vocabulary, and what loads it.
+A run learns its vocabularies from its own training text, or copies published ones, and keeps them
+in its workdir. `TOKENIZERS` lists the kinds; a user's own kind registers there.
 """
 
-from transformer_jax.tokenization.config import TokenizerConfig, TokenizerKind
-from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
-from transformer_jax.tokenization.kinds import TOKENIZERS
-from transformer_jax.tokenization.published import PublishedTokenizer, from_files
-from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer
-from transformer_jax.tokenization.specials import OWN, Frame, SpecialTokens
-from transformer_jax.tokenization.tokenizer import Tokenizer, plain_ids, special_pieces
+from functools import partial
+
+from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig, TokenizerKind
+from transformer_jax.tokenization.huggingface import (
+    HuggingFaceTokenizer,
+    train_byte_bpe,
+    train_wordpiece,
+)
+from transformer_jax.tokenization.published import PublishedTokenizer, import_tokenizer
+from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer, train_sentencepiece
+from transformer_jax.tokenization.specials import (
+    DEFAULT_SPECIALS,
+    NUM_SPECIALS,
+    WORDPIECE_SPECIAL_PIECES,
+    Frame,
+    SpecialTokens,
+)
+from transformer_jax.tokenization.tokenizer import Tokenizer, encode_plain, special_token_ids
 from transformer_jax.tokenization.vocabularies import (
     Tokenizers,
     copy_tokenizers,
@@ -20,36 +31,83 @@ from transformer_jax.tokenization.vocabularies import (
     train_tokenizers,
 )
 from transformer_jax.tokenization.word_level import (
-    UNKNOWN,
-    ClassedWords,
+    UNKNOWN_CLASS,
     Labels,
-    Symbols,
-    words_and_classes,
+    SymbolTokenizer,
+    WordClassTokenizer,
+    choose_words_and_classes,
+    train_word_classes,
 )
 
 __all__ = [
-    "OWN",
+    "DEFAULT_SPECIALS",
     "TOKENIZERS",
-    "UNKNOWN",
-    "ClassedWords",
+    "UNKNOWN_CLASS",
     "Frame",
     "HuggingFaceTokenizer",
     "Labels",
     "PublishedTokenizer",
     "SentencePieceTokenizer",
     "SpecialTokens",
-    "Symbols",
+    "SymbolTokenizer",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerKind",
     "Tokenizers",
+    "WordClassTokenizer",
+    "choose_words_and_classes",
     "copy_tokenizers",
+    "encode_plain",
     "expected_sizes",
-    "from_files",
+    "import_tokenizer",
     "load_tokenizers",
-    "plain_ids",
-    "special_pieces",
+    "special_token_ids",
     "store_tokenizers",
     "train_tokenizers",
-    "words_and_classes",
 ]
+
+_sentencepiece = partial(
+    TokenizerKind, train=train_sentencepiece, load=SentencePieceTokenizer, suffix=".model"
+)
+_hugging_face = partial(TokenizerKind, load=HuggingFaceTokenizer, suffix=".json")
+
+_COVERAGE, _NORMALIZATION = "tokenizer.character_coverage", "tokenizer.normalization"
+_SUBWORDS = _sentencepiece(reads=(_COVERAGE, _NORMALIZATION, "tokenizer.byte_fallback"))
+
+TOKENIZERS.register("bpe", _SUBWORDS)
+TOKENIZERS.register("unigram", _SUBWORDS)
+TOKENIZERS.register("char", _sentencepiece(reads=(_COVERAGE, _NORMALIZATION)))
+TOKENIZERS.register("word", _sentencepiece(reads=(_COVERAGE,)))
+TOKENIZERS.register(
+    "word_classes",
+    TokenizerKind(
+        train=train_word_classes, load=WordClassTokenizer.from_json, suffix=".words.json", reads=()
+    ),
+)
+TOKENIZERS.register(
+    "byte_bpe",
+    _hugging_face(
+        train=train_byte_bpe,
+        reads=(),
+        least_vocab_size=NUM_SPECIALS + 256,  # all bytes are in it
+        keeps_whitespace=True,
+    ),
+)
+TOKENIZERS.register(
+    "wordpiece",
+    _hugging_face(
+        train=train_wordpiece,
+        reads=("tokenizer.lowercase",),
+        least_vocab_size=len(WORDPIECE_SPECIAL_PIECES) + 1,
+    ),
+)
+TOKENIZERS.register(
+    "file",
+    TokenizerKind(
+        train=None,
+        import_files=import_tokenizer,
+        load=PublishedTokenizer,
+        suffix=".file.json",
+        reads=("tokenizer.path",),
+    ),
+)

@@ -1,4 +1,4 @@
-"""The section `tokenizer` of a config, and the registry of what its field `kind` may name."""
+"""The config section `tokenizer`, and the registry of tokenizer kinds."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -12,30 +12,30 @@ from transformer_jax.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TokenizerKind:
-    """An entry of the registry: how a vocabulary is learned, stored and loaded.
+    """Trains, stores and loads the vocabularies of one kind.
 
     Attributes:
-      train: (config, texts, name) -> the content of the file to store. Raises UserError, with
-        `name` in it, where the texts do not fit the config. None: nothing is learned.
-      take: (tokenizer.path, side) -> the same of a vocabulary that is there already. Raises
-        UserError where there is none.
-      load: that content -> the tokenizer. Raises ValueError where it is damaged. It must execute
-        nothing that the content says, as a workdir may come from anywhere.
-      suffix: ends the file's name, as ".model". Kinds that share a suffix share `load`.
-      reads: fields of a config, "section.field", that it reads and other kinds may do without; what
-        it does not read of theirs is refused where it is set. None: it reads all. A kind that
-        trains reads `vocab_size` and `joint` without saying so.
-      least_vocab_size: the smallest vocabulary.
-      keeps_white_space: whether white space is text like any other, whatever `normalization` is.
+      train: (config, texts, name) -> content of the vocabulary's file. Raises UserError, which
+        includes `name`, if the texts do not fit the config. None: this kind is not trained.
+      import_files: (tokenizer.path, side) -> content of the vocabulary's file, read from existing
+        files. Raises UserError if there are none. None: this kind is trained.
+      load: content -> tokenizer. Raises ValueError if the content is damaged. It must not execute
+        anything from the content, because a workdir may come from anywhere.
+      suffix: suffix of the file's name, such as ".model". Kinds with the same suffix share `load`.
+      reads: config fields ("section.field") that this kind reads and some other kind does not.
+        Setting a field that only other kinds read is an error. None: this kind reads all of them.
+        `vocab_size` and `joint` are added for every kind that is trained.
+      least_vocab_size: size of the smallest vocabulary.
+      keeps_whitespace: True if whitespace is kept as text, whatever `normalization` is.
     """
 
     train: "Callable[[TokenizerConfig, Sequence[str], str], bytes] | None"
     load: Callable[[bytes], Tokenizer]
     suffix: str
-    take: Callable[[str, str], bytes] | None = None
+    import_files: Callable[[str, str], bytes] | None = None
     reads: Collection[str] | None = None
     least_vocab_size: int = NUM_SPECIALS + 1
-    keeps_white_space: bool = False
+    keeps_whitespace: bool = False
 
     def __post_init__(self) -> None:
         if self.train and self.reads is not None:
@@ -44,12 +44,12 @@ class TokenizerKind:
 
 
 TOKENIZERS: Registry[TokenizerKind] = Registry("tokenizer.kind")
-"""Filled by `kinds`, and by users with kinds of their own."""
+"""Tokenizer kinds by name. The package's `__init__.py` registers the built-in ones."""
 
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """How vocabularies are learned. The paper uses joint byte-pair encoding (section 5.1).
+    """Tokenizers of a run. The paper uses joint byte-pair encoding (section 5.1).
 
     Attributes:
       kind: an entry of `TOKENIZERS`. From sentencepiece: "bpe", "unigram" (Kudo 2018), "char" and
@@ -61,7 +61,7 @@ class TokenizerConfig:
       vocab_size: size of each vocabulary, special tokens included. Exact for "bpe" and "unigram";
         for the others an upper bound (the most frequent tokens are kept), so take the size for a
         model from the tokenizer itself.
-      joint: share one vocabulary between all sides, instead of one for each.
+      joint: share one vocabulary between all sides, instead of training one for each.
       character_coverage: share of the text's characters that get a token; rarer characters become
         unknown. For sentencepiece's kinds.
       byte_fallback: split characters without a token into UTF-8 bytes (256 tokens of the
@@ -75,8 +75,8 @@ class TokenizerConfig:
         vocab.json and merges.txt, or with BERT's vocab.txt. The run keeps a copy.
 
     Raises:
-      ValueError: an unknown kind, a value out of range, or a vocabulary without room for what is
-        always in it.
+      ValueError: the kind is unknown, a value is out of range, or the vocabulary is too small for
+        the tokens that it always contains.
     """
 
     kind: str = "bpe"
@@ -91,8 +91,8 @@ class TokenizerConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         kind = TOKENIZERS.find(self.kind)
-        if kind.take and not self.path:
-            raise ValueError(f"kind {self.kind} takes a vocabulary from files; set path to them")
+        if kind.import_files and not self.path:
+            raise ValueError(f"kind {self.kind} needs an existing vocabulary; set path to its file")
         if self.vocab_size < kind.least_vocab_size:
             raise ValueError(
                 f"vocab_size {self.vocab_size} is too small: with kind {self.kind} "
@@ -100,6 +100,6 @@ class TokenizerConfig:
             )
 
     @property
-    def keeps_white_space(self) -> bool:
-        """Whether white space is text like any other, none of it lost."""
-        return TOKENIZERS[self.kind].keeps_white_space or self.normalization == "identity"
+    def keeps_whitespace(self) -> bool:
+        """True if all whitespace is kept as text."""
+        return TOKENIZERS[self.kind].keeps_whitespace or self.normalization == "identity"

@@ -1,8 +1,8 @@
-"""The special tokens of a vocabulary: ids that stand for no text, and what each is for.
+"""Special tokens of a vocabulary: ids that represent no text, by role.
 
-Vocabularies that are trained here begin with the same four (of kind "wordpiece" five), BERT's [CLS]
-being our BOS and its [SEP] our EOS. Those from elsewhere have theirs anywhere, and one id may play
-several parts. Only `SpecialTokens` is known outside of this room.
+Every vocabulary that is trained here begins with pad, unk, bos and eos (kind "wordpiece" adds mask,
+and writes bos and eos as BERT's [CLS] and [SEP]). Published vocabularies have special tokens at any
+ids, and one id may have several roles. Code outside of this package reads ids from `SpecialTokens`.
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,25 @@ PAD, UNK, BOS, EOS = range(4)
 NUM_SPECIALS = 4
 
 MASK = 4
-"""Only in vocabularies of kind "wordpiece", behind the four."""
+"""Only in vocabularies of kind "wordpiece", after the other four."""
 
-PIECES = ("⟨pad⟩", "⟨unk⟩", "⟨s⟩", "⟨/s⟩")
-"""How vocabularies write the four. Not as "<unk>": real text holds that (WikiText is full of it),
-and sentencepiece would learn no character from it. No byte-level piece can hold these brackets."""
+SPECIAL_PIECES = ("⟨pad⟩", "⟨unk⟩", "⟨s⟩", "⟨/s⟩")
+"""Pieces of the four. They are not written "<unk>" and so on: real text contains that (WikiText is
+full of it), and sentencepiece would learn no characters from it. No byte-level piece contains these
+brackets."""
 
-WORDPIECE_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""How a vocabulary of kind "wordpiece" writes its five: as BERT does."""
+WORDPIECE_SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""Pieces of the five in a vocabulary of kind "wordpiece", written as in BERT's."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The special tokens around a text that is read or written whole.
+    """Special tokens around a complete text, or around a pair of texts.
 
     Attributes:
-      head: stand before it.
-      tail: stand behind it.
-      between: stand between the two texts of a pair.
+      head: before the text.
+      tail: after the text.
+      between: between the two texts of a pair.
     """
 
     head: tuple[int, ...]
@@ -38,34 +39,35 @@ class Frame:
     between: tuple[int, ...] = ()
 
     def around(self, *texts: Sequence[int]) -> list[int]:
-        """A text or a pair of texts in its frame: head, text, between, text, tail."""
+        """Adds the special tokens to one text, or to a pair: head, text, between, text, tail."""
         first, *others = texts
         joined = [token for text in others for token in (*self.between, *text)]
         return [*self.head, *first, *joined, *self.tail]
 
     def size(self, texts: int = 1) -> int:
-        """How many tokens it adds to so many texts."""
+        """Number of special tokens that `around` adds to this number of texts."""
         return len(self.head) + len(self.tail) + (texts - 1) * len(self.between)
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The special tokens of a vocabulary.
+    """Special tokens of a vocabulary, by role.
 
     Attributes:
-      pad: fills the outputs of a search behind their end. It may be any id, `eos` too: what is
-        padding follows from segment ids and lengths, never from a token.
+      pad: fills the outputs of a search after their end. It may be any id, even `eos`: padding is
+        recognized by segment ids and lengths, never by a token.
       eos: ends every text.
-      start: the decoder's first input, before the target's head.
-      first: heads running text and prompts of a language model.
-      translation: around a source or a target. Every output of a search is made to begin with the
-        target's head; what follows it ends in `eos`.
-      encoder: around what an encoder alone reads. `between` is not empty, and begins with the token
-        that ends the first text.
-      unk: stands for what the vocabulary cannot spell; None where it spells all.
-      mask: hides a token from a masked language model; None where there is none.
-      others: further tokens that stand for no text.
-      unused: ids without a token, as where a table has more rows than the vocabulary has tokens.
+      start: the decoder's first input, before the head of the target.
+      first: begins running text and prompts of a language model.
+      translation: frame of a source or a target. A search forces the target's head, then generates
+        until `eos`.
+      encoder: frame of the input of an encoder-only model. `between` is not empty, and begins with
+        the token that ends the first text.
+      unk: replaces text that the vocabulary cannot spell; None if it can spell everything.
+      mask: replaces tokens that a masked language model predicts; None if there is none.
+      others: other tokens that represent no text.
+      unused: ids without a token, for example if the embedding table has more rows than the
+        vocabulary has tokens.
     """
 
     pad: int
@@ -81,12 +83,12 @@ class SpecialTokens:
 
     @property
     def decoder(self) -> Frame:
-        """Around what a decoder alone reads."""
+        """Frame of the input of a decoder-only model."""
         return Frame((self.first,), (self.eos,), (self.eos,))
 
     @cached_property
     def ids(self) -> frozenset[int]:
-        """All that stand for no text, and that a decoded text leaves out."""
+        """All ids that represent no text. Decoding drops them."""
         frames = (self.translation, self.encoder)
         around = [i for frame in frames for i in (*frame.head, *frame.between, *frame.tail)]
         optional = [i for i in (self.unk, self.mask) if i is not None]
@@ -95,14 +97,14 @@ class SpecialTokens:
 
     @cached_property
     def banned(self) -> tuple[int, ...]:
-        """What no output holds: all that fills or heads a text, or is no token; never `eos`."""
+        """Ids that a search never generates: padding, unknown, heads and unused; never `eos`."""
         heads = (self.start, self.first, *self.translation.head, *self.encoder.head)
         unknown = () if self.unk is None else (self.unk,)
         found = dict.fromkeys((self.pad, *unknown, *heads, *self.unused))
         return tuple(i for i in found if i != self.eos)
 
 
-OWN = SpecialTokens(
+DEFAULT_SPECIALS = SpecialTokens(
     pad=PAD,
     unk=UNK,
     start=BOS,
@@ -111,6 +113,6 @@ OWN = SpecialTokens(
     translation=Frame((), (EOS,)),
     encoder=Frame((BOS,), (EOS,), (EOS,)),
 )
-"""Those of vocabularies that are trained here."""
+"""Special tokens of every vocabulary trained here, except kind "wordpiece"."""
 
-OWN_WORDPIECE = replace(OWN, mask=MASK)
+WORDPIECE_SPECIALS = replace(DEFAULT_SPECIALS, mask=MASK)

@@ -1,4 +1,4 @@
-"""What every tokenizer can do, whichever library it is of."""
+"""The interface of all tokenizers, and functions that their implementations share."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -6,53 +6,57 @@ from typing import Protocol, runtime_checkable
 
 from transformer_jax.tokenization.specials import SpecialTokens
 
+_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
 
 class Tokenizer(Protocol):
-    """Text to token ids and back. Immutable; pickles whole, so that data workers can hold it."""
+    """Text to token ids and back. Immutable and picklable, so that data workers can hold one."""
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, the specials included."""
+        """Number of token ids, special tokens included."""
 
     @property
     def specials(self) -> SpecialTokens:
-        """The ids that stand for no text."""
+        """Special tokens by role."""
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, with nothing around it."""
+        """Token ids of a text, without special tokens around them."""
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of each word by itself, at least one: an unknown word's where it would have none.
+        """Token ids of each word on its own, at least one: `unk` if a word would have none.
 
-        Where white space is text, each word but the first is encoded with a space before it.
+        If the tokenizer keeps whitespace, all words but the first are encoded with a space before
+        them.
         """
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of all ids; special tokens, unknown included, leave nothing in it."""
+        """Text of the ids. Special tokens, unknown included, are dropped."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Each id as its vocabulary entry, for people to read."""
+        """Vocabulary entry of each id, for display."""
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
-        """Whether each id begins a word; specials do, and what stands first or follows one does.
+        """True for each id that begins a word, or the whitespace before it.
 
-        White space belongs to the word after it.
+        Special tokens count as words, and so does the id after one. The first id always begins a
+        word.
         """
 
     def count_unknown(self, ids: Iterable[int]) -> int:
-        """How many of the ids stand for unknown text."""
+        """Number of ids that are `unk`."""
 
 
 @runtime_checkable
 class ReadsSpecialTokens(Protocol):
-    """A tokenizer whose `encode` reads special tokens that are written out in a text."""
+    """A tokenizer whose `encode` reads special tokens that a text spells out, such as "</s>"."""
 
     def encode_plain(self, text: str) -> list[int]:
-        """The ids of a text in which nothing is a special token."""
+        """Token ids of a text, with spelled-out special tokens encoded as ordinary characters."""
 
 
-def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text in which nothing is a special token, whatever it looks like."""
+def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids of a text, with spelled-out special tokens encoded as ordinary characters."""
     if not text:
         return []
     if isinstance(tokenizer, ReadsSpecialTokens):
@@ -60,15 +64,17 @@ def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode(text)
 
 
-def special_pieces(tokenizer: Tokenizer) -> dict[str, int]:
-    """How the vocabulary writes its special tokens, and their ids."""
+def special_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Special tokens of a vocabulary, piece -> id, without unknown and unused ones."""
     specials = tokenizer.specials
     ids = sorted(specials.ids - {specials.unk, *specials.unused})
     return dict(zip(tokenizer.pieces(ids), ids, strict=True))
 
 
-def encode_each(words: Sequence[str], tokenizer: Tokenizer, separator: str) -> list[list[int]]:
-    """`Tokenizer.encode_words`, with a text that stands between any two words."""
+def encode_words_separately(
+    words: Sequence[str], tokenizer: Tokenizer, separator: str
+) -> list[list[int]]:
+    """Implements `Tokenizer.encode_words`, with `separator` before all words but the first."""
     special = tokenizer.specials
     none = [special.eos if special.unk is None else special.unk]
     return [
@@ -77,23 +83,25 @@ def encode_each(words: Sequence[str], tokenizer: Tokenizer, separator: str) -> l
     ]
 
 
-def word_starts(ids: Iterable[int], begins: Sequence[bool], special: Collection[int]) -> list[bool]:
-    """`Tokenizer.starts_word`, where begins[i] says whether the piece of id i is written as a
-    word's first."""
+def mark_word_starts(
+    ids: Iterable[int], is_word_start: Sequence[bool], special: Collection[int]
+) -> list[bool]:
+    """Implements `Tokenizer.starts_word`.
+
+    Args:
+      ids: of a text.
+      is_word_start: for each id of the vocabulary, True if its piece is written as the first of a
+        word.
+      special: ids of special tokens.
+    """
     starts, after_special = [], True
     for i in ids:
         is_special = i in special
-        starts.append(is_special or after_special or begins[i])
+        starts.append(is_special or after_special or is_word_start[i])
         after_special = is_special
     return starts
 
 
-# FOLDED tokenization.characters: The one kind of text that no tokenizer takes.
-
-
-_LONE_SURROGATES = re.compile("[\ud800-\udfff]")
-
-
-def well_formed(text: str) -> str:
-    """The text with U+FFFD for each half of a UTF-16 pair: JSON can hold one, UTF-8 cannot."""
+def replace_lone_surrogates(text: str) -> str:
+    """Replaces each half of a UTF-16 pair by U+FFFD. JSON may contain one, UTF-8 may not."""
     return _LONE_SURROGATES.sub("\ufffd", text)

@@ -1,27 +1,38 @@
-"""The classes of a classification or tagging set, each a whole string."""
+"""Vocabularies of whole strings: class labels, symbols of a formal language, and words."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization.config import TokenizerConfig
-from transformer_jax.tokenization.specials import NUM_SPECIALS, OWN, PIECES, UNK
+from transformer_jax.tokenization.specials import (
+    DEFAULT_SPECIALS,
+    NUM_SPECIALS,
+    SPECIAL_PIECES,
+    UNK,
+)
 
-_SHOWN = 5
+UNKNOWN_CLASS = "UNK"
+"""Prefix of the names of all word classes, and the name of the most general one."""
+
+_MAX_LABELS_SHOWN = 5
+_ENDINGS = ("ed", "ing", "ion", "er", "est", "ly", "ity", "y", "al")
+_NOT_PLURAL = ("ss", "is", "us")
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels to ids, 0 and up, and back; immutable.
+    """The classes of a classification or tagging task: label to id and back.
 
     Attributes:
-      names: the labels, each once; a label's id is its place.
+      names: distinct labels. The id of a label is its index.
 
     Raises:
-      ValueError: there is no name, or they are not strings that differ.
+      ValueError: `names` is empty, has duplicates, or contains something other than strings.
     """
 
     names: tuple[str, ...]
@@ -34,22 +45,12 @@ class Labels:
 
     @classmethod
     def from_json(cls, content: bytes) -> "Labels":
-        """What `to_json` wrote.
-
-        Raises:
-          ValueError: it is something else.
-        """
-        try:
-            names = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise ValueError("this is no list of labels") from error
-        if not isinstance(names, list):
-            raise ValueError("this is no list of labels")
-        return cls(tuple(names))
+        """Reads the output of `to_json`. Raises ValueError if it is something else."""
+        return cls(tuple(_read_list(content, "labels")))
 
     def to_json(self) -> bytes:
-        """A JSON list of the names, one a line."""
-        return (json.dumps(self.names, indent=0) + "\n").encode()
+        """JSON list of the names, one per line."""
+        return _write_list(self.names)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -60,22 +61,18 @@ class Labels:
         return len(self.names)
 
     def encode(self, label: str) -> int:
-        """The id of a label.
-
-        Raises:
-          UserError: it is none of them.
-        """
+        """Id of a label. Raises UserError if it is unknown."""
         try:
             return self._ids[label]
         except KeyError:
-            more = f", ... ({len(self)} in all)" if len(self) > _SHOWN else ""
+            more = f", ... ({len(self)} in all)" if len(self) > _MAX_LABELS_SHOWN else ""
             raise UserError(
                 f"label {label!r} was never seen in training; "
-                f"the labels are {', '.join(map(repr, self.names[:_SHOWN]))}{more}"
+                f"the labels are {', '.join(map(repr, self.names[:_MAX_LABELS_SHOWN]))}{more}"
             ) from None
 
     def decode(self, label_id: int) -> str:
-        """The label of an id."""
+        """Label of an id."""
         return self.names[label_id]
 
     @cached_property
@@ -83,76 +80,60 @@ class Labels:
         return {name: i for i, name in enumerate(self.names)}
 
 
-# FOLDED tokenization.symbols: A vocabulary of whole symbols, which spaces separate: the tokens of
-# a formal language.
-
-
-class Symbols:
-    """A `Tokenizer` in which each symbol is a token; what is none of them is unknown.
+class SymbolTokenizer:
+    """A `Tokenizer` of space-separated symbols: each is one token; any other string is unknown.
 
     Args:
-      symbols: each once, behind the special tokens in this order.
+      symbols: distinct symbols, in the order of their ids, which follow the special tokens.
 
     Raises:
-      ValueError: there is none, or they are not texts that differ and hold no space.
+      ValueError: there are none, or some are duplicates or empty, contain a space, or are not
+        strings.
     """
 
-    specials = OWN
+    specials = DEFAULT_SPECIALS
 
     def __init__(self, symbols: Iterable[str]):
         self.symbols = tuple(symbols)
         if not all(isinstance(one, str) and one and " " not in one for one in self.symbols):
             raise ValueError("symbols must be texts without spaces")
-        if not self.symbols or len({*self.symbols, *PIECES}) < self.vocab_size:
+        if not self.symbols or len({*self.symbols, *SPECIAL_PIECES}) < self.vocab_size:
             raise ValueError("symbols must differ, from special tokens too, and be at least one")
 
     @classmethod
-    def from_json(cls, content: bytes) -> "Symbols":
-        """What `to_json` wrote; ValueError where it is something else."""
-        try:
-            symbols = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise ValueError("this is no list of symbols") from error
-        if not isinstance(symbols, list):
-            raise ValueError("this is no list of symbols")
-        return cls(symbols)
+    def from_json(cls, content: bytes) -> "SymbolTokenizer":
+        """Reads the output of `to_json`. Raises ValueError if it is something else."""
+        return cls(_read_list(content, "symbols"))
 
     def to_json(self) -> bytes:
-        """A JSON list of the symbols, one a line."""
-        return (json.dumps(self.symbols, indent=0) + "\n").encode()
+        """JSON list of the symbols, one per line."""
+        return _write_list(self.symbols)
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids, the specials included."""
         return NUM_SPECIALS + len(self.symbols)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of the symbols that spaces separate, with nothing around them."""
         return [self.id_of(symbol) for symbol in text.split(" ") if symbol]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The id of each word."""
         return [[self.id_of(word)] for word in words]
 
     def id_of(self, symbol: str) -> int:
-        """The id of a symbol."""
+        """Id of a symbol."""
         return self._ids.get(symbol, UNK)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The symbols of all ids but special ones, with spaces between."""
         return " ".join(self.pieces(i for i in ids if i not in self.specials.ids))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Each id as its symbol."""
-        table = (*PIECES, *self.symbols)
+        table = (*SPECIAL_PIECES, *self.symbols)
         return [table[i] for i in ids]
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
-        """Each symbol is a word of its own."""
         return [True for _ in ids]
 
     def count_unknown(self, ids: Iterable[int]) -> int:
-        """How many of the ids are UNK."""
         return sum(1 for i in ids if i == UNK)
 
     @cached_property
@@ -160,29 +141,20 @@ class Symbols:
         return {symbol: i for i, symbol in enumerate(self.symbols, NUM_SPECIALS)}
 
 
-# FOLDED tokenization.word_classes: Words as whole tokens; what is rare or was never seen, by its
-# class (Petrov et al. 2006). The class of a word is what its form tells of its part of speech:
-# capitals, digits, a hyphen, its ending, as the Berkeley parser has it, less whether it stands
-# first in the sentence.
+class WordClassTokenizer(SymbolTokenizer):
+    """A `Tokenizer` of words that replaces rare and unknown words by classes (Petrov et al. 2006).
 
-
-UNKNOWN = "UNK"
-"""Begins the name of each class."""
-
-_ENDINGS = ("ed", "ing", "ion", "er", "est", "ly", "ity", "y", "al")
-_NO_PLURAL = ("ss", "is", "us")
-
-
-class ClassedWords(Symbols):
-    """A `Tokenizer` of words: one that the vocabulary lacks gets the token of its class, or of the
-    nearest class that it has."""
+    A word's class is a clue to its part of speech from its spelling alone: capitals, digits, a
+    hyphen, the ending. These are the classes of the Berkeley parser, without its feature for the
+    first word of a sentence. A word whose class is not in the vocabulary gets a more general class.
+    """
 
     def id_of(self, symbol: str) -> int:
-        """The id of a word."""
+        """Id of a word, or of its class."""
         return super().id_of(self.name_of(symbol))
 
     def name_of(self, word: str) -> str:
-        """The word itself or its class, whichever the vocabulary has; UNK where it has neither."""
+        """The word if the vocabulary has it, else its most specific class in the vocabulary."""
         name = word if word in self._ids else word_class(word)
         while name not in self._ids and "-" in name:
             name = name.rpartition("-")[0]
@@ -190,37 +162,54 @@ class ClassedWords(Symbols):
 
 
 def word_class(word: str) -> str:
-    """The class of a word: UNK-LC-ing of "jogging", UNK-CAPS of "NASA", UNK-NUM of "1984"."""
+    """Class of a word: UNK-LC-ing of "jogging", UNK-CAPS of "NASA", UNK-NUM of "1984"."""
     lowered = word.lower()
     capitals = sum(letter.isupper() or letter.istitle() for letter in word)
     digits, dash = any(map(str.isdigit, word)), "-" in word
-    name = UNKNOWN
+    name = UNKNOWN_CLASS
     if word[:1].isupper() or (capitals and not word[:1].isalpha()):
         name += "-CAPS"
     elif any(map(str.islower, word)):
         name += "-LC"
     name += "-NUM" * digits + "-DASH" * dash
     if lowered.endswith("s") and len(word) >= 3:
-        return name + "-s" * (not lowered.endswith(_NO_PLURAL))
+        return name + "-s" * (not lowered.endswith(_NOT_PLURAL))
     if len(word) >= 5 and not dash and not (digits and capitals):
         return name + next((f"-{end}" for end in _ENDINGS if lowered.endswith(end)), "")
     return name
 
 
 def train_word_classes(config: TokenizerConfig, texts: Sequence[str], name: str) -> bytes:
-    """The vocabulary of `words_and_classes`; an entry's `TokenizerKind.train`."""
+    """Chooses the words and classes of a vocabulary; see `TokenizerKind.train`."""
     words = (word for text in texts for word in text.strip("\n").split(" "))
-    counts = Counter(word for word in words if word and word not in PIECES)
-    return Symbols(words_and_classes(counts, config.vocab_size - NUM_SPECIALS)).to_json()
+    counts = Counter(word for word in words if word and word not in SPECIAL_PIECES)
+    symbols = choose_words_and_classes(counts, config.vocab_size - NUM_SPECIALS)
+    return SymbolTokenizer(symbols).to_json()
 
 
-def words_and_classes(counts: Mapping[str, int], room: int) -> list[str]:
-    """At most `room` names: the most frequent words, and the classes of all others; words that
-    occur once are among these, so that classes are learned."""
+def choose_words_and_classes(counts: Mapping[str, int], limit: int) -> list[str]:
+    """The most frequent words, then the classes of all other words; at most `limit` in all.
+
+    Words that occur once are always replaced by their class, so that classes occur in training.
+    """
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     classes = Counter[str]()
-    while ordered and (counts[ordered[-1]] == 1 or len(ordered) + len(classes) > room):
+    while ordered and (counts[ordered[-1]] == 1 or len(ordered) + len(classes) > limit):
         word = ordered.pop()
         classes[word_class(word)] += counts[word]
     more = Counter({name: count for name, count in classes.items() if name not in {*ordered}})
-    return [*ordered, *sorted(name for name, _ in more.most_common(room - len(ordered)))]
+    return [*ordered, *sorted(name for name, _ in more.most_common(limit - len(ordered)))]
+
+
+def _read_list(content: bytes, of: str) -> list[Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"this is no list of {of}") from error
+    if not isinstance(found, list):
+        raise ValueError(f"this is no list of {of}")
+    return found
+
+
+def _write_list(names: Sequence[str]) -> bytes:
+    return (json.dumps(names, indent=0) + "\n").encode()

@@ -18,7 +18,7 @@ from transformer_jax.data.batches.windows import store_token_stream
 from transformer_jax.data.examples import Corpora, LinePairs
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import Tokenizers
-from transformer_jax.tokenization.specials import OWN
+from transformer_jax.tokenization.specials import DEFAULT_SPECIALS
 
 TEXTS = [f"document {i} " * (i % 7) + "Ü\ud800\n" * (i % 2) for i in range(100)]
 
@@ -26,7 +26,7 @@ TEXTS = [f"document {i} " * (i % 7) + "Ü\ud800\n" * (i % 2) for i in range(100)
 class Bytes:
     """Tokenizer of bytes, optionally slow, that counts the texts it encodes."""
 
-    specials = OWN
+    specials = DEFAULT_SPECIALS
 
     def __init__(self, seconds=0.0):
         self.seconds, self.encoded = seconds, 0
@@ -53,13 +53,13 @@ def examples(texts=TEXTS):
     return [{"text": text} for text in texts]
 
 
-def assert_same(found, texts=TEXTS, first=OWN.eos):
-    expected = store_token_stream(map(Bytes().encode, texts), first, OWN.eos)
+def assert_same(found, texts=TEXTS, first=DEFAULT_SPECIALS.eos):
+    expected = store_token_stream(map(Bytes().encode, texts), first, DEFAULT_SPECIALS.eos)
     for name in ("tokens", "starts", "ends"):
         np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
-@pytest.mark.parametrize("first", [OWN.eos, 7])
+@pytest.mark.parametrize("first", [DEFAULT_SPECIALS.eos, 7])
 def test_cached_tokens_equal_newly_encoded_ones(cache, first):
     tokenizer = Bytes()
     assert_same(cache.read_or_encode(examples(), tokenizer, first), first=first)
@@ -75,11 +75,11 @@ def test_other_texts_tokenizers_or_first_tokens_have_other_keys(cache, tmp_path)
     other = TokenCache(cache.folder, "another digest", is_required=True)
     tokenizer = Bytes()
     for kept, texts, first in (
-        (cache, TEXTS, OWN.eos),
+        (cache, TEXTS, DEFAULT_SPECIALS.eos),
         (cache, TEXTS, 7),
-        (other, TEXTS, OWN.eos),
-        (cache, [*TEXTS[:-1], "other"], OWN.eos),
-        (cache, [TEXTS[0] + TEXTS[1][0], TEXTS[1][1:], *TEXTS[2:]], OWN.eos),
+        (other, TEXTS, DEFAULT_SPECIALS.eos),
+        (cache, [*TEXTS[:-1], "other"], DEFAULT_SPECIALS.eos),
+        (cache, [TEXTS[0] + TEXTS[1][0], TEXTS[1][1:], *TEXTS[2:]], DEFAULT_SPECIALS.eos),
     ):
         before = tokenizer.encoded
         assert_same(kept.read_or_encode(examples(texts), tokenizer, first), texts, first)
@@ -96,7 +96,9 @@ def encode(folder, seconds, done):
     for name in ("_MIN_BYTES", "_PART_BYTES"):
         setattr(token_cache, name, 100)
     tokenizer = Bytes(seconds)
-    TokenCache(folder, "a digest", is_required=True).read_or_encode(examples(), tokenizer, OWN.eos)
+    TokenCache(folder, "a digest", is_required=True).read_or_encode(
+        examples(), tokenizer, DEFAULT_SPECIALS.eos
+    )
     done.put(tokenizer.encoded)
 
 
@@ -125,7 +127,7 @@ def test_processes_share_the_work_and_resume_that_of_killed_ones(cache):
     counts = [done.get(timeout=120) for _ in writers]
     assert sum(counts) == len(TEXTS) - kept
     tokenizer = Bytes()
-    assert_same(cache.read_or_encode(examples(), tokenizer, OWN.eos))
+    assert_same(cache.read_or_encode(examples(), tokenizer, DEFAULT_SPECIALS.eos))
     assert tokenizer.encoded == 0
 
 
@@ -148,7 +150,7 @@ def test_helpers_encode_parts_of_a_long_text(cache, monkeypatch):
     monkeypatch.setattr(token_cache, "_PARTS_PER_HELPER", 1)
     tokenizer = Waiting(cache.folder)
     helped = dataclasses.replace(cache, num_workers=2)
-    assert_same(helped.read_or_encode(examples(), tokenizer, OWN.eos))
+    assert_same(helped.read_or_encode(examples(), tokenizer, DEFAULT_SPECIALS.eos))
     assert 0 < tokenizer.encoded < len(TEXTS)
     assert multiprocessing.active_children() == []
 
@@ -163,19 +165,19 @@ def test_short_text_has_few_helpers(cache, monkeypatch):
     monkeypatch.setattr(token_cache, "helper_processes", helper_processes)
     for num_workers, texts in ((0, TEXTS), (2, TEXTS[1:]), (99, TEXTS[2:]), (99, TEXTS[:10])):
         few = dataclasses.replace(cache, num_workers=num_workers)
-        few.read_or_encode(examples(texts), Bytes(), OWN.eos)
+        few.read_or_encode(examples(texts), Bytes(), DEFAULT_SPECIALS.eos)
     assert counts[:2] == [0, 2] and 2 < counts[2] < 99 and counts[3] == 0
 
 
 @pytest.mark.parametrize("name", ["tokens.bin", "sizes.npy", "index.json"])
 def test_a_damaged_stream_is_encoded_again(cache, name, caplog):
-    cache.read_or_encode(examples(), Bytes(), OWN.eos)
+    cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
     (damaged,) = cache.folder.glob(f"*/{name}")
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 4
     damaged.write_bytes(content)
     caplog.set_level(logging.WARNING)
-    assert_same(cache.read_or_encode(examples(), Bytes(), OWN.eos))
+    assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
     assert "is damaged, and encoded again" in caplog.text
     assert json.loads((damaged.parent / "index.json").read_text())["format"] == 1
 
@@ -184,12 +186,12 @@ def test_a_damaged_part_is_encoded_again(cache, monkeypatch):
     join = token_cache._CachedStream._join_parts
     monkeypatch.setattr(token_cache._CachedStream, "_join_parts", lambda stream: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        cache.read_or_encode(examples(), Bytes(), OWN.eos)
+        cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
     monkeypatch.setattr(token_cache._CachedStream, "_join_parts", join)
     first, second, *_ = sorted(cache.folder.glob("*/parts/*.npz"))
     second.write_bytes(first.read_bytes()[:-40])
     tokenizer = Bytes()
-    assert_same(cache.read_or_encode(examples(), tokenizer, OWN.eos))
+    assert_same(cache.read_or_encode(examples(), tokenizer, DEFAULT_SPECIALS.eos))
     assert 0 < tokenizer.encoded < len(TEXTS)
 
 
@@ -198,10 +200,10 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path, caplog):
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UserError, match="cannot keep tokens in .*; set data.cache_dir"):
             TokenCache(folder, "a digest", is_required=True).read_or_encode(
-                examples(), Bytes(), OWN.eos
+                examples(), Bytes(), DEFAULT_SPECIALS.eos
             )
         kept = TokenCache(folder, "a digest", is_required=False)
-        assert kept.read_or_encode(examples(), Bytes(), OWN.eos) is None
+        assert kept.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos) is None
         assert "text is tokenized at each start" in caplog.text
 
 
@@ -212,7 +214,7 @@ def test_text_without_a_token_is_rejected(cache):
 
     for _ in range(2):
         with pytest.raises(UserError, match="the text is empty"):
-            cache.read_or_encode(examples(), Nothing(), OWN.eos)
+            cache.read_or_encode(examples(), Nothing(), DEFAULT_SPECIALS.eos)
 
 
 PAIRS = LinePairs([f"source {i} " * (i % 5) for i in range(60)], ["Ü" * i for i in range(60)])

@@ -8,7 +8,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from transformer_jax.tokenization import PublishedTokenizer, from_files
+from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
 
 TEXTS = ["the old man sees a dog .", "a young woman walks home .", "men and women walk ."] * 20
 IDS = {"t5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}}
@@ -116,6 +116,6 @@ def tokenizer_of(folder_of):
     """`tokenizer_of(name, side="text", **ids)`."""
 
     def tokenizer(name, side="text", rows=None, **ids):
-        return PublishedTokenizer(from_files(folder_of(name), side, ids, rows))
+        return PublishedTokenizer(import_tokenizer(folder_of(name), side, ids, rows))
 
     return tokenizer

@@ -9,7 +9,7 @@ import sentencepiece
 import tokenizers
 
 from tests.tokenization.published.conftest import MADE
-from transformer_jax.tokenization import Frame, PublishedTokenizer, from_files
+from transformer_jax.tokenization import Frame, PublishedTokenizer, import_tokenizer
 
 EACH = pytest.mark.parametrize("name", MADE)
 LINES = ["the old man walks", "A dog  sees\tÉva .", "", " ", "日本 👩‍🚀 \ud83d", "walk."]
@@ -108,10 +108,10 @@ def test_bert_splits_words_as_its_options_say(folder_of, tokenizer_of, tmp_path)
     assert s.encoder == Frame((3,), (4,), (4,))
     cased = shutil.copytree(folder_of("bert"), tmp_path / "cased")
     (cased / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    cased = PublishedTokenizer(from_files(cased, "text"))
+    cased = PublishedTokenizer(import_tokenizer(cased, "text"))
     assert cased.pieces(cased.encode("The É")) == ["[UNK]", "É"]
     (tmp_path / "cased/tokenizer_config.json").write_text('{"strip_accents": false}')
-    accents = PublishedTokenizer(from_files(tmp_path / "cased/vocab.txt", "text"))
+    accents = PublishedTokenizer(import_tokenizer(tmp_path / "cased/vocab.txt", "text"))
     assert accents.pieces(accents.encode("The É")) == ["the", "[UNK]"]
 
 

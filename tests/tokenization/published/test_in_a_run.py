@@ -7,7 +7,7 @@ from transformer_jax.tokenization import (
     TokenizerConfig,
     copy_tokenizers,
     expected_sizes,
-    from_files,
+    import_tokenizer,
     store_tokenizers,
     train_tokenizers,
 )
@@ -38,8 +38,10 @@ def test_sides_share_a_vocabulary_unless_theirs_differ(folder_of, tmp_path):
 
 def test_an_importer_stores_each_side_with_ids_of_its_own(folder_of, tmp_path):
     contents = {
-        "source": from_files(folder_of("roberta"), "source", {"tail": (2, 7)}, rows=400),
-        "target": from_files(folder_of("roberta"), "target", {"start": 2, "head": (8,)}, rows=400),
+        "source": import_tokenizer(folder_of("roberta"), "source", {"tail": (2, 7)}, rows=400),
+        "target": import_tokenizer(
+            folder_of("roberta"), "target", {"start": 2, "head": (8,)}, rows=400
+        ),
     }
     found = store_tokenizers("file", contents, tmp_path / "tokenizer")
     assert found.specials("source").translation.around([9]) == [0, 9, 2, 7]
@@ -57,5 +59,5 @@ def test_a_stored_vocabulary_that_is_damaged_is_one_line(folder_of, tmp_path):
 
 
 def test_a_path_goes_with_kind_file_and_kind_file_with_a_path():
-    with pytest.raises(ValueError, match="kind file takes a vocabulary from files; set path to th"):
+    with pytest.raises(ValueError, match="kind file needs an existing vocabulary; set path to its"):
         TokenizerConfig("file")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.tokenization.published.conftest import MADE
 from transformer_jax.errors import UserError
-from transformer_jax.tokenization import Frame, PublishedTokenizer, from_files
+from transformer_jax.tokenization import Frame, PublishedTokenizer, import_tokenizer
 
 
 @pytest.fixture
@@ -22,10 +22,10 @@ def test_ids_given_come_first_then_the_files_beside_then_what_is_usual(copy_of):
     vocab = json.loads((folder / "vocab.json").read_text())
     (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "!"}}')
     (folder / "tokenizer_config.json").write_text('{"pad_token": "#", "bos_token": null}')
-    specials = PublishedTokenizer(from_files(folder, "text")).specials
+    specials = PublishedTokenizer(import_tokenizer(folder, "text")).specials
     assert (specials.eos, specials.pad) == (vocab["!"], vocab["#"])
     given = {"eos": 7, "start": 8, "first": 9, "mask": 3, "head": (4, 5), "tail": [7, 6]}
-    source = PublishedTokenizer(from_files(folder, "source", given)).specials
+    source = PublishedTokenizer(import_tokenizer(folder, "source", given)).specials
     assert (source.eos, source.start, source.first, source.mask) == (7, 8, 9, 3)
     assert source.translation == Frame((4, 5), (7, 6), (7,)) and source.pad == vocab["#"]
     assert {4, 5, 6, 7, 8, 9, 3} <= source.ids
@@ -37,12 +37,12 @@ def test_ids_given_come_first_then_the_files_beside_then_what_is_usual(copy_of):
 )
 def test_a_file_of_a_folder_will_do(folder_of, name, inside):
     folder = folder_of(name)
-    assert from_files(folder / inside, "text") == from_files(folder, "text")
+    assert import_tokenizer(folder / inside, "text") == import_tokenizer(folder, "text")
 
 
 def told(path, **given):
     with pytest.raises(UserError) as found:
-        from_files(path, "text", **given)
+        import_tokenizer(path, "text", **given)
     assert "\n" not in str(found.value)
     return str(found.value)
 
@@ -64,7 +64,7 @@ def test_what_cannot_be_taken_is_told_in_one_line(copy_of, folder_of, tmp_path):
     numbered.mkdir()
     model = (folder_of("llama") / "tokenizer.model").read_bytes()
     (numbered / "sentencepiece.bpe.model").write_bytes(model)
-    assert "give tokenizer.json" in told(numbered)
+    assert "use tokenizer.json" in told(numbered)
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -81,14 +81,14 @@ def test_damaged_files_are_one_line_or_a_tokenizer(copy_of, name):
         for content in (b"", b"{}", b"[]", b"\xff", *cuts, *flips):
             path.write_bytes(content)
             try:
-                PublishedTokenizer(from_files(folder, "source"))
+                PublishedTokenizer(import_tokenizer(folder, "source"))
             except UserError as error:
                 assert "\n" not in str(error)
         path.write_bytes(whole)
 
 
 def test_a_stored_one_that_is_damaged_is_refused(folder_of):
-    content = from_files(folder_of("bert"), "text")
+    content = import_tokenizer(folder_of("bert"), "text")
     found = json.loads(content)
     damaged = [content[: len(content) // 2], b"", b"[]", b"{}", b"null"]
     for changed in (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.interop.families.base import Family, Keys, Options, alike
-from transformer_jax.interop.links import Link, attention, linear, norm, table
+from transformer_jax.interop.tensor_mapping import TensorMapping, attention, linear, norm, table
 from transformer_jax.nn.config import TransformerConfig
 
 _SIDES = ("encoder", "decoder")
@@ -70,14 +70,14 @@ def _written_marian(model: TransformerConfig) -> Keys:
     return {**_written(model), "share_encoder_decoder_embeddings": shared}
 
 
-def _links(model: TransformerConfig) -> Iterator[Link]:
+def _links(model: TransformerConfig) -> Iterator[TensorMapping]:
     target = ["model.decoder.embed_tokens.weight", "lm_head.weight"]
     source = ["model.encoder.embed_tokens.weight"]
     if model.tie_embeddings == "all":
         target = ["model.shared.weight", *target, *source]
     yield table("target_embedding/table", *target)
     yield table("source_embedding/table", *source)
-    yield Link("logits_bias", ("final_logits_bias",), leading=1)
+    yield TensorMapping("logits_bias", ("final_logits_bias",), leading=1)
     for side, name in zip(_SIDES, ("source", "target"), strict=True):
         yield table(f"{name}_positions/table", f"model.{side}.embed_positions.weight")
         yield from norm(f"{name}_norm", f"model.{side}.layernorm_embedding")
@@ -100,7 +100,7 @@ def _tables_of_sines(model: TransformerConfig) -> dict[str, np.ndarray]:
     return {f"model.{side}.embed_positions.weight": rows for side in _SIDES}
 
 
-def _layer(ours: str, theirs: str) -> Iterator[Link]:
+def _layer(ours: str, theirs: str) -> Iterator[TensorMapping]:
     yield from attention(f"{ours}/self_attention", f"{theirs}.self_attn", _ATTENTION)
     yield from _norms(f"{ours}/self_attention", f"{theirs}.self_attn_layer_norm")
     yield from linear(f"{ours}/feed_forward/inner", f"{theirs}.fc1")
@@ -108,7 +108,7 @@ def _layer(ours: str, theirs: str) -> Iterator[Link]:
     yield from _norms(f"{ours}/feed_forward", f"{theirs}.final_layer_norm")
 
 
-def _norms(sublayer: str, theirs: str) -> Iterator[Link]:
+def _norms(sublayer: str, theirs: str) -> Iterator[TensorMapping]:
     """One of the two is there, by the placement of norms."""
     yield from norm(f"{sublayer}_residual/norm_before", theirs)
     yield from norm(f"{sublayer}_residual/norm_after", theirs)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.links import Link
+from transformer_jax.interop.tensor_mapping import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.ranges import Range, short_repr
 
@@ -131,7 +131,7 @@ class Family:
     tasks: Mapping[str, str]
     same: Mapping[str, str]
     fixed: Options
-    links: Callable[[TransformerConfig], Iterable[Link]]
+    links: Callable[[TransformerConfig], Iterable[TensorMapping]]
     read: Callable[[Keys], Options] = lambda keys: {}
     written: Callable[[TransformerConfig], Keys] = lambda model: {}
     defaults: Keys = dataclasses.field(default_factory=dict)

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families.base import Family, Keys, Options
-from transformer_jax.interop.links import Link, attention, linear, norm, table
+from transformer_jax.interop.tensor_mapping import TensorMapping, attention, linear, norm, table
 from transformer_jax.nn.config import TransformerConfig
 
 _FIXED = {
@@ -57,23 +57,23 @@ def _written_roberta(model: TransformerConfig) -> Keys:
     return {"max_position_embeddings": model.max_length + model.position_offset}
 
 
-def _bert_links(model: TransformerConfig) -> Iterator[Link]:
+def _bert_links(model: TransformerConfig) -> Iterator[TensorMapping]:
     head = "cls.predictions"
     yield from _embeddings("bert.embeddings", f"{head}.decoder.weight")
     yield from linear("prediction_head/transform", f"{head}.transform.dense")
     yield from norm("prediction_head/norm", f"{head}.transform.LayerNorm")
-    yield Link("prediction_head/bias", (f"{head}.bias", f"{head}.decoder.bias"))
+    yield TensorMapping("prediction_head/bias", (f"{head}.bias", f"{head}.decoder.bias"))
     yield from linear("pooler", "bert.pooler.dense")
     yield from linear("classifier", "classifier")
     for i in range(model.num_layers):
         yield from _layer(f"encoder/layer_{i}", f"bert.encoder.layer.{i}")
 
 
-def _roberta_links(model: TransformerConfig, name: str = "roberta") -> Iterator[Link]:
+def _roberta_links(model: TransformerConfig, name: str = "roberta") -> Iterator[TensorMapping]:
     yield from _embeddings(f"{name}.embeddings", "lm_head.decoder.weight")
     yield from linear("prediction_head/transform", "lm_head.dense")
     yield from norm("prediction_head/norm", "lm_head.layer_norm")
-    yield Link("prediction_head/bias", ("lm_head.bias", "lm_head.decoder.bias"))
+    yield TensorMapping("prediction_head/bias", ("lm_head.bias", "lm_head.decoder.bias"))
     yield from linear("pooler", "classifier.dense")
     yield from linear("classifier", "classifier.out_proj")
     yield from norm("encoder/final_norm", f"{name}.LayerNorm")
@@ -81,18 +81,18 @@ def _roberta_links(model: TransformerConfig, name: str = "roberta") -> Iterator[
         yield from _layer(f"encoder/layer_{i}", f"{name}.encoder.layer.{i}")
 
 
-def _pre_norm_links(model: TransformerConfig) -> Iterator[Link]:
+def _pre_norm_links(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from _roberta_links(model, "roberta_prelayernorm")
 
 
-def _embeddings(theirs: str, tied: str) -> Iterator[Link]:
+def _embeddings(theirs: str, tied: str) -> Iterator[TensorMapping]:
     yield table("embedding/table", f"{theirs}.word_embeddings.weight", tied)
     yield table("input/positions/table", f"{theirs}.position_embeddings.weight")
     yield table("input/token_types", f"{theirs}.token_type_embeddings.weight")
     yield from norm("input/norm", f"{theirs}.LayerNorm")
 
 
-def _layer(ours: str, theirs: str) -> Iterator[Link]:
+def _layer(ours: str, theirs: str) -> Iterator[TensorMapping]:
     of_attention = ("self.query", "self.key", "self.value", "output.dense")
     yield from attention(f"{ours}/self_attention", f"{theirs}.attention", of_attention)
     yield from linear(f"{ours}/feed_forward/inner", f"{theirs}.intermediate.dense")
@@ -104,11 +104,11 @@ def _layer(ours: str, theirs: str) -> Iterator[Link]:
     yield from norm(f"{second}/norm_before", f"{theirs}.intermediate.LayerNorm")
 
 
-def _distilbert_links(model: TransformerConfig) -> Iterator[Link]:
+def _distilbert_links(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from _embeddings("distilbert.embeddings", "vocab_projector.weight")
     yield from linear("prediction_head/transform", "vocab_transform")
     yield from norm("prediction_head/norm", "vocab_layer_norm")
-    yield Link("prediction_head/bias", ("vocab_projector.bias",))
+    yield TensorMapping("prediction_head/bias", ("vocab_projector.bias",))
     of_attention = ("q_lin", "k_lin", "v_lin", "out_lin")
     for i in range(model.num_layers):
         ours, theirs = f"encoder/layer_{i}", f"distilbert.transformer.layer.{i}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from transformer_jax.interop.families.base import Family, Keys, Options
-from transformer_jax.interop.links import Link, norm, table
+from transformer_jax.interop.tensor_mapping import TensorMapping, norm, table
 from transformer_jax.nn.config import TransformerConfig
 
 
@@ -24,7 +24,7 @@ def _written(model: TransformerConfig) -> Keys:
     }
 
 
-def _links(model: TransformerConfig) -> Iterator[Link]:
+def _links(model: TransformerConfig) -> Iterator[TensorMapping]:
     tied = ["lm_head.weight"] if model.tie_embeddings in ("all", "target") else []
     yield table("embedding/table", "transformer.wte.weight", *tied)
     yield table("projection/table", "lm_head.weight")
@@ -41,10 +41,10 @@ def _links(model: TransformerConfig) -> Iterator[Link]:
         yield from norm(f"{ours}/feed_forward_residual/norm_before", f"{theirs}.ln_2")
 
 
-def _map(ours: str, theirs: str, part: tuple[int, int] = (0, 1)) -> Iterator[Link]:
+def _map(ours: str, theirs: str, part: tuple[int, int] = (0, 1)) -> Iterator[TensorMapping]:
     """A linear map, stored as [inputs, outputs]."""
-    yield Link(f"{ours}/kernel", (f"{theirs}.weight",), transposed=False, part=part)
-    yield Link(f"{ours}/bias", (f"{theirs}.bias",), part=part)
+    yield TensorMapping(f"{ours}/kernel", (f"{theirs}.weight",), transposed=False, part=part)
+    yield TensorMapping(f"{ours}/bias", (f"{theirs}.bias",), part=part)
 
 
 GPT2 = Family(

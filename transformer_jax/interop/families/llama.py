@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families.base import Family, Keys, Options
-from transformer_jax.interop.links import Link, attention, linear, norm, table
+from transformer_jax.interop.tensor_mapping import TensorMapping, attention, linear, norm, table
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.ranges import short_repr
 
@@ -187,7 +187,7 @@ def _whole(number: float) -> float:
     return round(number) if abs(number - round(number)) < 1e-6 * abs(number) else number
 
 
-def _links(model: TransformerConfig) -> Iterator[Link]:
+def _links(model: TransformerConfig) -> Iterator[TensorMapping]:
     tied = ["lm_head.weight"] if model.tie_embeddings in ("all", "target") else []
     yield table("embedding/table", "model.embed_tokens.weight", *tied)
     yield table("projection/table", "lm_head.weight")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from transformer_jax.interop.families.base import Family, Keys, Options, activation, theirs
-from transformer_jax.interop.links import Link, attention, linear, norm, table
+from transformer_jax.interop.tensor_mapping import TensorMapping, attention, linear, norm, table
 from transformer_jax.nn.config import TransformerConfig
 
 _ATTENTION = ("q", "k", "v", "o")
@@ -42,7 +42,7 @@ def _written(model: TransformerConfig) -> Keys:
     }
 
 
-def _links(model: TransformerConfig) -> Iterator[Link]:
+def _links(model: TransformerConfig) -> Iterator[TensorMapping]:
     copies = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     if model.tie_embeddings == "all":
         copies.append("lm_head.weight")
@@ -61,7 +61,7 @@ def _links(model: TransformerConfig) -> Iterator[Link]:
             yield from _layer(ours, theirs, feed_forward, model.gated_feed_forward)
 
 
-def _layer(ours: str, theirs: str, feed_forward: int, gated: bool) -> Iterator[Link]:
+def _layer(ours: str, theirs: str, feed_forward: int, gated: bool) -> Iterator[TensorMapping]:
     yield from attention(f"{ours}/self_attention", f"{theirs}.0.SelfAttention", _ATTENTION)
     yield from norm(f"{ours}/self_attention_residual/norm_before", f"{theirs}.0.layer_norm")
     yield from attention(f"{ours}/cross_attention", f"{theirs}.1.EncDecAttention", _ATTENTION)

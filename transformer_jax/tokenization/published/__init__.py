@@ -1,9 +1,9 @@
-"""Tokenizers that were made elsewhere: kind "file", taken from their files and kept with them.
+"""Published tokenizers: kind "file", imported from the files of other libraries.
 
-`from_files` reads the files (`formats`) and finds what each special token is for (`roles`); what it
-returns is stored in a run, and `PublishedTokenizer` loads it.
+`import_tokenizer` reads the files and finds the role of each special token. The run stores the
+result together with the original files, and `PublishedTokenizer` loads it.
 """
 
-from transformer_jax.tokenization.published.tokenizer import PublishedTokenizer, from_files
+from transformer_jax.tokenization.published.tokenizer import PublishedTokenizer, import_tokenizer
 
-__all__ = ["PublishedTokenizer", "from_files"]
+__all__ = ["PublishedTokenizer", "import_tokenizer"]

@@ -1,7 +1,7 @@
-"""The formats of published tokenizers: the files of each, and how text is read and written by it.
+"""File formats of published tokenizers: tokenizer.json, Marian's, GPT-2's, sentencepiece's, BERT's.
 
-Nothing in a file is executed. A special token that is written out in a text is read as that token,
-as the libraries that these files come from read it.
+Reading executes nothing from a file. A special token that a text spells out is read as that token,
+as the original libraries do.
 """
 
 import functools
@@ -18,29 +18,25 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from transformer_jax.tokenization.sentencepiece import load_sentencepiece
 from transformer_jax.tokenization.specials import Frame
 
-# FOLDED tokenization.published.vocabulary: What published tokenizers have in common, and what the
-# files beside them say.
-
-
 Files = Mapping[str, bytes]
 """File name -> its content."""
 
 CONFIG, SPECIAL_MAP = "tokenizer_config.json", "special_tokens_map.json"
-"""Read where they lie beside the files of a format."""
+"""Read if they are in the same folder as the files of a format."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """How a published tokenizer reads and writes text.
+    """Encoding and decoding functions of a published tokenizer.
 
     Attributes:
-      pieces: the entry of each id; None where there is none.
-      encode: text -> ids, with nothing around them; special tokens in the text are read as such.
-      encode_plain: likewise, but all of it is text.
+      pieces: vocabulary entry of each id; None for unused ids.
+      encode: text -> ids, without special tokens around them. Reads spelled-out special tokens.
+      encode_plain: the same, but encodes spelled-out special tokens as ordinary characters.
       decode: ids -> text.
-      special: ids that the files themselves say to stand for no text.
-      roles: role -> id, where the model itself says so; such as {"eos": 1}.
-      frame: what the files put around a text; None where they do not say.
+      special: ids that the files declare as special tokens.
+      roles: role -> id, as far as the files declare roles, such as {"eos": 1}.
+      frame: special tokens that the files add to a text; None if they do not say.
     """
 
     pieces: Sequence[str | None]
@@ -52,27 +48,27 @@ class Vocabulary:
     frame: Frame | None = None
 
 
-def settings_of(files: Files) -> dict[str, Any]:
-    """What `tokenizer_config.json` and `special_tokens_map.json` say, if they are there."""
+def read_settings(files: Files) -> dict[str, Any]:
+    """Settings of `tokenizer_config.json` and `special_tokens_map.json`, as far as they exist."""
     found: dict[str, Any] = {}
     for name in (SPECIAL_MAP, CONFIG):
-        said = json.loads(files[name]) if name in files else {}
-        if not isinstance(said, dict):
-            raise ValueError(f"{name} holds no object")
-        found |= {key: value for key, value in said.items() if value is not None}
+        settings = json.loads(files[name]) if name in files else {}
+        if not isinstance(settings, dict):
+            raise ValueError(f"{name} is not a JSON object")
+        found |= {key: value for key, value in settings.items() if value is not None}
     return found
 
 
-def read_vocab(content: bytes) -> dict[str, int]:
-    """Piece -> id."""
+def _read_vocab(content: bytes) -> dict[str, int]:
+    """Parses a JSON object, piece -> id."""
     vocab = json.loads(content)
     if not isinstance(vocab, dict) or not all(type(i) is int and i >= 0 for i in vocab.values()):
-        raise ValueError("a vocabulary is not of pieces and their ids")
+        raise ValueError("the vocabulary is not a JSON object of pieces and their ids")
     return vocab
 
 
-def by_id(vocab: Mapping[str, int]) -> list[str | None]:
-    """The pieces in the order of their ids; None where an id has none."""
+def _pieces_by_id(vocab: Mapping[str, int]) -> list[str | None]:
+    """Pieces in the order of their ids; None for ids without a piece."""
     if not vocab or max(vocab.values()) > 10 * len(vocab) + 1000:
         raise ValueError("the vocabulary is empty, or its ids are far beyond its size")
     pieces: list[str | None] = [None] * (1 + max(vocab.values()))
@@ -81,28 +77,24 @@ def by_id(vocab: Mapping[str, int]) -> list[str | None]:
     return pieces
 
 
-def content_of(token: Any) -> str:
-    """How a token is written, which files give as a text or as an object."""
+def token_text(token: Any) -> str:
+    """Text of a token in a settings file, given as a string or as an object."""
     return token["content"] if isinstance(token, Mapping) else token
 
 
-# FOLDED tokenization.published.huggingface: Published tokenizers that the library `tokenizers`
-# runs: its own files, GPT-2's and BERT's.
-
-
 def tokenizer_json(files: Files, side: str) -> Vocabulary:
-    """Whatever model, normalizer and pre-tokenizer the file names."""
+    """Hugging Face's format, with any model, normalizer and pre-tokenizer."""
     _check_charsmaps(json.loads(files["tokenizer.json"]))
     return _hugging_face(tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode()))
 
 
 def _check_charsmaps(part: Any) -> None:
-    """Raises ValueError where the library would panic, not tell: at a normalizer's cut table."""
+    """Raises ValueError for a truncated table of a normalizer, at which the library would panic."""
     if isinstance(part, Mapping):
         if "precompiled_charsmap" in part:
             table = part["precompiled_charsmap"]
             if not isinstance(table, str) or len(table) < 8:
-                raise ValueError("a normalizer's table is cut")
+                raise ValueError("a normalizer's table is truncated")
         part = [value for key, value in part.items() if key not in ("model", "vocab")]
     if isinstance(part, Sequence) and not isinstance(part, str):
         for inner in part:
@@ -110,49 +102,52 @@ def _check_charsmaps(part: Any) -> None:
 
 
 def gpt2(files: Files, side: str) -> Vocabulary:
-    """Byte-level BPE, also of RoBERTa and BART."""
-    vocab = read_vocab(files["vocab.json"])
+    """GPT-2's byte-level BPE, also used by RoBERTa and BART."""
+    vocab = _read_vocab(files["vocab.json"])
     lines = files["merges.txt"].decode().split("\n")
     pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
     tokenizer = tokenizers.Tokenizer(models.BPE(vocab, [(a, b) for a, b in pairs]))
-    spaced = bool(settings_of(files).get("add_prefix_space", False))
+    spaced = bool(read_settings(files).get("add_prefix_space", False))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=spaced)
     tokenizer.decoder = decoders.ByteLevel()
     return _hugging_face(_with_special_tokens(tokenizer, files))
 
 
 def bert(files: Files, side: str) -> Vocabulary:
-    """WordPiece."""
+    """BERT's WordPiece."""
     lines = files["vocab.txt"].decode().split("\n")
     lines = lines[:-1] if lines and not lines[-1] else lines
     vocab = {piece.rstrip("\r"): i for i, piece in enumerate(lines)}
-    said = settings_of(files)
-    unknown = content_of(said.get("unk_token", "[UNK]"))
+    settings = read_settings(files)
+    unknown = token_text(settings.get("unk_token", "[UNK]"))
     if unknown not in vocab:
         raise ValueError(f"vocab.txt has no {unknown}")
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=said.get("do_lower_case", True),
-        strip_accents=said.get("strip_accents"),
-        handle_chinese_chars=said.get("tokenize_chinese_chars", True),
+        lowercase=settings.get("do_lower_case", True),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     return _hugging_face(_with_special_tokens(tokenizer, files))
 
 
-_WRITTEN_ALIKE = (
+_USUAL_SPECIALS = (
     *("<s>", "</s>", "<pad>", "<unk>", "<mask>", "<|endoftext|>"),
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
 )
 
 
 def _with_special_tokens(tokenizer: tokenizers.Tokenizer, files: Files) -> tokenizers.Tokenizer:
-    """Vocabularies in two files do not say which of their tokens are special: those that the files
-    beside them name, and those written as special tokens are. A mask takes the space before it."""
-    said = settings_of(files)
-    named = [content_of(said[key]) for key in said if key.endswith("_token")]
-    named = [piece for piece in (*named, *_WRITTEN_ALIKE) if type(piece) is str]
+    """Declares the special tokens of a format whose vocabulary does not mark them.
+
+    They are the tokens that the settings name, and those with usual pieces. "<mask>" consumes the
+    space before it.
+    """
+    settings = read_settings(files)
+    named = [token_text(settings[key]) for key in settings if key.endswith("_token")]
+    named = [piece for piece in (*named, *_USUAL_SPECIALS) if type(piece) is str]
     known = [piece for piece in named if tokenizer.token_to_id(piece) is not None]
     tokenizer.add_special_tokens(
         [
@@ -172,7 +167,7 @@ def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
     @functools.cache
     def plain() -> tokenizers.Tokenizer:
         copy = tokenizers.Tokenizer.from_str(tokenizer.to_str())
-        copy.encode_special_tokens = True  # as the text that they are written in
+        copy.encode_special_tokens = True  # as ordinary characters
         return copy
 
     def encode(text: str) -> list[int]:
@@ -182,7 +177,7 @@ def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
         return plain().encode(text, add_special_tokens=False).ids
 
     return Vocabulary(
-        pieces=by_id(ids),
+        pieces=_pieces_by_id(ids),
         encode=encode,
         encode_plain=encode_plain,
         decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
@@ -192,7 +187,7 @@ def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
 
 
 def _frame(tokenizer: tokenizers.Tokenizer) -> Frame | None:
-    """What the post-processor puts around a text and between two."""
+    """Special tokens that the post-processor adds to one text and to a pair."""
     if tokenizer.post_processor is None:
         return None
     single, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
@@ -210,15 +205,11 @@ def _frame(tokenizer: tokenizers.Tokenizer) -> Frame | None:
     return Frame(head, tail, tuple(between)) if head or tail else None
 
 
-# FOLDED tokenization.published.sentencepiece_models: Published tokenizers that sentencepiece runs:
-# T5's and Llama's models, and Marian's pair.
-
-
 def sentencepiece(files: Files, side: str) -> Vocabulary:
-    """A model whose ids are those of its pieces, and T5's sentinels behind them."""
+    """A sentencepiece model. For T5's, sentinels follow the pieces of the model."""
     ((name, content),) = (item for item in files.items() if item[0].endswith(".model"))
     if name == "sentencepiece.bpe.model":
-        raise ValueError("its ids are not those of the pieces in it; give tokenizer.json")
+        raise ValueError("its pieces have other ids in the model; use tokenizer.json instead")
     processor = load_sentencepiece(content)
     count = processor.get_piece_size()
     pieces: list[str] = [processor.id_to_piece(i) for i in range(count)]
@@ -229,7 +220,7 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
         "eos": processor.eos_id(),
     }
     is_t5 = tuple(roles.values()) == (2, 0, -1, 1) and "<extra_id_0>" not in pieces
-    extra = settings_of(files).get("extra_ids", 100) if is_t5 else 0
+    extra = read_settings(files).get("extra_ids", 100) if is_t5 else 0
     if type(extra) is not int or not 0 <= extra <= 1000:
         raise ValueError(f"extra_ids is {extra!r}")
     pieces += [f"<extra_id_{i}>" for i in reversed(range(extra))]
@@ -237,7 +228,7 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
     special = {pieces[i]: i for i in (*controls, *range(count, count + extra))}
     return Vocabulary(
         pieces,
-        _reader(special, processor.encode),
+        _make_encode(special, processor.encode),
         processor.encode,
         lambda ids: processor.decode([i for i in ids if i < count]),
         tuple(special.values()),
@@ -246,18 +237,21 @@ def sentencepiece(files: Files, side: str) -> Vocabulary:
 
 
 def marian(files: Files, side: str) -> Vocabulary:
-    """Pieces are those of a side's model, ids those of a vocabulary that both sides may share."""
+    """Marian's format: a sentencepiece model for each side, and ids from vocab.json.
+
+    The target has ids of its own if target_vocab.json exists.
+    """
     target = side == "target"
     processor = load_sentencepiece(files["target.spm" if target else "source.spm"])
     of_target = "target_vocab.json" in files and target
-    vocab = read_vocab(files["target_vocab.json" if of_target else "vocab.json"])
-    pieces, unknown = by_id(vocab), vocab["<unk>"]
+    vocab = _read_vocab(files["target_vocab.json" if of_target else "vocab.json"])
+    pieces, unknown = _pieces_by_id(vocab), vocab["<unk>"]
     names: tuple[str, ...] = ("</s>", "<pad>", "<unk>")
     special = {piece: vocab[piece] for piece in names if piece in vocab}
 
     def encode(text: str) -> list[int]:
         language = re.match(r">>.*?<<", text, re.DOTALL)
-        if language:  # to translate to, in front of a source
+        if language:  # target language, before the source text
             return [vocab.get(language[0], unknown), *encode_text(text[language.end() :])]
         return encode_text(text)
 
@@ -270,17 +264,17 @@ def marian(files: Files, side: str) -> Vocabulary:
 
     return Vocabulary(
         pieces,
-        _reader(special, encode),
+        _make_encode(special, encode),
         encode_text,
         decode,
         [*special.values(), *(i for piece, i in vocab.items() if re.fullmatch(">>.*<<", piece))],
     )
 
 
-def _reader(
+def _make_encode(
     special: Mapping[str, int], encode: Callable[[str], list[int]]
 ) -> Callable[[str], list[int]]:
-    """`encode`, but for special tokens that are written out in a text."""
+    """Wraps `encode` to read spelled-out special tokens; `special` is piece -> id."""
     found = re.compile("|".join(re.escape(piece) for piece in special) or r"(?!)")
 
     def read(text: str) -> list[int]:
@@ -295,13 +289,13 @@ def _reader(
 
 @dataclass(frozen=True)
 class Format:
-    """A format of tokenizers.
+    """A file format.
 
     Attributes:
-      files: its files; of one that begins with a dot any name will do that ends so.
-      build: (files, side) -> the vocabulary; one of many errors where they are damaged.
-      optional: files that may be there besides.
-      by_side: whether the sides of the data have vocabularies of their own.
+      files: required file names. One that begins with a dot is a suffix, and matches any stem.
+      build: (files, side) -> vocabulary. Damaged files raise errors of many types.
+      optional: names of files that may exist as well.
+      by_side: True if each side of the data has its own vocabulary.
     """
 
     files: tuple[str, ...]
@@ -309,10 +303,10 @@ class Format:
     optional: tuple[str, ...] = ()
     by_side: bool = False
 
-    def named(self, wanted: str, names: Iterable[str]) -> str | None:
-        """The name among these of a file that the format wants."""
-        is_any = wanted.startswith(".")
-        found = (name for name in names if name == wanted or (is_any and name.endswith(wanted)))
+    def find(self, file: str, names: Iterable[str]) -> str | None:
+        """The first of `names` that matches an entry of `files`; None if there is none."""
+        is_suffix = file.startswith(".")
+        found = (name for name in names if name == file or (is_suffix and name.endswith(file)))
         return next(found, None)
 
 
@@ -325,4 +319,4 @@ FORMATS: dict[str, Format] = {
     "sentencepiece": Format((".model",), sentencepiece),
     "bert": Format(("vocab.txt",), bert),
 }
-"""By the name that a stored tokenizer gives, the preferred ones first."""
+"""Formats by name, the preferred ones first. Stored tokenizers contain these names."""

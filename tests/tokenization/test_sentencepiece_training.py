@@ -4,7 +4,7 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import SentencePieceTokenizer, TokenizerConfig
-from transformer_jax.tokenization.vocabularies import train_model
+from transformer_jax.tokenization.vocabularies import train_vocabulary
 
 TEXTS = ["one two three two one", "two two three", "four one five"]
 NUM_CHARACTERS = len(set("onetwothreefourfive")) + 1  # and the space
@@ -13,7 +13,7 @@ NUM_WORDS = 5
 
 def vocabulary(kind, vocab_size, texts=TEXTS):
     tokenizer = SentencePieceTokenizer(
-        train_model(TokenizerConfig(kind, vocab_size), texts, "joint")
+        train_vocabulary(TokenizerConfig(kind, vocab_size), texts, "joint")
     )
     return tokenizer.pieces(range(tokenizer.vocab_size))
 
@@ -31,7 +31,7 @@ def test_the_most_frequent_words_are_kept():
 @pytest.mark.parametrize(("coverage", "size"), [(1.0, 7), (0.99, 6)])
 def test_characters_beyond_the_coverage_get_no_token(coverage, size):
     config = TokenizerConfig("char", 10, character_coverage=coverage)
-    model = train_model(config, ["a " * 500 + "z"], "joint")  # "z" is 1 of 1002
+    model = train_vocabulary(config, ["a " * 500 + "z"], "joint")  # "z" is 1 of 1002
     assert SentencePieceTokenizer(model).vocab_size == size
 
 
@@ -67,7 +67,7 @@ def test_long_lines_are_not_left_out():
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_with_bytes_to_fall_back_to_no_character_is_unknown(kind):
     config = TokenizerConfig(kind, 256 + 4 + NUM_CHARACTERS + 2, byte_fallback=True)
-    tokenizer = SentencePieceTokenizer(train_model(config, TEXTS, "joint"))
+    tokenizer = SentencePieceTokenizer(train_vocabulary(config, TEXTS, "joint"))
     ids = tokenizer.encode("one \u6f22 two")
     assert not tokenizer.count_unknown(ids)
     assert tokenizer.decode(ids) == "one \u6f22 two"

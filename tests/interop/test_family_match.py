@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.errors import UserError
-from transformer_jax.interop.fitting import default_model, fit
+from transformer_jax.interop.family_match import default_model, fit
 from transformer_jax.models import MODELS
 
 SIZES = {"d_model": 12, "d_ff": 20, "num_heads": 2, "dtype": "float32", "norm_epsilon": 1e-5}

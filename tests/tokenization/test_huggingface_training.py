@@ -9,20 +9,20 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import HuggingFaceTokenizer, TokenizerConfig
-from transformer_jax.tokenization.huggingface import BYTES
-from transformer_jax.tokenization.vocabularies import train_model
+from transformer_jax.tokenization.huggingface import BYTE_CHARACTERS
+from transformer_jax.tokenization.vocabularies import train_vocabulary
 
 TEXTS = ["the old man sees the small dogs", "the old dogs see a smaller man, and more"] * 2
 
 
 def vocabulary(kind, vocab_size, texts=TEXTS, **changes):
-    model = train_model(TokenizerConfig(kind, vocab_size, **changes), texts, "joint")
+    model = train_vocabulary(TokenizerConfig(kind, vocab_size, **changes), texts, "joint")
     tokenizer = HuggingFaceTokenizer(model)
     return tokenizer.pieces(range(tokenizer.vocab_size))
 
 
 def test_bytes_follow_the_specials_and_merges_follow_them():
-    assert vocabulary("byte_bpe", 260) == ["⟨pad⟩", "⟨unk⟩", "⟨s⟩", "⟨/s⟩", *BYTES]
+    assert vocabulary("byte_bpe", 260) == ["⟨pad⟩", "⟨unk⟩", "⟨s⟩", "⟨/s⟩", *BYTE_CHARACTERS]
     pieces = vocabulary("byte_bpe", 268)
     assert len(pieces) == 268
     assert "the" in pieces[260:]
@@ -80,8 +80,8 @@ def test_long_documents_are_learned_whole():
 PROGRAM = f"""
 import hashlib, os
 from transformer_jax.tokenization import TokenizerConfig
-from transformer_jax.tokenization.vocabularies import train_model
-model = train_model(TokenizerConfig("wordpiece", 60), {TEXTS!r}, "joint")
+from transformer_jax.tokenization.vocabularies import train_vocabulary
+model = train_vocabulary(TokenizerConfig("wordpiece", 60), {TEXTS!r}, "joint")
 print(hashlib.sha256(model).hexdigest())
 assert "TOKENIZERS_PARALLELISM" not in os.environ
 if not (child := os.fork()):
@@ -95,7 +95,7 @@ def test_another_process_finds_the_same_and_no_fork_is_warned_of():
     other = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment
     )
-    here = train_model(TokenizerConfig("wordpiece", 60), TEXTS, "joint")
+    here = train_vocabulary(TokenizerConfig("wordpiece", 60), TEXTS, "joint")
     assert (other.stdout.strip(), other.stderr) == (hashlib.sha256(here).hexdigest(), "")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import TOKENIZERS, TokenizerConfig
-from transformer_jax.tokenization.vocabularies import sample_texts, train_model
+from transformer_jax.tokenization.vocabularies import sample_texts, train_vocabulary
 
 TEXTS = ["one two three two one", "two two three", "four one five"]
 TRAINED = [name for name, kind in TOKENIZERS.items() if kind.train]
@@ -12,7 +12,7 @@ SIZE = {"byte_bpe": 266, "wordpiece": 40}
 
 
 def vocabulary(kind, texts=TEXTS):
-    model = train_model(TokenizerConfig(kind, SIZE.get(kind, 18)), texts, "joint")
+    model = train_vocabulary(TokenizerConfig(kind, SIZE.get(kind, 18)), texts, "joint")
     tokenizer = TOKENIZERS[kind].load(model)
     return tokenizer.pieces(range(tokenizer.vocab_size))
 

@@ -4,7 +4,7 @@ import pytest
 import tokenizers as library
 
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
-from transformer_jax.tokenization.transformers_files import transformers_files
+from transformer_jax.tokenization.transformers_export import transformers_files
 
 TEXT = ["the old man sees a dog\n", "a young woman walks home\n"]
 

@@ -10,7 +10,7 @@ from transformer_jax.nn.parameters import parameter_at
 
 
 @dataclasses.dataclass(frozen=True)
-class Link:
+class TensorMapping:
     """One of our arrays and the tensor that holds it.
 
     Attributes:
@@ -65,24 +65,24 @@ class Link:
         return flat[::-1] if self._is_turned else flat
 
 
-def linear(ours: str, *theirs: str) -> Iterator[Link]:
+def linear(ours: str, *theirs: str) -> Iterator[TensorMapping]:
     """A linear map: its matrix, and its bias where it has one."""
-    yield Link(f"{ours}/kernel", tuple(f"{name}.weight" for name in theirs))
-    yield Link(f"{ours}/bias", tuple(f"{name}.bias" for name in theirs))
+    yield TensorMapping(f"{ours}/kernel", tuple(f"{name}.weight" for name in theirs))
+    yield TensorMapping(f"{ours}/bias", tuple(f"{name}.bias" for name in theirs))
 
 
-def norm(ours: str, *theirs: str) -> Iterator[Link]:
+def norm(ours: str, *theirs: str) -> Iterator[TensorMapping]:
     """A norm: its scale, and its bias where it has one."""
-    yield Link(f"{ours}/scale", tuple(f"{name}.weight" for name in theirs))
-    yield Link(f"{ours}/bias", tuple(f"{name}.bias" for name in theirs))
+    yield TensorMapping(f"{ours}/scale", tuple(f"{name}.weight" for name in theirs))
+    yield TensorMapping(f"{ours}/bias", tuple(f"{name}.bias" for name in theirs))
 
 
-def attention(ours: str, theirs: str, names: Sequence[str]) -> Iterator[Link]:
+def attention(ours: str, theirs: str, names: Sequence[str]) -> Iterator[TensorMapping]:
     """The four maps of an attention; `names` of query, key, value and output, below `theirs`."""
     for own, name in zip(("query", "key", "value", "output"), names, strict=True):
         yield from linear(f"{ours}/{own}", f"{theirs}.{name}")
 
 
-def table(ours: str, *theirs: str) -> Link:
+def table(ours: str, *theirs: str) -> TensorMapping:
     """A table of vectors, laid out alike."""
-    return Link(ours, theirs)
+    return TensorMapping(ours, theirs)

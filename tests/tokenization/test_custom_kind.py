@@ -6,7 +6,7 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import (
-    OWN,
+    DEFAULT_SPECIALS,
     TOKENIZERS,
     Tokenizer,
     TokenizerConfig,
@@ -20,7 +20,7 @@ from transformer_jax.tokenization.specials import NUM_SPECIALS, UNK
 class Letters:
     """Each letter is a token, and begins a word behind a space."""
 
-    specials = OWN
+    specials = DEFAULT_SPECIALS
 
     def __init__(self, content):
         self.letters = json.loads(content)
@@ -81,5 +81,5 @@ def test_what_it_does_not_read_is_refused_as_with_others(letters, tiny_config):
 def test_without_its_module_the_folder_is_not_loaded(letters, tmp_path):
     train_tokenizers(TokenizerConfig("letters"), {"text": ["a dog"]}, tmp_path / "tokenizer")
     TOKENIZERS.restore({name: TOKENIZERS[name] for name in TOKENIZERS if name != "letters"})
-    with pytest.raises(UserError, match=r"sides.json: .* no kind .* stores \*.letters; give the"):
+    with pytest.raises(UserError, match=r"sides.json: .* no registered kind stores \*.letters"):
         load_tokenizers(tmp_path / "tokenizer")

@@ -1,0 +1,198 @@
+"""Writes a run's tokenizers as the files that Hugging Face's `transformers` loads."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import tokenizers
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from transformer_jax.tokenization.huggingface import HuggingFaceTokenizer
+from transformer_jax.tokenization.published import PublishedTokenizer
+from transformer_jax.tokenization.sentencepiece import SentencePieceTokenizer
+from transformer_jax.tokenization.specials import Frame
+from transformer_jax.tokenization.tokenizer import Tokenizer
+from transformer_jax.tokenization.vocabularies import Tokenizers
+
+Files = dict[str, bytes]
+"""File name -> content."""
+
+_CONFIG = "tokenizer_config.json"
+_COMMON = {"clean_up_tokenization_spaces": False}
+
+_UNIGRAM, _BPE, _CHAR = 1, 2, 4  # sentencepiece's TrainerSpec.ModelType
+_NORMAL = 1  # sentencepiece's SentencePiece.Type
+_SPACE = "▁"
+
+
+def transformers_files(sides: Tokenizers, architecture: str) -> Files:
+    """Tokenizer files of a run. With them transformers adds the run's special tokens to a text.
+
+    Args:
+      sides: tokenizers of the run.
+      architecture: "encoder_decoder", "encoder_only" or "decoder_only".
+
+    Raises:
+      ValueError: transformers has no equivalent tokenizer.
+    """
+    if architecture != "encoder_decoder":
+        tokenizer = sides.text("text")
+        if isinstance(tokenizer, PublishedTokenizer):
+            return dict(tokenizer.files)
+        specials = tokenizer.specials
+        if architecture == "encoder_only":
+            return _tokenizer_json_files(tokenizer, specials.encoder)
+        frame = Frame((specials.first,), ())
+        return _tokenizer_json_files(tokenizer, frame, bos_token=specials.first)
+    source, target = sides.text("source"), sides.text("target")
+    if isinstance(source, PublishedTokenizer):
+        return dict(source.files)
+    if source is target:
+        try:
+            return _tokenizer_json_files(source, source.specials.translation)
+        except ValueError:  # kind "word": only sentencepiece itself can run it
+            pass
+    return _marian_files(source, target)
+
+
+def _tokenizer_json_files(tokenizer: Tokenizer, frame: Frame, **overrides: int) -> Files:
+    """tokenizer.json and its config.
+
+    Args:
+      tokenizer: to convert.
+      frame: special tokens that transformers adds to a text.
+      overrides: ids of special tokens by transformers' names, in place of the tokenizer's own.
+    """
+    library = _library_tokenizer(tokenizer)
+    names = _special_token_names(tokenizer)
+    library.add_special_tokens(
+        [tokenizers.AddedToken(piece, normalized=False) for piece in dict.fromkeys(names.values())]
+    )
+    library.post_processor = _post_processor(tokenizer, frame)
+    names |= {name: tokenizer.pieces([i])[0] for name, i in overrides.items()}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **names, **_COMMON}
+    return {"tokenizer.json": library.to_str(pretty=True).encode(), _CONFIG: _json(config)}
+
+
+def _marian_files(source: Tokenizer, target: Tokenizer) -> Files:
+    """Marian's format: a sentencepiece model and a vocabulary for each side."""
+    sides = {"source": source, "target": target}
+    if not all(isinstance(one, SentencePieceTokenizer) for one in sides.values()):
+        raise ValueError(
+            "transformers can load separate source and target vocabularies (tokenizer.joint false) "
+            "only for tokenizer.kind bpe, unigram, char and word"
+        )
+    files = {f"{side}.spm": one.model for side, one in sides.items()}  # type: ignore[attr-defined]
+    vocabularies = {
+        side: {piece: i for i, piece in enumerate(one.pieces(range(one.vocab_size)))}
+        for side, one in sides.items()
+    }
+    names = _special_token_names(source)
+    config = {
+        "tokenizer_class": "MarianTokenizer",
+        **{name: names[name] for name in ("pad_token", "unk_token", "eos_token")},
+        "separate_vocabs": True,
+        **_COMMON,
+    }
+    files |= {"vocab.json": _json(vocabularies["source"])}
+    files |= {"target_vocab.json": _json(vocabularies["target"]), _CONFIG: _json(config)}
+    return files
+
+
+def _library_tokenizer(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        return _convert_sentencepiece(tokenizer.model)
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return tokenizer.library_tokenizer()
+    raise ValueError(f"transformers has no equivalent of a {type(tokenizer).__name__}")
+
+
+def _special_token_names(tokenizer: Tokenizer) -> dict[str, str]:
+    """transformers' name of each special token -> its piece."""
+    specials = tokenizer.specials
+    head, tail = specials.encoder.head, specials.encoder.tail
+    ids: dict[str, int | None] = {
+        "pad_token": specials.pad,
+        "unk_token": specials.unk,
+        "bos_token": specials.start,
+        "eos_token": specials.eos,
+        "cls_token": head[0] if specials.mask is not None and head else None,
+        "sep_token": tail[0] if specials.mask is not None and tail else None,
+        "mask_token": specials.mask,
+    }
+    return {name: tokenizer.pieces([i])[0] for name, i in ids.items() if i is not None}
+
+
+def _post_processor(tokenizer: Tokenizer, frame: Frame) -> Any:
+    """Post-processor that adds the frame's tokens to a text or a pair of texts."""
+
+    def pieces(ids: tuple[int, ...], type_id: int = 0) -> list[str]:
+        return [f"{piece}:{type_id}" for piece in tokenizer.pieces(ids)]
+
+    used = dict.fromkeys((*frame.head, *frame.between, *frame.tail))
+    single = [*pieces(frame.head), "$A:0", *pieces(frame.tail)]
+    pair = [*pieces(frame.head), "$A:0", *pieces(frame.between), "$B:1", *pieces(frame.tail, 1)]
+    special = [(tokenizer.pieces([i])[0], i) for i in used]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _convert_sentencepiece(model: bytes) -> tokenizers.Tokenizer:
+    """Tokenizer of the library `tokenizers` that gives the ids of a sentencepiece model.
+
+    Raises:
+      ValueError: the model is of kind "word". It joins neighboring unknown words, which the library
+        cannot do.
+    """
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    proto.ParseFromString(model)
+    tokenizer = tokenizers.Tokenizer(_library_model(proto))
+    spec = proto.normalizer_spec
+    steps: list[Any] = []
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Replace(tokenizers.Regex(" +"), " "), normalizers.Strip()]
+    if steps:
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if spec.add_dummy_prefix else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, scheme, split=True)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Metaspace(_SPACE, scheme, split=True), decoders.Fuse()]
+    )
+    return tokenizer
+
+
+def _library_model(proto: Any) -> models.Model:
+    kind, spec = proto.trainer_spec.model_type, proto.trainer_spec
+    pieces = [piece.piece for piece in proto.pieces]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    if kind == _UNIGRAM:
+        scored = [(piece.piece, piece.score) for piece in proto.pieces]
+        return models.Unigram(scored, unk_id=spec.unk_id, byte_fallback=spec.byte_fallback)
+    if kind in (_BPE, _CHAR):
+        return models.BPE(
+            vocab,
+            _bpe_merges(proto) if kind == _BPE else [],
+            unk_token=pieces[spec.unk_id],
+            fuse_unk=True,
+            byte_fallback=spec.byte_fallback,
+        )
+    raise ValueError("tokenizer.kind 'word' has no counterpart in Hugging Face's tokenizers")
+
+
+def _bpe_merges(proto: Any) -> Sequence[tuple[str, str]]:
+    """Pairs of pieces to merge, in the order of the merged pieces' scores."""
+    ranked = sorted(proto.pieces, key=lambda piece: -piece.score)
+    normal = {piece.piece for piece in proto.pieces if piece.type == _NORMAL}
+    return [
+        (piece.piece[:i], piece.piece[i:])
+        for piece in ranked
+        if piece.type == _NORMAL
+        for i in range(1, len(piece.piece))
+        if piece.piece[:i] in normal and piece.piece[i:] in normal
+    ]
