@@ -181,8 +181,8 @@ def test_invalid_templates_are_rejected(tokenizer):
         ("assistant", "A: ", "assistant turn is 'A: ': write {content} once"),
         ("user", "{content}{content}", "user turn is .*: write {content} once"),
         ("assistant", "A: {content}", "add text after {content} that ends it"),
-        ("assistant", "{content}\n", "turns cannot be told apart: begin user and"),
-        ("user", "A: {content}\n", "turns cannot be told apart"),
+        ("assistant", "{content}\n", "turns cannot be distinguished: begin user and"),
+        ("user", "A: {content}\n", "turns cannot be distinguished"),
     ):
         with pytest.raises(ValueError, match=message):
             Template(**turns | {role: text})

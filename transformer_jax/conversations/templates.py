@@ -1,6 +1,6 @@
 """Chat templates: the text around each turn of a conversation, as data.
 
-A template also renders itself as a Jinja template of transformers (`chat_template`).
+`chat_template` converts a template to Jinja, the form of tokenizers of transformers.
 """
 
 import dataclasses
@@ -47,7 +47,7 @@ class Template:
 
     Raises:
       ValueError: a format does not contain "{content}" exactly once or has no text after it, or
-        the turns of a rendered conversation cannot be told apart.
+        the turns of a rendered conversation cannot be distinguished.
     """
 
     user: str
@@ -74,7 +74,7 @@ class Template:
 
         if not self.is_unambiguous(self.complete_turns(_SAMPLE)):
             raise ValueError(
-                "the template's turns cannot be told apart: begin user and assistant turns with "
+                "the template's turns cannot be distinguished: begin user and assistant turns with "
                 "different texts"
             )
 

@@ -1,4 +1,4 @@
-"""Turns of a conversation, and the JSON formats in which data sets store them."""
+"""Turns of a conversation, and the JSON formats of data sets."""
 
 import json
 from collections.abc import Mapping, Sequence

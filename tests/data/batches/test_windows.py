@@ -221,7 +221,7 @@ def test_shards_have_each_block_once_per_epoch_in_total(text, count):
     found = []
     for i in range(count):
         shard, index = whole.shard(i, count), 0
-        while index >> 32 < len(text):  # so many blocks per shard that all have whole epochs
+        while index >> 32 < len(text):  # `count` epochs in total
             found.append(int(shard[index]["input"][0]))
             index = shard.next_index(index)
     assert sorted(found) == sorted(list(range(1, 238)) * count)

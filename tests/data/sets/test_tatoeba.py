@@ -13,7 +13,7 @@ PAIRS = [(f"Sentence {n}.", f"Satz {n}.") for n in range(1000)]
 
 
 def test_pairs_that_share_a_side_are_in_the_same_split():
-    # One sentence with three translations, one of which translates another sentence too.
+    # One sentence with three translations; one of them translates another sentence too.
     def splits_of(n):
         chain = [("Hi, {}!", "Hallo {}!"), ("hi {}", "Tag {}."), ("Bye {}.", "TAG {}")]
         chain += [("Bye {}!", "Servus {}")]

@@ -75,7 +75,7 @@ class LossMaskedTexts(RandomAccess[Features]):
 
 @dataclass(frozen=True)
 class PreferencePairs(RandomAccess[Features]):
-    """Pairs of texts with the same beginning, of which the first is preferred.
+    """Pairs of a chosen and a rejected text with the same beginning.
 
     Item i has the `loss_mask_features` of both texts, with the prefixes "chosen_" and "rejected_",
     and "reference": the bits of the pair's two reference log-probabilities, int32 [2].

@@ -1,7 +1,7 @@
-"""Order in which training sees examples: endless sequences, shuffled anew in each epoch.
+"""Training order: endless sequences of examples with a new order in each epoch.
 
-What is at an index depends on the seed and the index alone, so a run resumes from an index. Nothing
-is prepared before it is requested.
+The item at an index depends on the seed and the index alone, so a run can resume from an index.
+Items are made when they are requested.
 """
 
 import dataclasses
@@ -140,9 +140,9 @@ _WINDOW_BITS = 32
 class BlockFeatures(Sequence[Features]):
     """Endless sequence of the windows of blocks, each once per epoch; one block is in memory.
 
-    Blocks are shuffled anew in each epoch, and so are the windows of each block. An index consists
-    of the number of a block (since the start of training) and of a window in it. Indices have gaps,
-    therefore: `next_index` leads from one to the next.
+    Blocks, and the windows of a block, have a new order in each epoch. An index combines the number
+    of a block (since the start of training) and the number of a window in it. Indices therefore
+    have gaps: `next_index` returns the next one.
 
     Args:
       text: the blocks.

@@ -15,8 +15,7 @@ from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
 
 Batch = dict[str, np.ndarray]
-"""For each feature f with rows of length L: int32 arrays f, f_segment_ids, f_positions, [rows, L].
-"""
+"""Int32 arrays f, f_segment_ids and f_positions, [rows, length], for each feature f."""
 
 type Tokens = Sequence[int] | np.ndarray
 
@@ -85,12 +84,14 @@ class PackedRows:
             positions = np.arange(size.sum()) - np.repeat(offset, size)
             slots = np.repeat(rows * length + offset - offset[first], size) + positions
             tokens = np.concatenate([self._examples[j][feature] for j in order])
-            packed[feature] = self._place(tokens, slots, length)
-            packed[f"{feature}_segment_ids"] = self._place(np.repeat(segments, size), slots, length)
-            packed[f"{feature}_positions"] = self._place(positions, slots, length)
+            packed[feature] = self._scatter(tokens, slots, length)
+            packed[f"{feature}_segment_ids"] = self._scatter(
+                np.repeat(segments, size), slots, length
+            )
+            packed[f"{feature}_positions"] = self._scatter(positions, slots, length)
         return packed
 
-    def _place(self, values: np.ndarray, slots: np.ndarray, length: int) -> np.ndarray:
+    def _scatter(self, values: np.ndarray, slots: np.ndarray, length: int) -> np.ndarray:
         flat = np.zeros(len(self._free[0]) * length, np.int32)
         flat[slots] = values
         return flat.reshape(-1, length)

@@ -42,8 +42,8 @@ from transformer_jax.errors import UserError
 logger = logging.getLogger(__name__)
 
 _NUM_STREAMS = 8
-"""Streams of a batch, if its rows can be divided by it. With more processes than streams, several
-processes pack the same stream."""
+"""Largest number of streams; a batch of N rows has gcd(N, this). With more processes than streams,
+several processes pack the same stream."""
 
 _OPEN_ROWS = 128
 """Rows that a stream packs at once; the more rows are open, the less padding first fit leaves."""

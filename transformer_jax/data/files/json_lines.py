@@ -200,7 +200,7 @@ def open_preferences(config: DataConfig, split: str) -> Sequence[Corpus]:
 
 
 def read_preferences(path: str, split: str) -> Corpus:
-    """Reads pairs of answers to a question, of which the first is preferred.
+    """Reads questions with a better and a worse answer.
 
     An example is {"turns": JSON of the conversation up to the question, "chosen": the better
     answer, "rejected": the other one, "text": all contents}. Training skips pairs with an empty

@@ -178,7 +178,7 @@ def _matches(pattern: str) -> list[str]:
 
 
 def zstd_unpacked(file: BinaryIO) -> BinaryIO:
-    """Unpacks a zstd-compressed file as it is read."""
+    """Opens a zstd-compressed file to read its unpacked content."""
     import pyarrow as pa
 
     return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))

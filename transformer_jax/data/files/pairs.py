@@ -118,10 +118,10 @@ def _parse_tsv(line: str) -> Example:
 
 
 def _pair_example(found: Any) -> Example:
-    pair = {side: found.get(side) for side in _SIDES} if isinstance(found, Mapping) else {}
-    if not pair or not all(isinstance(text, str) for text in pair.values()):
+    is_pair = isinstance(found, Mapping) and all(isinstance(found.get(s), str) for s in _SIDES)
+    if not is_pair:
         raise ValueError('write {"source": text, "target": text}')
-    return pair
+    return {side: found[side] for side in _SIDES}
 
 
 def _has_text(pairs: Corpus) -> np.ndarray:
