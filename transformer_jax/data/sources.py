@@ -15,10 +15,10 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora, Corpus, Selection
 from transformer_jax.data.files.json_lines import (
-    open_answers,
-    open_choices,
-    open_conversations,
-    open_preferences,
+    read_answers,
+    read_choices,
+    read_conversations,
+    read_preferences,
 )
 from transformer_jax.data.files.lines import expand_paths, open_files
 from transformer_jax.data.files.pairs import (
@@ -62,13 +62,6 @@ class SourceSet:
     reads: Collection[str] | None = None
 
 
-def _public(
-    open_split: Callable[..., Sequence[Corpus]], splits: Sequence[str] = (), **given: str
-) -> SourceSet:
-    """A public set in the folder `data.dir`; `given` selects a part or direction of it."""
-    return SourceSet(partial(open_split, **given), tuple(splits) or SourceSet.splits, ("data.dir",))
-
-
 _PAIR_FILES = tuple(
     f"data.{split}_{side}" for split in SourceSet.splits for side in ("source", "target")
 )
@@ -76,6 +69,28 @@ _FILES = tuple(f"data.{split}_text" for split in SourceSet.splits)
 _FIELDS = ("source_language", "target_language", "text_field", "label_field", "pair_field")
 _TFDS = ("tfds_name", *_FIELDS)
 _HF = ("hf_name", "hf_config", *_FIELDS)
+
+
+def _public(
+    open_split: Callable[..., Sequence[Corpus]], splits: Sequence[str] = (), **given: str
+) -> SourceSet:
+    """A public set in the folder `data.dir`; `given` selects a part or direction of it."""
+    return SourceSet(partial(open_split, **given), tuple(splits) or SourceSet.splits, ("data.dir",))
+
+
+def _user_files(read: Callable[[str], Corpus]) -> SourceSet:
+    """A set in the user's files, one corpus per file, read with `read(path)`."""
+    return SourceSet(partial(open_files, read=read), reads=_FILES)
+
+
+def _user_files_by_split(read: Callable[[str, str], Corpus]) -> SourceSet:
+    """A set in the user's files, one corpus per file, read with `read(path, split)`."""
+
+    def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
+        return open_files(config, split, lambda path: read(path, split))
+
+    return SourceSet(open_split, reads=_FILES)
+
 
 SOURCES: Registry[SourceSet] = Registry(
     "data.name",
@@ -98,21 +113,21 @@ SOURCES: Registry[SourceSet] = Registry(
         "tiny_shakespeare": _public(text_sets.open_tiny_shakespeare),
         "wikitext2": _public(text_sets.open_wikitext2),
         "gutenberg": _public(text_sets.open_gutenberg),
-        "labeled_tsv": SourceSet(partial(open_files, read=read_labeled_tsv), reads=_FILES),
+        "labeled_tsv": _user_files(read_labeled_tsv),
         **{
             name: _public(glue.open_split, tuple(task.files), name=name)
             for name, task in glue.TASKS.items()
         },
-        "tagged_words": SourceSet(partial(open_files, read=read_tagged_words), reads=_FILES),
+        "tagged_words": _user_files(read_tagged_words),
         "pos_gum": _public(gum.open_pos),
         "bracketed_trees": SourceSet(
             open_bracketed, reads=(*_FILES, "data.remove_traces", "data.remove_function_tags")
         ),
         "gum_const": _public(gum.open_const),
-        "conversations": SourceSet(open_conversations, reads=_FILES),
-        "answers": SourceSet(open_answers, reads=_FILES),
-        "preferences": SourceSet(open_preferences, reads=_FILES),
-        "choices": SourceSet(open_choices, reads=_FILES),
+        "conversations": _user_files_by_split(read_conversations),
+        "answers": _user_files_by_split(read_answers),
+        "preferences": _user_files_by_split(read_preferences),
+        "choices": _user_files(read_choices),
         "alpaca": _public(alpaca.open_split),
         "hf_dataset": SourceSet(
             hf_datasets.open_split,

@@ -4,7 +4,7 @@ multiple choice.
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,8 @@ from transformer_jax.conversations import (
     join_contents,
     parse_conversation,
 )
-from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
-from transformer_jax.data.files.lines import TextLines, open_files
+from transformer_jax.data.files.lines import TextLines
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -137,15 +136,6 @@ def parse_json(line: str) -> Any:
         raise ValueError(f"this is no JSON ({error})") from error
 
 
-def open_conversations(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split of `conversations`, one corpus per file.
-
-    Raises:
-      UserError: no file is configured, or one cannot be used.
-    """
-    return open_files(config, split, lambda path: read_conversations(path, split))
-
-
 def read_conversations(path: str, split: str) -> Corpus:
     """Reads the conversations of a file: {"turns": JSON of the conversation, "text": all contents}.
 
@@ -160,19 +150,10 @@ def _conversation_example(found: Any) -> Example:
     return {"turns": conversation_to_json(conversation), "text": join_contents(conversation)}
 
 
-def open_answers(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split of `answers`, one corpus per file: conversations for encoder-decoders.
-
-    Raises:
-      UserError: no file is configured, or one cannot be used.
-    """
-    return open_files(config, split, lambda path: read_answers(path, split))
-
-
 def read_answers(path: str, split: str) -> Corpus:
-    """Reads each answer of a file's conversations: {"source": the turns before it, "target": it}.
+    """Reads the answers in a file of conversations: {"source": turns before it, "target": answer}.
 
-    Raises as `read_conversations`.
+    This is the form of conversations for encoder-decoders. Raises as `read_objects`.
     """
     conversations = read_conversations(path, split)
     places = [
@@ -188,15 +169,6 @@ def read_answers(path: str, split: str) -> Corpus:
         return {"source": encoder_source(turns[:end]), "target": turns[end].content}
 
     return Parsed(places, read_answer)
-
-
-def open_preferences(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split of `preferences`, one corpus per file.
-
-    Raises:
-      UserError: no file is configured, or one cannot be used.
-    """
-    return open_files(config, split, lambda path: read_preferences(path, split))
 
 
 def read_preferences(path: str, split: str) -> Corpus:
@@ -268,15 +240,6 @@ def _parse_answer(found: Any, name: str) -> str:
     if not isinstance(found, str):
         raise ValueError(f'"{name}" is neither a text nor one message of the assistant')
     return found
-
-
-def open_choices(config: DataConfig, split: str) -> Sequence[Corpus]:
-    """Opens a split of `choices`, one corpus per file.
-
-    Raises:
-      UserError: no file is configured, or one cannot be used.
-    """
-    return open_files(config, split, read_choices)
 
 
 def read_choices(path: str) -> Corpus:

@@ -71,7 +71,7 @@ class TextLines(RandomAccess[str]):
         return bytes(self._bytes[start : self._ends[index]]).removesuffix(b"\r")
 
     def text(self, start: int = 0, stop: int | None = None) -> str:
-        """Text of the lines from `start` to `stop` (None: the last one), with line ends.
+        """Text of the lines from `start` to before `stop` (None: to the end), with line ends.
 
         Line ends become "\\n"; the last line of the file has one only if it has one in the file.
         """
@@ -85,12 +85,12 @@ class TextLines(RandomAccess[str]):
         """Bytes of the file, unpacked."""
         return self._bytes
 
-    def is_blank(self) -> np.ndarray:
+    def blank_mask(self) -> np.ndarray:
         """Mask of the lines that are empty or white space, bool [N]."""
         content = np.frombuffer(self._bytes, np.uint8)
         starts = np.append(self._first, self._ends[:-1] + 1)
         blank = ~_BEGINS_TEXT[content[np.minimum(starts, len(content) - 1)]]
-        for i in np.flatnonzero(blank).tolist():  # few begin with a space
+        for i in np.flatnonzero(blank).tolist():  # few lines begin with white space
             blank[i] = not self.item(i).strip()
         return blank
 
@@ -123,7 +123,7 @@ class TextLines(RandomAccess[str]):
 
 def paragraphs(lines: TextLines) -> np.ndarray:
     """Ranges of consecutive non-blank lines, int64 [N, 2]: first line and end (exclusive)."""
-    changes = np.diff(lines.is_blank(), prepend=True, append=True)
+    changes = np.diff(lines.blank_mask(), prepend=True, append=True)
     return np.flatnonzero(changes).reshape(-1, 2)
 
 

@@ -101,7 +101,7 @@ def drop_blank(pairs: Corpus, name: str) -> Corpus:
     Raises:
       UserError: no pair is left.
     """
-    kept = np.flatnonzero(_has_text(pairs))
+    kept = np.flatnonzero(_text_mask(pairs))
     if not len(kept):
         raise UserError(f"no line has text on both sides in {name}")
     if len(kept) == len(pairs):
@@ -124,10 +124,10 @@ def _pair_example(found: Any) -> Example:
     return {side: found[side] for side in _SIDES}
 
 
-def _has_text(pairs: Corpus) -> np.ndarray:
+def _text_mask(pairs: Corpus) -> np.ndarray:
     """Mask of the pairs that have text on both sides, bool [N]."""
     match pairs:
         case LinePairs(TextLines() as sources, TextLines() as targets):
-            return ~(sources.is_blank() | targets.is_blank())
+            return ~(sources.blank_mask() | targets.blank_mask())
     both = (bool(pair["source"].strip() and pair["target"].strip()) for pair in pairs)
     return np.fromiter(both, bool, len(pairs))
