@@ -87,6 +87,6 @@ def test_a_run_that_needs_a_module_asks_for_it(shell, trained_workdir, tmp_path,
     config = [f"--config={QUICKSTART}", "--config.model.positions=absent"] * (verb == "train")
     answer = shell(verb, *config, f"--workdir={workdir}")
     assert (answer.status, answer.out) == (2, "")
-    asks = f"the run in {workdir} needs absent_positions.py, whose code it does not hold: give "
+    asks = f"the run in {workdir} needs absent_positions.py, whose code is not in it: give "
     assert f"{asks}--modules=PATH/TO/absent_positions.py" in answer.err
     assert answer.err.count("\n") == 1

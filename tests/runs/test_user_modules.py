@@ -1,5 +1,7 @@
 """Components of the user's own: loaded, named by the run, asked for again, never executed by it."""
 
+import importlib
+import importlib.util
 import json
 import logging
 import os
@@ -115,6 +117,78 @@ def test_a_file_that_fails_leaves_nothing_of_it(write):
     working = POSITIONS["mine"]
     told(load_modules, write(POSITION.format(name="other") + "1 / 0\n"))
     assert POSITIONS["mine"] is working and "other" not in POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        (
+            "import transformer_jax.nn.heads",
+            "transformer_jax.nn.heads is now transformer_jax.nn.ops",
+        ),
+        (
+            "from transformer_jax.nn.heads import multiply",
+            "transformer_jax.nn.heads is now transformer_jax.nn.ops",
+        ),
+        (
+            "from transformer_jax.nn import heads",
+            "transformer_jax.nn.heads is now transformer_jax.nn.ops",
+        ),
+        (
+            "from transformer_jax.runs import trainable",
+            "transformer_jax.runs.trainable is now transformer_jax.runs.fit",
+        ),
+        (
+            "from transformer_jax.parallel.hosts import alone",
+            "transformer_jax.parallel.hosts.alone is now "
+            "transformer_jax.parallel.hosts.single_process",
+        ),
+        (
+            "from transformer_jax.parallel import hosts; hosts.alone()",
+            "transformer_jax.parallel.hosts.alone is now "
+            "transformer_jax.parallel.hosts.single_process",
+        ),
+    ],
+)
+def test_an_import_of_a_renamed_module_or_name_is_told_the_new_one(write, line, hint):
+    message = told(load_modules, write(f"VERSION = 1\n{line}\n"))
+    assert message.startswith("modules: mine.py, line 2: ") and message.endswith(f"; {hint}")
+
+
+def test_a_name_that_was_renamed_in_a_moved_module_is_found_by_both(monkeypatch):
+    moved = {
+        "transformer_jax.a": "transformer_jax.b",
+        "transformer_jax.a.old": "transformer_jax.b.new",
+    }
+    monkeypatch.setattr(user_modules, "_moved_names", lambda: moved)
+    for old in ("transformer_jax.a.old", "transformer_jax.b.old"):
+        assert user_modules.moved_name(old) == "transformer_jax.b.new"
+    assert user_modules.moved_name("transformer_jax.b.other") is None
+    assert user_modules.moved_name("another.package") is None
+
+
+def test_a_config_file_with_an_import_of_a_renamed_module_is_told_the_new_one(write):
+    path = write("from transformer_jax.nn.heads import multiply\n", "config.py")
+    assert told(tj.config, path).endswith("transformer_jax.nn.heads is now transformer_jax.nn.ops")
+
+
+def test_the_names_that_moved_are_no_longer_there_but_the_new_ones_are():
+    for old, new in user_modules._moved_names().items():
+        module = importlib.util.find_spec(new) if _is_module(new) else None
+        assert module or _has_name(new), new
+        assert not _is_module(old) and not _has_name(old), old
+
+
+def _is_module(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # nor is its parent
+        return False
+
+
+def _has_name(dotted):
+    module, _, name = dotted.rpartition(".")
+    return _is_module(module) and hasattr(importlib.import_module(module), name)
 
 
 def test_an_importable_module_and_what_it_imports(write, monkeypatch):
@@ -239,7 +313,7 @@ def test_the_workdir_names_its_modules_without_their_code(trained_with):
 
 def test_a_run_is_loaded_with_its_modules_alone(run):
     workdir, path, config = run
-    needs = f"the run in {workdir} needs my_positions.py, whose code it does not hold: give "
+    needs = f"the run in {workdir} needs my_positions.py, whose code is not in it: give "
     asks = needs + "--modules=PATH/TO/my_positions.py, or modules= in a notebook"
     assert told(tj.load, workdir) == asks
     assert told(tj.train, config, workdir) == asks
@@ -272,10 +346,10 @@ def test_nothing_in_a_workdir_is_executed(run, monkeypatch):
     monkeypatch.syspath_prepend(str(workdir))
     for use in (lambda m: tj.load(workdir, modules=m), lambda m: tj.train(config, workdir, m)):
         for given in (inside, str(inside), "inside"):
-            assert "lies in the workdir, of which nothing is executed" in told(use, given)
+            assert "is in the workdir, and nothing there is executed" in told(use, given)
     monkeypatch.syspath_prepend(str(workdir.parents[1]))
     dotted = f"{workdir.parent.name}.{workdir.name}.inside"
-    assert "lies in the workdir" in told(tj.load, workdir, modules=dotted)
+    assert "is in the workdir" in told(tj.load, workdir, modules=dotted)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": 3, "sha256": ""}]', '[{"name": "a"}]'])

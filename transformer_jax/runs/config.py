@@ -34,7 +34,7 @@ from transformer_jax.runs.settings import (
     refuse_unread,
     unread_fields,
 )
-from transformer_jax.runs.user_modules import Modules, load_modules
+from transformer_jax.runs.user_modules import Modules, describe_error, load_modules
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.tasks import TASKS
@@ -310,8 +310,7 @@ def failing_as(what: str) -> Iterator[None]:
     except SystemExit as error:
         raise UserError(f"{what}: it calls exit()") from error
     except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{what}: {reason}") from error
+        raise UserError(f"{what}: {describe_error(error)}") from error
 
 
 @contextlib.contextmanager

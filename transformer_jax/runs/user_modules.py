@@ -1,8 +1,8 @@
-"""Components of the user's own: files and modules outside the package that register them.
+"""The user's modules: Python files outside the package that register components.
 
-Their lines add positions, models, tasks, data sets and so on to the registries (`runs.settings`). A
-run names the modules that it needs in its `modules.json`, without their code: the user keeps that
-and gives it again, by `--modules` or `modules=`. Nothing that lies in a workdir is executed.
+They add positions, models, tasks, data sets and so on to the registries (`runs.settings`). A run
+stores the names of the modules that it needs in its `modules.json`, without their code: the user
+keeps the code and gives it again, by `--modules` or `modules=`. Nothing in a workdir is executed.
 """
 
 import contextlib
@@ -27,45 +27,51 @@ from transformer_jax.buckets.bucket import is_address
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
-from transformer_jax.runs.settings import CHOICES
+from transformer_jax.runs.settings import CHOICES, field_of
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
 Modules = str | Path | Sequence[str | Path]
-"""One or several: the path of a Python file, ending in .py or holding a path separator, or the
+"""One or several: the path of a Python file, which ends in .py or contains a path separator, or the
 dotted name of a module that can be imported."""
+
+_PACKAGE = "transformer_jax"
+_MOVED_NAMES = Path(__file__).with_name("moved_names.json")
+"""Modules and names of earlier versions, {"package.old_module": "package.new_module",
+"package.module.old_name": "package.new_module.new_name"}."""
 
 
 @dataclass(frozen=True)
 class UserModule:
-    """A module as a run names it.
+    """A user's module, as `modules.json` records it.
 
     Attributes:
       name: the name of its file, or the dotted name by which it is imported.
-      sha256: of the file's content, in hexadecimal digits.
+      sha256: the SHA-256 of its file, in hexadecimal digits.
     """
 
     name: str
     sha256: str
 
 
-_loaded: dict[str, UserModule] = {}  # by this process, by its name in `sys.modules`
+_loaded: dict[str, UserModule] = {}  # modules of this process, by their names in `sys.modules`
 
 
 def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[UserModule]:
-    """Imports the user's modules, so that the config may name what they register.
+    """Imports the user's modules, so that the config can name what they register.
 
-    A module whose file has changed since it was loaded is loaded again: what it registers replaces
-    what it registered before. Where it fails, nothing of it stays registered.
+    A module whose file has changed since it was loaded is loaded again; its new components replace
+    the old ones. If a module fails, none of its components stays registered.
 
     Args:
-      modules: one or several; none of their files may lie in the workdir.
-      workdir: of the run that they are for. (Who brings one from an address asks again.)
+      modules: one or several; none of their files may be in the workdir.
+      workdir: the workdir of the run that needs them. For an address nothing is checked; this is
+        called again with the local copy.
 
     Returns:
-      The modules given, and those that the run in the workdir names.
+      The modules given, and those that the run in the workdir needs.
 
     Raises:
       UserError: there is no such module, it fails or calls exit(), a name that it registers is
@@ -75,18 +81,18 @@ def load_modules(modules: Modules, workdir: str | Path | None = None) -> list[Us
     workdir = Path(workdir) if workdir and not is_address(workdir) else None
     named = [_load(one, workdir) for one in modules]
     for folder in (workdir, workdir / TOGETHER) if workdir else ():
-        named += _needed(folder)
+        named += _needed_modules(folder)
     return list(dict.fromkeys(named))
 
 
-def record_modules(workdir: Path, config: ConfigDict, named: Iterable[UserModule]) -> None:
-    """Writes which modules a run needs: those named, and those whose components it chooses."""
-    needed = dict.fromkeys([*named, *_chosen(config)])
+def record_modules(workdir: Path, config: ConfigDict, given: Iterable[UserModule]) -> None:
+    """Records the modules that a run needs: those given, and those whose components it names."""
+    needed = dict.fromkeys([*given, *_modules_of_components(config)])
     path = workdir / MODULES
     if needed:
         write_atomic(path, json.dumps([asdict(one) for one in needed], indent=2) + "\n")
     else:
-        path.unlink(missing_ok=True)  # of a start that failed, with any config
+        path.unlink(missing_ok=True)  # left by a start that failed, with any config
 
 
 def _load(given: str | Path, workdir: Path | None) -> UserModule:
@@ -98,38 +104,38 @@ def _load(given: str | Path, workdir: Path | None) -> UserModule:
 
 def _load_file(path: Path, workdir: Path | None) -> UserModule:
     _check_outside(path, workdir)
-    # A name of its own: files of one name may come from several folders.
+    # A unique name: files of several folders may have the same name.
     name = f"{path.stem}_{_digest(os.fsencode(path))[:8]}"
     try:
         source = path.read_bytes()
     except OSError as error:
         raise UserError(f"modules: cannot read {path}: {error.strerror}") from error
-    described = UserModule(path.name, _digest(source))
-    if _loaded.get(name) != described:
+    user_module = UserModule(path.name, _digest(source))
+    if _loaded.get(name) != user_module:
         with _executing(path.name, path, replaces=name):
             module = sys.modules[name] = types.ModuleType(name)
             module.__file__ = str(path)
-            # Not by an import, which may take an earlier version from __pycache__.
+            # Not imported: that might take an earlier version from __pycache__.
             exec(compile(source, path, "exec"), vars(module))
-        _loaded[name] = described
-    return described
+        _loaded[name] = user_module
+    return user_module
 
 
 def _load_importable(name: str, workdir: Path | None) -> UserModule:
     path = _find(name, workdir)
-    described = UserModule(name, _digest(path.read_bytes()))
-    if _loaded.get(name) != described:
+    user_module = UserModule(name, _digest(path.read_bytes()))
+    if _loaded.get(name) != user_module:
         with _executing(name, path, replaces=name):
             if name in sys.modules:
                 importlib.reload(sys.modules[name])
             else:
                 importlib.import_module(name)
-        _loaded[name] = described
-    return described
+        _loaded[name] = user_module
+    return user_module
 
 
 def _find(name: str, workdir: Path | None) -> Path:
-    """The file of an importable module; the packages that it lies in are executed."""
+    """The file of an importable module; the packages around it are executed."""
     importlib.invalidate_caches()  # the file may be new
     spec = None
     for whole in itertools.accumulate(name.split("."), "{}.{}".format):
@@ -151,17 +157,19 @@ def _find(name: str, workdir: Path | None) -> Path:
 def _check_outside(path: Path, workdir: Path | None) -> None:
     if workdir and path.resolve().is_relative_to(workdir.resolve()):
         raise UserError(
-            f"modules: {path} lies in the workdir, of which nothing is executed; keep it elsewhere"
+            f"modules: {path} is in the workdir, and nothing there is executed; keep it elsewhere"
         )
 
 
 @contextlib.contextmanager
 def _executing(name: str, path: Path, replaces: str = "") -> Iterator[None]:
-    """Around a user's code, which replaces what the module `replaces` has registered; where it
-    fails, a UserError, and registries and modules as they were before."""
+    """Runs a user's code; if it fails, restores registries and modules and raises a UserError.
+
+    Its components replace those that the module `replaces` has registered.
+    """
     before = sys.modules.get(replaces)
     try:
-        # What it prints is no result.
+        # Its output is not a result.
         with reload_registrations(replaces), contextlib.redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
@@ -182,15 +190,64 @@ def _line(error: BaseException, path: Path) -> str:
 def _reason(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "it calls exit(); a module of components only registers them"
+    if isinstance(error, UserError):
+        return str(error)
+    return describe_error(error)
+
+
+def describe_error(error: BaseException) -> str:
+    """An error of a user's code in one line.
+
+    If the code uses a module or a name of this package that was renamed, the line has the new one.
+    """
     message = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
-    return message if isinstance(error, UserError) else f"{type(error).__name__}: {message}"
+    return f"{type(error).__name__}: {message}{_moved_name_hint(error)}"
 
 
-def _needed(workdir: Path) -> list[UserModule]:
-    """The modules that the run in a workdir names, as they are loaded; UserError for the others."""
+def _moved_name_hint(error: BaseException) -> str:
+    """The new name of what an error does not find, such as "; a.b is now a.c"; empty if unknown."""
+    match error:
+        case ImportError(name=str(module), name_from=str(name)):
+            old = f"{module}.{name}"
+        case ImportError(name=str(module)):
+            old = module
+        case AttributeError(obj=types.ModuleType(__name__=module), name=str(name)):
+            old = f"{module}.{name}"
+        case _:
+            return ""
+    new = moved_name(old)
+    return f"; {old} is now {new}" if new else ""
+
+
+def moved_name(old: str) -> str | None:
+    """The current dotted name of a module, function or class of this package.
+
+    A function that was renamed is found by its old and by its new module. Returns None if the name
+    is not known to have changed.
+    """
+    if not old.startswith(f"{_PACKAGE}."):
+        return None
+    moved = _moved_names()
+    if old in moved:
+        return moved[old]
+    module, _, name = old.rpartition(".")
+    for before, now in moved.items():
+        former, _, former_name = before.rpartition(".")
+        if former_name == name and moved.get(former) == module:
+            return now
+    return None
+
+
+@functools.cache
+def _moved_names() -> dict[str, str]:
+    return json.loads(_MOVED_NAMES.read_text())
+
+
+def _needed_modules(workdir: Path) -> list[UserModule]:
+    """The loaded modules that the run in a workdir needs; UserError if one is not loaded."""
     found, missing = [], []
-    for recorded in _recorded(workdir):
-        known = _known(recorded.name)
+    for recorded in _recorded_modules(workdir):
+        known = _known_modules(recorded.name)
         if not known:
             missing.append(recorded.name)
         elif recorded in known:
@@ -201,14 +258,14 @@ def _needed(workdir: Path) -> list[UserModule]:
     if missing:
         paths = [f"PATH/TO/{name}" if name.endswith(".py") else name for name in missing]
         raise UserError(
-            f"the run in {workdir} needs {', '.join(missing)}, whose code it does not hold: give "
+            f"the run in {workdir} needs {', '.join(missing)}, whose code is not in it: give "
             f"--modules={','.join(paths)}, or modules= in a notebook"
         )
     return found
 
 
-def _recorded(workdir: Path) -> list[UserModule]:
-    """What `record_modules` wrote; nothing of a start that came to no checkpoint."""
+def _recorded_modules(workdir: Path) -> list[UserModule]:
+    """Reads the record of `record_modules`; empty if the run has no checkpoint yet."""
     path = workdir / MODULES
     if not os.path.lexists(path) or not step_folders(workdir / CHECKPOINTS):
         return []
@@ -221,27 +278,27 @@ def _recorded(workdir: Path) -> list[UserModule]:
     return modules
 
 
-def _known(name: str) -> list[UserModule]:
-    """The modules of this process that a run may mean by a name."""
-    candidates = [*_loaded.values(), _described(name)]
+def _known_modules(name: str) -> list[UserModule]:
+    """The modules of this process with the name that a run has recorded."""
+    candidates = [*_loaded.values(), _user_module(name)]
     return [one for one in candidates if one and one.name == name]
 
 
-def _chosen(config: ConfigDict) -> list[UserModule]:
-    """The modules outside the package that registered what a config chooses."""
+def _modules_of_components(config: ConfigDict) -> list[UserModule]:
+    """The modules outside the package that registered the components named in a config."""
     registered_in: list[str | None] = []
     for field, registry in CHOICES.items():
-        section, _, key = field.partition(".")
-        registered_in += map(registry.module_of, (config[section][key] or "").split(","))
-    return [one for one in map(_described, filter(None, registered_in)) if one]
+        names = (field_of(config, field) or "").split(",")
+        registered_in += map(registry.module_of, names)
+    return [one for one in map(_user_module, filter(None, registered_in)) if one]
 
 
-def _described(module: str) -> UserModule | None:
-    """A module of this process; None for a notebook's cell and the package's own."""
+def _user_module(module: str) -> UserModule | None:
+    """Describes a module of this process; None for a notebook's cells and this package."""
     if module in _loaded:
         return _loaded[module]
     path = getattr(sys.modules.get(module), "__file__", None)
-    if module == "__main__" or path is None or module.startswith("transformer_jax."):
+    if module == "__main__" or path is None or module.startswith(f"{_PACKAGE}."):
         return None
     return UserModule(module, _digest(Path(path).read_bytes()))
 
