@@ -19,7 +19,7 @@ __all__ = ["Chat", "Stopped", "Sweep", "UserError", "config", "load", "plan", "s
 
 _LAZY = {
     "Chat": ("transformer_jax.runs.chat", "Chat"),
-    "Sweep": ("transformer_jax.sweeps.files", "Sweep"),
+    "Sweep": ("transformer_jax.sweeps.sweep", "Sweep"),
     "config": ("transformer_jax.runs.config", "load_config"),
     "load": ("transformer_jax.runs.load", "load"),
     "plan": ("transformer_jax.tools.plan.plan", "plan"),

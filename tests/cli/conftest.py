@@ -1,4 +1,4 @@
-"""The shell, in this process."""
+"""The command line, run in this process."""
 
 import io
 import logging
@@ -9,7 +9,7 @@ import pytest
 
 from transformer_jax.cli.main import main
 
-# A shell whose `predict` gives every line back in capitals, through no model.
+# A program whose `predict` writes each line in capitals, without a model.
 CAPITALS = """
 import sys, types
 from types import SimpleNamespace as N
@@ -25,13 +25,13 @@ sys.exit(main(["predict", "--workdir=w", *sys.argv[1:]]))
 
 @pytest.fixture
 def capitals():
-    """The words of a shell's `predict` that gives every line back in capitals."""
+    """Command line of a `predict` that writes each line in capitals."""
     return [sys.executable, "-c", CAPITALS]
 
 
 @pytest.fixture
 def shell(monkeypatch, capsys):
-    """`shell(*words, stdin=b"")`: what a command answers; its `status`, `out` and `err`."""
+    """`shell(*words, stdin=b"")`: `status`, `out` and `err` of a command."""
     root = logging.getLogger()
     handlers = list(root.handlers)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)

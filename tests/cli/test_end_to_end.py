@@ -1,4 +1,4 @@
-"""The whole job through the shell: what goes where, what survives, and what a mistake costs."""
+"""Translation through the command line: train, evaluate, predict, score, plot; and mistakes."""
 
 import importlib.util
 import json
@@ -26,12 +26,12 @@ FIGURES = {
 
 @pytest.fixture(scope="session")
 def train_words(tiny):
-    """`train` of the config that `trained_workdir` was trained with, less the workdir."""
+    """`train` with the config of `trained_workdir`, without --workdir."""
     overrides = [f"--config.{name}={value}" for name, value in tiny.items()]
     return ["train", f"--config={QUICKSTART}", *overrides]
 
 
-def loaded(text):
+def parse_object(text):
     """The one JSON object on stdout."""
     assert text.endswith("}\n") and text.count("\n") == 1
     return json.loads(text)
@@ -44,7 +44,7 @@ def loaded(text):
 def test_evaluate_prints_one_json_object(shell, workdir, flag, step):
     words = ["evaluate", f"--workdir={workdir}", "--split=test", "--beam_size=1"]
     answer = shell(*words, flag)
-    metrics = loaded(answer.out)
+    metrics = parse_object(answer.out)
     assert answer.status == 0
     assert metrics.keys() >= FIGURES
     assert metrics["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
@@ -60,7 +60,7 @@ def test_evaluate_scores_unseen_combinations_of_the_embedded_set(shell, workdir,
     config["data"]["name"] = "synthetic_en_de"
     (workdir / "config.json").write_text(json.dumps(config))
     words = ["evaluate", f"--workdir={workdir}", "--split=test_combinations", "--beam_size=1"]
-    metrics = loaded(shell(*words).out)
+    metrics = parse_object(shell(*words).out)
     assert (metrics["split"], metrics["num_examples"]) == ("test_combinations", 5)
 
 
@@ -70,7 +70,7 @@ def test_evaluate_scores_the_users_own_files(shell, workdir, tmp_path):
     files = [f"--source={tmp_path}/a.en", f"--target={tmp_path}/a.de"]
     answer = shell("evaluate", f"--workdir={workdir}", "--checkpoint=best", *files)
     assert answer.status == 0
-    assert loaded(answer.out)["num_examples"] == 3
+    assert parse_object(answer.out)["num_examples"] == 3
 
 
 # --- Predict ---
@@ -87,7 +87,7 @@ HARD_LINES = [
 ]
 
 
-def test_predict_writes_a_line_for_each_whatever_it_holds(trained_workdir):
+def test_predict_writes_a_line_for_any_input_line(trained_workdir):
     command = [sys.executable, "-m", "transformer_jax", "predict", f"--workdir={trained_workdir}"]
     answer = subprocess.run(command, input=b"\n".join(HARD_LINES), capture_output=True, cwd=ROOT)
     assert answer.returncode == 0
@@ -118,7 +118,7 @@ def test_predict_writes_n_best_lists(shell, trained_workdir):
         assert scores == sorted(scores, reverse=True)
 
 
-def test_predict_of_nothing_is_nothing(shell, trained_workdir):
+def test_predict_of_no_lines_prints_nothing(shell, trained_workdir):
     answer = shell("predict", f"--workdir={trained_workdir}")
     assert (answer.status, answer.out, answer.err) == (0, "", "")
 
@@ -133,7 +133,7 @@ def test_a_moved_run_and_its_averages_predict(shell, workdir):
     assert len(texts) > 1
 
 
-def test_predict_samples_and_starts_as_told(shell, trained_workdir, tmp_path):
+def test_predict_samples_and_takes_prefixes(shell, trained_workdir, tmp_path):
     words = ["predict", f"--workdir={trained_workdir}", "--format=jsonl"]
     sampled = ["--temperature=0.9", "--top_k=50", "--top_p=0.95", "--num_outputs=5"]
     answers = [shell(*words, *sampled, f"--seed={seed}", stdin=b"The dog.\n") for seed in (1, 1, 2)]
@@ -151,7 +151,7 @@ def test_predict_samples_and_starts_as_told(shell, trained_workdir, tmp_path):
     assert_one_line(shell(*words[:2], "--top_k=3", stdin=b"a\n"), told)
 
 
-def test_score_prints_a_number_a_pair(shell, trained_workdir, tmp_path):
+def test_score_prints_a_number_for_each_pair(shell, trained_workdir, tmp_path):
     pairs = {"source": ["The dog.", "A cat."], "target": ["Der Hund.", "Eine Katze."]}
     for side, lines in pairs.items():
         (tmp_path / side).write_text("\n".join(lines))
@@ -209,10 +209,10 @@ def test_a_finished_run_says_so(shell, workdir, train_words):
     answer = shell(*train_words, f"--workdir={workdir}")
     assert (answer.status, answer.out) == (0, "")
     assert "has finished its 30 steps" in answer.err
-    assert answer.err.count("\n") == 2  # and from which step it went on
+    assert answer.err.count("\n") == 2  # the other line names the step it resumed from
 
 
-def test_a_dry_run_prints_what_training_would_hold(shell, train_words):
+def test_a_dry_run_prints_parameters_and_memory(shell, train_words):
     answer = shell(*train_words, "--dry_run")
     assert (answer.status, answer.err) == (0, "")
     assert "encoder/layer_0/self_attention/query/kernel" in answer.out
@@ -229,7 +229,7 @@ def test_a_dry_run_prints_what_training_would_hold(shell, train_words):
 def test_a_benchmark_prints_one_json_object(shell, train_words, what, sizes):
     answer = shell("benchmark", what, *train_words[1:], *sizes, "--steps=1")
     assert (answer.status, answer.err) == (0, "")
-    assert loaded(answer.out).keys() >= {
+    assert parse_object(answer.out).keys() >= {
         *("device", "jax", "dtype", "parameters", "step_ms", "tokens_per_s", "flops_per_s"),
         *("compile_s", "peak_memory_mb"),
     }
@@ -288,7 +288,7 @@ def test_a_run_killed_and_stopped_ends_as_the_uninterrupted_one(
 
 @pytest.fixture
 def files(tmp_path):
-    """Text files, good and bad, in the current directory's place."""
+    """Folder of text files, valid and invalid."""
     contents = {
         "four": b"The dog.\nA cat.\nA man.\nThe house.\n",
         "three": b"Der Hund.\nEine Katze.\nEin Mann.\n",
@@ -302,7 +302,7 @@ def files(tmp_path):
 
 
 def assert_one_line(answer, *told):
-    """One line on stderr, behind log lines at most, status 2 and nothing on stdout."""
+    """Status 2, nothing on stdout, and one error line on stderr after any log lines."""
     assert (answer.status, answer.out) == (2, "")
     *logged, error = answer.err.splitlines()
     assert error.startswith("error: ")
@@ -322,7 +322,7 @@ def assert_one_line(answer, *told):
         ("four", ".", ["cannot read", "directory"]),
     ],
 )
-def test_training_text_that_cannot_be_used(shell, files, train_words, source, target, told):
+def test_unusable_training_text_is_one_line(shell, files, train_words, source, target, told):
     data = {"name": "parallel_text", "train_source": files / source, "train_target": files / target}
     words = [f"--config.data.{name}={value}" for name, value in data.items()]
     assert_one_line(shell(*train_words, *words, f"--workdir={files}/run"), *told)
@@ -347,7 +347,7 @@ def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override
     words += ["--config.data.name=parallel_text", "--config.tokenizer.vocab_size=35"]
     workdir = f"--workdir={files}/run"
     assert_one_line(shell(*train_words, *words, f"--config.{override}", workdir), *told)
-    # Not refused as another run, and not stopped by what the first start left.
+    # The first start has left nothing that would stop the next.
     again = shell(*train_words, *words, "--config.seed=-1", workdir)
     assert_one_line(again, "config.seed is -1")
     again = shell(*train_words, *words, "--config.train.tokens_per_batch=1", workdir)
@@ -377,7 +377,7 @@ def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override
         (["predict", f"--workdir={QUICKSTART}"], ["quickstart.py"]),
     ],
 )
-def test_a_mistake_is_one_line_alone(shell, words, told, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line_and_writes_nothing(shell, words, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answer = shell(*words)
     assert_one_line(answer, *told)
@@ -385,11 +385,11 @@ def test_a_mistake_is_one_line_alone(shell, words, told, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_workdir_of_another_run(shell, workdir, train_words):
+def test_a_workdir_of_another_run_is_not_touched(shell, workdir, train_words):
     def times():
         return {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path != lock}
 
-    lock = workdir / MARK  # says who holds the workdir
+    lock = workdir / MARK  # rewritten by each process that holds the workdir
     before = times()
     answer = shell(*train_words, "--config.seed=5", f"--workdir={workdir}")
     assert_one_line(answer, f"{workdir} holds another run: its seed is 0, the config's is 5")
@@ -408,7 +408,7 @@ def test_a_workdir_of_another_run(shell, workdir, train_words):
         ("--weights=int4", "decode: weights is 'int4', not one of float32, int8"),
     ],
 )
-def test_what_a_run_does_not_have(shell, trained_workdir, verb, flag, told):
+def test_options_that_a_run_does_not_have_are_one_line(shell, trained_workdir, verb, flag, told):
     answer = shell(verb, f"--workdir={trained_workdir}", flag, stdin=b"The dog.\n")
     assert_one_line(answer, told)
 
@@ -428,14 +428,14 @@ def test_a_damaged_run_is_one_line(shell, workdir):
     assert_one_line(shell(*words, stdin=b"a\n"), workdir)
 
 
-def test_a_workdir_with_no_checkpoint(shell, workdir):
+def test_a_workdir_without_checkpoint_is_one_line(shell, workdir):
     shutil.rmtree(workdir / "checkpoints")
     for verb in ("predict", "evaluate"):
         answer = shell(verb, f"--workdir={workdir}")
         assert_one_line(answer, "no checkpoint in", "train there first")
 
 
-def test_files_to_score_of_different_length(shell, trained_workdir, files):
+def test_files_of_different_length_are_one_line(shell, trained_workdir, files):
     words = ["evaluate", f"--workdir={trained_workdir}", f"--source={files}/four"]
     answer = shell(*words, f"--target={files}/three")
     assert_one_line(answer, "four has 4 lines", "three has 3")

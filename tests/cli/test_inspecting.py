@@ -1,4 +1,4 @@
-"""`inspect`: a page for each line, and what it refuses."""
+"""The verb `inspect`: a page for each line, and its errors."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from transformer_jax.runs import load
 
 @pytest.fixture
 def read(monkeypatch):
-    """What a stand-in run was asked for, and how it was loaded."""
+    """List of the calls that load a fake run and ask it for attention."""
     asked = []
 
     def attention(source, target=None, also=()):
@@ -48,7 +48,7 @@ def test_each_line_has_a_page(shell, read, tmp_path):
     assert '[["0001.html","A dog."],["0004.html","a\\nb \\u003cb>"]]' in written[2].read_text()
 
 
-def test_a_line_can_be_walked(shell, read, tmp_path):
+def test_a_page_may_show_the_walk(shell, read, tmp_path):
     answer = shell("inspect", "--workdir=w", f"--to={tmp_path}", "--walk", stdin=b"A dog.\n")
     written = [tmp_path / name for name in ("0001-walk.html", "index.html")]
     assert answer.out.splitlines() == list(map(str, written))
@@ -56,7 +56,7 @@ def test_a_line_can_be_walked(shell, read, tmp_path):
     assert '[["0001-walk.html","A dog."]]' in written[1].read_text()
 
 
-def test_a_folder_that_holds_something_is_refused_before_a_run_is_loaded(shell, read, tmp_path):
+def test_a_folder_that_is_not_empty_is_rejected_before_a_run_is_loaded(shell, read, tmp_path):
     (tmp_path / "mine").write_text("kept")
     for folder, told in ((tmp_path, "is not empty"), (tmp_path / "mine", "is a file")):
         answer = shell("inspect", "--workdir=w", f"--to={folder}", stdin=b"A dog.\n")
@@ -70,7 +70,7 @@ def test_a_line_that_cannot_be_read_is_named(shell, read, tmp_path):
     assert (answer.status, answer.err) == (2, "error: line 2: 50 tokens are too many\n")
 
 
-def test_the_folder_has_to_be_named(shell):
+def test_the_folder_is_required(shell):
     answer = shell("inspect", "--workdir=w")
     assert answer.status == 2 and "inspect needs --to" in answer.err
 
@@ -93,6 +93,6 @@ def test_plot_draws_a_layer(shell, read, tmp_path):
         ("--config=c.py --attention=text", "--config does not go with --attention"),
     ],
 )
-def test_plot_refuses_flags_that_would_do_nothing(shell, words, told):
+def test_plot_rejects_flags_without_effect(shell, words, told):
     answer = shell("plot", *words.split())
     assert answer.status == 2 and told in answer.err

@@ -1,4 +1,4 @@
-"""One example a line: escapes, and what counts as a line."""
+"""Examples as lines: escapes, and the ends of lines."""
 
 import io
 import logging
@@ -32,7 +32,7 @@ def test_escapes_go_both_ways(text, line):
 
 
 @pytest.mark.parametrize("line", [r"C:\temp", "ends in \\", r"\x41"])
-def test_a_backslash_before_anything_else_stands_for_itself(line):
+def test_a_backslash_before_other_characters_is_kept(line):
     assert unescape(line) == line
 
 
@@ -47,11 +47,11 @@ def test_a_backslash_before_anything_else_stands_for_itself(line):
         ("ä\u2028ö\n".encode(), ["ä\u2028ö"]),
     ],
 )
-def test_lines_end_at_line_feeds_alone(data, lines):
+def test_only_line_feeds_end_lines(data, lines):
     assert [line for batch in read_all(data) for line in batch] == lines
 
 
-def test_a_batch_has_at_most_so_many_lines():
+def test_batches_have_at_most_the_given_size():
     assert [len(batch) for batch in read_all(b"x\n" * 10, most=4)] == [4, 4, 2]
 
 
@@ -67,7 +67,7 @@ def test_a_line_of_many_blocks_is_read_in_linear_time():
     assert (len(first), second) == (10_000 << 12, "bc")
 
 
-def test_what_is_not_utf8_is_replaced_with_a_warning_that_names_the_line(caplog):
+def test_bytes_that_are_not_utf8_are_replaced_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING, logger="transformer_jax"):
         batches = read_all(b"fine\nalso\nM\xfcnchen\n", most=2)
     assert batches == [["fine", "also"], ["M\ufffdnchen"]]

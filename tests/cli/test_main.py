@@ -1,4 +1,4 @@
-"""The shell from outside: exit statuses, what goes where, and what each verb asks of the API."""
+"""The command line from outside: exit statuses, output streams, and calls of the API."""
 
 import errno
 import io
@@ -27,7 +27,7 @@ def shell(*words):
 
 @pytest.fixture
 def api(monkeypatch):
-    """Stands in for the API, which the verbs import when they run."""
+    """A fake of the API that verbs import when they run."""
     stand_in = SimpleNamespace()
     for name in ("load", "train"):
         monkeypatch.setitem(sys.modules, f"transformer_jax.runs.{name}", stand_in)
@@ -49,7 +49,7 @@ def test_help_answers_within_two_seconds():
         assert shell("--help").returncode == 0
         return time.monotonic() - began
 
-    # The best of three: other work on the machine is not the shell's.
+    # The best of three, since other work slows the machine down.
     assert min(seconds() for _ in range(3)) < 2
 
 
@@ -86,7 +86,7 @@ def test_an_interrupt_is_quiet(api, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_an_error_that_an_interrupt_became_is_quiet(api, capsys, monkeypatch):
+def test_an_error_caused_by_an_interrupt_is_quiet(api, capsys, monkeypatch):
     def load(*_args, **_options):
         raise SystemError("<built-in> returned a result with an exception set")
 
@@ -108,7 +108,7 @@ def test_a_run_that_is_stopped_is_resumable(api, caplog):
     assert caplog.messages == ["stopped by SIGTERM at step 3, saved; the same command continues"]
 
 
-def test_predict_writes_one_line_for_each_in_order(capitals):
+def test_predict_writes_one_line_for_each_line_in_order(capitals):
     data = b"one\n\nM\xfcnchen\r\ntwo \\n three\\\\\nlast"
     result = subprocess.run(capitals, input=data, capture_output=True)
     expected = "ONE\n\nM\ufffdNCHEN\\r\nTWO \\n THREE\\\\\nLAST\n"
@@ -126,7 +126,7 @@ def test_predict_writes_json_lines(capitals):
     ]
 
 
-def test_predict_answers_a_line_at_once_and_is_quiet_when_the_reader_leaves(capitals, monkeypatch):
+def test_predict_answers_at_once_and_is_quiet_when_the_reader_leaves(capitals, monkeypatch):
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(capitals, **pipes) as process:
@@ -143,7 +143,7 @@ def test_predict_answers_a_line_at_once_and_is_quiet_when_the_reader_leaves(capi
     assert process.returncode == 141
 
 
-def test_a_lost_line_is_never_silent(api, monkeypatch):
+def test_a_missing_output_is_an_error(api, monkeypatch):
     api.load = lambda *_args, **_options: SimpleNamespace(
         n_best=lambda *_args, **_options: [], task=None
     )
@@ -152,7 +152,7 @@ def test_a_lost_line_is_never_silent(api, monkeypatch):
         main(["predict", "--workdir=w"])
 
 
-def test_many_outputs_have_no_place_in_text(api, capsys):
+def test_several_outputs_need_jsonl(api, capsys):
     assert main(["predict", "--workdir=x", "--num_outputs=2"]) == 2
     assert "--format=jsonl" in capsys.readouterr().err
 
@@ -198,7 +198,7 @@ def test_evaluate_prints_one_json_object(api, capsys):
     ]
 
 
-def test_a_run_may_be_asked_to_read_further(api, capsys):
+def test_max_length_changes_a_run(api, capsys):
     asked = []
     longer = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
     run = SimpleNamespace(under=lambda changes: asked.append(changes) or longer)
@@ -209,7 +209,7 @@ def test_a_run_may_be_asked_to_read_further(api, capsys):
     assert asked == [dict.fromkeys(fields, 96)]
 
 
-def test_parts_of_a_run_may_be_switched_off(api, capsys):
+def test_patch_changes_a_run(api, capsys):
     asked = []
     patched = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
     run = SimpleNamespace(patched=lambda changes: asked.append(changes) or patched)
@@ -225,12 +225,12 @@ def test_parts_of_a_run_may_be_switched_off(api, capsys):
 
 
 @pytest.mark.parametrize("flags", [["--source=s"], ["--source=s", "--target=t", "--split=test"]])
-def test_evaluate_asks_for_one_thing_to_score(api, flags, capsys):
+def test_evaluate_scores_a_split_or_files(api, flags, capsys):
     assert main(["evaluate", "--workdir=w", *flags]) == 2
     assert "--source" in capsys.readouterr().err
 
 
-def test_messages_go_to_stderr_without_the_chatter_of_libraries(capsys):
+def test_messages_go_to_stderr_without_those_of_libraries(capsys):
     root = logging.getLogger()
     before = list(root.handlers)
     try:
@@ -253,7 +253,7 @@ def test_messages_go_to_stderr_without_the_chatter_of_libraries(capsys):
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO, errno.EFBIG])
-def test_a_file_system_that_fails_is_one_line(api, capsys, number):
+def test_an_error_of_the_file_system_is_one_line(api, capsys, number):
     def train(config, workdir, modules):
         raise OSError(number, os.strerror(number), "runs/full/metrics.jsonl")
 
@@ -264,7 +264,7 @@ def test_a_file_system_that_fails_is_one_line(api, capsys, number):
     assert os.strerror(number) in told and "runs/full/metrics.jsonl" in told
 
 
-def test_an_error_that_is_not_the_systems_is_no_fault_of_the_user(api):
+def test_an_os_error_of_a_library_is_raised(api):
     def train(config, workdir, modules):
         raise OSError("raised by a library")
 
@@ -273,7 +273,7 @@ def test_an_error_that_is_not_the_systems_is_no_fault_of_the_user(api):
         main(["train", "--config=configs/quickstart.py", "--workdir=runs/broken"])
 
 
-def test_a_folder_that_is_gone_is_one_line(api, capsys, tmp_path, monkeypatch):
+def test_a_deleted_current_folder_is_one_line(api, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     api.load = lambda *_args, **_options: os.getcwd()
@@ -291,7 +291,7 @@ def test_a_long_value_does_not_make_a_long_line(capsys):
 @pytest.mark.parametrize(
     "error", [MemoryError("9 TiB"), RuntimeError("RESOURCE_EXHAUSTED: Out of memory: 9 TiB")]
 )
-def test_what_memory_has_no_room_for_is_one_line(api, capsys, error):
+def test_lack_of_memory_is_one_line(api, capsys, error):
     def load(*_args, **_options):
         raise error
 
@@ -301,7 +301,7 @@ def test_what_memory_has_no_room_for_is_one_line(api, capsys, error):
     assert told.startswith("error: out of memory: ") and "9 TiB" in told
 
 
-def test_what_is_left_of_a_failed_save_is_quiet(monkeypatch):
+def test_remains_of_a_failed_save_are_quiet(monkeypatch):
     told, handlers = [], list(logging.getLogger().handlers)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     monkeypatch.setattr(sys, "__unraisablehook__", told.append)

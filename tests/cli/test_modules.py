@@ -1,4 +1,4 @@
-"""`--modules` of the shell: what a user's file registers can be named; what goes wrong is told."""
+"""`--modules` of the command line: registered names can be used, and errors are one line."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ POSITIONS.register("of_the_shell", type("OfTheShell", (PositionEncoding,), {}))
 
 @pytest.fixture
 def own(tmp_path):
-    """A file of the user's, which is forgotten behind the test."""
+    """A user's file, whose registrations are undone after the test."""
     entries, loaded = dict(POSITIONS), dict(user_modules._loaded)
     path = tmp_path / "own.py"
     path.write_text(SHELL_POSITION)

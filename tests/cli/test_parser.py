@@ -1,4 +1,4 @@
-"""Verbs, flags and overrides, and the one line that a mistake is answered with."""
+"""Verbs, flags and overrides, and one-line errors."""
 
 import pytest
 
@@ -94,7 +94,7 @@ def test_a_dry_run_needs_no_workdir():
         ("predict --workdir", "argument --workdir: expected one argument"),
     ],
 )
-def test_a_mistake_is_answered_with_one_line(line, message):
+def test_a_mistake_is_one_line(line, message):
     with pytest.raises(UserError) as caught:
         parse(line.split())
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or left, as a shell hands them over."""
+"""Standard streams that are closed, full or left by their reader; interrupts."""
 
 import os
 import signal
@@ -9,29 +9,29 @@ import time
 import pytest
 
 HELP = [sys.executable, "-m", "transformer_jax", "--help"]
-DAMAGED = b"M\xfcnchen\n"  # which a message tells of
+DAMAGED = b"M\xfcnchen\n"  # causes a warning
 
 
 def run(redirection, words, stdin=DAMAGED):
-    """Runs words as a shell does with this redirection."""
+    """Runs a command line as a shell does with this redirection."""
     command = ["sh", "-c", f'exec "$@" {redirection}', "sh", *words]
     return subprocess.run(command, input=stdin, capture_output=True)
 
 
-def test_a_closed_stdin_is_told(capitals):
+def test_a_closed_stdin_is_an_error(capitals):
     answer = run("<&-", capitals)
     assert (answer.returncode, answer.stdout) == (2, b"")
     assert answer.stderr.startswith(b"error: stdin is closed") and answer.stderr.count(b"\n") == 1
 
 
-def test_a_closed_stdout_is_told_before_anything_is_done(capitals):
+def test_a_closed_stdout_is_an_error_before_anything_is_done(capitals):
     answer = run(">&-", capitals)
     assert answer.returncode == 2
     assert answer.stderr.startswith(b"error: stdout is closed") and answer.stderr.count(b"\n") == 1
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
-def test_messages_that_nobody_reads_are_dropped(capitals, redirection):
+def test_messages_that_cannot_be_written_are_dropped(capitals, redirection):
     answer = run(redirection, capitals)
     assert (answer.returncode, answer.stdout) == (0, "M\ufffdNCHEN\n".encode())
     mistake = [sys.executable, "-m", "transformer_jax", "trian"]
@@ -39,7 +39,7 @@ def test_messages_that_nobody_reads_are_dropped(capitals, redirection):
 
 
 @pytest.mark.parametrize("verb", ["predict", "help"])
-def test_a_full_stdout_is_told(capitals, verb):
+def test_a_full_stdout_is_an_error(capitals, verb):
     answer = run("> /dev/full", capitals if verb == "predict" else HELP, stdin=b"a\n")
     assert answer.returncode == 2
     assert answer.stderr == b"error: cannot write to stdout: No space left on device\n"
@@ -52,7 +52,7 @@ def test_help_that_nobody_reads_is_quiet():
     assert process.returncode == 141
 
 
-def test_an_input_that_cannot_be_read_is_told(capitals):
+def test_an_input_that_cannot_be_read_is_an_error(capitals):
     answer = run("0> /dev/null", capitals)
     assert answer.returncode == 2
     assert answer.stderr == b"error: cannot read the input: Bad file descriptor\n"
@@ -66,7 +66,7 @@ def test_no_file_is_opened_where_a_standard_stream_was():
     assert run("<&- >&-", [sys.executable, "-c", code]).stderr == b"3\n"
 
 
-def test_who_waits_for_a_pipe_that_does_not_block_gets_all_of_it(capitals):
+def test_a_pipe_that_does_not_block_is_read_completely(capitals):
     read, write = os.pipe()
     os.set_blocking(read, False)
     with subprocess.Popen(capitals, stdin=read, stdout=subprocess.PIPE) as process:
@@ -78,7 +78,7 @@ def test_who_waits_for_a_pipe_that_does_not_block_gets_all_of_it(capitals):
         assert process.stdout.read() == b"TWO\n"
 
 
-# A program whose `load` does what a test asks for, and then would run for long.
+# A program whose `load` runs the code of a test, and then would take long.
 PROGRAM = """
 import gc, os, runpy, signal, sys, time, types
 def interrupt(*_):
@@ -100,7 +100,7 @@ runpy.run_module("transformer_jax", run_name="__main__")
 
 
 def ended(how):
-    """(status, stderr, seconds) of the program."""
+    """Status, stderr and seconds of the program."""
     start = time.monotonic()
     words = [sys.executable, "-c", PROGRAM.format(how=how)]
     done = subprocess.run(words, capture_output=True, text=True)
@@ -116,19 +116,19 @@ def ended(how):
     ],
     ids=["in a callback of the garbage collector", "in a destructor", "in a weak reference"],
 )
-def test_an_interrupt_that_python_would_lose_ends_the_program(how):
+def test_an_interrupt_that_python_would_ignore_ends_the_program(how):
     status, told, seconds = ended(how)
     assert status == 130
     assert told.strip() in ("", "lost")
     assert seconds < 10
 
 
-def test_a_second_interrupt_ends_it_at_once():
+def test_a_second_interrupt_ends_the_program_at_once():
     how = "try: interrupt()\n    except KeyboardInterrupt: interrupt()"
     assert ended(how)[:2] == (130, "")
 
 
-def test_an_interrupt_while_it_is_imported_is_quiet():
+def test_an_interrupt_during_the_imports_is_quiet():
     words = [sys.executable, "-X", "importtime", "-m", "transformer_jax", "--help"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         for line in process.stderr:
@@ -139,8 +139,8 @@ def test_an_interrupt_while_it_is_imported_is_quiet():
     assert (process.returncode, told) == (130, b"")
 
 
-def test_an_interrupt_that_is_ignored_stays_so():
-    """As under `nohup`."""
+def test_an_ignored_interrupt_stays_ignored():
+    """SIGINT is ignored under `nohup`."""
     how = "interrupt(); sys.exit(7)"
     ignored = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     words = [sys.executable, "-c", ignored + PROGRAM.format(how=how)]

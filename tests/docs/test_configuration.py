@@ -1,4 +1,4 @@
-"""The reference of the config: complete, and as its script writes it."""
+"""docs/configuration.md is complete, and equal to the output of its script."""
 
 import runpy
 from pathlib import Path
@@ -17,7 +17,7 @@ def script():
     return runpy.run_path(str(SCRIPT))
 
 
-def test_the_page_is_what_the_script_writes(script):
+def test_the_page_equals_the_output_of_the_script(script):
     kept = SCRIPT.with_name("configuration.md").read_text(encoding="utf-8")
     assert kept == script["page"](), "run: python docs/write_configuration.py"
 
@@ -36,7 +36,7 @@ def test_fields_of_one_entry_have_one_type_and_default(script, section):
         assert len({FIELDS.get(name) for name in names}) == 1, names
 
 
-def test_names_are_those_of_existing_fields(script):
+def test_choices_name_existing_fields(script):
     for field, registry in script["CHOICES"].items():
         assert field in FIELDS
         assert not isinstance(registry, Registry) or registry.field == field

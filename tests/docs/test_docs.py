@@ -14,7 +14,7 @@ NAMED_FILE = re.compile(r"`((?:\w+/)*\w+\.py)`((?:(?:, | )`[A-Za-z_]+`)*)")
 
 
 def anchors(page):
-    """The fragments that GitHub makes of a page's headings."""
+    """Link fragments that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {
         re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
@@ -22,7 +22,7 @@ def anchors(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_have_targets(page):
     lost = []
     for target, fragment in LINK.findall(page.read_text()):
         if "://" in target:
@@ -33,11 +33,11 @@ def test_links_lead_somewhere(page):
     assert lost == []
 
 
-def test_files_and_names_beside_the_paper_exist():
+def test_files_and_names_of_paper_to_code_exist():
     lost = []
     for path, names in NAMED_FILE.findall(PAPER_TO_CODE.read_text()):
-        homes = [ROOT / folder / path for folder in ("transformer_jax", "tests", ".")]
-        texts = [home.read_text() for home in homes if home.exists()]
+        candidates = [ROOT / folder / path for folder in ("transformer_jax", "tests", ".")]
+        texts = [candidate.read_text() for candidate in candidates if candidate.exists()]
         if not texts:
             lost.append(path)
         for name in re.findall(r"`(\w+)`", names):
@@ -51,8 +51,8 @@ def test_files_and_names_beside_the_paper_exist():
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_experiments_and_configs_that_are_named_exist(page):
     named = re.findall(r"\b(?:experiments|configs)/[\w/]+\.\w+", page.read_text())
-    homes = (ROOT, ROOT / "tests")
-    lost = [name for name in named if not any((home / name).exists() for home in homes)]
+    folders = (ROOT, ROOT / "tests")
+    lost = [name for name in named if not any((folder / name).exists() for folder in folders)]
     assert [name for name in lost if "NAME" not in name] == []
 
 

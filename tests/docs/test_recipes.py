@@ -1,6 +1,6 @@
-"""docs/recipes: parts of one's own, run as the page says, from outside the package.
+"""docs/recipes: components outside the package, trained as docs/extending.md says.
 
-Parts that do not get in each other's way are trained together, so that few programs are compiled.
+Components that do not interfere are trained together, so that few programs are compiled.
 """
 
 import ast
@@ -59,8 +59,8 @@ NUMBERS = STEPS | {
 
 
 @pytest.fixture(autouse=True)
-def forgetful():
-    """What a test registers is forgotten behind it; calling this forgets it at once."""
+def forget_registrations():
+    """Undoes a test's registrations after it, or when called."""
     before = {field: dict(registry) for field, registry in CHOICES.items()}
     rows, known = list(PARAMETERS), set(user_modules._loaded)
 
@@ -76,9 +76,11 @@ def forgetful():
 
 
 @pytest.fixture
-def use(tmp_path, tiny_config, forgetful):
-    """`use(names, changes, lines)`: trains with these recipes, copied to a folder of the user's;
-    asserts that the run is loaded with them alone and then predicts the same; the run, loaded."""
+def use(tmp_path, tiny_config, forget_registrations):
+    """`use(names, changes, lines)`: trains with copies of these recipes and returns the loaded run.
+
+    Asserts that loading needs the recipes, and that the loaded run predicts the same.
+    """
 
     def use_recipes(names, changes, lines):
         paths = [tmp_path / f"{name}.py" for name in names]
@@ -88,7 +90,7 @@ def use(tmp_path, tiny_config, forgetful):
         run = tj.train(tiny_config(changes), tmp_path / "run", modules=paths)
         outputs = run.predict(lines)
         assert len(outputs) == len(lines)
-        forgetful()
+        forget_registrations()
         with pytest.raises(tj.UserError) as refused:
             tj.load(run.workdir)
         assert all(path.name in str(refused.value) for path in paths)
@@ -105,10 +107,10 @@ def paths_of(params):
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-# --- Parts of a translation ---
+# --- Components of a translation ---
 
 
-def test_parts_of_one_run_on_pairs(use):
+def test_components_of_one_run_on_pairs(use):
     names = ["position_encoding", "activation_and_norm", "metric", "data_set"]
     run = use([*names, "optimizer_and_schedule"], PAIRS, ["1 + 2", "17 + 25"])
     params = paths_of(run.params)
@@ -164,7 +166,7 @@ def test_the_page_shows_each_recipe(recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_the_command_of_a_recipe_names_what_there_is(recipe, monkeypatch):
+def test_the_command_of_a_recipe_uses_its_component(recipe, monkeypatch):
     monkeypatch.chdir(ROOT)
     lines = ast.get_docstring(ast.parse(recipe.read_text())).replace("\\\n", " ").splitlines()
     (command,) = (line for line in lines if "python -m transformer_jax" in line)

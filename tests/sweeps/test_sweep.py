@@ -1,4 +1,4 @@
-"""Sweeps: rows of a small experiment are trained, tabled, drawn, and not trained twice."""
+"""Sweeps: rows are trained, tabled, drawn, and not trained twice; their folders and files."""
 
 import json
 import math
@@ -12,8 +12,7 @@ import transformer_jax as tj
 from transformer_jax.errors import DivergedError
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.scoring.text import score_translations
-from transformer_jax.sweeps.files import Sweep, load_sweep
-from transformer_jax.sweeps.sweep import run_seeds, run_sweep, write_tables
+from transformer_jax.sweeps.sweep import Sweep, load_sweep, run_seeds, run_sweep, write_tables
 from transformer_jax.sweeps.tables import Row
 from transformer_jax.tasks import TASKS
 
@@ -50,11 +49,11 @@ def test_a_row_has_its_metrics_for_each_seed(swept):
     lines = (workdir / "as_it_is" / "seed_1" / "metrics.jsonl").read_text().splitlines()
     last = [r for r in map(json.loads, lines) if r["split"] == "valid"][-1]
     assert rows[0].metrics["loss"][1] == last["loss"]
-    # The same lines in longer rows have the same loss: sinusoids know no end.
+    # The same lines in longer rows have the same loss: sinusoids have no end.
     assert rows[0].metrics["twice as long"][1] == pytest.approx(last["loss"], rel=1e-4)
 
 
-def test_tables_and_a_picture_are_kept(swept):
+def test_tables_and_a_picture_are_written(swept):
     workdir, rows = swept
     text = (workdir / "table.txt").read_text()
     assert "few pairs" in text and f"{rows[0].mean('loss'):.3f}" in text
@@ -63,7 +62,7 @@ def test_tables_and_a_picture_are_kept(swept):
     assert (workdir / "table.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_is_finished_is_not_done_again(sweep, swept, monkeypatch):
+def test_finished_rows_are_not_trained_again(sweep, swept, monkeypatch):
     workdir, rows = swept
     monkeypatch.setattr("transformer_jax.sweeps.sweep.train_replicas", None)
     assert run_sweep(sweep, workdir) == rows
@@ -79,7 +78,7 @@ def test_seeds_one_by_one_have_the_metrics_of_seeds_together(sweep, swept, tmp_p
 
 
 def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
-    """Those that the sweep's first row has trained are not trained again."""
+    """Seeds that the first row of the sweep has trained are not trained again."""
     workdir = shutil.copytree(swept[0] / "as_it_is", tmp_path / "seeds")
     (row,) = run_seeds(tj.config(QUICKSTART, sweep.base), workdir, 2)
     assert row.name == "seeds" and row.metrics == {"loss": swept[1][0].metrics["loss"]}
@@ -87,7 +86,7 @@ def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
     assert "seeds" in (workdir / "table.txt").read_text()
 
 
-def test_sigterm_stops_a_whole_sweep_which_goes_on(sweep, swept, tmp_path, monkeypatch):
+def test_sigterm_stops_a_sweep_and_the_same_call_resumes_it(sweep, swept, tmp_path, monkeypatch):
     rows = {"as it is": {}, "never reached": {}}
     two = Sweep(sweep.config, rows, sweep.base, seeds=2)
     shutil.copytree(swept[0] / "as_it_is", tmp_path / "as_it_is")
@@ -105,12 +104,12 @@ def test_sigterm_stops_a_whole_sweep_which_goes_on(sweep, swept, tmp_path, monke
     assert started == ["as_it_is"]
     assert not (tmp_path / "table.txt").exists()
     (row,) = run_sweep(two, tmp_path, chosen="as it is")
-    assert row.metrics == {"loss": swept[1][0].metrics["loss"]}  # what the task is judged by
+    assert row.metrics == {"loss": swept[1][0].metrics["loss"]}  # the task's criterion
 
 
 def test_seeds_that_all_diverge_are_an_error(sweep, tmp_path, monkeypatch):
     lost = Row("seeds", {"loss": [math.nan, math.nan]}, parameters=0, tokens_per_s=1.0, seconds=1.0)
-    monkeypatch.setattr("transformer_jax.sweeps.sweep._row", lambda *_: lost)
+    monkeypatch.setattr("transformer_jax.sweeps.sweep._train_row", lambda *_: lost)
     with pytest.raises(DivergedError, match="the loss of every seed is no longer finite"):
         run_seeds(tj.config(QUICKSTART, sweep.base), tmp_path / "seeds", 2)
     assert "(2 of 2 diverged)" in (tmp_path / "seeds" / "table.txt").read_text()
@@ -123,12 +122,12 @@ def test_a_result_that_cannot_be_read_is_measured_again(sweep, swept, tmp_path, 
     whole = kept.read_text()
     renamed = whole.replace('"metrics": {', '"figures": {')
     kept.write_text({"of an earlier version": renamed, "torn": whole[:99], "empty": ""}[damage])
-    (folder / "seconds").write_text("" if damage == "empty" else "7.0\n")
+    (folder / "seconds").write_text("" if damage == "empty" else "7000.0\n")
     one = Sweep(sweep.config, {"as it is": {}}, sweep.base, 2, sweep.metrics, sweep.also)
     (row,) = run_sweep(one, tmp_path)
     expected = swept[1][0]
     assert row.metrics == expected.metrics and row.parameters == expected.parameters
-    assert (row.seconds > 7) == (damage != "empty")
+    assert (row.seconds > 7000) == (damage != "empty")
     assert "result.json is damaged or of an earlier version; it is measured again" in caplog.text
     assert json.loads(kept.read_text())["row"]["metrics"] == expected.metrics
 
@@ -164,7 +163,7 @@ def test_a_sweep_file_is_read(tmp_path):
         (RETURNS + "rows={'a': {}}, base=[1])", "base is [1], not a dict"),
     ],
 )
-def test_a_wrong_sweep_file_is_told(tmp_path, text, message):
+def test_an_invalid_sweep_file_is_an_error(tmp_path, text, message):
     path = tmp_path / "sweep.py"
     path.write_text(text)
     with pytest.raises(tj.UserError) as caught:
@@ -181,20 +180,20 @@ def test_a_wrong_sweep_file_is_told(tmp_path, text, message):
         (lambda base: sys.exit(0), "rows of the sweep: it calls exit()"),
     ],
 )
-def test_rows_that_cannot_be_made_are_told(sweep, rows, message):
+def test_a_function_of_rows_that_fails_is_an_error(sweep, rows, message):
     with pytest.raises(tj.UserError) as caught:
         Sweep(sweep.config, rows, sweep.base).configs({})
     assert message in str(caught.value)
 
 
-def test_a_metric_that_no_run_will_have_is_refused_before_any_training(sweep, tmp_path):
+def test_an_unknown_metric_is_rejected_before_any_training(sweep, tmp_path):
     misspelt = Sweep(sweep.config, {"a": {}}, sweep.base, metrics=["losss"])
     with pytest.raises(tj.UserError, match="row 'a': task language_modeling has no metric 'losss'"):
         run_sweep(misspelt, tmp_path / "sweep")
     assert not (tmp_path / "sweep").exists()
 
 
-def test_a_validation_records_no_other_metrics_than_its_task_names(trained_workdir):
+def test_validation_records_the_metrics_that_its_task_names(trained_workdir):
     lines = (trained_workdir / "metrics.jsonl").read_text().splitlines()
     valid = [record for record in map(json.loads, lines) if record["split"] == "valid"][-1]
     others = {"step", "split", "time", "overlong", *score_translations(["a"], ["a"])}
@@ -202,7 +201,7 @@ def test_a_validation_records_no_other_metrics_than_its_task_names(trained_workd
 
 
 def test_tables_are_not_written_through_links(swept, tmp_path):
-    """Those in a folder that somebody else has prepared."""
+    """The links are in a folder that somebody else has prepared."""
     precious = tmp_path / "precious"
     precious.write_text("mine")
     names = ("table.txt", "table.md", "table.csv", "table.png")
@@ -213,39 +212,35 @@ def test_tables_are_not_written_through_links(swept, tmp_path):
     assert not any((tmp_path / name).is_symlink() for name in names)
 
 
-def test_a_missing_sweep_file_is_told(tmp_path):
+def test_a_missing_sweep_file_is_an_error(tmp_path):
     with pytest.raises(tj.UserError, match="there is no sweep file"):
         load_sweep(tmp_path / "none.py")
 
 
-def test_a_wrong_row_is_named(sweep, tmp_path):
+def test_an_invalid_row_is_named(sweep, tmp_path):
     wrong = Sweep(sweep.config, {"bad": {"model.num_head": 1}}, sweep.base)
     with pytest.raises(tj.UserError, match=r"row 'bad'.*did you mean config\.model\.num_heads"):
         run_sweep(wrong, tmp_path)
 
 
-def test_rows_may_hang_on_the_base_config_and_be_chosen(sweep):
+def test_rows_may_depend_on_the_base_config_and_be_chosen(sweep):
     def rows(base):
         return {f"{n} heads": {"model.num_heads": n} for n in (1, 2 * base.model.num_heads)}
 
     relative = Sweep(sweep.config, rows, sweep.base)
     assert list(relative.configs({})) == ["1 heads", "4 heads"]
     assert list(relative.configs({"model.num_heads": 4}, "^8")) == ["8 heads"]
-    with pytest.raises(tj.UserError, match="--rows=deep is found in no name of a row"):
+    with pytest.raises(tj.UserError, match="--rows=deep matches no name of a row"):
         relative.configs({}, "deep")
 
 
 def test_names_of_rows_that_share_a_folder_are_refused(sweep):
-    with pytest.raises(tj.UserError, match="differ in nothing but punctuation"):
+    with pytest.raises(tj.UserError, match="differ only in punctuation"):
         Sweep(sweep.config, {"a b": {}, "a_b": {}}, sweep.base).configs({})
 
 
-# FOLDED tests/sweeps/test_sweep.py: The folders of sweeps and of seeds: this program's, of one
-# kind, and written by one at a time.
-
-
 def contents(folder, leave_out=()):
-    """All files by their names but for locks, and the seconds that trying takes."""
+    """Contents of all files except marks and `leave_out`."""
     names = {".transformer_jax", SWEEP.mark, *leave_out}
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in names]
     return {path: path.read_bytes() for path in files}
@@ -260,7 +255,7 @@ def test_seeds_are_not_trained_in_the_workdir_of_a_run(workdir, tiny_config, cou
     assert contents(workdir) == before
 
 
-def test_nor_while_it_trains_for_the_first_time(tmp_path, tiny_config):
+def test_seeds_are_not_trained_while_a_run_begins_in_their_workdir(tmp_path, tiny_config):
     with (
         lock_workdir(tmp_path / "run"),
         pytest.raises(tj.UserError, match="run holds a run; choose another --workdir for a sweep"),
@@ -270,7 +265,7 @@ def test_nor_while_it_trains_for_the_first_time(tmp_path, tiny_config):
 
 @pytest.fixture
 def one_seed(trained_workdir, tmp_path):
-    """The folder that `--seeds=1` leaves."""
+    """A folder as `--seeds=1` writes it."""
     shutil.copytree(trained_workdir, tmp_path / "seeds" / "seed_0")
     (tmp_path / "seeds" / SWEEP.mark).touch()
     return tmp_path / "seeds"
@@ -284,11 +279,11 @@ def test_a_seed_trained_by_itself_is_not_overwritten_by_more(one_seed, tiny_conf
     assert contents(one_seed, leave_out=["seconds"]) == before
 
 
-def test_a_run_is_not_trained_where_seeds_are(one_seed, tiny_config):
+def test_a_run_is_not_trained_in_the_workdir_of_seeds(one_seed, tiny_config):
     before = contents(one_seed)
     with pytest.raises(tj.UserError, match="seeds holds a sweep; choose another --workdir for a r"):
         tj.train(tiny_config(), one_seed)
-    (one_seed / SWEEP.mark).unlink()  # as of a version that set none
+    (one_seed / SWEEP.mark).unlink()  # earlier versions set none
     (one_seed / "result.json").write_text("{}")
     with pytest.raises(tj.UserError, match="seeds holds a sweep"):
         tj.train(tiny_config(), one_seed)
@@ -307,7 +302,7 @@ def test_files_of_the_user_are_refused_and_kept(tmp_path, tiny_config, name):
     assert contents(own) == before
 
 
-def test_two_do_not_write_one_table(tmp_path, tiny_config):
+def test_one_process_writes_a_table_at_a_time(tmp_path, tiny_config):
     with (
         lock_workdir(tmp_path, SWEEP),
         pytest.raises(tj.UserError, match="is training there"),

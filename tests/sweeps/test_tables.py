@@ -1,4 +1,4 @@
-"""Tables of experiments: means, deviations, and what is missing."""
+"""Tables of experiments: means, deviations and missing values."""
 
 import csv
 import io
@@ -14,13 +14,13 @@ ROWS = [
 ]
 
 
-def test_mean_and_deviation_are_those_of_the_sample():
+def test_mean_and_sample_deviation():
     assert ROWS[0].mean("loss") == 2.0
     assert ROWS[0].deviation("loss") == 1.0  # over n - 1
     assert ROWS[0].seeds == 3
 
 
-def test_a_seed_that_diverged_is_told_and_not_averaged():
+def test_a_seed_that_diverged_is_counted_and_not_averaged():
     assert ROWS[1].mean("loss") == 2.5
     assert "2.500 ± 0.000 (1 of 3 diverged)" in as_text(ROWS)
 

@@ -1,1 +1,1 @@
-"""Sweeps: variants of a config, each with several seeds, and the tables made of them."""
+"""Sweeps: experiments of several configs and seeds, and their tables."""

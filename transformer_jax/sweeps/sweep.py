@@ -1,13 +1,17 @@
-"""Sweeps: variants of one config, each with several seeds, trained and made a table of.
+"""Sweeps: variants of one config, each trained with several seeds, and a table of their metrics.
 
-A folder of a sweep's workdir holds each row; what is finished there is not done again.
+A sweep file is Python with a docstring that asks a question and a `get_sweep()` that returns a
+dict with the fields of `Sweep`. Each row has a folder in the sweep's workdir; a row that is
+finished is not trained again.
 """
 
 import contextlib
+import dataclasses
 import difflib
 import json
 import logging
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +26,7 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, UserError
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
-from transformer_jax.runs.config import Settings, failing_as, read_settings
+from transformer_jax.runs.config import Settings, failing_as, load_config, read_settings, run_file
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.seeds import seed_configs, train_replicas
 from transformer_jax.runs.train import train
@@ -45,28 +49,229 @@ from transformer_jax.runtime.files import (
 )
 from transformer_jax.scoring import METRICS
 from transformer_jax.sweeps import tables
-from transformer_jax.sweeps.files import Sweep, folder_name
 from transformer_jax.sweeps.tables import Row, draw_rows
 from transformer_jax.tools.plots import read_records
 
-# FOLDED sweeps.folder: What the folder of a sweep, and of each of its rows, keeps besides the
-# runs.
-
-
 logger = logging.getLogger(__name__)
+
+type Rows = Mapping[str, Mapping[str, Any]]
+"""{name: {"section.field": value}}: the overrides of each row."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Definition of a sweep.
+
+    Attributes:
+      config: path of the config file that all rows share.
+      rows: name of a row -> its overrides. Or a function from the base config to these, for rows
+        relative to the base (half the heads, ...).
+      base: overrides of all rows.
+      seeds: number of seeds of each row.
+      metrics: validation metrics, by their names in metrics.jsonl. Empty: the loss, and the metric
+        that chooses the best checkpoint.
+      also: {name: {"section.field": value}}: further columns, each with the validation loss of the
+        trained model under another config; None for a row whose model does not allow it.
+
+    Raises:
+      ValueError: there is no row or no seed, or a field has the wrong type.
+    """
+
+    config: str
+    rows: Rows | Callable[[ConfigDict], Rows]
+    base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seeds: int = 3
+    metrics: Sequence[str] = ()
+    also: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.config, str):
+            raise ValueError(f"config is {self.config!r}, not the path of a config file")
+        if type(self.seeds) is not int or self.seeds < 1:
+            raise ValueError(f"seeds is {self.seeds!r}; a sweep has at least one seed")
+        if isinstance(self.metrics, str) or not all(isinstance(name, str) for name in self.metrics):
+            raise ValueError(f"metrics is {self.metrics!r}; give a list of names")
+        if not isinstance(self.base, Mapping):
+            raise ValueError(f"base is {self.base!r}, not a dict of overrides")
+        _check_overrides("also", self.also)
+        if not callable(self.rows):
+            _check_overrides("rows", self.rows)
+            if not self.rows:
+                raise ValueError("a sweep has at least one row")
+
+    def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, ConfigDict]:
+        """The config of each row. A row's own overrides replace `overrides`, which replace `base`.
+
+        Args:
+          overrides: of all rows.
+          chosen: a regular expression; rows whose name does not contain a match are left out.
+
+        Raises:
+          UserError: a config is invalid (the row is named), no row is chosen, or two rows would
+            have the same folder.
+        """
+        rows = self.rows
+        if callable(rows):
+            base = load_config(self.config, {**self.base, **overrides})
+            with failing_as("rows of the sweep"):
+                rows = rows(base)
+                _check_overrides("rows", rows)
+        if len({_folder_name(name) for name in rows}) < len(rows):
+            raise UserError("two names of rows differ only in punctuation")
+        rows = {name: own for name, own in rows.items() if re.search(chosen, name)}
+        if not rows:
+            raise UserError(f"--rows={chosen} matches no name of a row")
+        configs = {}
+        for name, own in rows.items():
+            try:
+                configs[name] = load_config(self.config, {**self.base, **overrides, **own})
+            except UserError as error:
+                raise UserError(f"row {name!r}: {error}") from error
+        return configs
+
+
+def load_sweep(path: str | Path, **changes: Any) -> Sweep:
+    """Reads a sweep file; `changes` replace its fields.
+
+    Raises:
+      UserError: there is no such file, it fails or calls exit(), or its fields are invalid.
+    """
+    given = run_file(path, "sweep", "get_sweep", dict)
+    known = [field.name for field in dataclasses.fields(Sweep)]
+    for name in given:
+        if name not in known:
+            nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0)[0]
+            raise UserError(f"sweep file {path}: there is no field {name}; did you mean {nearest}?")
+    try:
+        return Sweep(**{**given, **changes})
+    except (TypeError, ValueError) as error:
+        raise UserError(f"sweep file {path}: {error}") from error
+
+
+def run_sweep(
+    sweep: Sweep,
+    workdir: str | Path,
+    overrides: Mapping[str, Any] | None = None,
+    at_once: int | None = None,
+    chosen: str = "",
+    modules: Modules = (),
+) -> list[Row]:
+    """Trains the rows that are not finished; writes table.txt, table.md, table.csv and table.png.
+
+    Args:
+      sweep: the definition.
+      workdir: of the sweep; a sweep that stopped is resumed.
+      overrides: of all rows.
+      at_once: number of seeds to train in one program; None: all of a row.
+      chosen: a regular expression; only rows whose name contains a match are trained.
+      modules: the user's own, with components that configs name (`runs.user_modules`).
+
+    Returns:
+      The rows.
+
+    Raises:
+      UserError: a config, its data or a module is invalid, or the workdir holds another sweep.
+      Stopped: a SIGTERM came while a row was trained; the same call resumes.
+    """
+    load_modules(modules, workdir)
+    rows: list[Row] = []
+    configs = sweep.configs(overrides or {}, chosen)
+    for name, config in configs.items():
+        _check_metrics(sweep, name, read_settings(config))
+    with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
+        for number, (name, config) in enumerate(configs.items(), start=1):
+            logger.info("row %d of %d: %s", number, len(configs), name)
+            folder = workdir_within(handle.folder, _folder_name(name))
+            with lock_workdir(folder, SWEEP):
+                rows.append(
+                    _train_row(sweep, name, config, folder, at_once or sweep.seeds, modules)
+                )
+            write_tables(rows, handle.folder)
+    return rows
+
+
+def run_seeds(
+    config: ConfigDict, workdir: str | Path, count: int, modules: Modules = ()
+) -> list[Row]:
+    """Trains `count` seeds of a config together in `workdir/seed_0` and so on, and writes a table.
+
+    The table has one row. Arguments and errors are otherwise those of `run_sweep`.
+
+    Raises:
+      DivergedError: the loss of every seed is no longer finite. (In a sweep this is a result.)
+    """
+    with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
+        name = handle.folder.absolute().name
+        sweep = Sweep(config="", rows={name: {}}, seeds=count)
+        rows = [_train_row(sweep, name, config, handle.folder, count, modules)]
+        write_tables(rows, handle.folder)
+    if not rows[0].parameters:  # no seed left a model
+        raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
+    return rows
 
 
 def write_tables(rows: Sequence[Row], workdir: Path) -> None:
     """Writes table.txt, table.md, table.csv and table.png into a workdir."""
-    ways = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
-    for ending, write in ways.items():
+    writers = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
+    for ending, write in writers.items():
         write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
     with atomic_writer(workdir / f"{TABLE}.png") as file:
         draw_rows(rows).savefig(file, format="png")
 
 
-def kept_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
-    """The finished row that a file keeps; None where it keeps none, or another one."""
+def _folder_name(row: str) -> str:
+    """Name of a row's folder in the workdir of its sweep."""
+    return re.sub(r"[^\w.-]+", "_", row)
+
+
+def _check_overrides(field: str, given: Any) -> None:
+    """Raises ValueError unless `given` is {name: {"section.field": value}}."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{field} is {given!r}, not a dict of names and their overrides")
+    for name, own in given.items():
+        if not isinstance(name, str) or not _folder_name(name).strip("."):
+            raise ValueError(f"{field} has the name {name!r}; write a text that can name a folder")
+        if not isinstance(own, Mapping):
+            raise ValueError(f"{field}: {name!r} is {own!r}, not a dict of overrides")
+
+
+def _check_metrics(sweep: Sweep, row: str, settings: Settings) -> None:
+    """Raises UserError if a sweep names a metric that a row's runs will not have."""
+    kind = build.task_kind(settings)
+    if not kind.metrics:
+        return
+    known = set(kind.metrics)
+    if metric := settings.task.metric or kind.metric:
+        with failing_as(f"task.metric {metric} fails on a text of one letter"):
+            found = METRICS[metric](["a"], ["a"])
+        known |= {name for name, value in found.items() if not isinstance(value, str)}
+    for name in sweep.metrics:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            raise UserError(
+                f"row {row!r}: task {settings.task.name} has no metric {name!r}; "
+                f"did you mean {nearest}?"
+            )
+
+
+def _train_row(
+    sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
+) -> Row:
+    """Trains a row, or reads it from its folder if it is finished."""
+    path = folder / RESULT
+    also = {each: dict(changes) for each, changes in sweep.also.items()}
+    asked = {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
+    if (row := _saved_row(path, name, asked)) is not None:
+        return row
+    with _timer(folder / SECONDS) as seconds:
+        runs = dict(_train_seeds(seed_configs(config, sweep.seeds), folder, at_once, modules))
+        result = _measure(sweep, runs, min(at_once, sweep.seeds)) | {"seconds": seconds()}
+    write_atomic(path, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
+    return Row(name, **result)
+
+
+def _saved_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
+    """The finished row in a file; None if there is none, or it is the row of another config."""
     try:
         result = json.loads(read_regular(path, SETTINGS_BYTES))
         return Row(name, **result["row"]) if result["asked"] == asked else None
@@ -78,9 +283,11 @@ def kept_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
 
 
 @contextlib.contextmanager
-def stopwatch(path: Path) -> Iterator[Callable[[], float]]:
-    """Gives a function that returns the seconds spent so far, earlier starts' included; they are
-    kept in a file once a run has begun beside it."""
+def _timer(path: Path) -> Iterator[Callable[[], float]]:
+    """Yields a function that returns the seconds spent so far, including earlier starts.
+
+    They are saved to a file after a run has begun beside it.
+    """
     try:
         before = float(read_regular(path, SETTINGS_BYTES))
     except (OSError, ValueError):
@@ -97,104 +304,10 @@ def stopwatch(path: Path) -> Iterator[Callable[[], float]]:
             write_atomic(path, f"{seconds():.1f}\n")
 
 
-def run_sweep(
-    sweep: Sweep,
-    workdir: str | Path,
-    overrides: Mapping[str, Any] | None = None,
-    at_once: int | None = None,
-    chosen: str = "",
-    modules: Modules = (),
-) -> list[Row]:
-    """Trains what is not trained yet, and writes table.txt, table.md, table.csv and table.png.
-
-    Args:
-      sweep: what to vary.
-      workdir: of the sweep; the same one goes on where it stopped.
-      overrides: of all rows.
-      at_once: how many seeds to train in one program; None: all of a row.
-      chosen: a regular expression; only rows in whose name it is found are trained.
-      modules: the user's own, with components that configs name (`runs.user_modules`).
-
-    Returns:
-      The rows.
-
-    Raises:
-      UserError: a config, its data or a module cannot be used, or the workdir holds another sweep.
-      Stopped: a SIGTERM came while a row was trained; the same call goes on.
-    """
-    load_modules(modules, workdir)
-    rows: list[Row] = []
-    configs = sweep.configs(overrides or {}, chosen)
-    for name, config in configs.items():
-        _check_metrics(sweep, name, read_settings(config))
-    with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
-        for number, (name, config) in enumerate(configs.items(), start=1):
-            logger.info("row %d of %d: %s", number, len(configs), name)
-            folder = workdir_within(handle.folder, folder_name(name))
-            with lock_workdir(folder, SWEEP):
-                rows.append(_row(sweep, name, config, folder, at_once or sweep.seeds, modules))
-            write_tables(rows, handle.folder)
-    return rows
-
-
-def run_seeds(
-    config: ConfigDict, workdir: str | Path, count: int, modules: Modules = ()
-) -> list[Row]:
-    """Trains `count` seeds of a config together, in `workdir/seed_0` and so on, and writes the
-    table of this one row; else as `run_sweep`.
-
-    Raises:
-      DivergedError: no seed's loss is finite any longer, which in a sweep is a result.
-    """
-    with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
-        name = handle.folder.absolute().name
-        sweep = Sweep(config="", rows={name: {}}, seeds=count)
-        rows = [_row(sweep, name, config, handle.folder, count, modules)]
-        write_tables(rows, handle.folder)
-    if not rows[0].parameters:  # there is no model to count them of
-        raise DivergedError(f"{workdir}: the loss of every seed is no longer finite")
-    return rows
-
-
-def _check_metrics(sweep: Sweep, row: str, settings: Settings) -> None:
-    """Raises UserError where the sweep asks for a metric that the row's runs will not have."""
-    kind = build.task_kind(settings)
-    if not kind.metrics:
-        return
-    known = set(kind.metrics)
-    if metric := settings.task.metric or kind.metric:
-        with failing_as(f"task.metric {metric}, tried on one letter, fails"):
-            found = METRICS[metric](["a"], ["a"])
-        known |= {name for name, value in found.items() if not isinstance(value, str)}
-    for name in sweep.metrics:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-            raise UserError(
-                f"row {row!r}: task {settings.task.name} has no metric {name!r}; "
-                f"did you mean {nearest}?"
-            )
-
-
-def _row(
-    sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
-) -> Row:
-    """A row, from its folder where it is finished."""
-    kept = folder / RESULT
-    also = {each: dict(changes) for each, changes in sweep.also.items()}
-    asked = {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
-    if (row := kept_row(kept, name, asked)) is not None:
-        return row
-    with stopwatch(folder / SECONDS) as seconds:
-        runs = dict(_trained(seed_configs(config, sweep.seeds), folder, at_once, modules))
-        result = _measured(sweep, runs, min(at_once, sweep.seeds)) | {"seconds": seconds()}
-    write_atomic(kept, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
-    return Row(name, **result)
-
-
-def _trained(
+def _train_seeds(
     configs: Mapping[str, ConfigDict], folder: Path, at_once: int, modules: Modules
 ) -> Iterator[tuple[Path, Run | None]]:
-    """The workdir and the run of each config; None in place of one that diverged."""
+    """Yields the workdir and the run of each config; None for a run that diverged."""
     groups = list(batched(configs.items(), at_once))
     for number, group in enumerate(map(dict, groups)):
         place = folder if len(groups) == 1 else workdir_within(folder, f"group_{number}")
@@ -218,15 +331,15 @@ def _train_group(
     }
 
 
-def _measured(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
-    """The fields of a `Row`, but name and seconds."""
+def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dict[str, Any]:
+    """Fields of a `Row` except name and seconds."""
     trained = [run for run in runs.values() if run is not None]
     names = list(sweep.metrics or _default_metrics(trained))
     records = [read_records(path) for path in runs]
-    valid = [_last(of_run, "valid") for of_run in records]
-    metrics = {name: [_number(record, name) for record in valid] for name in names}
+    valid = [_last_record(of_run, "valid") for of_run in records]
+    metrics = {name: [_metric(record, name) for record in valid] for name in names}
     for name, changes in sweep.also.items():
-        metrics[name] = [_loss_under(run, changes) if run else None for run in runs.values()]
+        metrics[name] = [_loss_with(run, changes) if run else None for run in runs.values()]
     speeds = [r["tokens_per_s"] for of_run in records for r in of_run if r["split"] == "train"]
     params = trained[0].params if trained else {}
     return {
@@ -237,23 +350,22 @@ def _measured(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> di
 
 
 def _default_metrics(runs: Sequence[Run]) -> list[str]:
-    chooses = [run.task.best_by.removeprefix("-") for run in runs[:1]]
-    return list(dict.fromkeys(["loss", *chooses]))
+    criteria = [run.task.best_by.removeprefix("-") for run in runs[:1]]
+    return list(dict.fromkeys(["loss", *criteria]))
 
 
-def _last(records: Sequence[Mapping[str, Any]], split: str) -> Mapping[str, Any]:
+def _last_record(records: Sequence[Mapping[str, Any]], split: str) -> Mapping[str, Any]:
     return next((record for record in reversed(records) if record["split"] == split), {})
 
 
-def _number(record: Mapping[str, Any], name: str) -> float | None:
-    """A metric; None where the record has none of this name, NaN where it was not finite or the
-    run left no record."""
+def _metric(record: Mapping[str, Any], name: str) -> float | None:
+    """A metric of a record, or None; NaN if it was not finite or the record is empty."""
     value = record.get(name)
     return math.nan if value is None and (name in record or not record) else value
 
 
-def _loss_under(run: Run, changes: Mapping[str, Any]) -> float | None:
-    """The run's loss of the validation split under another config."""
+def _loss_with(run: Run, changes: Mapping[str, Any]) -> float | None:
+    """Validation loss of a run under other settings; None if its model does not allow them."""
     try:
         run = run.under(changes)
     except UserError as error:

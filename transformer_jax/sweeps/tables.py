@@ -1,4 +1,4 @@
-"""Tables of experiments: a row for each variant, mean and deviation over its seeds."""
+"""Tables of experiments: mean and deviation over seeds, as text, Markdown, CSV and a picture."""
 
 import csv
 import dataclasses
@@ -17,15 +17,15 @@ class Row:
     """One variant of an experiment.
 
     Attributes:
-      name: what was varied.
-      metrics: by name, one value for each seed; NaN of a seed that diverged, None where the seed
-        has no such metric.
-      parameters: of the model.
-      tokens_per_s: of all seeds that trained at once.
+      name: of the variant.
+      metrics: name -> one value for each seed: NaN if the seed diverged, None if it has no such
+        metric.
+      parameters: number of parameters of the model.
+      tokens_per_s: sum over the seeds that trained at once.
       seconds: wall time of all seeds.
 
     Raises:
-      ValueError: they are of other types, as what a file holds may be.
+      ValueError: a value has the wrong type, which happens with rows that are read from a file.
     """
 
     name: str
@@ -42,26 +42,26 @@ class Row:
 
     @property
     def seeds(self) -> int:
-        """How many there are."""
+        """Number of seeds."""
         return len(next(iter(self.metrics.values())))
 
     def finite(self, metric: str) -> list[float]:
-        """The values of a metric that are numbers."""
+        """Values of a metric that are finite numbers."""
         values = self.metrics.get(metric, [])
         return [value for value in values if value is not None and math.isfinite(value)]
 
     def mean(self, metric: str) -> float:
-        """Over the seeds that have the metric; NaN if none has."""
+        """Mean over the seeds that have the metric; NaN if none has."""
         return statistics.fmean(self.finite(metric)) if self.finite(metric) else math.nan
 
     def deviation(self, metric: str) -> float:
-        """The sample's standard deviation; NaN of fewer than two seeds."""
+        """Standard deviation of the sample; NaN for fewer than two seeds."""
         values = self.finite(metric)
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """Columns of equal width, for a terminal."""
+    """A table with aligned columns, for a terminal."""
     cells = [_header(rows), *(_cells(row, _metrics(rows)) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []
@@ -72,7 +72,7 @@ def as_text(rows: Sequence[Row]) -> str:
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """A table for a README."""
+    """A table in Markdown."""
     header = _header(rows)
     rule = ["---", *["---:"] * (len(header) - 1)]
     lines = [header, rule, *(_cells(row, _metrics(rows)) for row in rows)]
@@ -80,7 +80,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """A file for other programs: all digits, mean and deviation in columns of their own."""
+    """A table in CSV, with all digits; mean and deviation have columns of their own."""
     names = _metrics(rows)
     columns = [f"{name}_{what}" for name in names for what in ("mean", "deviation")]
     out = io.StringIO()
@@ -109,7 +109,7 @@ def _cells(row: Row, names: Sequence[str]) -> list[str]:
 
 
 def _metric(row: Row, name: str) -> str:
-    """Mean ± deviation, with four significant digits of the mean; how many seeds diverged."""
+    """Mean ± deviation, with four significant digits of the mean, and how many seeds diverged."""
     values, count = row.finite(name), len(row.metrics.get(name, []))
     lost = sum(v is not None and not math.isfinite(v) for v in row.metrics.get(name, []))
     note = f" ({lost} of {count} diverged)" if lost else ""
@@ -122,20 +122,17 @@ def _metric(row: Row, name: str) -> str:
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}{note}"
 
 
-# FOLDED sweeps.plot: A sweep's rows as a picture.
-
-
 def draw_rows(rows: Sequence[Row]) -> Figure:
-    """A panel for each metric: a line for each row, its seeds as dots, mean and deviation."""
-    names = list(dict.fromkeys(name for row in rows for name in row.metrics))
+    """A panel for each metric, with a line for each row: dots for seeds, mean and deviation."""
+    names = _metrics(rows)
     figure, axes = grid(len(names), columns=2, height=0.8 + 0.35 * len(rows))
     for ax, name in zip(axes, names, strict=True):
-        for place, row in enumerate(rows):
+        for height, row in enumerate(rows):
             values = row.finite(name)
-            ax.plot(values, [place] * len(values), "o", color="C0", alpha=0.4, ms=4)
+            ax.plot(values, [height] * len(values), "o", color="C0", alpha=0.4, ms=4)
             if values:
                 spread = row.deviation(name) if len(values) > 1 else 0.0
-                ax.errorbar(row.mean(name), place, xerr=spread, fmt="|", color="C3", capsize=3)
+                ax.errorbar(row.mean(name), height, xerr=spread, fmt="|", color="C3", capsize=3)
         ax.set(title=name, yticks=range(len(rows)), yticklabels=[row.name for row in rows])
         ax.invert_yaxis()
         ax.grid(alpha=0.3, axis="x")

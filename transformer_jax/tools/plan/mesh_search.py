@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from transformer_jax.parallel.sharding import DATA, FSDP
 from transformer_jax.runs.config import Settings, override
 from transformer_jax.runtime.accelerators import Accelerator
-from transformer_jax.tools.plan.target import MAX_DEVICES, usable_memory
+from transformer_jax.tools.plan.target import MAX_DEVICES, usable_bytes
 
 MIN_COLUMNS = 128
 """Least columns of a parameter on a TPU, the width of its registers. With fewer, gathers become
@@ -130,7 +130,7 @@ def candidate_meshes(sizes: SearchSizes, accelerator: Accelerator) -> list[dict[
             continue
         if accelerator.platform == "tpu" and fsdp > 1 and sizes.d_model // fsdp < MIN_COLUMNS:
             continue
-        if sizes.state / (fsdp * tensor) <= STATE_SHARE * usable_memory(accelerator):
+        if sizes.state / (fsdp * tensor) <= STATE_SHARE * usable_bytes(accelerator):
             found.append({"data": data, "fsdp": fsdp, "tensor": tensor})
     return found[:MAX_MESHES]
 
@@ -138,7 +138,7 @@ def candidate_meshes(sizes: SearchSizes, accelerator: Accelerator) -> list[dict[
 def configs_by_memory(config: ConfigDict, mesh: dict[str, int]) -> Iterator[ConfigDict]:
     """Yields a config on a mesh with less and less memory.
 
-    First as it is, then with remat, then with more and more micro-batches, down to one row a
+    First unchanged, then with remat, then with more and more micro-batches, down to one row a
     device.
     """
     on_mesh = {f"parallel.{axis}": size for axis, size in mesh.items()}

@@ -11,7 +11,7 @@ from transformer_jax.tools.plan.collectives import Collective, collectives
 from transformer_jax.tools.plan.costs import KernelCost, kernel_costs
 from transformer_jax.tools.plan.hlo import parse_module
 from transformer_jax.tools.plan.program import Program, memory_of
-from transformer_jax.tools.plan.target import GIB, usable_memory
+from transformer_jax.tools.plan.target import GIB, usable_bytes
 
 PARTS = [
     (r"dropout", "dropout", "5.4 Residual dropout"),
@@ -160,7 +160,7 @@ def memory_report(program: Program, accelerator: Accelerator) -> dict[str, Any]:
     temporaries = max(size for size, _ in needed)
     peak = max(size for _, size in needed)
     sizes = program.held | {"temporaries": temporaries, "peak": peak}
-    return _in_gib(sizes, accelerator, usable_memory(accelerator))
+    return _in_gib(sizes, accelerator, usable_bytes(accelerator))
 
 
 def refused_memory_report(
@@ -209,7 +209,7 @@ def group_and_part(op_name: str, what: str) -> tuple[str, str]:
 
 
 def _group_and_part(timed: TimedKernel, what: str) -> tuple[str, str]:
-    """As `group_and_part`; kernels limited by integer operations make dropout's random bits."""
+    """The group and part of a kernel; one limited by integer operations makes random bits."""
     return _DROPOUT if timed.limit == "integers" else group_and_part(timed.kernel.op_name, what)
 
 

@@ -219,7 +219,7 @@ device_description_str: "{gpu.kinds[0]}"
 """
 
 
-def usable_memory(accelerator: Accelerator) -> float:
+def usable_bytes(accelerator: Accelerator) -> float:
     """Bytes that a program may use: JAX's default share of a GPU's memory, libtpu's of a TPU's."""
     share = _JAX_SHARE if accelerator.platform == "gpu" else _LIBTPU_SHARE
     return accelerator.memory * share

@@ -1,4 +1,4 @@
-"""Language models, classifiers and taggers through the shell: configs, shrunk, on small text."""
+"""Other tasks than translation through the command line: small configs on small texts."""
 
 import json
 import signal
@@ -55,7 +55,7 @@ def params_of(workdir):
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """A folder of text: a play, reviews with labels, tagged words."""
+    """Folder of texts: a play, reviews with labels, tagged words."""
     folder = tmp_path_factory.mktemp("text")
     (folder / "input.txt").write_text(PLAY)
     for split in ("train", "valid"):
@@ -68,7 +68,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def gpt(text, tmp_path_factory):
-    """The words of a finished run of characters, and its workdir."""
+    """Command line and workdir of a finished character language model."""
     workdir = tmp_path_factory.mktemp("gpt") / "run"
     changes = {"data.dir": text, "decode.max_extra_length": 40}
     command = words("tiny_shakespeare_cpu", workdir, changes)
@@ -83,14 +83,14 @@ def test_a_language_model_is_scored_by_loss_bits_and_words(shell, gpt):
     metrics = json.loads(answer.out)
     assert metrics.keys() >= {"loss", "perplexity", "bits_per_byte", "word_perplexity", "step"}
     assert metrics["loss"] == pytest.approx(np.log(metrics["perplexity"]))
-    # Characters of one byte each, and the end behind them.
+    # Each character is one byte; the end is one more token.
     size = len(PLAY) - int(0.9 * len(PLAY))
     expected = metrics["loss"] * (size + 1) / np.log(2) / size
     assert metrics["bits_per_byte"] == pytest.approx(expected)
     assert "predictions" not in {path.name for path in gpt[1].iterdir()}
 
 
-def test_each_line_is_continued_on_one_line(shell, gpt):
+def test_each_line_has_one_line_of_continuation(shell, gpt):
     lines = b"ROMEO:\nThe moon\\nof\n\nThe king of night is old. The king of night is old.\n\xff"
     answer = shell("predict", f"--workdir={gpt[1]}", stdin=lines)
     assert answer.status == 0 and answer.out.count("\n") == 5
@@ -121,7 +121,7 @@ def test_a_killed_language_model_ends_as_the_uninterrupted_one(shell, gpt, tmp_p
 
 @pytest.fixture(scope="module")
 def bert(text, tmp_path_factory):
-    """The workdir of a pre-trained encoder."""
+    """Workdir of a pre-trained encoder."""
     workdir = tmp_path_factory.mktemp("bert") / "run"
     files = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"}
     changes = {"data.name": "text", "tokenizer.vocab_size": 60, **files}
@@ -145,7 +145,7 @@ def test_an_encoder_fills_blanks(shell, bert):
     assert "line 2 has no [MASK] to fill" in answer.err
 
 
-def test_a_pre_trained_body_may_stay_as_it_is(shell, bert, text, tmp_path):
+def test_a_pre_trained_encoder_may_be_frozen(shell, bert, text, tmp_path):
     workdir = tmp_path / "run"
     changes = {
         "data.name": "labeled_tsv",
@@ -172,7 +172,7 @@ def test_a_pre_trained_body_may_stay_as_it_is(shell, bert, text, tmp_path):
 
 
 def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):
-    """Of two treebanks in a mixture; the encoder stays as it is."""
+    """It trains on a mixture of two treebanks; the encoder is frozen."""
     trees = "(TOP (S (NP (DT the) (NN film)) (VP (VBZ is) (ADJP (JJ {})))))\n(TOP (ADJP (JJ {})))\n"
     for name, words_of_file in (("gold", ("good", "bad")), ("silver", ("dull", "fine"))):
         (tmp_path / f"{name}.mrg").write_text(trees.format(*words_of_file) * 4)
@@ -248,7 +248,7 @@ def test_words_are_tagged(shell, text, tmp_path):
         ("lm_from_text", {"model.architecture": "encoder_only"}, "it asks for decoder_only"),
     ],
 )
-def test_what_does_not_go_together_is_told_in_one_line(
+def test_settings_that_do_not_go_together_are_one_line(
     shell, tmp_path, text, config, changes, message
 ):
     given = {"data.train_text": text / "train.txt", "data.valid_text": text / "valid.txt"} | changes
@@ -261,7 +261,7 @@ def test_what_does_not_go_together_is_told_in_one_line(
 
 @pytest.fixture(scope="module")
 def assistant(tmp_path_factory):
-    """The workdir of a finished run of configs/alpaca.py, shrunk."""
+    """Workdir of a finished small run of configs/alpaca.py."""
     folder = tmp_path_factory.mktemp("alpaca")
     rows = [
         {"instruction": f"Say {word}.", "input": "", "output": word} for word in (*PLAIN, *PLAIN)
@@ -287,17 +287,17 @@ def test_instructions_and_conversations_are_answered(shell, assistant):
     assert refused.status == 2 and "line 1: the last turn is not the user's" in refused.err
 
 
-def test_a_chat_reads_commands_and_goes_on_after_mistakes(shell, assistant):
+def test_a_chat_reads_commands_and_continues_after_mistakes(shell, assistant):
     said = "Say film.\n/strange\n\n/system Be brief.\nSay a\\n.\n/reset\n" + "Say " * 400
     said += "\nSay film.\n/quit\nSay the.\n"
     answer = shell("chat", f"--workdir={assistant}", stdin=said.encode())
     assert answer.status == 0
     replies = answer.out.split("\n")[:-1]
     assert replies[0] == replies[-1]  # nothing is left of what was said before /reset
-    assert "no command: /strange; /reset begins anew" in answer.err
+    assert "no command: /strange; /reset starts over" in answer.err
     assert "error: the conversation: the question has" in answer.err
 
 
-def test_a_run_that_does_not_converse_says_so(shell, gpt):
+def test_chat_with_another_task_is_an_error(shell, gpt):
     answer = shell("chat", f"--workdir={gpt[1]}", stdin=b"a\n")
     assert answer.status == 2 and "chat: this run's task answers no conversation" in answer.err

@@ -1,4 +1,4 @@
-"""The verb `plan`: what goes where, and its exit statuses."""
+"""The verb `plan`: its output streams and exit statuses."""
 
 import json
 
