@@ -1,4 +1,5 @@
-"""Beam search against slow searches that are plainly right, on toy models with known answers."""
+"""Beam search against slow reference searches, on toy models with known answers; top-k against
+`jax.lax.top_k`."""
 
 import itertools
 from copy import copy
@@ -10,11 +11,11 @@ import pytest
 
 from tests.decoding.toy_models import BANNED, EOS, PAD, Historian, MarkovChain, log_softmax, score
 from transformer_jax.decoding import BeamSearch, Start
-from transformer_jax.decoding.beam_search import BLOCK, SMALLEST_BATCH, top_k
+from transformer_jax.decoding.beam_search import SMALLEST_BATCH, TOP_K_BLOCK, top_k
 
 
 def compiled_search(model, *, max_length, beam_size, num_outputs=None, **options):
-    """(logits, memory, state, max_lengths) -> hypotheses: as many as beams, unless told."""
+    """(logits, memory, state, max_lengths) -> hypotheses; by default as many as beams."""
     beams = BeamSearch(beam_size, eos_id=EOS, pad_id=PAD, **options)
     sizes = {"num_outputs": num_outputs or beam_size, "max_length": max_length}
 
@@ -30,11 +31,11 @@ def search(model, limits, **settings):
     return jax.tree.map(np.asarray, run(*model.prefill(), max_lengths=jnp.array(limits)))
 
 
-# --- Slow searches, a sentence at a time: lists of (score, tokens), the best first.
+# Reference searches, one sentence at a time. They return lists of (score, tokens), best first.
 
 
 def enumerate_all(model, sentence, limit, *penalty):
-    """The score of every output: of those that end within the limit, and of those that it cuts."""
+    """Scores by output: of all outputs that end within the limit, and of all that it cuts."""
     ended, cut, words = {}, {}, range(EOS + 1, EOS + 1 + model.num_words)
     for length in range(1, limit + 1):
         for prefix in itertools.product(words, repeat=length - 1):
@@ -49,7 +50,7 @@ def enumerate_all(model, sentence, limit, *penalty):
 
 
 def slow_beam_search(model, sentence, limit, alpha, beam_size, banned=()):
-    """Beam search that always goes to the limit."""
+    """Beam search that always runs to the limit."""
     alive, ended = [(0.0, ())], []
     for length in range(1, limit + 1):
         candidates = []
@@ -83,14 +84,11 @@ def slow_greedy_search(model, sentence, limit, banned=()):
 
 
 def assert_found(found, sentence, expected):
-    """The search found for a sentence what was expected, in that order and padded after it."""
+    """Checks the outputs of a sentence: tokens, order, padding and scores."""
     tokens, scores = found.tokens[sentence], found.scores[sentence]
     padded = [(*t, *[PAD] * (tokens.shape[1] - len(t))) for _, t in expected]
     np.testing.assert_array_equal(tokens[: len(expected)], padded)
     np.testing.assert_allclose(scores[: len(expected)], [s for s, _ in expected], 1e-5, 1e-6)
-
-
-# --- Tests.
 
 
 @pytest.mark.parametrize(
@@ -98,7 +96,9 @@ def assert_found(found, sentence, expected):
 )
 def test_a_wide_beam_finds_what_enumeration_finds(alpha, penalty):
     num_words, limit, batch_size = 4, 4, 6
-    beam_size = (num_words + 1) * num_words ** (limit - 1)  # all that are compared at the limit
+    beam_size = (num_words + 1) * num_words ** (
+        limit - 1
+    )  # number of hypotheses compared at the limit
     model = MarkovChain(0, batch_size, num_words, vocab_size=beam_size)
     options = {"beam_size": beam_size, "alpha": alpha, "length_penalty": penalty}
     found = search(model, [limit] * batch_size, **options)
@@ -130,7 +130,7 @@ def test_one_beam_is_greedy_search():
     ("beam_size", "alpha", "vocab_size"), [(2, 0.6, 640), (4, 0.0, 17), (4, 0.6, 17), (4, 3.0, 17)]
 )
 def test_equals_a_slow_search_that_never_stops_early(beam_size, alpha, vocab_size):
-    """Also: banned tokens keep their probability, and each sentence its limit."""
+    """It also checks that banned tokens keep their probability, and that each sentence has its limit."""
     limits = [1, 2, 3, 8] + 8 * [12]
     model = Historian(beam_size, len(limits), vocab_size, eos_bonus=3 * [0, 1, 3, 6])
     found = search(model, limits, beam_size=beam_size, alpha=alpha, banned_ids=BANNED)
@@ -157,7 +157,7 @@ def test_no_output_is_longer_than_its_limit():
     assert (lengths.max(axis=1) == limits).all()
 
 
-def test_places_without_a_hypothesis_are_marked():
+def test_empty_places_have_score_minus_infinity_and_padding():
     model = MarkovChain(seed=0, batch_size=2, num_words=1, vocab_size=8)
     found = search(model, [2, 2], beam_size=4, alpha=0.6)
     word = EOS + 1
@@ -197,7 +197,7 @@ def test_stops_when_no_hypothesis_can_enter_the_result(beam_size, most_steps):
 
 
 @pytest.mark.parametrize(("beam_size", "bonus"), [(1, (-3, 10)), (4, (-1, 9))])
-def test_when_half_of_a_large_batch_is_done_the_rest_goes_on_alone(beam_size, bonus):
+def test_when_half_of_a_large_batch_is_done_the_rest_continues_alone(beam_size, bonus):
     batch_size, sizes, rng = 4 * SMALLEST_BATCH, [], np.random.default_rng(0)
     bonus = rng.permutation(np.linspace(*bonus, batch_size))
     limits = rng.integers(15, 21, batch_size)
@@ -243,9 +243,6 @@ def test_settings_out_of_range_are_refused(settings):
         search(model, [3], **({"beam_size": 2, "num_outputs": 1, "alpha": 0.6} | settings))
 
 
-# FOLDED tests/decoding/test_beam_search.py: Top-k by block maxima gives what `jax.lax.top_k` gives.
-
-
 def assert_equals_lax(x, k):
     values, columns = jax.jit(top_k, static_argnums=1)(x, k)
     expected_values, expected_columns = jax.lax.top_k(x, k)
@@ -253,28 +250,32 @@ def assert_equals_lax(x, k):
     np.testing.assert_array_equal(values, expected_values)
 
 
-@pytest.mark.parametrize("num_columns", [7, 20 * BLOCK, 20 * BLOCK + 9])
+@pytest.mark.parametrize("num_columns", [7, 20 * TOP_K_BLOCK, 20 * TOP_K_BLOCK + 9])
 @pytest.mark.parametrize("k", [1, 5])
-def test_equals_lax_top_k(num_columns, k):
+def test_top_k_equals_lax_top_k(num_columns, k):
     x = np.random.default_rng(num_columns).normal(size=(6, num_columns)).astype(np.float32)
     assert_equals_lax(x, k)
 
 
 @pytest.mark.parametrize("num_values", [2, 1000])
 @pytest.mark.parametrize("k", [1, 9])
-def test_equal_values_come_in_the_order_of_their_columns(num_values, k):
-    x = np.random.default_rng(k).integers(num_values, size=(8, 30 * BLOCK + 5)).astype(np.float32)
+def test_equal_values_are_in_the_order_of_their_columns(num_values, k):
+    x = (
+        np.random.default_rng(k)
+        .integers(num_values, size=(8, 30 * TOP_K_BLOCK + 5))
+        .astype(np.float32)
+    )
     assert_equals_lax(x, k)
 
 
-def test_minus_infinity_is_a_value_as_any_other():
-    x = np.full((3, 30 * BLOCK + 5), -np.inf, np.float32)
+def test_minus_infinity_is_an_ordinary_value():
+    x = np.full((3, 30 * TOP_K_BLOCK + 5), -np.inf, np.float32)
     x[0, 1000] = x[1, -1] = 1.0
     assert_equals_lax(x, 3)
 
 
-@pytest.mark.parametrize("num_columns", [7, 20 * BLOCK + 9])
-def test_what_is_best_is_found_beside_columns_of_minus_infinity(num_columns):
+@pytest.mark.parametrize("num_columns", [7, 20 * TOP_K_BLOCK + 9])
+def test_top_k_finds_the_largest_beside_minus_infinity(num_columns):
     x = np.random.default_rng(0).normal(size=(6, num_columns)).astype(np.float32)
     x[:, 6] = 8.0
     x[:, [0, 5, num_columns - 1]] = -np.inf  # in the block of the best, too

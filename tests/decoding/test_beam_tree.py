@@ -1,5 +1,4 @@
-"""The record of a beam search: its outputs are the search's, its numbers the model's, and what it
-says of each hypothesis is so."""
+"""The record of a beam search: outputs, log-probabilities, states and reasons are correct."""
 
 import functools
 import json
@@ -26,7 +25,7 @@ ALPHA = 0.6
 
 @functools.cache
 def recorded(case):
-    """The tree of a case, and the tokens of each of its nodes."""
+    """Tree of a case, and the tokens of each of its nodes."""
     *_, num_outputs, limit, _ = CASES[case]
     tree = beam_tree(*search_of(case), num_outputs=num_outputs, max_length=limit, to_pieces=texts)
     paths = {0: ()}
@@ -45,8 +44,8 @@ def texts(ids):
     return [str(token) for token in ids]
 
 
-def goes_on(node):
-    """Whether it was among those kept in its step, whatever became of it later."""
+def is_kept(node):
+    """Returns True if its step kept it, whatever happened later."""
     return node.token != str(EOS) and not node.why.startswith("not ")
 
 
@@ -82,12 +81,12 @@ def test_log_p_is_the_sum_along_the_path(case):
             assert node.score == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
-def test_each_step_looks_at_the_best_of_each_and_keeps_the_best_of_all(case):
+def test_each_step_compares_the_best_extensions_and_keeps_the_best_of_all(case):
     tree, paths = recorded(case)
     model, beam_size, *_ = CASES[case]
     alive = [tree.nodes[0]]
     while alive:
-        looked_at, candidates = {}, {}
+        compared, candidates = {}, {}
         for parent in alive:
             log_probs = parent.log_prob + log_softmax(model.logits_after(0, paths[parent.id]))
             log_probs[list(BANNED)] = -np.inf
@@ -96,19 +95,19 @@ def test_each_step_looks_at_the_best_of_each_and_keeps_the_best_of_all(case):
             extended = {path: value for path, value in extended.items() if value > -np.inf}
             candidates |= {path: value for path, value in extended.items() if path[-1] != EOS}
             best = [path for path in extended if path[-1] != EOS][:beam_size]
-            looked_at |= dict.fromkeys([*best, *(path for path in extended if path[-1] == EOS)])
+            compared |= dict.fromkeys([*best, *(path for path in extended if path[-1] == EOS)])
         parents = {parent.id for parent in alive}
         children = [node for node in tree.nodes if node.parent in parents]
         if not children:
             break
-        assert {paths[node.id] for node in children} == set(looked_at)
-        alive = [node for node in children if goes_on(node)]
+        assert {paths[node.id] for node in children} == set(compared)
+        alive = [node for node in children if is_kept(node)]
         best = sorted(candidates, key=candidates.get, reverse=True)[:beam_size]
         assert {paths[node.id] for node in alive} == set(best)
     assert max(node.step for node in tree.nodes) == alive[0].step
 
 
-def test_what_it_says_of_a_hypothesis_is_so(case):
+def test_the_reason_of_each_hypothesis_is_true(case):
     tree, _ = recorded(case)
     _, beam_size, num_outputs, limit, penalty = CASES[case]
     outputs = [tree.nodes[output] for output in tree.outputs]
@@ -119,11 +118,11 @@ def test_what_it_says_of_a_hypothesis_is_so(case):
         better = [other for other in step if other.log_prob >= node.log_prob]
         longest = [other for other in ends if other.score >= node.score] if node.score else []
         if node in ends:
-            assert len([other for other in better if goes_on(other) or other in ends]) < beam_size
+            assert len([other for other in better if is_kept(other) or other in ends]) < beam_size
         reason = re.sub(r"-?\d+(\.\d+)?", "#", node.why)
         if reason.endswith("of its step"):
             assert node.state == "dropped" and len(better) >= beam_size
-        elif "that go on" in reason:
+        elif "that continue" in reason:
             assert node.state == "kept" and node.token != str(EOS)
             assert sum(other.token != str(EOS) for other in better) < beam_size
         elif reason == "ended, but # better ones had":
@@ -138,7 +137,7 @@ def test_what_it_says_of_a_hypothesis_is_so(case):
             assert node.state == "dropped" and outputs[0].step == node.step
         elif reason.startswith("cut by"):
             assert node.state == "dropped" and node.step == limit and len(outputs) == num_outputs
-            rivals = outputs if penalty == "power" else [one for one in outputs if goes_on(one)]
+            rivals = outputs if penalty == "power" else [one for one in outputs if is_kept(one)]
             assert all(rival.score >= node.score for rival in rivals)
         else:
             pattern = r"output (\d): (ended|cut by the limit of \d+ tokens)"
@@ -151,8 +150,14 @@ def test_what_it_says_of_a_hypothesis_is_so(case):
 def test_every_reason_occurs():
     said = {node.why for case in CASES for node in recorded(case)[0].nodes}
     reasons = [
-        *("not among the", "not the best", "that go on", "its end is not", "ended, but 4 better"),
-        *("but not the best output", "could reach", "first end", ": cut by", ", behind"),
+        *(
+            "not among the",
+            "not the best",
+            "that continue",
+            "its end is not",
+            "ended, but 4 better",
+        ),
+        *("but not the best output", "could reach", "first end", ": cut by", ", worse"),
         ": ended",
     ]
     missing = [reason for reason in reasons if not any(reason in why for why in said)]

@@ -1,4 +1,4 @@
-"""Constrained search against exhaustive search in which what is not allowed is left out."""
+"""Constrained search against filtered exhaustive search."""
 
 from types import SimpleNamespace
 
@@ -13,14 +13,14 @@ from transformer_jax.decoding import BeamSearch, Sampler, Start, constrained, ma
 
 WORDS, LIMIT, BATCH = 3, 5, 4
 VOCAB = WORDS * (WORDS - 1) ** 3 * WORDS
-"""As many as are compared at the limit, and so the widest beam."""
+"""Number of hypotheses compared at the limit, which is the widest beam."""
 
 
 class NoRepetition:
-    """No word may follow itself, and an output has an even number of words; the state is the last
-    token, and how many there were."""
+    """Allows no word after itself, and outputs with an even number of words. Its state is the last
+    token and the number of tokens."""
 
-    def begin(self, given, counts, limits):
+    def begin(self, tokens, counts, limits):
         return jnp.zeros_like(counts), jnp.zeros_like(counts)
 
     def allowed(self, state):

@@ -1,4 +1,4 @@
-"""Samples come from the distribution asked for, and each sentence's from its own key."""
+"""Samples follow the requested distribution, and depend on each sentence's own key."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from transformer_jax.inference.config import DecodeConfig
 PAD, UNK, BOS, EOS = range(4)
 VOCAB = 8
 TABLE = np.random.default_rng(0).normal(size=(VOCAB, VOCAB)).astype(np.float32)
-"""The next token's logits given the last: a drawn Markov chain."""
+"""Logits of the next token given the last: a random Markov chain."""
 
 
 def decode_step(tokens, memory, state):
@@ -75,14 +75,14 @@ def test_an_output_ends_in_eos_or_at_its_limit():
         assert len(output) == 4 or output[-1] == EOS
 
 
-def test_a_sentence_s_samples_hang_on_its_own_key():
+def test_samples_of_a_sentence_depend_on_its_own_key_only():
     together, _ = draw(5, 3)
     alone, _ = draw(1, 3, first_key=2)
     np.testing.assert_array_equal(together[2], alone[0])
     assert len({row.tobytes() for row in together}) == 5
 
 
-def test_top_k_and_top_p_leave_the_likeliest():
+def test_top_k_and_top_p_keep_the_most_likely():
     logits = jnp.log(jnp.array([[0.4, 0.3, 0.2, 0.1]]))
 
     def left(**options):
@@ -93,13 +93,13 @@ def test_top_k_and_top_p_leave_the_likeliest():
     assert left(top_p=0.39) == [True, False, False, False]
     assert left(top_p=0.41) == [True, True, False, False]
     assert left(top_p=0.8) == [True, True, True, False]
-    # Of the two that top_k leaves, the first has 4 / 7.
+    # Of the two that top_k keeps, the first has probability 4 / 7.
     assert left(top_k=2, top_p=0.5) == [True, False, False, False]
     assert left(banned_ids=(0,)) == [False, True, True, True]
     np.testing.assert_allclose(truncated_logits(logits, 0.5), 2 * logits, rtol=1e-6)
 
 
-def test_of_equals_top_k_leaves_the_first():
+def test_top_k_keeps_the_first_of_equal_tokens():
     logits = jnp.tile(jnp.array([[0.0, 2.0, 1.0, 2.0, 1.0, 1.0]]), (2, 60))  # blocks of equals
     for k in (1, 2, 121, 122):
         left = np.isfinite(np.asarray(truncated_logits(logits, 1.0, top_k=k)))
@@ -108,7 +108,7 @@ def test_of_equals_top_k_leaves_the_first():
         assert np.take_along_axis(left, order, axis=1).all()
 
 
-def test_the_likeliest_alone_is_greedy():
+def test_top_k_of_one_is_greedy():
     tokens, _ = draw(1, 1, top_k=1)
     expected, last = [], BOS
     while len(expected) < 4 and last != EOS:
@@ -130,7 +130,9 @@ def test_the_likeliest_alone_is_greedy():
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_a_setting_without_sense_is_refused(options, message):
+def test_invalid_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DecodeConfig(**options)
-    DecodeConfig(temperature=1.0, num_outputs=10)  # more than beams are no matter of sampling
+    DecodeConfig(
+        temperature=1.0, num_outputs=10
+    )  # with sampling, more outputs than beams are valid

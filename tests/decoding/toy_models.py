@@ -1,5 +1,5 @@
-"""Models of a few tokens whose answers are known: `logits_after(sentence, prefix)`, slow and plain,
-beside the same model on the search's seam."""
+"""Toy models of a few tokens: `logits_after(sentence, prefix)` is the slow reference, `prefill` and
+`decode_step` are the same model for searches."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,7 @@ BANNED = (PAD, UNK, BOS)
 
 
 class MarkovChain:
-    """The next token depends on the last; memory holds a chain for every sentence.
+    """Markov chain: the next token depends on the last. Memory holds a chain for every sentence.
 
     Only tokens 3 (EOS) to 3 + `num_words` have any probability.
     """
@@ -34,11 +34,11 @@ class MarkovChain:
 
 
 class Historian:
-    """The next token depends on the whole prefix, which only the state holds.
+    """Model whose next token depends on the whole prefix, which only the state holds.
 
-    State: a running hash [N] and a decaying sum of token vectors [N, 2, D], so that a state that
-    is not reordered with its hypothesis gives other logits. Memory: a table for every sentence.
-    `eos_bonus`, one for all or one a sentence, makes outputs short.
+    The state is a running hash [N] and a decaying sum of token vectors [N, 2, D]: a state that is
+    not reordered with its hypothesis gives other logits. The memory is a table for every sentence.
+    `eos_bonus`, a number or one for each sentence, makes outputs short.
     """
 
     num_hashes, width = 97, 3

@@ -1,4 +1,7 @@
-"""Searches for a model's outputs. They know no model: `interface` is the seam between the two."""
+"""Searches for the outputs of a model: beam search, sampling, constraints.
+
+A search knows no model; `interface` defines what the two exchange.
+"""
 
 from transformer_jax.decoding.beam_search import LENGTH_PENALTIES, BeamSearch, length_penalty
 from transformer_jax.decoding.beam_tree import BeamTree, Node, beam_tree
@@ -23,7 +26,7 @@ from transformer_jax.decoding.sampling import (
 )
 
 __all__ = [
-    # The seam: what a model offers, what a search starts from, does and returns.
+    # Interface between models and searches.
     "Prefill",
     "DecodeStep",
     "Memory",
@@ -35,7 +38,7 @@ __all__ = [
     "Hypotheses",
     "truncate_at_eos",
     "Samples",
-    # What a search may write.
+    # Constraints.
     "Constraint",
     "constrained",
     "masked_logits",
@@ -46,7 +49,7 @@ __all__ = [
     "length_penalty",
     "penalized_logits",
     "truncated_logits",
-    # A beam search, step by step.
+    # Record of a beam search.
     "BeamTree",
     "Node",
     "beam_tree",

@@ -1,12 +1,14 @@
-"""Beam search with a length penalty, as in section 6.1 of the paper.
+"""Beam search with a length penalty (section 6.1 of the paper).
 
-Each step extends the alive hypotheses of a sentence by one token. The K best extensions by tokens
-other than EOS are the next alive ones. An extension by EOS that is among the K best of all ends a
-hypothesis, and the K best ended ones by score are kept. With K = 1 this is greedy search.
-`beam_steps` is what happens in a step, `beam_tree` a record of all of them.
+A step extends each alive hypothesis of a sentence by one token. The K best extensions by tokens
+other than EOS are the next alive hypotheses. An extension by EOS that is among the K best of all
+extensions finishes a hypothesis, and the K finished hypotheses with the best scores are kept. A
+score is log P(output) / penalty(length). With K = 1 this is greedy search.
 
-Axes: B batch, J beams before a step (1 at the first, then K), K beams after it, N = B * K,
-V vocabulary, L output length.
+`BeamSearch.find` runs the search, `advance` is one step of it, and `beam_tree` records all steps.
+
+Axes: B batch, K beam size, J alive hypotheses of a sentence before a step (1 before the first,
+then K), N = B * J rows, V vocabulary, L output length.
 """
 
 import dataclasses
@@ -26,69 +28,17 @@ from transformer_jax.decoding.interface import (
     Memory,
     Start,
     State,
-    of_parents,
-    of_rows,
-    of_sentences,
+    reorder_state,
+    select_sentences,
+    take_rows,
 )
 
-# FOLDED decoding.beams: The hypotheses of a beam search as arrays, and what is done with them.
-# Axes: B batch, J beams before a step (1 at the first, then K), K beams after it, V vocabulary, L
-# output length.
+SMALLEST_BATCH = 64
+"""Smallest batch to shrink to. Each size compiles again; going from 64 to 32 saved only 10%."""
 
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Beams:
-    """The hypotheses of every sentence, best first. An empty place has the value -inf."""
-
-    alive_tokens: Array  # int32 [B, J, L]
-    alive_log_probs: Array  # float32 [B, J]
-    ended_tokens: Array  # int32 [B, K, L]
-    ended_scores: Array  # float32 [B, K]
-    done: Array  # bool [B]: the result is certain
-
-
-def no_beams(batch_size: int, beam_size: int, max_length: int, pad_id: int) -> Beams:
-    """One empty alive hypothesis for each sentence, and none that ended."""
-    return Beams(
-        alive_tokens=jnp.full((batch_size, 1, max_length), pad_id, jnp.int32),
-        alive_log_probs=jnp.zeros((batch_size, 1), jnp.float32),
-        ended_tokens=jnp.full((batch_size, beam_size, max_length), pad_id, jnp.int32),
-        ended_scores=jnp.full((batch_size, beam_size), -jnp.inf, jnp.float32),
-        done=jnp.zeros(batch_size, bool),
-    )
-
-
-def keep_best(
-    tokens: Int[Array, "B M L"], scores: Float[Array, "B M"], k: int
-) -> tuple[Int[Array, "B K L"], Float[Array, "B K"]]:
-    """The k best of M hypotheses; of equal ones the first."""
-    best, kept = lax.top_k(scores, k)
-    return take(tokens, kept), best
-
-
-def take(x: Shaped[Array, "B M ..."], beams: Int[Array, "B K"]) -> Shaped[Array, "B K ..."]:
-    """Picks the numbered ones among M beams."""
-    return jnp.take_along_axis(x, beams.reshape(beams.shape + (1,) * (x.ndim - 2)), axis=1)
-
-
-def write(
-    tokens: Int[Array, "B J L"], position: Int[Array, ""], value: Int[Array, "B J"] | int
-) -> Int[Array, "B J L"]:
-    """Puts a token of each hypothesis, or one for all, at a position."""
-    return tokens.at[:, :, position].set(value)
-
-
-def where_rows(rows: Bool[Array, " B"], x: Beams, y: Beams) -> Beams:
-    """x in the rows that are true, y in the others."""
-    return jax.tree.map(
-        lambda a, b: jnp.where(rows.reshape((-1,) + (1,) * (b.ndim - 1)), a, b), x, y
-    )
-
-
-# FOLDED decoding.length_penalty: The length penalty of beam search (section 6.1): what divides log
-# P of an output.
-
+TOP_K_BLOCK = (
+    64  # columns; measured best of 32, 64, 128 and 256 on vocabularies of 8,000 and 32,000
+)
 
 Lengths = Num[Array | np.ndarray, "*shape"]
 Penalties = Float[Array | np.ndarray, "*shape"]
@@ -100,21 +50,21 @@ def length_penalty(length: Lengths, alpha: float) -> Penalties:
 
 
 def power_of_length(length: Lengths, alpha: float) -> Penalties:
-    """length^alpha; with alpha 1 an output is scored by the mean log P of its tokens."""
+    """length^alpha. With alpha = 1 a score is the mean log P of the output's tokens."""
     return (1.0 * length) ** alpha
 
 
 @dataclasses.dataclass(frozen=True)
 class LengthPenalty:
-    """How outputs of different lengths are compared.
+    """A way to compare outputs of different lengths.
 
     Attributes:
-      of: (lengths, alpha) -> what divides log P.
-      cut_compete: whether outputs that the length limit cut are compared with those that ended;
-        otherwise they stand behind all of these.
+      divisor: (lengths, alpha) -> divisors of log P.
+      cut_compete: True: outputs cut at the length limit are ranked with the finished ones by score.
+        False: they rank after all finished ones.
     """
 
-    of: Callable[[Lengths, float], Penalties]
+    divisor: Callable[[Lengths, float], Penalties]
     cut_compete: bool = False
 
 
@@ -122,44 +72,7 @@ LENGTH_PENALTIES = {
     "gnmt": LengthPenalty(length_penalty),
     "power": LengthPenalty(power_of_length, cut_compete=True),
 }
-"""What `decode.length_penalty` may name: the paper's, and that of transformers."""
-
-
-# FOLDED decoding.top_k: The k largest of many, by the maxima of blocks. On the CPU `jax.lax.top_k`
-# and `jnp.argmax` scan a vocabulary several times slower than a plain maximum does. The k largest
-# lie in the k blocks with the largest maxima, so only those are searched. Axes: N rows, V columns,
-# C candidate columns.
-
-
-BLOCK = 64  # columns; measured best of 32, 64, 128 and 256 on vocabularies of 8,000 and 32,000
-
-
-def top_k(x: Float[Array, "N V"], k: int) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
-    """Values and columns as `jax.lax.top_k` returns them: of equal values the first comes first.
-
-    Args:
-      x: without NaN.
-      k: how many, at most V.
-    """
-    num_rows, num_columns = x.shape
-    num_blocks = num_columns // BLOCK
-    if num_blocks <= k:
-        values, columns = lax.top_k(x, k)
-        return values, columns
-    in_blocks = num_blocks * BLOCK
-    maxima = x[:, :in_blocks].reshape(num_rows, num_blocks, BLOCK).max(-1)
-    # Candidates in the order of their columns, so that equal values keep that order.
-    blocks = jnp.sort(lax.top_k(maxima, k)[1], axis=-1)
-    columns = (blocks[:, :, None] * BLOCK + jnp.arange(BLOCK)).reshape(num_rows, k * BLOCK)
-    rest = jnp.broadcast_to(jnp.arange(in_blocks, num_columns), (num_rows, num_columns - in_blocks))
-    columns = jnp.concatenate([columns, rest], axis=1)  # [N, C]
-    values, chosen = lax.top_k(jnp.take_along_axis(x, columns, axis=1), k)
-    return values, jnp.take_along_axis(columns, chosen, axis=1)
-
-
-# FOLDED decoding.beam_steps: One step of a beam search: what extends the hypotheses, which of it
-# is kept, and what is found. Axes: B batch, J beams before a step (1 at the first, then K), K
-# beams after it, N = B * J rows before it, V vocabulary, L output length.
+"""Values of `decode.length_penalty`: the paper's, and the one of transformers."""
 
 
 @functools.partial(
@@ -171,8 +84,8 @@ def top_k(x: Float[Array, "N V"], k: int) -> tuple[Float[Array, "N k"], Int[Arra
     ],
 )
 @dataclasses.dataclass(frozen=True)
-class Rules:
-    """What stays the same during a search."""
+class SearchSettings:
+    """Values that are constant during a search."""
 
     beam_size: int
     num_outputs: int
@@ -180,169 +93,48 @@ class Rules:
     length_penalty: str
     eos_id: int
     pad_id: int
-    forbidden_ids: tuple[int, ...]  # what no alive hypothesis holds; EOS is the first
+    forbidden_ids: tuple[int, ...]  # EOS, then the banned tokens: no alive hypothesis has them
     limits: Array  # int32 [B]: longest output, EOS included
 
     def penalty(self, lengths: Int[Array, "*B"]) -> Float[Array, "*B"]:
-        """What divides log P of outputs of these lengths."""
-        return jnp.asarray(LENGTH_PENALTIES[self.length_penalty].of(lengths, self.alpha))
+        """Divisors of log P for outputs of these lengths."""
+        return jnp.asarray(LENGTH_PENALTIES[self.length_penalty].divisor(lengths, self.alpha))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Beams:
+    """Hypotheses of every sentence, best first. Empty places have the value -inf."""
+
+    alive_tokens: Array  # int32 [B, J, L]
+    alive_log_probs: Array  # float32 [B, J]
+    finished_tokens: Array  # int32 [B, K, L]
+    finished_scores: Array  # float32 [B, K]
+    done: Array  # bool [B]: no further step can change the result
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Carry:
-    """What a search carries from step to step."""
+    """State that a search carries from step to step."""
 
-    length: Array  # int32 []: tokens in an alive hypothesis
+    length: Array  # int32 []: tokens in each alive hypothesis
     beams: Beams
-    state: State  # leaves [B * K, ...]
-
-
-class Candidates(NamedTuple):
-    """What the alive hypotheses may become: the K best extensions of each by a token, and its
-    end."""
-
-    tokens: Array  # int32 [B, J, K], other than EOS
-    log_probs: Array  # float32 [B, J, K], of the extended hypotheses
-    eos_log_probs: Array  # float32 [B, J], of the ended ones
-
-
-class Extensions(NamedTuple):
-    """The best of the candidates."""
-
-    log_probs: Array  # float32 [B, K], of the next alive hypotheses
-    parents: Array  # int32 [B, K], which of J each extends
-    tokens: Array  # int32 [B, K], by which
-    eos_log_probs: Array  # float32 [B, J], with EOS; -inf where not among the K best of all
-
-
-class BeamStep(NamedTuple):
-    """A step of the search."""
-
-    seen: Candidates
-    best: Extensions
-    after: Carry
-
-
-def last_tokens(search: Carry) -> Int[Array, " N"]:
-    """The last token of every alive hypothesis, of which there is one."""
-    return jnp.take(search.beams.alive_tokens, search.length - 1, axis=2).reshape(-1)
-
-
-def advance(rules: Rules, search: Carry, logits: Float[Array, "N V"]) -> BeamStep:
-    """Adds a token to the hypotheses, given the logits of the token after each."""
-    seen = _candidates(rules, search.beams.alive_log_probs, logits)
-    best = _choose(rules, seen)
-    return BeamStep(seen, best, _extend(rules, search, best))
-
-
-def _candidates(
-    rules: Rules, log_probs: Float[Array, "B J"], logits: Float[Array, "N V"]
-) -> Candidates:
-    batch_size, num_beams = log_probs.shape
-    ids = jnp.array(rules.forbidden_ids)
-    forbidden, logits = logits[:, ids], logits.at[:, ids].set(-jnp.inf)
-    values, tokens = top_k(logits, rules.beam_size)  # [B * J, K]
-    highest = jnp.concatenate([values[:, :1], forbidden], axis=1).max(axis=1, keepdims=True)
-    total, of_forbidden = (
-        jnp.exp(x - highest).sum(axis=1, keepdims=True) for x in (logits, forbidden)
-    )
-    normalizer = highest + jnp.log(total + of_forbidden)  # subtracted from what is chosen alone
-    by_parent = (batch_size, num_beams, -1)
-    return Candidates(
-        tokens=tokens.reshape(by_parent),
-        log_probs=log_probs[:, :, None] + (values - normalizer).reshape(by_parent),
-        eos_log_probs=log_probs + (forbidden[:, :1] - normalizer).reshape(batch_size, num_beams),
-    )
-
-
-def _choose(rules: Rules, seen: Candidates) -> Extensions:
-    """The K best that go on, and the ends that are among the K best of all."""
-    tokens, values = (x.reshape(len(x), -1) for x in (seen.tokens, seen.log_probs))  # [B, J * K]
-    best, chosen = lax.top_k(values, rules.beam_size)  # [B, K]
-    eos = seen.eos_log_probs
-    kth_best = lax.top_k(jnp.concatenate([best, eos], axis=1), rules.beam_size)[0][:, -1:]
-    return Extensions(
-        log_probs=best,
-        parents=chosen // rules.beam_size,
-        tokens=jnp.take_along_axis(tokens, chosen, axis=1),
-        eos_log_probs=jnp.where(eos >= kth_best, eos, -jnp.inf),
-    )
-
-
-def _extend(rules: Rules, search: Carry, best: Extensions) -> Carry:
-    beams, length = search.beams, search.length
-    num_parents = beams.alive_log_probs.shape[1]
-    eos_scores = best.eos_log_probs / rules.penalty(length + 1)
-    ended_tokens, ended_scores = keep_best(
-        jnp.concatenate([beams.ended_tokens, write(beams.alive_tokens, length, rules.eos_id)], 1),
-        jnp.concatenate([beams.ended_scores, eos_scores], 1),
-        rules.beam_size,
-    )
-    extended = Beams(
-        alive_tokens=write(take(beams.alive_tokens, best.parents), length, best.tokens),
-        alive_log_probs=best.log_probs,
-        ended_tokens=ended_tokens,
-        ended_scores=ended_scores,
-        done=_is_done(rules, length + 1, best.log_probs, ended_scores),
-    )
-    return Carry(
-        length=length + 1,
-        beams=where_rows(beams.done, beams, extended),
-        state=of_parents(search.state, best.parents, num_parents),
-    )
-
-
-def _is_done(
-    rules: Rules,
-    length: Int[Array, ""],
-    log_probs: Float[Array, "B K"],
-    ended_scores: Float[Array, "B K"],
-) -> Bool[Array, " B"]:
-    """Whether nothing can change the result of a sentence.
-
-    A log-probability only falls and the penalty is largest at the limit, which bounds the score
-    that an alive hypothesis can reach. One beam has nothing to weigh its first ending against.
-    """
-    best_reachable = log_probs[:, 0] / rules.penalty(rules.limits)
-    worst_returned = ended_scores[:, rules.num_outputs - 1]
-    done = (length >= rules.limits) | (best_reachable <= worst_returned)
-    if rules.beam_size == 1:
-        done |= ended_scores[:, 0] > -jnp.inf
-    return done
-
-
-def n_best(rules: Rules, beams: Beams) -> Hypotheses:
-    """The best hypotheses: those that ended, then as many of those that the limit cut as places are
-    left; or the best of both together. (One beam that ended was not cut.)"""
-    cut_scores = beams.alive_log_probs / rules.penalty(rules.limits)[:, None]
-    scores = jnp.concatenate([beams.ended_scores, cut_scores], axis=1)
-    if LENGTH_PENALTIES[rules.length_penalty].cut_compete and rules.beam_size > 1:
-        order = lax.top_k(scores, rules.num_outputs)[1]
-    else:
-        num_ended = (beams.ended_scores > -jnp.inf).sum(axis=1, keepdims=True)
-        rank = jnp.arange(rules.num_outputs)
-        order = jnp.where(rank < num_ended, rank, rank - num_ended + rules.beam_size)  # [B, K]
-    tokens = take(jnp.concatenate([beams.ended_tokens, beams.alive_tokens], axis=1), order)
-    scores = take(scores, order)
-    return Hypotheses(jnp.where(scores[:, :, None] > -jnp.inf, tokens, rules.pad_id), scores)
-
-
-SMALLEST_BATCH = 64
-"""Smallest batch to shrink to. Each size compiles again; going from 64 to 32 saved only 10%."""
+    state: State  # the model's; leaves [B * J, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearch:
-    """The beam search of section 6.1, a `Search`.
+    """Beam search of section 6.1, a `Search`.
 
     Attributes:
-      beam_size: hypotheses K kept of a sentence, at most V; 1 is greedy search.
+      beam_size: K, hypotheses kept of each sentence, at most V; 1 is greedy search.
       alpha: exponent of the length penalty, at least 0.
-      eos_id: the token that ends an output.
-      pad_id: the token that fills an output after its end.
-      banned_ids: tokens never chosen. Scores stay the model's: no probability is redistributed.
-      length_penalty: an entry of `LENGTH_PENALTIES`.
+      eos_id: token that ends an output.
+      pad_id: token that fills an output after its end.
+      banned_ids: tokens that are never chosen. Scores are the model's: the probability of banned
+        tokens is not redistributed.
+      length_penalty: entry of `LENGTH_PENALTIES`.
     """
 
     beam_size: int
@@ -355,34 +147,38 @@ class BeamSearch:
     def find(
         self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
     ) -> Hypotheses:
-        """Finds the `num_outputs` best outputs of every sentence; meant to be called under
-        `jax.jit`.
+        """Finds the `num_outputs` best outputs of every sentence. Call it under `jax.jit`.
 
-        A score is log P(output) / penalty(length), where the length counts EOS. Hypotheses that
-        ended come first, unless the penalty says otherwise; where fewer than `num_outputs` did, the
-        best of those that the limit cut follow. A sentence is done as soon as no alive hypothesis
-        can enter its result any more; with one beam, at its first EOS.
+        The length in a score counts EOS. Finished hypotheses come first, unless the length penalty
+        has `cut_compete`; the best hypotheses cut at the limit fill the places that are left. A
+        sentence is done when no alive hypothesis can enter its result any more; with one beam, at
+        its first EOS.
 
         Args:
-          decode_step: the model's step, closed over its parameters; called at most L - 1 times, for
-            ever fewer sentences.
-          start: what `prefill` returned, and the limits; its keys are not used.
-          num_outputs: how many of the K to return; the fewer, the sooner they are certain.
-          max_length: L, the length of the arrays returned.
+          decode_step: the model's step, closed over its parameters. It is called at most L - 1
+            times, with fewer and fewer sentences.
+          start: result of `prefill`, and the length limits; random keys are not used.
+          num_outputs: outputs to return of each sentence, at most K. With fewer of them a search
+            ends sooner.
+          max_length: L, length of the arrays returned.
 
         Raises:
-          ValueError: `beam_size`, `num_outputs` or `alpha` is out of its range.
+          ValueError: `beam_size`, `num_outputs` or `alpha` is out of range.
         """
-        rules, search = self.begin(start, num_outputs, max_length)
-        first = advance(rules, search, start.logits).after
-        return n_best(rules, _to_the_end(decode_step, rules, start.memory, first))
+        settings, carry = self.begin(start, num_outputs, max_length)
+        carry = advance(settings, carry, start.logits).after
+        return n_best(settings, _run_until_done(decode_step, settings, start.memory, carry))
 
-    def begin(self, start: Start, num_outputs: int, max_length: int) -> tuple[Rules, Carry]:
-        """What `beam_steps` goes by and from: for each sentence one empty hypothesis. Arguments and
-        errors as of `find`."""
+    def begin(
+        self, start: Start, num_outputs: int, max_length: int
+    ) -> tuple[SearchSettings, Carry]:
+        """Settings of a search and its first carry: one empty hypothesis for each sentence.
+
+        Arguments and errors are those of `find`.
+        """
         batch_size, vocab_size = start.logits.shape
         self._check(num_outputs, vocab_size)
-        rules = Rules(
+        settings = SearchSettings(
             beam_size=self.beam_size,
             num_outputs=num_outputs,
             alpha=self.alpha,
@@ -392,8 +188,16 @@ class BeamSearch:
             forbidden_ids=tuple(dict.fromkeys((self.eos_id, *self.banned_ids))),
             limits=jnp.clip(start.max_lengths, 1, max_length),
         )
-        beams = no_beams(batch_size, self.beam_size, max_length, self.pad_id)
-        return rules, Carry(jnp.int32(0), beams, start.state)
+        beams = Beams(
+            alive_tokens=jnp.full((batch_size, 1, max_length), self.pad_id, jnp.int32),
+            alive_log_probs=jnp.zeros((batch_size, 1), jnp.float32),
+            finished_tokens=jnp.full(
+                (batch_size, self.beam_size, max_length), self.pad_id, jnp.int32
+            ),
+            finished_scores=jnp.full((batch_size, self.beam_size), -jnp.inf, jnp.float32),
+            done=jnp.zeros(batch_size, bool),
+        )
+        return settings, Carry(jnp.int32(0), beams, start.state)
 
     def _check(self, num_outputs: int, vocab_size: int) -> None:
         size = self.beam_size
@@ -405,24 +209,212 @@ class BeamSearch:
             raise ValueError(f"alpha is {self.alpha}; it must be at least 0")
 
 
-def _to_the_end(decode_step: DecodeStep, rules: Rules, memory: Memory, search: Carry) -> Beams:
-    """Extends hypotheses until all are done; once half of a large batch is, with the rest alone."""
-    half = len(rules.limits) // 2
+def _run_until_done(
+    decode_step: DecodeStep, settings: SearchSettings, memory: Memory, carry: Carry
+) -> Beams:
+    """Runs steps until every sentence is done. When half of a large batch is done, it continues
+    with the other half alone."""
+    half = len(settings.limits) // 2
     kept = half if half >= SMALLEST_BATCH else 0
 
-    def step(search: Carry) -> Carry:
-        logits, state = decode_step(last_tokens(search), memory, search.state)
-        return advance(rules, dataclasses.replace(search, state=state), logits).after
+    def step(carry: Carry) -> Carry:
+        logits, state = decode_step(last_tokens(carry), memory, carry.state)
+        return advance(settings, dataclasses.replace(carry, state=state), logits).after
 
-    search = lax.while_loop(lambda search: (~search.beams.done).sum() > kept, step, search)
+    carry = lax.while_loop(lambda carry: (~carry.beams.done).sum() > kept, step, carry)
     if not kept:
-        return search.beams
-    chosen = jnp.argsort(search.beams.done)[:kept]  # all that are not done, and some that are
-    rules = dataclasses.replace(rules, limits=rules.limits[chosen])
+        return carry.beams
+    chosen = jnp.argsort(carry.beams.done)[:kept]  # all that are not done, and some that are
+    settings = dataclasses.replace(settings, limits=settings.limits[chosen])
     rest = Carry(
-        search.length,
-        of_rows(search.beams, chosen),
-        of_sentences(search.state, chosen, rules.beam_size),
+        carry.length,
+        take_rows(carry.beams, chosen),
+        select_sentences(carry.state, chosen, settings.beam_size),
     )
-    beams = _to_the_end(decode_step, rules, of_rows(memory, chosen), rest)
-    return jax.tree.map(lambda x, y: x.at[chosen].set(y), search.beams, beams)
+    beams = _run_until_done(decode_step, settings, take_rows(memory, chosen), rest)
+    return jax.tree.map(lambda x, y: x.at[chosen].set(y), carry.beams, beams)
+
+
+class Candidates(NamedTuple):
+    """Best extensions of each alive hypothesis: by K tokens other than EOS, and by EOS."""
+
+    tokens: Array  # int32 [B, J, K]
+    log_probs: Array  # float32 [B, J, K], of the extended hypotheses
+    eos_log_probs: Array  # float32 [B, J], of the hypotheses extended by EOS
+
+
+class Extensions(NamedTuple):
+    """Best extensions of a sentence, chosen from the candidates of all its hypotheses."""
+
+    log_probs: Array  # float32 [B, K], of the next alive hypotheses
+    parents: Array  # int32 [B, K], index in J of the hypothesis that each extends
+    tokens: Array  # int32 [B, K], the new token of each
+    eos_log_probs: Array  # float32 [B, J], by EOS; -inf if not among the K best extensions of all
+
+
+class BeamStep(NamedTuple):
+    """One step of a search."""
+
+    candidates: Candidates
+    best: Extensions
+    after: Carry
+
+
+def last_tokens(carry: Carry) -> Int[Array, " N"]:
+    """Last token of every alive hypothesis; they must not be empty."""
+    return jnp.take(carry.beams.alive_tokens, carry.length - 1, axis=2).reshape(-1)
+
+
+def advance(settings: SearchSettings, carry: Carry, logits: Float[Array, "N V"]) -> BeamStep:
+    """Extends the hypotheses by a token, given the logits of the next token of each."""
+    candidates = _candidates(settings, carry.beams.alive_log_probs, logits)
+    best = _choose(settings, candidates)
+    return BeamStep(candidates, best, _extend(settings, carry, best))
+
+
+def _candidates(
+    settings: SearchSettings, log_probs: Float[Array, "B J"], logits: Float[Array, "N V"]
+) -> Candidates:
+    """Best extensions of each hypothesis by itself.
+
+    The log-softmax's normalizer is subtracted from the chosen logits only.
+    """
+    batch_size, num_beams = log_probs.shape
+    ids = jnp.array(settings.forbidden_ids)
+    forbidden, logits = logits[:, ids], logits.at[:, ids].set(-jnp.inf)
+    values, tokens = top_k(logits, settings.beam_size)  # [B * J, K]
+    highest = jnp.concatenate([values[:, :1], forbidden], axis=1).max(axis=1, keepdims=True)
+    total, forbidden_total = (
+        jnp.exp(x - highest).sum(axis=1, keepdims=True) for x in (logits, forbidden)
+    )
+    normalizer = highest + jnp.log(total + forbidden_total)
+    by_parent = (batch_size, num_beams, -1)
+    return Candidates(
+        tokens=tokens.reshape(by_parent),
+        log_probs=log_probs[:, :, None] + (values - normalizer).reshape(by_parent),
+        eos_log_probs=log_probs + (forbidden[:, :1] - normalizer).reshape(batch_size, num_beams),
+    )
+
+
+def _choose(settings: SearchSettings, candidates: Candidates) -> Extensions:
+    """Top-K extensions by tokens other than EOS, and the extensions by EOS that are among the
+    overall top K."""
+    tokens, values = (  # [B, J * K]
+        x.reshape(len(x), -1) for x in (candidates.tokens, candidates.log_probs)
+    )
+    best, chosen = lax.top_k(values, settings.beam_size)  # [B, K]
+    eos = candidates.eos_log_probs
+    kth_best = lax.top_k(jnp.concatenate([best, eos], axis=1), settings.beam_size)[0][:, -1:]
+    return Extensions(
+        log_probs=best,
+        parents=chosen // settings.beam_size,
+        tokens=jnp.take_along_axis(tokens, chosen, axis=1),
+        eos_log_probs=jnp.where(eos >= kth_best, eos, -jnp.inf),
+    )
+
+
+def _extend(settings: SearchSettings, carry: Carry, best: Extensions) -> Carry:
+    """Carry after a step. Sentences that are done keep their hypotheses."""
+    beams, length = carry.beams, carry.length
+    num_parents = beams.alive_log_probs.shape[1]
+    eos_scores = best.eos_log_probs / settings.penalty(length + 1)
+    with_eos = _set_token(beams.alive_tokens, length, settings.eos_id)
+    finished_scores, kept = lax.top_k(
+        jnp.concatenate([beams.finished_scores, eos_scores], axis=1), settings.beam_size
+    )
+    finished_tokens = jnp.concatenate([beams.finished_tokens, with_eos], axis=1)
+    extended = Beams(
+        alive_tokens=_set_token(_take(beams.alive_tokens, best.parents), length, best.tokens),
+        alive_log_probs=best.log_probs,
+        finished_tokens=_take(finished_tokens, kept),
+        finished_scores=finished_scores,
+        done=_is_done(settings, length + 1, best.log_probs, finished_scores),
+    )
+    return Carry(
+        length=length + 1,
+        beams=_where_rows(beams.done, beams, extended),
+        state=reorder_state(carry.state, best.parents, num_parents),
+    )
+
+
+def _is_done(
+    settings: SearchSettings,
+    length: Int[Array, ""],
+    log_probs: Float[Array, "B K"],
+    finished_scores: Float[Array, "B K"],
+) -> Bool[Array, " B"]:
+    """Returns True for a sentence whose result no further step can change.
+
+    A log-probability only falls, and the penalty is largest at the length limit: this bounds the
+    score that an alive hypothesis can reach. With one beam the first EOS ends the search.
+    """
+    best_reachable = log_probs[:, 0] / settings.penalty(settings.limits)
+    worst_returned = finished_scores[:, settings.num_outputs - 1]
+    done = (length >= settings.limits) | (best_reachable <= worst_returned)
+    if settings.beam_size == 1:
+        done |= finished_scores[:, 0] > -jnp.inf
+    return done
+
+
+def n_best(settings: SearchSettings, beams: Beams) -> Hypotheses:
+    """Best hypotheses of each sentence: the finished ones, then those cut at the limit; or, with
+    `cut_compete`, the best of both. (With one beam, a finished output was not cut.)"""
+    cut_scores = beams.alive_log_probs / settings.penalty(settings.limits)[:, None]
+    scores = jnp.concatenate([beams.finished_scores, cut_scores], axis=1)
+    if LENGTH_PENALTIES[settings.length_penalty].cut_compete and settings.beam_size > 1:
+        order = lax.top_k(scores, settings.num_outputs)[1]
+    else:
+        num_finished = (beams.finished_scores > -jnp.inf).sum(axis=1, keepdims=True)
+        rank = jnp.arange(settings.num_outputs)
+        order = jnp.where(rank < num_finished, rank, rank - num_finished + settings.beam_size)
+    tokens = _take(jnp.concatenate([beams.finished_tokens, beams.alive_tokens], axis=1), order)
+    scores = _take(scores, order)
+    return Hypotheses(jnp.where(scores[:, :, None] > -jnp.inf, tokens, settings.pad_id), scores)
+
+
+def _take(x: Shaped[Array, "B M ..."], indices: Int[Array, "B K"]) -> Shaped[Array, "B K ..."]:
+    """Entries of each row by index."""
+    return jnp.take_along_axis(x, indices.reshape(indices.shape + (1,) * (x.ndim - 2)), axis=1)
+
+
+def _set_token(
+    tokens: Int[Array, "B J L"], position: Int[Array, ""], value: Int[Array, "B J"] | int
+) -> Int[Array, "B J L"]:
+    """Hypotheses with the token at `position` replaced."""
+    return tokens.at[:, :, position].set(value)
+
+
+def _where_rows(rows: Bool[Array, " B"], x: Beams, y: Beams) -> Beams:
+    """x in the rows that are True, y in the others."""
+    return jax.tree.map(
+        lambda a, b: jnp.where(rows.reshape((-1,) + (1,) * (b.ndim - 1)), a, b), x, y
+    )
+
+
+def top_k(x: Float[Array, "N V"], k: int) -> tuple[Float[Array, "N k"], Int[Array, "N k"]]:
+    """Values and columns of the k largest of each row, as `jax.lax.top_k` returns them: of equal
+    values the first comes first.
+
+    The k largest are in the k blocks of columns with the largest maxima, so only those blocks are
+    searched. On a CPU `jax.lax.top_k` and `jnp.argmax` scan a vocabulary several times slower than
+    a maximum does.
+
+    Args:
+      x: values without NaN.
+      k: number of values, at most V.
+    """
+    num_rows, num_columns = x.shape
+    num_blocks = num_columns // TOP_K_BLOCK
+    if num_blocks <= k:
+        values, columns = lax.top_k(x, k)
+        return values, columns
+    in_blocks = num_blocks * TOP_K_BLOCK
+    maxima = x[:, :in_blocks].reshape(num_rows, num_blocks, TOP_K_BLOCK).max(-1)
+    # Candidates in the order of their columns, so that equal values keep that order.
+    blocks = jnp.sort(lax.top_k(maxima, k)[1], axis=-1)
+    columns = blocks[:, :, None] * TOP_K_BLOCK + jnp.arange(TOP_K_BLOCK)
+    columns = columns.reshape(num_rows, k * TOP_K_BLOCK)
+    rest = jnp.broadcast_to(jnp.arange(in_blocks, num_columns), (num_rows, num_columns - in_blocks))
+    columns = jnp.concatenate([columns, rest], axis=1)  # [N, candidates]
+    values, chosen = lax.top_k(jnp.take_along_axis(x, columns, axis=1), k)
+    return values, jnp.take_along_axis(columns, chosen, axis=1)

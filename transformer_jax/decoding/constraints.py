@@ -1,6 +1,6 @@
-"""Constraints: what a search may write. No search knows of them.
+"""Constraints on the tokens that a search may write. Searches do not know about them.
 
-Axes: B batch, N = B * beams, W what is told of a sentence, V vocabulary.
+Axes: B batch, N = B * beams, W constraint tokens of a sentence, V vocabulary.
 """
 
 from typing import Protocol, runtime_checkable
@@ -14,38 +14,40 @@ from transformer_jax.decoding.interface import DecodeStep, Memory, State
 
 @runtime_checkable
 class Constraint(Protocol):
-    """Which token may follow which, with a state of its own.
+    """Decides which token may follow which, with a state of its own.
 
-    The state is a pytree of arrays, led by B where a search starts and by N in it, and passes
-    through the search beside the model's. Hashable, as it is compiled in.
+    The state is a pytree of arrays, with leading axis B where a search starts and N during the
+    search; it is passed through the search beside the model's. A constraint must be hashable,
+    because it is a static argument of compiled functions.
     """
 
     def begin(
-        self, given: Int[Array, "B W"], counts: Int[Array, " B"], limits: Int[Array, " B"]
+        self, tokens: Int[Array, "B W"], counts: Int[Array, " B"], limits: Int[Array, " B"]
     ) -> State:
-        """The state before the first token.
+        """Returns the state before the first token.
 
         Args:
-          given: what the constraint is told of each sentence, such as the tokens of its words.
-          counts: how many of them each sentence has.
-          limits: the longest output of each, EOS included.
+          tokens: tokens that the constraint knows of each sentence, such as those of its words.
+          counts: number of these tokens of each sentence.
+          limits: longest output of each sentence, EOS included.
         """
 
     def allowed(self, state: State) -> Bool[Array, "N V"]:
-        """Whether each token may come next."""
+        """Mask of the tokens that may come next."""
 
     def advance(self, state: State, tokens: Int[Array, " N"]) -> tuple[State, Int[Array, " N"]]:
-        """The state behind one more token each, and what the model reads in its place: the token
-        itself, or one that says more."""
+        """Returns the state after one more token of each hypothesis, and the tokens that the model
+        reads: the same ones, or others that tell it more."""
 
 
 def masked_logits(
     logits: Float[Array, "N V"], allowed: Bool[Array, "N V"], banned_id: int
 ) -> Float[Array, "N V"]:
-    """The logits with -inf for what is not allowed.
+    """Logits with -inf for tokens that are not allowed.
 
-    Its probability goes to a token that the search never chooses, so that a softmax over all gives
-    what is allowed the probability that the model does: scores stay the model's.
+    The probability of those tokens goes to `banned_id`, a token that the search never chooses. A
+    softmax over all tokens then gives each allowed token its probability under the model: scores
+    stay the model's.
     """
     allowed = allowed.at[:, banned_id].set(False)
     excluded = logsumexp(jnp.where(allowed, -jnp.inf, logits), axis=-1)
@@ -53,21 +55,21 @@ def masked_logits(
 
 
 def constrained(decode_step: DecodeStep, constraint: Constraint, banned_id: int) -> DecodeStep:
-    """The step under a constraint; its state is (the model's, the constraint's).
+    """Decode step under a constraint. Its state is (the model's state, the constraint's state).
 
     Args:
-      decode_step: the model's.
-      constraint: what may be written.
-      banned_id: as of `masked_logits`.
+      decode_step: the model's step.
+      constraint: decides which tokens are allowed.
+      banned_id: a token that the search never chooses (see `masked_logits`).
     """
 
     def step(
         tokens: Int[Array, " N"], memory: Memory, state: State
     ) -> tuple[Float[Array, "N V"], State]:
-        of_model, of_constraint = state
-        of_constraint, read = constraint.advance(of_constraint, tokens)
-        logits, of_model = decode_step(read, memory, of_model)
-        allowed = constraint.allowed(of_constraint)
-        return masked_logits(logits, allowed, banned_id), (of_model, of_constraint)
+        model_state, constraint_state = state
+        constraint_state, read = constraint.advance(constraint_state, tokens)
+        logits, model_state = decode_step(read, memory, model_state)
+        allowed = constraint.allowed(constraint_state)
+        return masked_logits(logits, allowed, banned_id), (model_state, constraint_state)
 
     return step

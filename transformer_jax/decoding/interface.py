@@ -1,9 +1,10 @@
-"""What a search asks of a model, what it starts from, and what it returns.
+"""Interface between searches and models: prefill, decode step, memory and state.
 
-A search knows no model. It is given what the model's `prefill` returned and a function that takes
-one step; the model's memory and state pass through the search unread.
+A search knows no model. It gets the result of the model's `prefill` and a function for one decode
+step; it passes the model's memory and state on unread.
 
-Axes: B batch, K beams (or samples) of a sentence, N = B * K, V vocabulary, L output length.
+Axes: B batch, J beams (or samples) of a sentence before a step, K after it, N = B * J rows,
+V vocabulary, L output length.
 """
 
 import dataclasses
@@ -15,20 +16,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 Memory = Any
-"""A pytree led by B, such as the encoder's output: once a sentence, and never reordered."""
+"""A pytree with leading axis B, such as the encoder's output. It is never reordered."""
 
 State = Any
-"""A pytree whose every leaf is led by B after `prefill` and by N in the search, such as the hidden
-state of an RNN. The N rows of a sentence are neighbours: row b * K + k is beam k of sentence b. A
-part that `Reorderable` is led by B throughout."""
+"""A pytree such as the hidden state of an RNN. Each leaf has the leading axis B after `prefill` and
+N during the search; row b * K + k is beam k of sentence b. A `Reorderable` part keeps the leading
+axis B."""
 
 
 @runtime_checkable
 class Reorderable(Protocol):
-    """A part of the state that is led by B and reorders its beams itself, such as a KV cache."""
+    """Part of the state with leading axis B that reorders its beams itself, such as a KV cache."""
 
     def reorder(self, parents: Int[Array, "B K"]) -> "Reorderable":
-        """The part for K new beams a sentence; `parents` names the old beam each goes on from."""
+        """Returns the part for K new beams of each sentence; `parents` has the old beam of each."""
 
 
 @runtime_checkable
@@ -41,30 +42,30 @@ class Prefill(Protocol):
 
 @runtime_checkable
 class DecodeStep(Protocol):
-    """Takes the last token of every hypothesis and predicts the next.
+    """Reads the last token of every hypothesis and predicts the next.
 
-    Closed over the parameters. It takes any number of sentences: a search may go on with some of
-    them, whose memory and state are then rows of what `prefill` returned.
+    It is closed over the parameters and takes any number of sentences: a search may continue with
+    some of them, whose memory and state are then rows of those that `prefill` returned.
     """
 
     def __call__(
         self, tokens: Int[Array, " N"], memory: Memory, state: State
     ) -> tuple[Float[Array, "N V"], State]:
-        """Returns the logits of the next token and the next state, of unchanged shapes."""
+        """Returns the logits of the next token, and the next state in unchanged shapes."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Where a search starts.
+    """Inputs of a search.
 
     Attributes:
-      logits: float32 [B, V], of the first token; this, `memory` and `state` are what `prefill`
-        returned.
-      memory: leaves led by B.
-      state: leaves led by B; `decode_step` sees them led by N.
-      max_lengths: int32 [B], the longest output of each sentence, EOS included, in 1..L.
-      keys: [B], a random key for each sentence.
+      logits: logits of the first token, float32 [B, V]; this, `memory` and `state` are the result
+        of `prefill`.
+      memory: leaves with leading axis B.
+      state: leaves with leading axis B; in calls of `decode_step` it is N.
+      max_lengths: longest output of each sentence, EOS included, int32 [B], in 1..L.
+      keys: a random key for each sentence, [B].
     """
 
     logits: Array
@@ -78,7 +79,8 @@ class Hypotheses(NamedTuple):
     """The n best outputs of every sentence.
 
     Attributes:
-      tokens: int32 [B, n, L]. Each ends in EOS, unless its length limit cut it, and is padded.
+      tokens: int32 [B, n, L]. Each output ends with EOS, unless its length limit cut it, and is
+        padded.
       scores: float32 [B, n], higher is better; -inf where there is no output.
     """
 
@@ -87,7 +89,7 @@ class Hypotheses(NamedTuple):
 
 
 def truncate_at_eos(tokens: Sequence[int], eos_id: int) -> list[int]:
-    """The tokens of an output as a search returns it: those up to the first `eos_id`, with it."""
+    """Tokens of a padded output: up to and including the first EOS."""
     tokens = list(tokens)
     return tokens[: tokens.index(eos_id) + 1] if eos_id in tokens else tokens
 
@@ -96,7 +98,8 @@ def truncate_at_eos(tokens: Sequence[int], eos_id: int) -> list[int]:
 class Search(Protocol):
     """A strategy that finds the outputs of sentences.
 
-    Implement it as a small frozen dataclass of its settings: hashable, as they are compiled in.
+    Implement it as a frozen dataclass of its settings: it must be hashable, because the settings
+    are static arguments of compiled functions.
     """
 
     def find(
@@ -105,37 +108,43 @@ class Search(Protocol):
         """Finds n = `num_outputs` outputs of at most L = `max_length` tokens, under `jax.jit`."""
 
 
-# FOLDED decoding.state: Reorders decoding state: each surviving beam takes its parent's. B
-# sentences, J beams of a sentence before and K after, N = B J rows.
+def reorder_state(state: State, parents: Int[Array, "B K"], num_parents: int) -> State:
+    """State of K new beams of each sentence, copied from their parents.
 
-
-def of_parents(state: State, parents: Int[Array, "B K"], num_parents: int) -> State:
-    """The state of new beams, each taken from its parent, one of `num_parents`, J."""
+    Args:
+      state: state of J beams of each sentence.
+      parents: index in J of each new beam's parent.
+      num_parents: J.
+    """
     batch_size, beam_size = parents.shape
     if beam_size == num_parents == 1:
         return state
     rows = (parents + num_parents * jnp.arange(batch_size)[:, None]).reshape(-1)
-    return _map(lambda part: part.reorder(parents), lambda leaf: of_rows(leaf, rows), state)
+    return _map_state(lambda part: part.reorder(parents), lambda leaf: take_rows(leaf, rows), state)
 
 
-def of_sentences(state: State, sentences: Int[Array, " B"], num_beams: int) -> State:
-    """The state of all beams of the chosen sentences."""
+def select_sentences(state: State, sentences: Int[Array, " B"], num_beams: int) -> State:
+    """State of all beams of the chosen sentences."""
     rows = (sentences[:, None] * num_beams + jnp.arange(num_beams)).reshape(-1)
-    return _map(lambda part: of_rows(part, sentences), lambda leaf: of_rows(leaf, rows), state)
+    return _map_state(
+        lambda part: take_rows(part, sentences), lambda leaf: take_rows(leaf, rows), state
+    )
 
 
-def of_rows(tree: Any, rows: Int[Array, " N"]) -> Any:
+def take_rows(tree: Any, rows: Int[Array, " N"]) -> Any:
     """The chosen rows of every leaf."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), tree)
 
 
-def _map(of_part: Callable[[Any], Any], of_leaf: Callable[[Array], Array], state: State) -> State:
-    """Maps parts that keep the order of their beams, led by B, and all other leaves, led by N."""
+def _map_state(
+    on_part: Callable[[Any], Any], on_leaf: Callable[[Array], Array], state: State
+) -> State:
+    """Maps the `Reorderable` parts, and all other leaves."""
 
-    def keeps_order(part: Any) -> bool:
+    def is_reorderable(part: Any) -> bool:
         return isinstance(part, Reorderable)
 
     def mapped(part: Any) -> Any:
-        return of_part(part) if keeps_order(part) else of_leaf(part)
+        return on_part(part) if is_reorderable(part) else on_leaf(part)
 
-    return jax.tree.map(mapped, state, is_leaf=keeps_order)
+    return jax.tree.map(mapped, state, is_leaf=is_reorderable)

@@ -1,6 +1,6 @@
-"""Sampling: outputs drawn from the model's distribution, sharpened or cut.
+"""Sampling with temperature, top-k, top-p and a repetition penalty.
 
-Axes: B batch, n samples of a sentence, N = B * n, V vocabulary, L output length.
+Axes: B batch, n samples of a sentence, N = B * n rows, V vocabulary, L output length.
 """
 
 import dataclasses
@@ -14,15 +14,12 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.decoding.beam_search import top_k as block_top_k
 from transformer_jax.decoding.interface import DecodeStep, Hypotheses, Memory, Start, State
 
-# FOLDED decoding.truncation: The model's distribution sharpened, cut or penalized before a token
-# is drawn. Axes: N rows, V vocabulary.
-
 
 def penalized_logits(
     logits: Float[Array, "N V"], seen: Bool[Array, "N V"], penalty: float
 ) -> Float[Array, "N V"]:
-    """The logits, those of the tokens seen divided by the penalty where they are positive and
-    multiplied by it where they are negative (Keskar et al. 2019, section 4.1)."""
+    """Logits with the repetition penalty applied to the tokens seen: positive ones are divided by
+    it, negative ones multiplied (Keskar et al. 2019, section 4.1)."""
     penalized = jnp.where(logits > 0, logits / penalty, logits * penalty)
     return jnp.where(seen, penalized, logits)
 
@@ -34,15 +31,15 @@ def truncated_logits(
     top_p: float | None = None,
     banned_ids: tuple[int, ...] = (),
 ) -> Float[Array, "N V"]:
-    """The logits to draw from, -inf for tokens that are never drawn.
+    """Logits to sample from; -inf for tokens that cannot be sampled.
 
     Args:
-      logits: of the model.
-      temperature: divides them; below 1 the likely becomes likelier.
-      top_k: keep so many of the likeliest tokens alone (Fan et al. 2018), of equals the first.
-      top_p: keep the fewest of the likeliest tokens that have so much probability together
-        (Holtzman et al. 2020); applied after `top_k`.
-      banned_ids: never drawn.
+      logits: the model's.
+      temperature: divides the logits; below 1 makes likely tokens likelier.
+      top_k: keep the k most likely tokens (Fan et al. 2018); of equal ones the first.
+      top_p: keep the smallest set of most likely tokens with this total probability (Holtzman et
+        al. 2020); applied after `top_k`.
+      banned_ids: tokens that are never sampled.
     """
     logits = logits / temperature
     if banned_ids:
@@ -63,18 +60,19 @@ def truncated_logits(
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """Outputs as far as they are drawn.
+    """Samples, possibly unfinished.
 
     Attributes:
-      length: int32 [], tokens in a sample that has not ended.
+      length: int32 [], tokens of a sample that has not ended.
       tokens: int32 [N, L], padded.
-      log_probs: float32 [N, L], of each token under the model itself, in nats; 0 after the end.
+      log_probs: float32 [N, L], log-probability of each token under the model itself, in nats; 0
+        after the end.
       ended: bool [N].
-      limits: int32 [N], the longest output of each, in 1..L.
+      limits: int32 [N], longest output of each, in 1..L.
       keys: [N], a random key for each.
-      drawn_before: int32 [], tokens drawn with these keys before the first of these.
-      seen: bool [N, V], tokens met so far, where repetition is penalized; otherwise None.
-      state: of the model.
+      drawn_before: int32 [], tokens that were sampled with these keys before the first one here.
+      seen: bool [N, V], tokens that occurred so far, if repetition is penalized; otherwise None.
+      state: the model's.
     """
 
     length: Array
@@ -90,10 +88,10 @@ class Samples:
 
 @runtime_checkable
 class StepwiseSearch(Protocol):
-    """A search that can pause every few tokens, one row for each output.
+    """A search that can pause every few tokens, with one row for each output.
 
-    It is what a language model asks for: between two calls its outputs are streamed, cut at stop
-    texts, and given a new context when they outgrow the model's. Hashable, like every `Search`.
+    Language models need one: between two calls their outputs are streamed, cut at stop texts, and
+    given a new context when they outgrow the model's. It must be hashable, like every `Search`.
     """
 
     def begin(
@@ -107,9 +105,9 @@ class StepwiseSearch(Protocol):
         """Chooses the first token of each output.
 
         Args:
-          start: with a row for each output, B = N.
+          start: inputs with a row for each output, B = N.
           max_length: L.
-          drawn_before, seen: as in `Samples`.
+          drawn_before, seen: see `Samples`.
         """
 
     def extend(
@@ -124,14 +122,14 @@ class StepwiseSearch(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Sampler:
-    """Draws tokens: a `Search` and a `StepwiseSearch`.
+    """Samples tokens from the model's distribution: a `Search` and a `StepwiseSearch`.
 
     Attributes:
       temperature, top_k, top_p: see `truncated_logits`.
-      eos_id: the token that ends an output.
-      pad_id: the token that fills an output after its end.
-      banned_ids: tokens never chosen.
-      repetition_penalty: of tokens met before, see `penalized_logits`; 1 leaves them alone.
+      eos_id: token that ends an output.
+      pad_id: token that fills an output after its end.
+      banned_ids: tokens that are never chosen.
+      repetition_penalty: penalty of tokens that occurred before, see `penalized_logits`; 1: none.
     """
 
     temperature: float
@@ -145,10 +143,11 @@ class Sampler:
     def find(
         self, decode_step: DecodeStep, start: Start, *, num_outputs: int, max_length: int
     ) -> Hypotheses:
-        """Draws `num_outputs` outputs of every sentence; meant to be called under `jax.jit`.
+        """Samples `num_outputs` outputs of every sentence, most likely first. Call it under
+        `jax.jit`.
 
-        A sentence's samples depend on its own key alone, not on its neighbors in the batch. The
-        likeliest comes first; a score is log P(output) under the model itself, in nats.
+        The samples of a sentence depend on its own key only, not on the rest of the batch. A score
+        is log P(output) under the model itself, in nats.
         """
 
         def repeated(x: Array) -> Array:  # [B, ...] -> [N, ...]
@@ -177,7 +176,7 @@ class Sampler:
         drawn_before: Int[Array, ""] | int = 0,
         seen: Bool[Array, "N V"] | None = None,
     ) -> Samples:
-        """As `StepwiseSearch.begin`."""
+        """Chooses the first token of each output."""
         rows = start.logits.shape[0]
         samples = Samples(
             length=jnp.int32(0),
@@ -199,7 +198,7 @@ class Sampler:
         memory: Memory,
         length: Int[Array, ""] | int,
     ) -> Samples:
-        """As `StepwiseSearch.extend`."""
+        """Chooses tokens until the outputs have `length` of them or have all ended."""
 
         def step(samples: Samples) -> Samples:
             last = jnp.take(samples.tokens, samples.length - 1, axis=1)
@@ -212,10 +211,11 @@ class Sampler:
         return lax.while_loop(unfinished, step, samples)
 
     def truncated(self, logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
-        """The logits to draw from; a subclass may cut them in a way of its own."""
+        """Logits to sample from. A subclass may truncate them in another way."""
         return truncated_logits(logits, self.temperature, self.top_k, self.top_p, self.banned_ids)
 
     def _draw(self, samples: Samples, logits: Float[Array, "N V"]) -> Samples:
+        """Adds a token to each sample that has not ended."""
         position = samples.length
         penalized = logits
         if samples.seen is not None:
@@ -224,15 +224,16 @@ class Sampler:
         draw = samples.drawn_before + position
         step_keys = jax.vmap(jax.random.fold_in, (0, None))(samples.keys, draw)
         chosen = jax.vmap(jax.random.categorical)(step_keys, truncated)
-        of_chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), chosen[:, None], axis=1)[:, 0]
+        log_probs = jax.nn.log_softmax(logits)
+        chosen_log_probs = jnp.take_along_axis(log_probs, chosen[:, None], axis=1)[:, 0]
         tokens = jnp.where(samples.ended, self.pad_id, chosen)
-        log_probs = jnp.where(samples.ended, 0.0, of_chosen)
+        chosen_log_probs = jnp.where(samples.ended, 0.0, chosen_log_probs)
         seen = samples.seen
         return dataclasses.replace(
             samples,
             length=position + 1,
             tokens=samples.tokens.at[:, position].set(tokens),
-            log_probs=samples.log_probs.at[:, position].set(log_probs),
+            log_probs=samples.log_probs.at[:, position].set(chosen_log_probs),
             ended=samples.ended | (chosen == self.eos_id) | (position + 1 >= samples.limits),
             seen=None if seen is None else seen.at[jnp.arange(len(seen)), chosen].set(True),
         )

@@ -1,11 +1,11 @@
-"""The settings of a search."""
+"""The section `decode` of a config."""
 
 import pytest
 
 from transformer_jax.inference.config import DecodeConfig
 
 
-def test_defaults_are_the_papers():
+def test_defaults_are_those_of_the_paper():
     config = DecodeConfig()
     assert (config.beam_size, config.alpha, config.max_extra_length) == (4, 0.6, 50)
 
