@@ -96,9 +96,7 @@ def assert_found(found, sentence, expected):
 )
 def test_a_wide_beam_finds_what_enumeration_finds(alpha, penalty):
     num_words, limit, batch_size = 4, 4, 6
-    beam_size = (num_words + 1) * num_words ** (
-        limit - 1
-    )  # number of hypotheses compared at the limit
+    beam_size = (num_words + 1) * num_words ** (limit - 1)  # hypotheses at the limit
     model = MarkovChain(0, batch_size, num_words, vocab_size=beam_size)
     options = {"beam_size": beam_size, "alpha": alpha, "length_penalty": penalty}
     found = search(model, [limit] * batch_size, **options)
@@ -130,7 +128,7 @@ def test_one_beam_is_greedy_search():
     ("beam_size", "alpha", "vocab_size"), [(2, 0.6, 640), (4, 0.0, 17), (4, 0.6, 17), (4, 3.0, 17)]
 )
 def test_equals_a_slow_search_that_never_stops_early(beam_size, alpha, vocab_size):
-    """It also checks that banned tokens keep their probability, and that each sentence has its limit."""
+    """Banned tokens keep their probability, and each sentence has its own limit."""
     limits = [1, 2, 3, 8] + 8 * [12]
     model = Historian(beam_size, len(limits), vocab_size, eos_bonus=3 * [0, 1, 3, 6])
     found = search(model, limits, beam_size=beam_size, alpha=alpha, banned_ids=BANNED)

@@ -133,6 +133,4 @@ def test_top_k_of_one_is_greedy():
 def test_invalid_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         DecodeConfig(**options)
-    DecodeConfig(
-        temperature=1.0, num_outputs=10
-    )  # with sampling, more outputs than beams are valid
+    DecodeConfig(temperature=1.0, num_outputs=10)  # may exceed the beam size
