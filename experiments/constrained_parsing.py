@@ -48,7 +48,7 @@ def main() -> None:
         for tree, line in zip(outputs, lines, strict=True)
     )
     parts = [part for line in lines for part in task.parts(line)]
-    requests = [task.writing.request(part, number) for number, part in enumerate(parts)]
+    requests = [task.tree_codec.request(part, number) for number, part in enumerate(parts)]
     report = {"sentences": len(lines), "trees_over_their_words": whole}
     free = Seq2SeqSearch(task.model, task.search.specials)
     for name, search in (("constrained", task.search), ("free", free)):

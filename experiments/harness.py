@@ -26,9 +26,8 @@ from tqdm import tqdm
 import transformer_jax as tj
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.runs.run import Run
-from transformer_jax.tasks.language_modeling import LanguageModeling
+from transformer_jax.tasks.language_modeling import DocumentWindows, LanguageModeling
 from transformer_jax.tasks.losses import ContextTarget, split_tokens
-from transformer_jax.tasks.running_text import RunningText
 
 _AT_ONCE = 1024
 _MOST_TOKENS = 256  # maximal answer length, unless the task sets one
@@ -52,7 +51,11 @@ class RunInHarness(LM):
         run = run.under({f"decode.{name}": value for name, value in _SEARCH.items()})
         task: Any = run.task
         self._task = LanguageModeling(
-            task.model, task.tokenizers, task.max_length, RunningText("apart"), task.loss_options
+            model=task.model,
+            tokenizers=task.tokenizers,
+            max_length=task.max_length,
+            loss_options=task.loss_options,
+            windows=DocumentWindows("apart"),
         )
         self._run, self._begins = dataclasses.replace(run, task=self._task), begins
         self._tokenizer = task.tokenizers.text("text")

@@ -100,7 +100,7 @@ def test_a_run_that_answers_goes_out_with_its_template(imported, tmp_path):
     run = imported("gemma2")
     task = run.task
     template = dataclasses.replace(TEMPLATES["alpaca"], assistant="A: {content}<mask>")
-    answers = Instruction(task.model, task.tokenizers, task.max_length, template, task.loss_options)
+    answers = Instruction(task.model, task.tokenizers, task.max_length, task.loss_options, template)
     export_run(dataclasses.replace(run, task=answers), tmp_path / "out", "hf")
     again = tmp_path / "again"
     import_model(str(tmp_path / "out"), again)

@@ -93,7 +93,7 @@ def test_blanks_are_filled_where_they_stand(task, params, caplog):
     lines = ["The [MASK]  sees", "no blank", "[MASK] man [MASK]"]
     with caplog.at_level(logging.WARNING):
         one, none, two = task.predict(params, lines, DECODE, first_line=5)
-    assert caplog.messages == ["line 6 has no [MASK] to fill; it is left as it is"]
+    assert caplog.messages == ["line 6 has no [MASK] to fill; it is left unchanged"]
     assert [(output.text, output.score) for output in none] == [("no blank", 1.0)]
     tokenizer = task.tokenizers["text"]
     tokens = np.array([[BOS, *tokenizer.encode(lines[0]), EOS]])

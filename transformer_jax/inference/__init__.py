@@ -1,1 +1,1 @@
-"""A trained model in use: batches filled and taken back, searches, continuations, labels."""
+"""Inference with a trained model: padded batches, searches, text generation and scoring."""

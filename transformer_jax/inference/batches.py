@@ -1,4 +1,4 @@
-"""Batches of few shapes for a trained model: filled up, placed on the devices, run, taken back."""
+"""Padded batches for inference: few shapes, so that programs compile once."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,19 +15,19 @@ from transformer_jax.parallel.sharding import place_like, round_up_rows
 
 @dataclasses.dataclass(frozen=True)
 class PaddedBatch[Row]:
-    """How rows become a batch whose number of rows is always the same.
+    """Makes batches with a constant number of rows.
 
     Attributes:
-      filler: the row that fills up a batch.
-      to_arrays: the arrays of a batch, each led by its rows.
+      filler: row that pads a batch.
+      to_arrays: rows -> arrays of a batch, each with the leading axis of rows.
     """
 
     filler: Row
     to_arrays: Callable[[Sequence[Row]], Mapping[str, np.ndarray]]
 
     def place(self, params: Any, rows: Sequence[Row], batch_size: int) -> Mapping[str, Any]:
-        """The arrays on the devices that hold `params`, filled up to `batch_size` rows or the next
-        number of rows that divides among these devices."""
+        """Arrays of a batch on the devices of `params`, padded to `batch_size` rows or the next
+        number that is divisible by the number of devices."""
         fill = round_up_rows(batch_size, params) - len(rows)
         return place_like(params, self.to_arrays([*rows, *[self.filler] * fill]))
 
@@ -38,26 +38,23 @@ class PaddedBatch[Row]:
         rows: Sequence[Row],
         batch_size: int,
     ) -> Any:
-        """What a compiled program makes of the rows.
+        """Runs a compiled program on the rows.
 
         Args:
-          program: (params, arrays) -> a tree of arrays, each led by the batch's rows.
-          params: of the model.
-          rows: at most `batch_size`.
-          batch_size: rows to fill up to.
+          program: (params, arrays) -> tree of arrays, each with the leading axis of rows.
+          params: parameters of the model.
+          rows: at most `batch_size` rows.
+          batch_size: number of rows to pad to.
 
         Returns:
-          The program's tree as NumPy arrays, led by the rows given.
+          The program's result as NumPy arrays, without padding rows.
         """
         return unpad(program(params, self.place(params, rows, batch_size)), len(rows))
 
 
 def unpad(found: Any, count: int) -> Any:
-    """The first rows of a tree of arrays, as NumPy arrays: what filled up the batch is left out."""
+    """Removes padding rows from a tree of arrays and copies it to the host."""
     return jax.tree.map(lambda x: x[:count], hosts.to_host(found))
-
-
-# FOLDED inference.labeling: What the tasks that label text share: a program run on one text a row.
 
 
 _TEXTS = PaddedBatch({"text": [0]}, padded_batch)
@@ -69,13 +66,17 @@ def label_rows(
     rows: Sequence[list[int]],
     batch_size: int,
 ) -> list[np.ndarray]:
-    """What a compiled program makes of each row of tokens, a text alone, in order.
+    """Runs a compiled program on texts, in batches of similar length.
 
     Args:
-      probabilities: (params, the feature "text" as a batch [B, T]) -> [B, ...].
-      params: of the model, on the devices that share the rows.
-      rows: tokens.
-      batch_size: rows at once; texts of like length go together.
+      probabilities: compiled (params, batch with the feature "text", one text per row) ->
+        [B, ...].
+      params: parameters of the model.
+      rows: tokens of each text.
+      batch_size: texts of a batch.
+
+    Returns:
+      The program's result for each text, in order.
     """
     results: dict[int, np.ndarray] = {}
     for chosen in batched(sorted(range(len(rows)), key=lambda i: len(rows[i])), batch_size):

@@ -1,4 +1,4 @@
-"""The section `decode` of a config, and the searches that it may name."""
+"""The section `decode` of a config, and the registry of searches."""
 
 import dataclasses
 from collections.abc import Callable, Collection
@@ -62,11 +62,11 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self.make_search(DEFAULT_SPECIALS)  # rejects settings that the search would ignore
+        self.make_search(DEFAULT_SPECIALS)  # rejects settings that the search ignores
 
     def ignored(self, given: Collection[str]) -> list[str]:
-        """Those of the fields `given` that are of another search than the one chosen; a search of
-        the user's own may read any."""
+        """Fields among `given` that the chosen search does not read. A search of the user's own may
+        read any."""
         chosen = [SEARCHES.find(name) for name in self.searches]
         if not all(isinstance(search, SearchKind) for search in chosen):
             return []
@@ -75,17 +75,17 @@ class DecodeConfig:
 
     @property
     def stops(self) -> list[str]:
-        """The texts before which a sample ends."""
+        """Texts that end a sample."""
         return [text for text in (self.stop or "").split("|") if text]
 
     @property
     def samples(self) -> bool:
-        """Whether outputs are sampled rather than searched for."""
+        """Returns True if outputs are sampled."""
         return self.temperature is not None
 
     def make_search(self, specials: SpecialTokens) -> Search:
-        """The strategy that `search` names, for outputs with these special tokens; ValueError where
-        it refuses a setting."""
+        """Makes the search that `search` names, for outputs with these special tokens. Raises
+        ValueError if the search rejects a setting."""
         ids: TokenIds = {
             "eos_id": specials.eos,
             "pad_id": specials.pad,
@@ -95,20 +95,20 @@ class DecodeConfig:
 
     @property
     def searches(self) -> list[str]:
-        """As `searches_of`."""
+        """Names of the searches that these settings choose, see `searches_of`."""
         return searches_of(self.search, self.temperature, self.beam_size)
 
 
 def searches_of(search: str | None, temperature: float | None, beam_size: int) -> list[str]:
-    """The search that these fields choose, and greedy search beside beam search with a single
-    hypothesis, as which language models take it."""
+    """Names of the searches that these fields choose: one, or beam and greedy search for a beam
+    size of 1, which language models run as greedy search."""
     if search is not None or temperature is not None:
         return [search or "sample"]
     return ["beam", "greedy"] if beam_size == 1 else ["beam"]
 
 
 class TokenIds(TypedDict):
-    """The special tokens as every search of `decoding` takes them."""
+    """Special tokens, as arguments of the searches of `decoding`."""
 
     eos_id: int
     pad_id: int
@@ -122,7 +122,6 @@ def _beam(decode: DecodeConfig, ids: TokenIds) -> BeamSearch:
 
 
 def _greedy(decode: DecodeConfig, ids: TokenIds) -> Sampler:
-    """The likeliest token each time."""
     _refuse_sampling(decode)
     penalty = decode.repetition_penalty
     return Sampler(1.0, top_k=1, top_p=None, repetition_penalty=penalty, **ids)
@@ -150,8 +149,12 @@ def _refuse_sampling(decode: DecodeConfig) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class SearchKind:
-    """A search that says which fields of the section, "decode.field", it reads of those that other
-    searches do without."""
+    """An entry of the registry of searches that declares the fields it reads.
+
+    Attributes:
+      make: makes the search.
+      reads: fields, "decode.field", that this search reads and some other search does not.
+    """
 
     make: Callable[[DecodeConfig, TokenIds], Search]
     reads: Collection[str]
@@ -172,11 +175,11 @@ SEARCHES: Registry[Callable[[DecodeConfig, TokenIds], Search]] = Registry(
         "sample": SearchKind(_sample, _SAMPLE),
     },
 )
-"""What makes the search of each name from the section `decode` and the special tokens.
+"""Searches by name: functions of the section `decode` and the special tokens.
 
-A function of yours returns a `decoding.Search`, which serves models with an encoder; language
-models ask for a `decoding.StepwiseSearch` too. As a `SearchKind` it says what it reads, and the
-rest is refused; a plain function is taken to read all.
+A function returns a `decoding.Search`, which encoder-decoders use; for language models the search
+must be a `decoding.StepwiseSearch` too. Register a `SearchKind` to declare the fields that your
+search reads: the others are then rejected. A plain function counts as reading all fields.
 """
 
 SEARCH_FIELDS = tuple(
@@ -184,4 +187,4 @@ SEARCH_FIELDS = tuple(
     for field in dataclasses.fields(DecodeConfig)
     if f"decode.{field.name}" in {*_BEAM, *_GREEDY, *_SAMPLE}
 )
-"""The fields of the section `decode` that only some searches read."""
+"""Fields of the section `decode` that only some searches read."""

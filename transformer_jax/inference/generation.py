@@ -1,4 +1,6 @@
-"""Decoding with a decoder-only model: tokens drawn behind prompts, beyond its context too.
+"""Text generation with a decoder-only model, also beyond its context.
+
+`TextGenerator` generates text, `TokenGenerator` the tokens under it.
 
 B prompts, P prompt length, V vocabulary.
 """
@@ -8,7 +10,6 @@ import functools
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import batched
 from typing import Any
 
@@ -26,22 +27,23 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.parallel import hosts
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
 
-CHUNK = 16  # tokens drawn before the host looks at them
+CHUNK = 16
+"""Tokens generated on the device before the host reads them."""
 
 
 @dataclasses.dataclass
 class Output:
-    """What was drawn behind a prompt.
+    """Continuation of a prompt.
 
     Attributes:
-      prompt: its tokens.
-      number: of the prompt.
-      sample: number of this output among those of the prompt. What is drawn depends on the seed and
-        these two numbers alone.
-      tokens: drawn so far.
-      log_probs: of each of these under the model, in nats.
-      ended: whether that is all.
-      context: what the model sees: the end of the prompt and the tokens.
+      prompt: tokens of the prompt.
+      number: number of the prompt.
+      sample: number of this output among those of the prompt. The random draws depend on the seed
+        and these two numbers alone.
+      tokens: tokens generated so far.
+      log_probs: log-probability of each of these under the model, in nats.
+      ended: True if the output is complete.
+      context: tokens that the model sees: the end of the prompt, and the output.
     """
 
     prompt: list[int]
@@ -63,16 +65,16 @@ class Output:
 
 @dataclasses.dataclass(frozen=True)
 class TokenGenerator:
-    """Draws what follows prompts of unequal length, all in one batch.
+    """Generates continuations of prompts of unequal length in one batch.
 
-    The model sees `context` tokens at most. Where a prompt, with what was drawn behind it, is
-    longer, the last half of so many tokens are kept and prefilled again.
+    If a prompt with its output grows longer than `context`, its last `context` / 2 tokens are
+    prefilled again.
 
     Attributes:
       model: predicts the next token.
-      context: tokens that it sees at once.
-      specials: of its vocabulary.
-      use_cache: False computes the keys and values of all tokens at every step; for comparison.
+      context: tokens that the model sees at once.
+      specials: special tokens of its vocabulary.
+      use_cache: False: recompute the keys and values of all tokens at every step, for comparison.
     """
 
     model: DecoderOnly
@@ -81,7 +83,8 @@ class TokenGenerator:
     use_cache: bool = True
 
     def search(self, decode: DecodeConfig) -> StepwiseSearch:
-        """What chooses the tokens; UserError where it cannot pause, as beam search cannot."""
+        """The search of `decode`. Raises UserError if it cannot pause every few tokens, such as
+        beam search."""
         if decode.search is None and not decode.samples and decode.beam_size == 1:
             decode = dataclasses.replace(decode, search="greedy")
         search = decode.make_search(self.specials)
@@ -92,8 +95,8 @@ class TokenGenerator:
             )
         return search
 
-    def kept(self, tokens: list[int]) -> list[int]:
-        """The tokens that the model sees."""
+    def fit_context(self, tokens: list[int]) -> list[int]:
+        """The tokens that the model sees: all, or the last half a context."""
         return tokens if len(tokens) <= self.context else tokens[-(self.context // 2) :]
 
     def draw(
@@ -103,24 +106,24 @@ class TokenGenerator:
         decode: DecodeConfig,
         needed: Callable[[Output], int | None] = lambda output: None,
     ) -> Iterator[None]:
-        """Extends the outputs, in place, until all have ended; yields every few tokens.
+        """Extends the outputs in place until all have ended; yields every few tokens.
 
         Args:
-          params: of the model.
-          outputs: with their prompts.
-          decode: how to draw; with a beam size of 1 the likeliest token each time.
-          needed: how many of an output's tokens complete it; None: it goes on. Tokens are drawn
-            several at a time, and those beyond are dropped.
+          params: parameters of the model.
+          outputs: outputs with their prompts.
+          decode: settings of the search; a beam size of 1 is greedy search.
+          needed: number of an output's tokens that complete it; None: it continues. Tokens are
+            generated several at a time, and those beyond this number are dropped.
 
         Raises:
-          UserError: the search cannot pause every few tokens, as beam search cannot.
+          UserError: the search cannot pause every few tokens, such as beam search.
         """
         search, drawn = self.search(decode), 0
         for output in outputs:
             output.ended |= len(output.tokens) >= decode.max_extra_length
         while not all(output.ended for output in outputs):
             for output in outputs:
-                output.context = self.kept(output.context)
+                output.context = self.fit_context(output.context)
             longest = max(len(output.context) for output in outputs if not output.ended)
             room = self.context + 1 - longest
             before = [len(output.tokens) for output in outputs]
@@ -140,7 +143,7 @@ class TokenGenerator:
                 output.context = [*output.context, *output.tokens[count:]]
 
     def _arrays(self, outputs: Sequence[Output], decode: DecodeConfig) -> dict[str, np.ndarray]:
-        """The arrays of `begin`."""
+        """Arrays that `begin` takes."""
         contexts = [output.context for output in outputs]
         longest = max(map(len, contexts))
         width = min(max(LENGTH_STEP, 1 << (longest - 1).bit_length()), self.context)
@@ -157,7 +160,9 @@ class TokenGenerator:
             arrays["seen"] = np.zeros((len(outputs), self.model.config.vocab_size), bool)
             for row, output in zip(arrays["seen"], outputs, strict=True):
                 row[[*output.prompt, *output.tokens]] = True
-            arrays["seen"][:, self.specials.eos] = False  # it may head a prompt: no repetition
+            arrays["seen"][:, self.specials.eos] = (
+                False  # may begin a prompt, which is no repetition
+            )
         return arrays
 
     def _read(
@@ -168,8 +173,8 @@ class TokenGenerator:
         decode: DecodeConfig,
         needed: Callable[[Output], int | None],
     ) -> int:
-        """Copies what was drawn into the outputs, which had so many tokens `before`; returns how
-        many tokens were drawn for an output that goes on."""
+        """Copies new tokens into the outputs, whose lengths were `before`. Returns the number of
+        new tokens of an output that has not ended."""
         length, tokens, log_probs, ended = hosts.to_host(
             (samples.length, samples.tokens, samples.log_probs, samples.ended)
         )
@@ -192,13 +197,13 @@ class TokenGenerator:
 
     @functools.cached_property
     def begin(self) -> Callable[..., Samples]:
-        """`(params, arrays, search, seed, drawn) -> Samples`: prefills, draws the first token."""
+        """Compiled (params, arrays, search, seed, drawn) -> `Samples` with the first token."""
         return jax.jit(self._begin, static_argnames="search")
 
     @functools.cached_property
     def extend(self) -> Callable[..., Samples]:
-        """`(params, samples, search, length) -> Samples` of that length; the memory of the given
-        samples is reused."""
+        """Compiled (params, samples, search, length) -> `Samples` of that length. The memory of the
+        given samples is reused."""
         return jax.jit(self._extend, static_argnames="search", donate_argnums=1)
 
     def _begin(
@@ -234,7 +239,7 @@ class TokenGenerator:
             return apply_method(self.model, params, "prefill", prompt, lengths, self.context)
         rows = jnp.zeros((len(prompt), self.context), jnp.int32)
         rows = rows.at[:, : prompt.shape[1]].set(prompt)
-        return self._logits_behind(params, rows, lengths), (), (rows, lengths)
+        return self._logits_after(params, rows, lengths), (), (rows, lengths)
 
     def _decode_step(
         self, params: Any, tokens: jax.Array, memory: Memory, state: State
@@ -243,31 +248,29 @@ class TokenGenerator:
             return apply_method(self.model, params, "decode_step", tokens, memory, state)
         rows, lengths = state
         rows = rows.at[jnp.arange(len(rows)), lengths].set(tokens)
-        return self._logits_behind(params, rows, lengths + 1), (rows, lengths + 1)
+        return self._logits_after(params, rows, lengths + 1), (rows, lengths + 1)
 
-    def _logits_behind(self, params: Any, rows: jax.Array, lengths: jax.Array) -> jax.Array:
-        """Logits [B, V] of the token after the first `lengths` of rows, without a cache."""
+    def _logits_after(self, params: Any, rows: jax.Array, lengths: jax.Array) -> jax.Array:
+        """Logits [B, V] of the token after the first `lengths` tokens of each row, without a
+        cache."""
         positions = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
         segment_ids = (positions < lengths[:, None]).astype(jnp.int32)
         logits = apply_model(self.model, params, rows, positions, segment_ids)
         return jnp.take_along_axis(logits, lengths[:, None, None] - 1, axis=1)[:, 0]
 
 
-# FOLDED inference.continued_text: Prompts continued with text.
-
-
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class TextGenerator:
-    """Draws the texts that follow prompts.
+    """Generates continuations of prompts as text.
 
     Attributes:
-      drawing: draws tokens.
-      tokenizer: which they are of.
-      joins: whether what follows goes on in the prompt's text, in the same word perhaps; otherwise
-        it is a text of its own.
+      token_generator: generates tokens.
+      tokenizer: tokenizer of the prompts and outputs.
+      joins: True: the output continues the prompt's text, possibly within a word. False: it is a
+        text of its own.
     """
 
-    drawing: TokenGenerator
+    token_generator: TokenGenerator
     tokenizer: Tokenizer
     joins: bool = True
 
@@ -278,18 +281,18 @@ class TextGenerator:
         decode: DecodeConfig,
         numbers: Sequence[int],
     ) -> Iterator[list[tuple[str, float]]]:
-        """What follows each prompt: `decode.num_outputs` samples, likeliest first, each with the
-        log-probability of its tokens in nats, up to the end or to the one that completes a text of
-        `decode.stop`.
+        """Yields the continuations of each prompt: `decode.num_outputs` texts, most likely first,
+        with the log-probability in nats of their tokens up to the end token, or to the one that
+        completes a text of `decode.stop`.
 
         Args:
-          params: of the model.
-          prompts: tokens, at least one each.
-          decode: how to draw.
-          numbers: of the prompts, on which their samples depend.
+          params: parameters of the model.
+          prompts: tokens of each prompt, at least one.
+          decode: settings of the search.
+          numbers: numbers of the prompts; samples depend on them.
 
         Raises:
-          UserError: a search is asked for that cannot draw token by token, such as beam search.
+          UserError: the search cannot generate token by token, such as beam search.
         """
         count = decode.num_outputs
         outputs = [
@@ -300,17 +303,17 @@ class TextGenerator:
         for batch in batched(outputs, max(decode.batch_size, count)):
             for _ in self._draw(params, batch, decode):
                 pass
-        for of_prompt in batched(outputs, count):
-            found = [(self._text(one, decode), one.log_prob) for one in of_prompt]
+        for group in batched(outputs, count):
+            found = [(self._text(one, decode), one.log_prob) for one in group]
             yield sorted(found, key=lambda one: -one[1])
 
     def stream(self, params: Any, prompt: list[int], decode: DecodeConfig) -> Iterator[str]:
-        """What follows a prompt, piece by piece as it is drawn."""
+        """Yields the continuation of a prompt, piece by piece while it is generated."""
         output, told = Output(prompt, 1, 0), 0
         held = max(map(len, decode.stops), default=1) - 1
         for _ in self._draw(params, [output], decode):
             text = self._text(output, decode)
-            # Half a character or half a stop text may yet become another.
+            # Later tokens may complete a character or a stop text, so its beginning is held back.
             ready = len(text) if output.ended else len(text.rstrip("\ufffd")) - held
             if ready > told:
                 yield text[told:ready]
@@ -321,24 +324,24 @@ class TextGenerator:
 
         def needed(output: Output) -> int | None:
             def stopped(count: int) -> bool:
-                text = self._behind(output.prompt, output.tokens[:count])
+                text = self._continuation(output.prompt, output.tokens[:count])
                 return any(stop in text for stop in stops)
 
             length = len(output.tokens)
             return bisect_left(range(length), True, key=stopped) if stopped(length) else None
 
-        return self.drawing.draw(params, outputs, decode, needed)
+        return self.token_generator.draw(params, outputs, decode, needed)
 
-    def _behind(self, prompt: list[int], tokens: list[int]) -> str:
-        """What was drawn behind a prompt, as text."""
+    def _continuation(self, prompt: list[int], tokens: list[int]) -> str:
+        """Text of the tokens after a prompt."""
         decode = self.tokenizer.decode
         if not self.joins:
             return decode(tokens)
-        # Decoded behind the prompt: alone, a first piece would lose the space before it.
+        # Decoded with the prompt: alone, the first piece would lose the space before it.
         before, text = decode(prompt), decode([*prompt, *tokens])
         return text[len(before) :] if text.startswith(before) else decode(tokens)
 
     def _text(self, output: Output, decode: DecodeConfig) -> str:
-        """What was drawn, up to the first of the texts that stop it."""
-        text = self._behind(output.prompt, output.tokens)
+        """Text of an output, up to the first stop text."""
+        text = self._continuation(output.prompt, output.tokens)
         return text[: min((text.find(s) for s in decode.stops if s in text), default=len(text))]

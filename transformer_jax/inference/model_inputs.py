@@ -1,7 +1,6 @@
-"""One example as a model reads it."""
+"""Model inputs of one example, for inspection."""
 
 import dataclasses
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.models.encoder_only import EncoderOnly
-from transformer_jax.tokenization import Tokenizer, Tokenizers
+from transformer_jax.tokenization import Tokenizers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,11 +17,11 @@ class ModelInputs:
     """One example as a model reads it.
 
     Attributes:
-      texts: what is read and written, by its name: "source" and "target", or "text".
-      tokens: the ids that each stack reads, by the stack: "encoder", "decoder".
-      pieces: the same as their vocabulary writes them.
-      inputs: what the model is called with, a batch of one row, filled up with padding.
-      outputs: the ids that the last stack's features predict, where they are known.
+      texts: texts that are read and written, by name: "source" and "target", or "text".
+      tokens: token ids that each stack reads, by stack: "encoder", "decoder".
+      pieces: the same tokens as pieces of their vocabulary.
+      inputs: arguments of the model's call: a batch of one row, padded.
+      outputs: token ids that the last stack predicts, if they are known.
     """
 
     texts: Mapping[str, str]
@@ -33,40 +32,14 @@ class ModelInputs:
 
     @property
     def last_stack(self) -> str:
-        """The stack whose features make the logits."""
+        """Stack whose features make the logits."""
         return [*self.tokens][-1]
 
 
 def as_row(tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, positions and segment ids of one row, int32 [1, T], as models take them."""
+    """Tokens, positions and segment ids of one row, int32 [1, T]: the inputs of a model."""
     batch = padded_batch([{"row": tokens}])
     return batch["row"], batch["row_positions"], batch["row_segment_ids"]
-
-
-# FOLDED tasks.readings: What the tasks' models read of one example, to be looked at.
-
-
-logger = logging.getLogger(__name__)
-
-
-def source_tokens(
-    tokenizer: Tokenizer, line: str, limit: int, name: str | None = None
-) -> list[int]:
-    """A source as an encoder-decoder reads it: at most `limit` tokens, special ones among them;
-    warnings call it by its name, such as "line 3", and there are none without one."""
-    frame, tokens = tokenizer.specials.translation, tokenizer.encode(line)
-    kept = max(0, limit - frame.size())
-    if name is not None:
-        if not tokens:
-            logger.warning("%s is blank, and so is its translation", name)
-        if unknown := tokenizer.count_unknown(tokens):
-            logger.warning("%s has %d pieces unknown to the tokenizer", name, unknown)
-        if len(tokens) > kept:
-            logger.warning(
-                "%s has %d tokens; only the first %d are translated (data.max_source_length is %d)",
-                *(name, len(tokens), kept, limit),
-            )
-    return frame.around(tokens[:kept])
 
 
 def text_inputs(
@@ -77,15 +50,18 @@ def text_inputs(
     tokens: Sequence[int],
     *more: np.ndarray,
 ) -> ModelInputs:
-    """What a model reads that has one stack.
+    """Inputs of a model with one stack.
 
     Args:
-      body: the model, or what is beneath its head.
-      tokenizers: of the side "text".
-      text: what was given.
-      target: None; UserError for any other, as nothing is written.
-      tokens: the text's, with those around it.
-      *more: what the model is called with behind the row.
+      body: the model, without its head.
+      tokenizers: tokenizers of the side "text".
+      text: the text.
+      target: must be None.
+      tokens: tokens of the text, with special tokens.
+      *more: arguments of the model's call after the row.
+
+    Raises:
+      UserError: a target is given, which such a model does not have.
     """
     if target is not None:
         raise UserError("this run's task reads a text alone; give no target")
@@ -98,12 +74,12 @@ def text_inputs(
 def pair_inputs(
     tokenizers: Tokenizers, texts: Mapping[str, str], source: Sequence[int], target: Sequence[int]
 ) -> ModelInputs:
-    """What an encoder-decoder reads: the source, and the target shifted right.
+    """Inputs of an encoder-decoder: the source, and the target shifted right.
 
     Args:
-      tokenizers: of the sides "source" and "target".
-      texts: of both sides.
-      source, target: their tokens, special ones among them.
+      tokenizers: tokenizers of the sides "source" and "target".
+      texts: the texts of both sides.
+      source, target: their tokens, with special tokens.
     """
     shifted = [tokenizers.specials("target").start, *target[:-1]]
     return ModelInputs(

@@ -1,4 +1,4 @@
-"""Scoring given pairs of source and target, whatever their lengths."""
+"""Scoring of given pairs of source and target, of any length."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,18 +13,18 @@ from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runtime import platform
 
 _MOST_BYTES = 1 << 31
-"""Of memory for a batch; of long pairs fewer are scored at once."""
+"""Memory of a batch: fewer long pairs are scored at once."""
 
 Pair = Mapping[str, Tokens]
-"""The features of a pair, as models read them: tokens of "source" and "target", say."""
+"""Features of a pair: the tokens of "source" and "target", for example."""
 
 
 class PairScore(NamedTuple):
-    """What a model makes of a target behind its source.
+    """Probability of a target given its source.
 
     Attributes:
       log_prob: log P(target | source), in nats.
-      is_greedy: whether each token of the target is the likeliest there: greedy search writes it.
+      is_greedy: True if each token of the target is the most likely one, as in greedy search.
     """
 
     log_prob: float
@@ -32,12 +32,12 @@ class PairScore(NamedTuple):
 
 
 def longest(pair: Pair) -> int:
-    """Tokens of the longest feature."""
+    """Length of the longest feature."""
     return max(map(len, pair.values()))
 
 
 def require_reach(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
-    """UserError for a pair that goes beyond the positions that a model knows."""
+    """Raises UserError if a pair exceeds the positions that a model knows."""
     try:
         check_num_positions(config, max(map(longest, pairs), default=0))
     except ValueError as error:
@@ -45,8 +45,8 @@ def require_reach(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
 
 
 def row_bytes(config: TransformerConfig, vocab_size: int, length: int) -> int:
-    """Memory that scoring a pair so long takes: a layer's attention weights, and the logits, each a
-    few times over."""
+    """Estimated memory to score a pair of this length: a layer's attention weights and the logits,
+    four times each."""
     return 4 * 4 * (config.num_heads * length**2 + length * vocab_size)
 
 
@@ -57,18 +57,21 @@ def score_pairs(
     batch_size: int,
     row_bytes: Callable[[int], int],
 ) -> list[PairScore]:
-    """What a compiled program makes of each pair, in order; pairs of like length go together.
+    """Scores pairs, in batches of similar length.
 
     Args:
-      scores: (params, a batch of pairs [B, S] and [B, T]) -> the log-probability of each, and
-        whether it is greedy, [B].
-      params: of the model, on the devices that share the rows.
-      pairs: to score.
-      batch_size: at most so many pairs at once.
-      row_bytes: tokens of a pair's longest feature -> bytes of memory that the program takes.
+      scores: compiled (params, packed batch) -> log-probability of each row, and whether it is
+        greedy, [B] each.
+      params: parameters of the model.
+      pairs: pairs to score.
+      batch_size: largest number of pairs scored at once.
+      row_bytes: length of a pair's longest feature -> bytes of memory that the program needs.
+
+    Returns:
+      The score of each pair, in order.
 
     Raises:
-      UserError: a single pair takes more memory than there is.
+      UserError: a single pair needs more memory than there is.
     """
     found: dict[int, PairScore] = {}
     batch: PaddedBatch[Pair] = PaddedBatch(
@@ -86,6 +89,6 @@ def score_pairs(
         rows = max(1, min(batch_size, _MOST_BYTES // size))
         chosen, order = order[-rows:], order[:-rows]
         log_probs, is_greedy = batch.run(scores, params, [pairs[i] for i in chosen], rows)
-        of_chosen = map(PairScore, log_probs.tolist(), is_greedy.tolist())
-        found |= zip(chosen, of_chosen, strict=True)
+        chosen_scores = map(PairScore, log_probs.tolist(), is_greedy.tolist())
+        found |= zip(chosen, chosen_scores, strict=True)
     return [found[i] for i in range(len(pairs))]

@@ -1,6 +1,7 @@
-"""Decoding with an encoder-decoder: sources in, outputs out, both as tokens.
+"""Search for the outputs of sources with an encoder-decoder, both as tokens.
 
-B batch, S source, L output length, V vocabulary, N = B x beams, n outputs a source.
+B batch, S source, P prompt, W constraint tokens, L output length, V vocabulary, n outputs of a
+source, N = B * beams.
 """
 
 import dataclasses
@@ -36,46 +37,43 @@ from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runtime.platform import require_memory
 from transformer_jax.tokenization import SpecialTokens
 
-# FOLDED inference.requests: Sources whose outputs are asked for, in batches of like length. B
-# batch, S source, P prompt, L output length, n outputs a source.
-
-
-Found = tuple[np.ndarray, np.ndarray]
-"""The outputs of a source, best first: tokens int32 [n, L], and scores [n], -inf where there is
-none."""
+Outputs = tuple[np.ndarray, np.ndarray]
+"""Outputs of a source, best first: tokens int32 [n, L], and scores [n], -inf where there is no
+output."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A source whose outputs are asked for.
+    """A source to search outputs for.
 
     Attributes:
-      source: all its tokens, special ones among them.
-      prefix: tokens that each output starts with, behind those that every output starts with; none
-        of them is returned.
-      number: of the source; with the seed, it decides the samples.
-      given: what a constraint is told of the source, as the tokens of its words.
-      forced: how many tokens of the output follow from that; its limit does not count them.
+      source: its tokens, with special tokens.
+      prefix: tokens that each output starts with, after those that all outputs start with. They
+        are not returned.
+      number: number of the source; samples depend on it and on the seed.
+      constraint_tokens: tokens that the constraint knows of the source, such as those of its words.
+      num_forced: number of output tokens that these determine; the length limit does not count
+        them.
     """
 
     source: Sequence[int]
     prefix: Sequence[int] = ()
     number: int = 0
-    given: Sequence[int] = ()
-    forced: int = 0
+    constraint_tokens: Sequence[int] = ()
+    num_forced: int = 0
 
 
 def search_in_batches(
-    search: Callable[[Sequence[Request]], Found], requests: Sequence[Request], batch_size: int
-) -> list[Found]:
-    """The outputs of each request, in order; those of like length are searched for together.
+    search: Callable[[Sequence[Request]], Outputs], requests: Sequence[Request], batch_size: int
+) -> list[Outputs]:
+    """Outputs of each request, in order, searched for in batches of similar length.
 
     Args:
-      search: at most `batch_size` requests -> their outputs, tokens [B, n, L] and scores [B, n].
-      requests: any number of them.
-      batch_size: B at most.
+      search: at most `batch_size` requests -> outputs: tokens [B, n, L] and scores [B, n].
+      requests: any number of requests.
+      batch_size: largest B.
     """
-    found: dict[int, Found] = {}
+    found: dict[int, Outputs] = {}
     order = sorted(
         range(len(requests)), key=lambda i: (len(requests[i].prefix) > 0, len(requests[i].source))
     )
@@ -88,23 +86,23 @@ def search_in_batches(
 def request_arrays(
     specials: SpecialTokens, requests: Sequence[Request], max_extra_length: int
 ) -> dict[str, np.ndarray]:
-    """The arrays of a batch of requests.
+    """Arrays of a batch of requests.
 
     Args:
-      specials: of the outputs' vocabulary.
-      requests: the rows.
+      specials: special tokens of the outputs.
+      requests: the requests, one for each row.
       max_extra_length: tokens by which an output may be longer than its source.
 
     Returns:
-      "source" [B, S] and "prompt" [B, P], with their "source_lengths" [B] and "prompt_lengths" [B];
-      "limits" [B], the longest outputs; "numbers" [B], which samples follow from; where something
-      is given, "given" [B, W] and "given_lengths" [B].
+      "source" [B, S] and "prompt" [B, P], with "source_lengths" [B] and "prompt_lengths" [B];
+      "limits" [B], the longest outputs; "numbers" [B], of the requests; if there are constraint
+      tokens, "constraint_tokens" [B, W] and "constraint_lengths" [B].
     """
     sources = [request.source for request in requests]
     forced = (specials.start, *specials.translation.head)
     prompts = [[*forced, *request.prefix] for request in requests]
     is_prefixed = any(request.prefix for request in requests)
-    free = np.array([request.forced + max_extra_length for request in requests], np.int32)
+    free = np.array([request.num_forced + max_extra_length for request in requests], np.int32)
     arrays = {
         "source": pad_rows(sources, rounded_length(sources)),
         "source_lengths": row_lengths(sources),
@@ -113,30 +111,30 @@ def request_arrays(
         "limits": row_lengths(sources) + free,
         "numbers": np.array([request.number for request in requests], np.int32),
     }
-    given = [request.given for request in requests]
-    if any(given):
+    tokens = [request.constraint_tokens for request in requests]
+    if any(tokens):
         arrays |= {
-            "given": pad_rows(given, rounded_length(given)),
-            "given_lengths": row_lengths(given),
+            "constraint_tokens": pad_rows(tokens, rounded_length(tokens)),
+            "constraint_lengths": row_lengths(tokens),
         }
     return arrays
 
 
 def longest_output(arrays: Mapping[str, np.ndarray], max_extra_length: int) -> int:
-    """L, the room for the outputs of a batch: the same for all batches of the same shapes."""
-    given = arrays["given"].shape[1] if "given" in arrays else 0
-    return arrays["source"].shape[1] + given + max_extra_length
+    """L, slots for the outputs of a batch: the same for all batches of the same shapes."""
+    tokens = arrays.get("constraint_tokens")
+    num_forced = 0 if tokens is None else tokens.shape[1]
+    return arrays["source"].shape[1] + num_forced + max_extra_length
 
 
 @dataclasses.dataclass(frozen=True)
 class Seq2SeqSearch:
-    """Finds the outputs of a batch of sources by the search that a `DecodeConfig` names; compiled
-    for few shapes.
+    """Searches for the outputs of batches of sources, with the search of a `DecodeConfig`.
 
     Attributes:
       model: maps sources and outputs to logits.
-      specials: of the outputs' vocabulary.
-      constraint: what may be written; None: anything.
+      specials: special tokens of the outputs.
+      constraint: constraint on the outputs; None: all outputs are allowed.
     """
 
     model: Seq2Seq
@@ -146,15 +144,15 @@ class Seq2SeqSearch:
     def __call__(
         self, params: Any, requests: Sequence[Request], decode: DecodeConfig
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Finds outputs: tokens [B, n, L], padded behind their end, and scores [B, n].
+        """Finds outputs: tokens [B, n, L], padded, and scores [B, n].
 
-        The batch is filled up to `decode.batch_size` rows, and its rows to a rounded length. Its
-        rows are divided among the devices that hold the parameters.
+        The batch is padded to `decode.batch_size` rows of a rounded length, and divided among the
+        devices that hold the parameters.
 
         Args:
-          params: of the model.
-          requests: the sources.
-          decode: how to find outputs.
+          params: parameters of the model.
+          requests: at most `decode.batch_size` requests.
+          decode: settings of the search.
 
         Raises:
           UserError: as `check`.
@@ -170,16 +168,16 @@ class Seq2SeqSearch:
         return tokens, scores
 
     def check(self, longest: int, decode: DecodeConfig) -> None:
-        """Refuses a search that cannot be made.
+        """Rejects settings with which the search cannot run.
 
         Args:
-          longest: tokens of the longest source and the longest prefix.
-          decode: how to find outputs.
+          longest: length of the longest source plus that of the longest prefix.
+          decode: settings of the search.
 
         Raises:
           UserError: the beam is larger than the target vocabulary or smaller than the number of
-            outputs, a setting is not for translation, outputs may grow beyond the positions that
-            the model knows, or what is kept of them cannot fit into memory.
+            outputs, a setting is only for language models, outputs may exceed the positions that
+            the model knows, or the decoding state does not fit into memory.
         """
         config, search = self.model.config, decode.make_search(self.specials)
         outputs = decode.num_outputs
@@ -202,7 +200,7 @@ class Seq2SeqSearch:
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Wrapped:
-        """`run`, compiled once for each shape and setting."""
+        """Compiled `run`."""
         return jax.jit(self.run, static_argnames=("decode", "max_length", "may_end"))
 
     def run(
@@ -213,14 +211,14 @@ class Seq2SeqSearch:
         max_length: int,
         may_end: bool = True,
     ) -> Hypotheses:
-        """Finds outputs for the arrays of a batch.
+        """Finds the outputs of a batch.
 
         Args:
-          params: of the model.
-          arrays: as `request_arrays` makes them.
-          decode: how to find outputs.
-          max_length: L, of the longest output.
-          may_end: False: no output ends before its limit, as a benchmark wants it.
+          params: parameters of the model.
+          arrays: arrays of `request_arrays`.
+          decode: settings of the search.
+          max_length: L, longest output.
+          may_end: False: no output ends before its limit, for benchmarks.
         """
         start = self._start(params, arrays, decode, max_length, may_end)
         step = self._step(params, may_end)
@@ -234,16 +232,16 @@ class Seq2SeqSearch:
         decode: DecodeConfig,
         to_pieces: Callable[[Sequence[int]], Sequence[str]],
     ) -> BeamTree:
-        """What the beam search for a source looked at, what it kept, and why not the rest.
+        """Record of the beam search for a source.
 
         Args:
-          params: of the model.
+          params: parameters of the model.
           request: the source.
-          decode: how to find outputs.
-          to_pieces: the text of each token.
+          decode: settings of the search.
+          to_pieces: text of each token.
 
         Raises:
-          UserError: as `check`, or the search is none with beams.
+          UserError: as `check`, or `decode` selects another search.
         """
         search, extra = decode.make_search(self.specials), decode.max_extra_length
         if not isinstance(search, BeamSearch):
@@ -263,7 +261,7 @@ class Seq2SeqSearch:
 
     @functools.cached_property
     def _compiled_parts(self) -> tuple[jax.stages.Wrapped, jax.stages.Wrapped]:
-        """What a search starts from, and its step."""
+        """Compiled `_start` and `_step`."""
         to_start = jax.jit(self._start, static_argnames=("decode", "max_length"))
         return to_start, jax.jit(lambda params, *inputs: self._step(params)(*inputs))
 
@@ -275,7 +273,7 @@ class Seq2SeqSearch:
         max_length: int,
         may_end: bool = True,
     ) -> Start:
-        """Arguments as of `run`."""
+        """Inputs of the search; arguments are those of `run`."""
         source, prompt = arrays["source"], arrays["prompt"]
         sides = (source, arrays["source_lengths"], prompt, arrays["prompt_lengths"])
         slots = prompt.shape[1] - 1 + max_length
@@ -284,13 +282,14 @@ class Seq2SeqSearch:
         keys = fold_in(jax.random.key(decode.seed), arrays["numbers"])
         logits, limits = self._with_end(logits, may_end), arrays["limits"]
         if self.constraint:
-            first = self.constraint.begin(arrays["given"], arrays["given_lengths"], limits)
+            tokens, counts = arrays["constraint_tokens"], arrays["constraint_lengths"]
+            first = self.constraint.begin(tokens, counts, limits)
             allowed = self.constraint.allowed(first)
             logits, state = masked_logits(logits, allowed, self._banned_id), (state, first)
         return Start(logits, memory, state, limits, keys)
 
     def _step(self, params: Any, may_end: bool = True) -> DecodeStep:
-        """The model's step, under the constraint."""
+        """Decode step of the model, under the constraint."""
 
         def step(tokens: jax.Array, memory: Memory, state: State) -> tuple[jax.Array, State]:
             logits, state = apply_method(self.model, params, "decode_step", tokens, memory, state)

@@ -1,6 +1,6 @@
-"""The constraint under which a search writes nothing but trees, in the tokens of `trees`.
+"""Constraint under which a search writes trees only, in the tokens of `trees`.
 
-Axes: B batch, N = B * beams, W words given, V vocabulary.
+Axes: B batch, N = B * beams, W constraint tokens, V vocabulary.
 """
 
 import dataclasses
@@ -15,21 +15,21 @@ from transformer_jax.tokenization import SymbolTokenizer
 from transformer_jax.trees import CLOSE, OPEN, READ
 
 SHORTEST = 3
-"""Tokens of the flattest tree beside those of its words: its root opens and closes, and EOS."""
+"""Tokens of the flattest tree besides those of its words: the brackets of its root, and EOS."""
 
 
 class TreeState(NamedTuple):
-    """Of each hypothesis; int32 [N] but for `empty` and `untagged`, bool [N], and `given`.
+    """State of each hypothesis; int32 [N] unless stated otherwise.
 
     Attributes:
-      depth: constituents that are open.
-      waiting: words that stand in no constituent yet; with a lookahead, those given that were not
-        read yet, the end among them.
-      room: tokens that may still be written, EOS included.
-      empty: whether the innermost open constituent has nothing in it yet.
-      untagged: whether the word that was just read has no tag yet.
-      given: int32 [N, W], what the model reads of each word, and as the end.
-      total: how many of them there are.
+      depth: number of open constituents.
+      waiting: number of words that are in no constituent yet; with a lookahead, number of
+        constraint tokens not read yet, the end included.
+      room: number of tokens that may still be written, EOS included.
+      empty: bool [N], True if the innermost open constituent is empty.
+      untagged: bool [N], True if the word just read has no tag yet.
+      words: int32 [N, W], tokens that the model reads for the words, and for the end.
+      total: number of these tokens.
     """
 
     depth: Array
@@ -37,27 +37,27 @@ class TreeState(NamedTuple):
     room: Array
     empty: Array
     untagged: Array
-    given: Array
+    words: Array
     total: Array
 
 
 @dataclasses.dataclass(frozen=True)
 class TreeConstraint:
-    """Trees over exactly the words of the sentence, finished within the limit: a `Constraint`.
+    """A `Constraint` to trees over exactly the words of the sentence, complete within the limit.
 
-    A constituent opens only over words that wait, and only while there is room to add all words and
-    to close all constituents; one closes only when there is something in it, and the root only
-    behind the last word. A word is added to the innermost constituent by its tag; with a lookahead,
-    by reading on: the search writes that it reads, and the model is told what. A sentence of no
+    A constituent may open if words are left, and if there is room to add all words and to close all
+    constituents. It may close if it is not empty; the root only after the last word. A tag adds the
+    next word to the innermost constituent. With a lookahead the token `read` adds it instead: the
+    search writes `read`, and the model reads the token of the word in its place. A sentence without
     words has an empty output.
 
     Attributes:
-      opens: the tokens that begin a constituent.
-      tags: those of tags.
-      close: the token that ends a constituent.
-      eos: that which ends an output.
+      opens: tokens that begin a constituent.
+      tags: tokens of tags.
+      close: token that ends a constituent.
+      eos: token that ends an output.
       vocab_size: V.
-      read: the token by which the next word or the end is read; None: without a lookahead.
+      read: token that reads the next word or the end; None: no lookahead.
     """
 
     opens: tuple[int, ...]
@@ -69,10 +69,10 @@ class TreeConstraint:
 
     @classmethod
     def of(cls, symbols: SymbolTokenizer) -> "TreeConstraint":
-        """That of a vocabulary of tree tokens.
+        """Constraint for a vocabulary of tree tokens.
 
         Raises:
-          ValueError: no token begins or ends a constituent, or none is a tag.
+          ValueError: the vocabulary has no brackets, or no tags.
         """
         ids = {symbol: symbols.id_of(symbol) for symbol in symbols.symbols}
         opens = tuple(i for symbol, i in ids.items() if symbol.startswith(OPEN))
@@ -89,29 +89,29 @@ class TreeConstraint:
         )
 
     def begin(
-        self, given: Int[Array, "B W"], counts: Int[Array, " B"], limits: Int[Array, " B"]
+        self, tokens: Int[Array, "B W"], counts: Int[Array, " B"], limits: Int[Array, " B"]
     ) -> TreeState:
-        """The state before the first token.
+        """Returns the state before the first token.
 
         Args:
-          given: what the model reads of each sentence, word by word, and as its end; without a
-            lookahead, anything.
-          counts: how many are given.
-          limits: of each output, EOS included; at least the `SHORTEST` and one for each tag and
-            word read.
+          tokens: tokens that the model reads for the words of each sentence, and for its end;
+            without a lookahead, any.
+          counts: number of these tokens of each sentence.
+          limits: longest output of each sentence, EOS included: at least `SHORTEST`, and one for
+            each tag and each word read.
         """
         none = jnp.zeros_like(counts)
         no = none.astype(bool)
-        return TreeState(none, counts, limits, no, no, given, counts)
+        return TreeState(none, counts, limits, no, no, tokens, counts)
 
     def allowed(self, state: TreeState) -> Bool[Array, "N V"]:
-        """Whether each token may come next; see `Constraint`."""
+        """Mask of the tokens that may come next."""
         depth, waiting, room, empty, untagged, _, total = state
         looks_ahead = self.read is not None
-        at_start = looks_ahead & (waiting == total)  # the first word is read below no root
+        at_start = looks_ahead & (waiting == total)  # the first word is read before the root opens
         inside, some_wait = (depth > 0) & ~untagged, (waiting > 0) & ~untagged
         may_add = some_wait & (at_start | (depth > 0))
-        tags = jnp.maximum(waiting - 1, 0) if looks_ahead else 0  # of what is still to be read
+        tags = jnp.maximum(waiting - 1, 0) if looks_ahead else 0  # of words not yet read
         may_open = some_wait & ~at_start & (waiting + tags + depth + SHORTEST <= room)
         may_close = inside & ~empty & ((depth > 1) | (waiting == 0))
         may_end = (depth == 0) & (waiting == 0)
@@ -123,13 +123,14 @@ class TreeConstraint:
         }
         if self.read is not None:
             may[self.read,] = may_add
-        masks = [those[:, None] & self._mask(ids) for ids, those in may.items()]
+        masks = [is_allowed[:, None] & self._mask(ids) for ids, is_allowed in may.items()]
         return jnp.stack(masks).any(axis=0)
 
     def advance(
         self, state: TreeState, tokens: Int[Array, " N"]
     ) -> tuple[TreeState, Int[Array, " N"]]:
-        """The state behind one more token each, and what the model reads; see `Constraint`."""
+        """Returns the state after one more token of each hypothesis, and the tokens that the model
+        reads."""
         opened, tagged = (jnp.asarray(self._mask(ids))[tokens] for ids in (self.opens, self.tags))
         closed, reads = tokens == self.close, tokens == self.read
         added = tagged if self.read is None else reads & (state.waiting > 0)
@@ -140,13 +141,13 @@ class TreeConstraint:
             room=state.room - 1,
             empty=opened | (state.empty & ~(added | closed)),
             untagged=reads & (waiting > 0),
-            given=state.given,
+            words=state.words,
             total=state.total,
         )
-        place = jnp.clip(state.total - state.waiting, 0, state.given.shape[1] - 1)
-        word = jnp.take_along_axis(state.given, place[:, None], axis=1)[:, 0]
+        place = jnp.clip(state.total - state.waiting, 0, state.words.shape[1] - 1)
+        word = jnp.take_along_axis(state.words, place[:, None], axis=1)[:, 0]
         return after, jnp.where(reads, word, tokens)
 
     def _mask(self, ids: Collection[int]) -> np.ndarray:
-        """Bool [V]."""
+        """Mask of the tokens `ids`, bool [V]."""
         return np.isin(np.arange(self.vocab_size), list(ids))

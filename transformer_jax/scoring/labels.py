@@ -52,7 +52,7 @@ def _positive(labels: Sequence[str]) -> str:
 # one.
 
 
-def multiple_choice(
+def multiple_choice_accuracy(
     log_probs: Sequence[Sequence[float]], choices: Sequence[Sequence[str]], answers: Sequence[int]
 ) -> dict[str, float]:
     """Accuracy of the likeliest choice, and of the likeliest for its length (Gao et al. 2021).

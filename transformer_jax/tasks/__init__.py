@@ -1,4 +1,9 @@
-"""Tasks by the name that `task.name` gives."""
+"""Registry of tasks: each entry of `TASKS` is a value of `task.name`.
+
+An entry names the task's class, the keys of its examples, its default config and metrics, and the
+config fields that it reads. To add a task, register a `TaskKind`; `tasks.interface` defines what a
+task must do.
+"""
 
 from typing import Any
 
@@ -16,8 +21,7 @@ from transformer_jax.tasks.preference import Preference
 from transformer_jax.tasks.tagging import Tagging
 from transformer_jax.tasks.translation import Translation
 
-_PAIRS = {"source": ("source",), "target": ("target",)}
-_TEXT = {"text": ("text",)}
+# Default configs.
 
 _ADAMW = {"optimizer.name": "adamw", "optimizer.clip_norm": 1.0, "train.label_smoothing": 0.0}
 
@@ -34,7 +38,7 @@ _GPT_DEFAULTS: dict[str, Any] = {
     "optimizer.beta2": 0.95,
     "optimizer.epsilon": 1e-8,
 }
-"""The optimizer's are GPT-3's (Brown et al. 2020, appendix B)."""
+"""Optimizer settings of GPT-3 (Brown et al. 2020, appendix B)."""
 
 _BERT_DEFAULTS: dict[str, Any] = {
     **_ADAMW,
@@ -48,7 +52,7 @@ _BERT_DEFAULTS: dict[str, Any] = {
     "optimizer.beta2": 0.999,
     "optimizer.epsilon": 1e-6,
 }
-"""The optimizer's are BERT's (Devlin et al. 2019, appendix A.2)."""
+"""Optimizer settings of BERT's pre-training (Devlin et al. 2019, appendix A.2)."""
 
 _FINE_TUNING_DEFAULTS: dict[str, Any] = {
     **_BERT_DEFAULTS,
@@ -56,7 +60,7 @@ _FINE_TUNING_DEFAULTS: dict[str, Any] = {
     "optimizer.warmup_steps": 500,
     "train.num_steps": 10_000,
 }
-"""Likewise (appendix A.3)."""
+"""Settings of BERT's fine-tuning (Devlin et al. 2019, appendix A.3)."""
 
 _PARSING_DEFAULTS: dict[str, Any] = {
     "model.tie_embeddings": "target",
@@ -64,20 +68,24 @@ _PARSING_DEFAULTS: dict[str, Any] = {
     "decode.alpha": 0.3,
     "decode.max_extra_length": 300,
 }
-"""The search's are the paper's (section 6.3); the vocabulary of trees is no text's."""
+"""Search settings of the paper (section 6.3). The vocabulary of trees is not shared with a
+text's."""
+
+# Keys of examples, metrics, and groups of config fields.
+
+_PAIRS = {"source": ("source",), "target": ("target",)}
+_TEXT = {"text": ("text",)}
 
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
 _SMOOTHING, _Z_LOSS = "train.label_smoothing", "train.z_loss"
 _LENGTH = "data.max_length"
-_SCORED = ("eval.num_examples", "eval.command")
-"""What is read where outputs are scored."""
-_RUNNING_TEXT = (_LENGTH, "data.packing", "data.cache_dir", "data.block_megabytes")
-_LOGITS = (
+_SCORED = ("eval.num_examples", "eval.command")  # tasks with metrics of their outputs
+_DOCUMENTS = (_LENGTH, "data.packing", "data.cache_dir", "data.block_megabytes")
+_LOGITS = (  # tasks that predict tokens
     *("model.tie_embeddings", "model.logits_bias", "model.scale_logits", "model.final_logit_cap"),
     "train.loss_tiles",
 )
-"""What is read where tokens are predicted."""
 _TEMPLATE = tuple(
     f"task.{name}" for name in ("template", "system_turn", "user_turn", "assistant_turn")
 )
@@ -87,23 +95,27 @@ def _decode(task: type[Any]) -> list[str]:
     return [f"decode.{name}" for name in task.predicts_by]
 
 
-_OF_PAIRS = (
-    *("data.max_source_length", "data.max_target_length", "data.cache_dir"),
-    *("tokenizer.joint", "task.metric"),
+_TEXT_PAIR_FIELDS = ("tokenizer.joint", "task.metric", "data.cache_dir")
+"""Fields that a task on pairs reads only if both sides are text."""
+
+_PAIR_FIELDS = (
+    *("data.max_source_length", "data.max_target_length"),
+    *_TEXT_PAIR_FIELDS,
     *(*_LOGITS, _SMOOTHING, _Z_LOSS, "train.r_drop", *_SCORED, *_decode(Translation)),
 )
-
-_OF_TEXTS = ("tokenizer.joint", "task.metric", "data.cache_dir")
-"""Of these, what is read where both sides are text."""
 
 TASKS: Registry[TaskKind] = Registry(
     "task.name",
     {
         "translation": TaskKind(
-            Translation.build, _PAIRS, metric="bleu", metrics=_TOKEN_METRICS, reads=_OF_PAIRS
+            Translation.build, _PAIRS, metric="bleu", metrics=_TOKEN_METRICS, reads=_PAIR_FIELDS
         ),
         "seq2seq": TaskKind(
-            Translation.build, _PAIRS, metric="exact_match", metrics=_TOKEN_METRICS, reads=_OF_PAIRS
+            Translation.build,
+            _PAIRS,
+            metric="exact_match",
+            metrics=_TOKEN_METRICS,
+            reads=_PAIR_FIELDS,
         ),
         "parsing": TaskKind(
             Parsing.build,
@@ -111,14 +123,17 @@ TASKS: Registry[TaskKind] = Registry(
             symbols={"target": tree_symbols},
             defaults=_PARSING_DEFAULTS,
             metrics=(*_TOKEN_METRICS, *PARSEVAL),
-            reads=("task.tree_words", *(name for name in _OF_PAIRS if name not in _OF_TEXTS)),
+            reads=(
+                "task.tree_words",
+                *(name for name in _PAIR_FIELDS if name not in _TEXT_PAIR_FIELDS),
+            ),
         ),
         "language_modeling": TaskKind(
             LanguageModeling.build,
             _TEXT,
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
-            reads=(*_RUNNING_TEXT, *_LOGITS, _SMOOTHING, _Z_LOSS, *_decode(LanguageModeling)),
+            reads=(*_DOCUMENTS, *_LOGITS, _SMOOTHING, _Z_LOSS, *_decode(LanguageModeling)),
         ),
         "instruction": TaskKind(
             Instruction.build,
@@ -147,7 +162,7 @@ TASKS: Registry[TaskKind] = Registry(
             defaults=_BERT_DEFAULTS,
             metrics=_TOKEN_METRICS,
             reads=(
-                *_RUNNING_TEXT,
+                *_DOCUMENTS,
                 *_LOGITS,
                 _Z_LOSS,
                 "task.mask_rate",
@@ -173,4 +188,4 @@ TASKS: Registry[TaskKind] = Registry(
         ),
     },
 )
-"""A task of yours is a `TaskKind` registered here; `tasks.interface` says what a task can do."""
+"""Built-in tasks by name."""

@@ -1,4 +1,8 @@
-"""What a task is: everything that depends on what the examples mean."""
+"""The task protocol: everything that depends on the meaning of the examples.
+
+`Task` has what every task needs. Abilities that only some tasks have are protocols of their own,
+`SupportsScoring`, `SupportsStreaming` and so on; a task has an ability if it has the method.
+"""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,16 +26,15 @@ from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import Tokenizers
 
 Params = Any
-"""The parameters: a tree of arrays, as `Task.init` makes it."""
+"""Parameters of a model: a tree of arrays, as `Task.init` returns it."""
 
 Batch = Mapping[str, jax.Array]
 """A packed batch: the arrays f, f_positions and f_segment_ids, int32 [B, T], of each feature f."""
 
 LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
-"""Loss, weight and further sums, each summed over a packed batch. Among the further sums are
-"tokens" (predictions, by which the reported loss is divided), "filled" and "slots"
-(`metrics.padding_sums`); of "nll" and "correct", where given, perplexity and accuracy are
-reported."""
+"""(loss, weight, other sums), each summed over a packed batch. The other sums must have "tokens"
+(number of predictions, which divides the reported loss), "filled" and "slots"
+(`metrics.padding_sums`). With "nll" and "correct", perplexity and accuracy are reported too."""
 
 
 class Prediction(NamedTuple):
@@ -42,10 +45,7 @@ class Prediction(NamedTuple):
 
 
 class Task(Protocol):
-    """What training, evaluation and prediction ask of a task.
-
-    What only some tasks can do is a protocol of its own (`tasks.interface`).
-    """
+    """Protocol of a task: what training, evaluation and prediction need."""
 
     @property
     def model(self) -> Any:
@@ -53,59 +53,164 @@ class Task(Protocol):
 
     @property
     def tokenizers(self) -> Tokenizers:
-        """One for each side; none where no text is read, as in benchmarks."""
+        """Tokenizers of all sides; none if no text is read, as in benchmarks."""
 
     @property
     def lengths(self) -> Mapping[str, int]:
-        """Slots of a packed row for each feature that `preprocess` yields."""
+        """Slots of a packed row for each feature that `preprocess` returns."""
 
     @property
     def read(self) -> Sequence[str]:
-        """The features whose tokens the model reads; throughput counts these."""
+        """Features whose tokens the model reads; throughput counts these."""
 
     @property
     def best_by(self) -> str:
-        """The metric that chooses the best checkpoint: the higher the better, or the lower, if its
-        name follows a minus sign."""
+        """Metric that selects the best checkpoint: the highest value, or with "-" before the name
+        the lowest."""
 
     def init(self, rng: jax.Array) -> Params:
-        """Fresh parameters; under `jax.jit`."""
+        """Returns initial parameters; called under `jax.jit`."""
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """The items that are packed: the examples themselves, or windows of all their text."""
+        """Returns the items to pack into rows: the examples themselves, or windows of their
+        text."""
 
     def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
-        """The features of one item, an int32 array [n] each. `rng` draws what differs by epoch."""
+        """Returns the features of one item, int32 arrays [n]. `rng` is for values that differ from
+        epoch to epoch."""
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """The loss of a packed batch; without dropout where `rng` is None."""
+        """Returns the loss sums of a packed batch; without dropout if `rng` is None."""
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
-        """What is reported of the loss's sums ("loss" among them) over all examples."""
+        """Returns metrics from the loss's sums ("loss" among them) over all examples."""
 
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Metrics of the outputs, and the best output of each example; both empty where the task is
-        scored by its loss alone."""
+        """Returns metrics of the outputs, and the best output of each example; both are empty if
+        the task has no metrics besides those of the loss."""
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
-        """The n best outputs of each line, in order. Warnings name a line by its number, counted
-        from `first_line`, and samples depend on that number."""
+        """Yields the n best outputs of each line, in order. Lines are numbered from `first_line`:
+        warnings name the number, and samples depend on it."""
+
+
+@runtime_checkable
+class SupportsScoring(Protocol):
+    """A task that computes the probability of a target given its source."""
+
+    def score(
+        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[PairScore]:
+        """Returns the score of each pair."""
+
+
+@runtime_checkable
+class SupportsPrefixes(Protocol):
+    """A task whose outputs can be forced to start with given text."""
+
+    def predict_with_prefixes(
+        self,
+        params: Params,
+        lines: Sequence[str],
+        prefixes: Sequence[str],
+        decode: DecodeConfig,
+        first_line: int = 1,
+    ) -> Iterator[list[Prediction]]:
+        """Like `Task.predict`; the outputs of each line start with its prefix."""
+
+
+@runtime_checkable
+class SupportsStreaming(Protocol):
+    """A task that continues text."""
+
+    def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
+        """Yields the continuation of a line, piece by piece while it is generated."""
+
+
+@runtime_checkable
+class SupportsChat(Protocol):
+    """A task that answers conversations."""
+
+    def reply(
+        self, params: Params, conversation: Conversation, decode: DecodeConfig
+    ) -> Iterator[str]:
+        """Yields the next answer of a conversation that ends with a question, piece by piece."""
+
+
+@runtime_checkable
+class SupportsJsonObjects(Protocol):
+    """A task whose examples may be JSON objects."""
+
+    @property
+    def objects(self) -> str:
+        """Forms of the objects, for messages."""
+
+
+@runtime_checkable
+class SupportsInspection(Protocol):
+    """A task that shows the inputs of its model, so that its activations can be inspected."""
+
+    def model_inputs(
+        self, params: Params, source: str, target: str | None, decode: DecodeConfig
+    ) -> ModelInputs:
+        """Returns an example as the model reads it.
+
+        Args:
+          params: parameters of the model.
+          source: the example as in `Task.predict`.
+          target: its output. None: the model's own output, if the task has targets.
+          decode: settings of the search for that output.
+
+        Raises:
+          UserError: a target is given and the task has no targets.
+        """
+
+
+@runtime_checkable
+class SupportsBeamTree(Protocol):
+    """A task whose beam search can be recorded step by step."""
+
+    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
+        """Returns the record of the beam search for a line. Raises UserError if `decode` selects
+        another search."""
+
+
+@runtime_checkable
+class SupportsSearchCheck(Protocol):
+    """A task that can check the settings of its search before evaluation."""
+
+    def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
+        """Raises UserError if `Task.evaluate` would reject `decode` for these examples."""
+
+
+@runtime_checkable
+class DeclaresDecodeFields(Protocol):
+    """A task that declares the fields of the section `decode` that it reads. The others are
+    rejected if they are given for one call."""
+
+    @property
+    def predicts_by(self) -> Collection[str]:
+        """Fields that `predict` reads."""
+
+    @property
+    def evaluates_by(self) -> Collection[str]:
+        """Fields that `evaluate` reads."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LossOptions:
-    """What a training loss goes by.
+    """Settings of a training loss.
 
     Attributes:
-      label_smoothing: eps, which smoothed labels spread over the vocabulary (section 5.4).
-      loss_tiles: parts of the vocabulary that the loss reads one after another; None: as
-        `tiled_losses` chooses.
+      label_smoothing: eps, the probability spread over the vocabulary (section 5.4).
+      loss_tiles: number of vocabulary tiles in which the loss is computed; None: chosen by
+        `losses.tiled_token_losses`.
+      r_drop: alpha, weight of R-Drop, which runs each row twice with different dropout; 0: off.
       z_loss: weight of the square of the logits' log-normalizer.
-      r_drop: weight alpha of R-Drop, which draws dropout twice for each row; 0: it draws once.
     """
 
     label_smoothing: float
@@ -114,24 +219,24 @@ class LossOptions:
     z_loss: float
 
     @property
-    def plain(self) -> Self:
-        """Of the likelihood itself."""
+    def unregularized(self) -> Self:
+        """Options of the plain negative log-likelihood."""
         return dataclasses.replace(self, label_smoothing=0.0, z_loss=0.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskParts:
-    """What a task is built from.
+    """Parts that a task is built from.
 
     Attributes:
       task: the section `task`.
-      model: the section `model`; vocabulary sizes are not yet in it.
-      model_class: what `model.architecture` names.
+      model: the section `model`, without vocabulary sizes.
+      model_class: class that `model.architecture` names.
       data: the section `data`.
-      loss: what the training loss goes by.
-      metric: an entry of `scoring.METRICS`, where the task compares texts.
-      vocab_sizes: pieces of each side's vocabulary.
-      tokenizers: of the sides; none where no text is read.
+      loss: settings of the training loss.
+      metric: entry of `scoring.METRICS`, if the task compares texts.
+      vocab_sizes: vocabulary size of each side.
+      tokenizers: tokenizers of the sides; none if no text is read.
     """
 
     task: TaskConfig
@@ -145,20 +250,20 @@ class TaskParts:
 
     @property
     def caching(self) -> TokenCacheOptions:
-        """Whether text is kept as tokens."""
+        """Settings of the token cache."""
         return TokenCacheOptions(self.data.cache_dir, self.data.num_workers)
 
     def make_model(self, *wanted: type[Any], reach: int, **vocab_sizes: int) -> Any:
-        """The model, of one of the wanted classes; it is told what separates the texts of a pair.
+        """Makes the model.
 
         Args:
-          *wanted: the classes of models that the task goes with.
+          *wanted: model classes that the task accepts.
           reach: tokens of the longest row.
-          **vocab_sizes: fields of `ModelConfig`.
+          **vocab_sizes: vocabulary sizes, fields of `ModelConfig`.
 
         Raises:
-          ValueError: the config asks for another class of models, or for positions that do not
-            reach so far; or the class has logits of its own that no loss would read.
+          ValueError: the config names another class of models, its positions do not reach
+            `reach`, or the class computes logits that no loss would read.
         """
         if not issubclass(self.model_class, wanted):
             fitting = [name for name, one in MODELS.items() if issubclass(one, wanted)]
@@ -175,8 +280,8 @@ class TaskParts:
 
 
 def _require_one_source_of_logits(model_class: type[Any]) -> None:
-    """Raises ValueError where the class replaces `__call__` and leaves `unprojected`, from which
-    losses make their logits."""
+    """Raises ValueError if the class overrides `__call__` but not `unprojected`, which losses
+    compute their logits from."""
     for parent in model_class.__mro__:
         if "unprojected" in vars(parent):
             return
@@ -189,21 +294,22 @@ def _require_one_source_of_logits(model_class: type[Any]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class TaskKind:
-    """An entry of the registry.
+    """An entry of the registry of tasks.
 
     Attributes:
-      build: makes the task; ValueError where its parts do not go together.
-      texts: each side that has a tokenizer, and the parts of an example that it is trained on.
-      labels: each side that has a vocabulary of whole labels, and what lists the labels in its part
-        of an example.
-      defaults: {"section.field": value} of configs of this task, in place of the dataclasses' own.
-      metric: the entry of `scoring.METRICS` that compares its outputs; None: it compares no texts.
-      metrics: names of all numbers that a validation records, but for those of `metric`; empty
-        where they are not known beforehand.
-      reads: fields of a config, "section.field", that it reads and other tasks may do without; what
-        it does not read of theirs is refused where it is set. None: it reads all.
-      symbols: sides with a `SymbolTokenizer`, each with the function that lists its symbols:
-        (the section `task`, the side's part of all examples) -> each symbol once.
+      build: makes the task; raises ValueError if its parts do not fit together.
+      texts: for each side with a tokenizer, the keys of an example that the tokenizer is trained
+        on.
+      labels: for each side with a vocabulary of whole labels, a function that lists the labels in
+        that side of an example.
+      defaults: {"section.field": value}, default values of configs of this task.
+      metric: default entry of `scoring.METRICS`; None: the task compares no texts.
+      metrics: names of all metrics that a validation records, without those of `metric`; empty if
+        they are not known beforehand.
+      reads: fields of a config, "section.field", that this task reads and some other task does
+        not. Fields that only other tasks read are rejected if they are set. None: it reads all.
+      symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that lists
+        them: (the section `task`, that side of all examples) -> each symbol once.
     """
 
     build: Callable[[TaskParts], Task]
@@ -219,111 +325,5 @@ class TaskKind:
 
     @property
     def sides(self) -> set[str]:
-        """All that have a vocabulary."""
+        """Names of all sides that have a vocabulary."""
         return {*self.texts, *self.labels, *self.symbols}
-
-
-# FOLDED tasks.abilities: What only some tasks can do, each a protocol of its own.
-
-
-@runtime_checkable
-class SupportsSearchCheck(Protocol):
-    """A task whose evaluation searches for outputs."""
-
-    def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
-        """Raises UserError where `Task.evaluate` would refuse to search so; searches nothing."""
-
-
-@runtime_checkable
-class SupportsScoring(Protocol):
-    """A task that tells how likely a target is behind its source."""
-
-    def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[PairScore]:
-        """Of each pair."""
-
-
-@runtime_checkable
-class SupportsPrefixes(Protocol):
-    """A task whose outputs can be made to start with given text."""
-
-    def predict_with_prefixes(
-        self,
-        params: Params,
-        lines: Sequence[str],
-        prefixes: Sequence[str],
-        decode: DecodeConfig,
-        first_line: int = 1,
-    ) -> Iterator[list[Prediction]]:
-        """As `Task.predict`; the outputs of a line start with its prefix."""
-
-
-@runtime_checkable
-class SupportsStreaming(Protocol):
-    """A task that continues text."""
-
-    def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
-        """What follows a line, piece by piece as it is drawn."""
-
-
-@runtime_checkable
-class SupportsJsonObjects(Protocol):
-    """A task that takes JSON objects as examples."""
-
-    @property
-    def objects(self) -> str:
-        """The forms that they have, for messages."""
-
-
-@runtime_checkable
-class SupportsChat(Protocol):
-    """A task that answers conversations."""
-
-    def reply(
-        self, params: Params, conversation: Conversation, decode: DecodeConfig
-    ) -> Iterator[str]:
-        """The next answer of a conversation that ends with a question, piece by piece."""
-
-
-@runtime_checkable
-class SupportsInspection(Protocol):
-    """A task that tells what its model reads, so that others can look inside."""
-
-    def model_inputs(
-        self, params: Params, source: str, target: str | None, decode: DecodeConfig
-    ) -> ModelInputs:
-        """An example as the model reads it.
-
-        Args:
-          params: of the model.
-          source: the example as `Task.predict` takes it.
-          target: its output; None: what the model itself writes, where it writes a target.
-          decode: how it finds that.
-
-        Raises:
-          UserError: a target is given to a task without targets.
-        """
-
-
-@runtime_checkable
-class SupportsBeamTree(Protocol):
-    """A task whose search can be followed step by step."""
-
-    def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
-        """What the beam search for a line's outputs looked at, what it kept, and why not the rest;
-        UserError where `decode` names a search without beams."""
-
-
-@runtime_checkable
-class DeclaresDecodeFields(Protocol):
-    """A task that says which fields of the section `decode` it reads: others are refused where they
-    are given for one call."""
-
-    @property
-    def predicts_by(self) -> Collection[str]:
-        """Those that `predict` reads."""
-
-    @property
-    def evaluates_by(self) -> Collection[str]:
-        """Those that `evaluate` reads."""

@@ -1,4 +1,4 @@
-"""Language modelling: text in, the likelihood of each token given those before it, and more text.
+"""Language modeling: next-token prediction on documents, and generation of text.
 
 B batch, T tokens, V vocabulary.
 """
@@ -8,112 +8,156 @@ import functools
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-import jax
 import numpy as np
 
-from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.data.batches.order import WindowedBlocks
+from transformer_jax.data.batches.token_cache import TokenCacheOptions
+from transformer_jax.data.batches.windows import (
+    DocumentPieces,
+    TokenStream,
+    WindowedBlocks,
+    Windows,
+    document_separator,
+    store_token_stream,
+)
+from transformer_jax.data.examples import Corpora, Corpus, Features
+from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.inference.config import SEARCH_FIELDS, DecodeConfig
 from transformer_jax.inference.generation import TextGenerator, TokenGenerator
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
-from transformer_jax.inference.pairs import PairScore
 from transformer_jax.metrics import compute_metrics
-from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.tasks.interface import (
-    Batch,
-    LossOptions,
-    LossSums,
-    Params,
-    Prediction,
-    TaskParts,
-)
-from transformer_jax.tasks.losses import CausalLosses
-from transformer_jax.tasks.running_text import RunningText
-from transformer_jax.tokenization import Tokenizers
+from transformer_jax.tasks.base import CausalTask
+from transformer_jax.tasks.interface import Params, Prediction, TaskParts
+from transformer_jax.tokenization import Tokenizer, Tokenizers
 
 logger = logging.getLogger(__name__)
 
+MOST_STARTS = 1 << 24
+"""Largest number of training windows; in longer texts their starts are further apart."""
+
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModeling:
-    """The task of a decoder-only model on documents {"text": str}.
-
-    A document has a first token before it and an end behind it. Where both are the same, as GPT-2's
-    <|endoftext|> is, it stands once between two documents.
+class DocumentWindows:
+    """Cuts documents into windows of tokens.
 
     Attributes:
-      model: maps tokens to logits of the next.
-      tokenizers: of the side "text".
-      max_length: slots of a row, which is the context: the tokens that the model sees at once.
-      text: how documents become rows.
-      loss_options: of the training loss.
+      packing: "together": windows of the concatenated documents; training windows start anywhere,
+        evaluation windows tile the text. "apart": no token sees another document.
+      caching: settings of the token cache.
     """
 
-    model: DecoderOnly
-    tokenizers: Tokenizers
-    max_length: int
-    text: RunningText
-    loss_options: LossOptions
-    read: ClassVar[Sequence[str]] = CausalLosses.read
-    best_by: ClassVar[str] = "-loss"
+    packing: str
+    caching: TokenCacheOptions = TokenCacheOptions()
+
+    def cut(
+        self, examples: Corpus, tokenizers: Tokenizers, *, first: int, length: int, training: bool
+    ) -> Sequence[Any]:
+        """Windows of the documents {"text": str}, each of which ends with EOS.
+
+        Corpora with weights are cut one by one. Text in blocks becomes `WindowedBlocks`: each block
+        is cut by itself, and its windows tile it.
+
+        Args:
+          examples: the documents.
+          tokenizers: tokenizers of the side "text".
+          first: token before each document.
+          length: tokens of a window.
+          training: True: windows of concatenated documents start anywhere; otherwise they tile the
+            text.
+
+        Raises:
+          UserError: there is no text, or no room for its tokens.
+        """
+        tokenizer = tokenizers.text("text")
+        if training and isinstance(examples, TextBlocks):
+            return WindowedBlocks(examples, _BlockWindows(tokenizer, first, length, self.packing))
+        if isinstance(examples, Corpora) and examples.weights:
+            cut = functools.partial(
+                self.cut, tokenizers=tokenizers, first=first, length=length, training=training
+            )
+            return examples.map_parts(cut)
+        cache = self.caching.open(tokenizers.sha256.get("text"))
+        stream = cache.read_or_encode(examples, tokenizer, first) if cache else None
+        if stream is None:
+            documents = (tokenizer.encode(example["text"]) for example in examples)
+            stream = store_token_stream(documents, first, tokenizer.specials.eos)
+        if self.packing == "apart":
+            return DocumentPieces(stream, length)
+        stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else length
+        return Windows(stream.tokens, length, stride)
+
+
+@dataclasses.dataclass(frozen=True)
+class _BlockWindows:
+    """Cuts the documents of a block into windows that tile them. A block without any token becomes
+    one empty document."""
+
+    tokenizer: Tokenizer
+    first: int
+    length: int
+    packing: str
+
+    def __call__(self, documents: Sequence[str]) -> Sequence[Features]:
+        end = self.tokenizer.specials.eos
+        between, stream = document_separator(self.first, end), [np.array([self.first], np.int32)]
+        sizes = []
+        for tokens in map(self.tokenizer.encode, documents):
+            sizes.append(len(tokens))
+            stream += [np.asarray(tokens, np.int32), between]
+        if not any(sizes):
+            nothing = {"input": self.first, "target": end}
+            return [{name: np.array([token], np.int32) for name, token in nothing.items()}]
+        laid = TokenStream.from_sizes(
+            np.concatenate(stream), np.array(sizes, np.int64), len(between)
+        )
+        if self.packing == "apart":
+            return DocumentPieces(laid, self.length)
+        return Windows(laid.tokens, self.length, self.length)
+
+
+@dataclasses.dataclass(frozen=True)
+class LanguageModeling(CausalTask):
+    """Language modeling with a decoder-only model on documents {"text": str}.
+
+    A document has a first token before it and an end token after it. If both are the same token,
+    such as GPT-2's <|endoftext|>, there is one of them between two documents.
+
+    Attributes:
+      windows: cuts documents into rows.
+    """
+
+    windows: DocumentWindows
     predicts_by: ClassVar[Sequence[str]] = (
         *(field for field in SEARCH_FIELDS if field != "alpha"),
         *("search", "max_extra_length", "stop", "num_outputs", "batch_size"),
     )
-    evaluates_by: ClassVar[Sequence[str]] = ()
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Slots of a packed row for each feature."""
         return {"input": self.max_length, "target": self.max_length}
 
     @classmethod
-    def build(cls, parts: TaskParts) -> "LanguageModeling":
-        """The task of a run.
-
-        Raises:
-          ValueError: the model is no decoder, or its positions do not reach as far as the rows.
-        """
-        length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
-        return cls(
-            model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
-            tokenizers=parts.tokenizers,
-            max_length=length,
-            text=RunningText(parts.data.packing, parts.caching),
-            loss_options=parts.loss,
-        )
-
-    @functools.cached_property
-    def losses(self) -> CausalLosses:
-        """Of the model, on windows."""
-        return CausalLosses(self.model, self.loss_options)
-
-    def init(self, rng: jax.Array) -> Params:
-        """Fresh parameters."""
-        return self.losses.init(rng)
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        windows = DocumentWindows(parts.data.packing, parts.caching)
+        return super().build(parts, windows=windows, **fields)
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """The documents as windows, or pieces, of tokens."""
+        """Returns windows, or pieces, of the documents' tokens: "input" and "target", which is
+        shifted by one token."""
         first = self.tokenizers.specials("text").first
-        return self.text.windows(
+        return self.windows.cut(
             examples, self.tokenizers, first=first, length=self.max_length, training=training
         )
 
-    def preprocess(self, example: Features, rng: np.random.Generator) -> Features:
-        """A window as it is: the features "input" and, one token on, "target"."""
-        return example
-
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Cross-entropy of each token given its past, label-smoothed in training."""
-        return self.losses(params, batch, rng)
-
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
-        """Loss and perplexity of a token; and what compares models with other tokenizers: bits a
-        byte, and perplexity of a word (white space separates words, a line's end is one more).
+        """Returns loss and perplexity per token, and two metrics that compare models with different
+        tokenizers: bits per byte, and perplexity per word (words are separated by white space, and
+        a line end counts as a word).
 
-        These two are left out where the tokenizer loses text, such as line ends or unknown words:
-        what is not predicted would count as predicted for nothing.
+        These two are left out if the tokenizer loses text, such as line ends or unknown words: the
+        lost text would count as predicted at no cost.
         """
         texts = [example["text"] for example in examples]
         tokenizer = self.tokenizers.text("text")
@@ -126,45 +170,27 @@ class LanguageModeling:
             "word_perplexity": math.exp(min(sums["nll"] / max(words, 1), 700.0)),
         }
 
-    def evaluate(
-        self, params: Params, examples: Corpus, decode: DecodeConfig
-    ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Nothing besides the loss's metrics."""
-        return {}, []
-
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
-        """What follows each line, without the line: `decode.num_outputs` samples, likeliest first;
-        a score is the log-probability in nats, of all tokens up to the end or to the one that
-        completes a text of `decode.stop`.
+        """Yields `decode.num_outputs` continuations of each line, without the line, most likely
+        first. A score is the log-probability in nats of all tokens up to the end token, or to the
+        one that completes a text of `decode.stop`.
 
-        A prompt of more tokens than the context is continued from its last half a context, with a
-        warning that names its line.
+        A prompt longer than the context is continued from its last half a context, with a warning
+        that names its line.
 
         Raises:
-          UserError: a search is asked for that cannot draw token by token, such as beam search.
+          UserError: the search cannot generate token by token, such as beam search.
         """
         prompts = [self._prompt(line, number) for number, line in enumerate(lines, first_line)]
         numbers = range(first_line, first_line + len(lines))
-        for outputs in self.continuation.texts(params, prompts, decode, numbers):
+        for outputs in self.text_generator.texts(params, prompts, decode, numbers):
             yield [Prediction(*output) for output in outputs]
 
-    def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[PairScore]:
-        """log P(target | source) of each pair in nats: of the target's own tokens, no end behind
-        them. An empty source is the beginning of a text.
-
-        Of a longer pair the last tokens that the context holds are read, with a warning; UserError
-        where a target alone is longer.
-        """
-        tokenizer, pairs = self.tokenizers.text("text"), zip(sources, targets, strict=True)
-        return self.losses.score_texts(params, tokenizer, pairs, self.max_length, batch_size)
-
     def stream(self, params: Params, line: str, decode: DecodeConfig) -> Iterator[str]:
-        """What follows a line, piece by piece as it is drawn."""
-        return self.continuation.stream(params, self._prompt(line, 1), decode)
+        """Yields the continuation of a line, piece by piece while it is generated."""
+        return self.text_generator.stream(params, self._prompt(line, 1), decode)
 
     def _prompt(self, line: str, number: int) -> list[int]:
         tokenizer = self.tokenizers.text("text")
@@ -175,7 +201,7 @@ class LanguageModeling:
                 "(data.max_length is %d)",
                 number,
                 len(prompt) - 1,
-                len(self.drawing.kept(prompt)),
+                len(self.token_generator.fit_context(prompt)),
                 self.max_length,
             )
         return prompt
@@ -183,16 +209,17 @@ class LanguageModeling:
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
-        """A text as the model reads it, with the text that follows it, if that is given."""
-        tokens = self.drawing.kept(self._prompt(source + (target or ""), 1))
-        return text_inputs(self.model, self.tokenizers, source + (target or ""), None, tokens)
+        """Returns a text as the model reads it, with the target after it, if there is one."""
+        text = source + (target or "")
+        tokens = self.token_generator.fit_context(self._prompt(text, 1))
+        return text_inputs(self.model, self.tokenizers, text, None, tokens)
 
     @functools.cached_property
-    def continuation(self) -> TextGenerator:
-        """Draws what follows prompts."""
-        return TextGenerator(self.drawing, self.tokenizers.text("text"))
+    def text_generator(self) -> TextGenerator:
+        """Generates continuations of prompts as text."""
+        return TextGenerator(self.token_generator, self.tokenizers.text("text"))
 
     @functools.cached_property
-    def drawing(self) -> TokenGenerator:
-        """Draws tokens behind prompts."""
+    def token_generator(self) -> TokenGenerator:
+        """Generates continuations of prompts as tokens."""
         return TokenGenerator(self.model, self.max_length, self.tokenizers.specials("text"))

@@ -1,13 +1,12 @@
-"""Constituency parsing: a sentence in, its tree out (section 6.3; Vinyals et al. 2015)."""
+"""Constituency parsing with an encoder-decoder (section 6.3; Vinyals et al. 2015)."""
 
 import dataclasses
 import functools
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
-import jax
 import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Features
@@ -15,33 +14,23 @@ from transformer_jax.decoding import BeamTree, truncate_at_eos
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, pair_inputs
-from transformer_jax.inference.pairs import PairScore, require_reach, row_bytes, score_pairs
 from transformer_jax.inference.seq2seq_search import (
-    Found,
+    Outputs,
     Request,
     Seq2SeqSearch,
     search_in_batches,
 )
 from transformer_jax.inference.tree_constraint import SHORTEST, TreeConstraint
-from transformer_jax.metrics import compute_metrics
-from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.scoring.parseval import parseval
+from transformer_jax.tasks.base import Seq2SeqTask
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.interface import (
-    Batch,
-    LossOptions,
-    LossSums,
-    Params,
-    Prediction,
-    TaskParts,
-)
+from transformer_jax.tasks.interface import Params, Prediction, TaskParts
 from transformer_jax.tasks.losses import Seq2SeqLosses
 from transformer_jax.tasks.translation import Translation
 from transformer_jax.tokenization import (
     UNKNOWN_CLASS,
     SymbolTokenizer,
     Tokenizer,
-    Tokenizers,
     WordClassTokenizer,
     choose_words_and_classes,
 )
@@ -57,20 +46,19 @@ from transformer_jax.trees import (
     without_lookahead,
 )
 
-# FOLDED tasks.sentences: Sentences and their trees, as an encoder-decoder that parses reads and
-# writes them.
+logger = logging.getLogger(__name__)
 
 
-class Part(NamedTuple):
-    """Words of a sentence that are read together, and all their tokens, special ones among them."""
+class SentencePart(NamedTuple):
+    """Words of a sentence that are parsed together, and their tokens with special tokens."""
 
     words: Sequence[str]
     tokens: Sequence[int]
 
 
-def parts_of(tokenizer: Tokenizer, line: str, limit: int) -> list[Part]:
-    """A sentence in parts of at most `limit` tokens, of as many words as there is room for; none of
-    a blank one. A word that has more tokens than that loses its last ones."""
+def split_sentence(tokenizer: Tokenizer, line: str, limit: int) -> list[SentencePart]:
+    """Splits a sentence into parts of at most `limit` tokens, each as long as possible. A blank
+    line has no parts. A single word of more tokens loses its last ones."""
     frame, words = tokenizer.specials.translation, split_words(line)
     room = limit - frame.size()
     parts: list[tuple[list[str], list[int]]] = []
@@ -79,11 +67,12 @@ def parts_of(tokenizer: Tokenizer, line: str, limit: int) -> list[Part]:
             parts.append(([], []))
         parts[-1][0].append(word)
         parts[-1][1].extend(pieces[:room])
-    return [Part(of_part, frame.around(ids)) for of_part, ids in parts]
+    return [SentencePart(words, frame.around(ids)) for words, ids in parts]
 
 
-def tree_over_words(example: Example) -> Tree:
-    """The tree of an example; UserError where the target is none over the words of the source."""
+def target_tree(example: Mapping[str, str]) -> Tree:
+    """The tree of an example. Raises UserError if the target is no tree over the words of the
+    source."""
     words, target = split_words(example["source"]), example["target"]
     try:
         tree = parse_tree(target)
@@ -95,8 +84,8 @@ def tree_over_words(example: Example) -> Tree:
 
 
 def tree_symbols(task: TaskConfig, trees: Iterable[str]) -> set[str]:
-    """The vocabulary of trees in brackets: their tokens, and of their words as many as `task` asks
-    for, with their classes."""
+    """Vocabulary of trees in brackets: their tokens and, with `task.tree_words`, that many of their
+    most frequent words and the word classes."""
     symbols, counts = set[str](), Counter[str]()
     for text in trees:
         tree = parse_tree(text)
@@ -109,25 +98,31 @@ def tree_symbols(task: TaskConfig, trees: Iterable[str]) -> set[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class TreeWriting:
-    """Trees as tokens of a vocabulary of `tree_symbols`; with a lookahead where it has words."""
+class TreeCodec:
+    """Converts trees to token ids and back; with a lookahead if the vocabulary has words.
+
+    Attributes:
+      symbols: vocabulary made by `tree_symbols`.
+    """
 
     symbols: SymbolTokenizer
 
     @functools.cached_property
     def constraint(self) -> TreeConstraint:
-        """What holds a search to trees; ValueError as `TreeConstraint.of`."""
+        """Constraint under which a search writes trees only. Raises ValueError as
+        `TreeConstraint.of`."""
         return TreeConstraint.of(self.symbols)
 
     @property
-    def looks_ahead(self) -> bool:
-        """Whether the decoder reads the words."""
+    def has_lookahead(self) -> bool:
+        """Returns True if the decoder reads the words."""
         return self.constraint.read is not None
 
     @property
     def predicts(self) -> tuple[int, ...] | None:
-        """Of each token that which the model predicts: that it reads on, but not what."""
-        if not self.looks_ahead:
+        """For each token the token that the model predicts in its place: `READ` for the token of
+        any word, because the words are given. None without a lookahead."""
+        if not self.has_lookahead:
             return None
         ids = range(self.symbols.vocab_size)
         read = self.symbols.id_of(READ)
@@ -137,33 +132,36 @@ class TreeWriting:
         )
 
     def encode(self, tree: Tree) -> list[int]:
-        """All tokens of a tree, special ones among them."""
+        """Ids of a tree, with special tokens."""
         tokens = tree_to_tokens(tree)
-        if self.looks_ahead:
+        if self.has_lookahead:
             tokens = with_lookahead(tokens, map(self._words.name_of, tree.words()))
         return self.symbols.specials.translation.around(self.symbols.encode(" ".join(tokens)))
 
-    def request(self, part: Part, number: int) -> Request:
-        """What is asked of a search; the constraint is told what the decoder reads of the sentence
-        while it writes, without a lookahead a number for each word."""
-        if not self.looks_ahead:
-            return Request(part.tokens, number=number, given=[0] * len(part.words))
-        names = (*map(self._words.name_of, part.words), "")
-        given = [self.symbols.id_of(READ + name) for name in names]
-        return Request(part.tokens, number=number, given=given, forced=len(given))
+    def request(self, part: SentencePart, number: int) -> Request:
+        """Search request for a part of a sentence.
 
-    def trees(self, part: Part, found: Found) -> list[tuple[Tree, float]]:
-        """The trees that a search found, and their scores."""
+        The constraint gets the ids of the words that the decoder reads; without a lookahead it only
+        needs their number.
+        """
+        if not self.has_lookahead:
+            return Request(part.tokens, number=number, constraint_tokens=[0] * len(part.words))
+        names = (*map(self._words.name_of, part.words), "")
+        ids = [self.symbols.id_of(READ + name) for name in names]
+        return Request(part.tokens, number=number, constraint_tokens=ids, num_forced=len(ids))
+
+    def decode(self, part: SentencePart, outputs: Outputs) -> list[tuple[Tree, float]]:
+        """Trees of the outputs of a search, and their scores."""
         return [
             (self._tree(part.words, row), float(score))
-            for row, score in zip(*found, strict=True)
+            for row, score in zip(*outputs, strict=True)
             if score > -np.inf
         ]
 
     def _tree(self, words: Sequence[str], row: np.ndarray) -> Tree:
-        *written, _ = truncate_at_eos(row.tolist(), self.symbols.specials.eos)
-        pieces = self.symbols.pieces(written)
-        return tree_from_tokens(without_lookahead(pieces) if self.looks_ahead else pieces, words)
+        *ids, _ = truncate_at_eos(row.tolist(), self.symbols.specials.eos)
+        tokens = self.symbols.pieces(ids)
+        return tree_from_tokens(without_lookahead(tokens) if self.has_lookahead else tokens, words)
 
     @functools.cached_property
     def _words(self) -> WordClassTokenizer:
@@ -171,114 +169,70 @@ class TreeWriting:
         return WordClassTokenizer(word for word in words if word)
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclasses.dataclass(frozen=True)
-class Parsing:
-    """The task of an encoder-decoder on {"source", "target"}: words, separated by spaces, and their
-    tree in brackets.
+class Parsing(Seq2SeqTask):
+    """Constituency parsing with an encoder-decoder on {"source", "target"}: words, separated by
+    spaces, and their tree in brackets.
 
-    The decoder writes the tree in the tokens of `trees`, and under a constraint: each output
-    is a tree over exactly the words of its sentence.
+    The decoder writes trees as tokens (`trees`), under a constraint: each output is a tree over
+    exactly the words of its sentence.
 
     Attributes:
-      model: maps source and shifted target to logits.
-      tokenizers: of the sides "source", text, and "target", symbols.
-      max_source_length, max_target_length: slots of a packed row, special tokens included.
-      loss_options: of the training loss.
-      text: how trees become tokens; None where no text is read, as in benchmarks.
+      codec: converts trees to tokens; None if no text is read, as in benchmarks.
     """
 
-    model: Seq2Seq
-    tokenizers: Tokenizers
-    max_source_length: int
-    max_target_length: int
-    loss_options: LossOptions
-    text: TreeWriting | None
-    read: ClassVar[Sequence[str]] = Seq2SeqLosses.read
+    codec: TreeCodec | None
     best_by: ClassVar[str] = "f1"
     evaluates_by: ClassVar[Sequence[str]] = Translation.evaluates_by
     predicts_by: ClassVar[Sequence[str]] = Translation.predicts_by
 
-    @property
-    def lengths(self) -> dict[str, int]:
-        """Slots of a packed row for each feature."""
-        return {"source": self.max_source_length, "target": self.max_target_length}
-
     @classmethod
-    def build(cls, parts: TaskParts) -> "Parsing":
-        """The task of a run; ValueError as for `Translation`."""
-        base, symbols = Translation.build(parts), parts.tokenizers.sides.get("target")
-        return cls(
-            model=base.model,
-            tokenizers=base.tokenizers,
-            max_source_length=base.max_source_length,
-            max_target_length=base.max_target_length,
-            loss_options=base.loss_options,
-            text=TreeWriting(symbols) if isinstance(symbols, SymbolTokenizer) else None,
-        )
-
-    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """The sentences as they are."""
-        return examples
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        symbols = parts.tokenizers.sides.get("target")
+        codec = TreeCodec(symbols) if isinstance(symbols, SymbolTokenizer) else None
+        return super().build(parts, codec=codec, **fields)
 
     def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
-        """The words and the tree as tokens, special ones around them; UserError where the target is
-        no tree over the words of the source."""
-        return {side: np.array(ids, np.int32) for side, ids in self._tokens(example).items()}
+        """Returns the words and the tree as tokens, with special tokens. Raises UserError if the
+        target is no tree over the words of the source."""
+        return {side: np.array(ids, np.int32) for side, ids in self.encode_pair(example).items()}
 
-    def _tokens(self, example: Example) -> dict[str, list[int]]:
-        """All tokens of both sides."""
-        tree, source = tree_over_words(example), self.tokenizers.text("source")
-        pieces = [piece for of_word in source.encode_words(tree.words()) for piece in of_word]
-        read = source.specials.translation.around(pieces)
-        return {"source": read, "target": self.writing.encode(tree)}
+    def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
+        tree, source = target_tree(pair), self.tokenizers.text("source")
+        pieces = [piece for word in source.encode_words(tree.words()) for piece in word]
+        source_ids = source.specials.translation.around(pieces)
+        return {"source": source_ids, "target": self.tree_codec.encode(tree)}
 
     @property
-    def writing(self) -> TreeWriting:
-        """How trees become tokens."""
-        assert self.text is not None, "this task has no tokenizers"
-        return self.text
+    def tree_codec(self) -> TreeCodec:
+        """Converts trees to tokens and back."""
+        assert self.codec is not None, "this task has no tokenizers"
+        return self.codec
 
     @functools.cached_property
     def losses(self) -> Seq2SeqLosses:
-        """Of the model, on sentences and trees."""
-        predicts = self.text.predicts if self.text else None
+        predicts = self.codec.predicts if self.codec else None
         specials = self.tokenizers.specials("target")
         return Seq2SeqLosses(self.model, specials, self.loss_options, predicts)
-
-    def init(self, rng: jax.Array) -> Params:
-        """Fresh parameters."""
-        return self.losses.init(rng)
-
-    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """As `Seq2SeqLosses`."""
-        return self.losses(params, batch, rng)
 
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """How much of the trees is found, as `scoring.parseval` has it, and the best tree of each
-        sentence."""
+        """Returns the metrics of `scoring.parseval`, and the best tree of each sentence."""
         n_best = self.predict(params, [example["source"] for example in examples], decode)
         outputs = [trees[0] for trees in n_best]
         references = [example["target"] for example in examples]
         return parseval([output.text for output in outputs], references), outputs
 
-    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
-        """The metrics of the loss over all examples."""
-        return compute_metrics(sums)
-
     def check_search(self, examples: Corpus, decode: DecodeConfig) -> None:
-        """Raises UserError where `evaluate` would refuse to search so."""
+        """Raises UserError if `evaluate` would reject `decode` for these examples."""
         parts = [part for example in examples for part in self.parts(example["source"])]
         self._check(max((len(part.tokens) for part in parts), default=0), decode)
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
-        """The `decode.num_outputs` best trees of each line, best first, in order.
+        """Yields the `decode.num_outputs` best trees of each line, best first, in order.
 
         A blank line has a blank output, and a bracket within a word is -LRB- or -RRB- in the tree.
         A sentence of more than `max_source_length` tokens is parsed in parts, which are then joined
@@ -286,29 +240,29 @@ class Parsing:
         """
         parts = [self.parts(line) for line in lines]
         requests = [
-            self.writing.request(part, number)
-            for number, of_line in enumerate(parts, first_line)
-            for part in of_line
+            self.tree_codec.request(part, number)
+            for number, line_parts in enumerate(parts, first_line)
+            for part in line_parts
         ]
         found = iter(self._search(params, requests, decode))
-        for number, of_line in enumerate(parts, first_line):
-            if len(of_line) > 1:
+        for number, line_parts in enumerate(parts, first_line):
+            if len(line_parts) > 1:
                 logger.warning(
                     "line %d is too long: it is parsed in %d parts, joined under one root "
                     "(data.max_source_length is %d)",
-                    *(number, len(of_line), self.max_source_length),
+                    *(number, len(line_parts), self.max_source_length),
                 )
-            outputs = [self.writing.trees(part, next(found)) for part in of_line]
+            outputs = [self.tree_codec.decode(part, next(found)) for part in line_parts]
             ranks = zip(*outputs, strict=False) if outputs else [()]
-            yield [_together(of_parts) for of_parts in ranks]
+            yield [_join_outputs(rank) for rank in ranks]
 
-    def parts(self, line: str) -> list[Part]:
-        """The words of a line, as many at a time as the model reads together."""
-        return parts_of(self.tokenizers.text("source"), line, self.max_source_length)
+    def parts(self, line: str) -> list[SentencePart]:
+        """Parts of a sentence that the model can read."""
+        return split_sentence(self.tokenizers.text("source"), line, self.max_source_length)
 
     def _search(
         self, params: Params, requests: Sequence[Request], decode: DecodeConfig
-    ) -> list[Found]:
+    ) -> list[Outputs]:
         self._check(0, decode)
         search = functools.partial(self.search, params, decode=decode)
         return search_in_batches(search, requests, decode.batch_size)
@@ -325,55 +279,38 @@ class Parsing:
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
-        """A sentence and its tree as the model reads them; of one that is too long, what it reads
-        first."""
-        part = self._first(source)
+        """Returns a sentence and its tree as the model reads them; the first part of a sentence
+        that is too long."""
+        part = self._first_part(source)
         if target is None:
-            [found] = self._search(params, [self.writing.request(part, 1)], decode)
-            target = str(self.writing.trees(part, found)[0][0])
-        given = {"source": " ".join(part.words), "target": target}
-        written = self._tokens(given)["target"]
-        return pair_inputs(self.tokenizers, given, part.tokens, written)
+            [found] = self._search(params, [self.tree_codec.request(part, 1)], decode)
+            target = str(self.tree_codec.decode(part, found)[0][0])
+        texts = {"source": " ".join(part.words), "target": target}
+        target_ids = self.encode_pair(texts)["target"]
+        return pair_inputs(self.tokenizers, texts, part.tokens, target_ids)
 
     def beam_tree(self, params: Params, line: str, decode: DecodeConfig) -> BeamTree:
-        """How a beam search comes to the trees of a line; UserError for another search."""
-        part = self._first(line)
+        """Returns the record of the beam search for a line. Raises UserError if `decode` selects
+        another search."""
+        part = self._first_part(line)
         self._check(len(part.tokens), decode)
         pieces = self.tokenizers.text("target").pieces
-        return self.search.beam_tree(params, self.writing.request(part, 1), decode, pieces)
+        return self.search.beam_tree(params, self.tree_codec.request(part, 1), decode, pieces)
 
-    def _first(self, line: str) -> Part:
+    def _first_part(self, line: str) -> SentencePart:
         if parts := self.parts(line):
             return parts[0]
         raise UserError("there is no word to parse")
 
     @functools.cached_property
     def search(self) -> Seq2SeqSearch:
-        """Finds trees for sentences, as tokens; without tokenizers, anything."""
-        constraint = self.text.constraint if self.text else None
+        """Searches for trees as tokens; without tokenizers, for any tokens."""
+        constraint = self.codec.constraint if self.codec else None
         return Seq2SeqSearch(self.model, self.tokenizers.specials("target"), constraint)
 
-    def score(
-        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
-    ) -> list[PairScore]:
-        """log P(tree | sentence) of each pair in nats, EOS included, among all that the model may
-        write, trees or not.
 
-        Raises:
-          UserError: as for `Translation`, or a target is no tree over the words of its source.
-        """
-        pairs = [
-            self._tokens({"source": source, "target": target})
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        require_reach(self.model.config, pairs)
-        vocab_size = self.model.config.target_vocab_size
-        size = functools.partial(row_bytes, self.model.config, vocab_size)
-        return score_pairs(self.losses.scores, params, pairs, batch_size, size)
-
-
-def _together(parts: Sequence[tuple[Tree, float]]) -> Prediction:
-    """The output of a line, whose parts were parsed one by one; blank without any."""
+def _join_outputs(parts: Sequence[tuple[Tree, float]]) -> Prediction:
+    """Output of a line, from the outputs of its parts; blank without parts."""
     if not parts:
         return Prediction("", 0.0)
     trees, scores = zip(*parts, strict=True)

@@ -1,12 +1,12 @@
-"""Preferring one answer to another: direct preference optimization, DPO (Rafailov et al. 2023).
+"""Direct preference optimization, DPO (Rafailov et al. 2023), on pairs of answers.
 
-B batch, T slots, P pairs of a row at most, which is T.
+B batch, T slots of a row.
 """
 
 import dataclasses
 import logging
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -35,20 +35,21 @@ from transformer_jax.tasks.interface import Batch, LossSums, Params, TaskParts
 logger = logging.getLogger(__name__)
 
 Reference = Callable[[LossMaskedTexts], np.ndarray]
-"""Texts -> log P of what counts of each, float32 [D], of the model that training starts from."""
+"""Texts -> log P of the tokens that count of each text, float32 [D], under the model that training
+starts from."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Preference(Instruction):
-    """The task of a decoder-only model on {"turns", "chosen", "rejected"}: answers as `Instruction`
-    writes them, of which the chosen one is to become likelier than the rejected one.
+    """DPO of a decoder-only model on {"turns", "chosen", "rejected"}: the chosen answer shall
+    become likelier than the rejected one. Both are written as in `Instruction`.
 
-    A row holds pairs apart from each other, both answers of a pair in rows of their own.
+    The pairs of a row do not see each other, and the two answers of a pair are in separate rows.
 
     Attributes:
-      beta: how much the model pays for going away from the reference (section 4).
-      reference: the model that training starts from, which `runs.base_run` gives; None where no
-        examples are read.
+      beta: penalty for departing from the reference model (section 4).
+      reference: log-probabilities under the model that training starts from, which `runs.base_run`
+        computes; None if no examples are read.
     """
 
     beta: float = 0.1
@@ -57,26 +58,23 @@ class Preference(Instruction):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Slots of a packed row for each feature."""
         return dict.fromkeys(PREFERENCE_FEATURES, self.max_length)
 
     @classmethod
-    def build(cls, parts: TaskParts) -> "Preference":
-        """The task of a run; raises as `Instruction.build`."""
-        task = super().build(parts)
-        assert isinstance(task, cls)
-        return dataclasses.replace(task, beta=parts.task.beta)
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        return super().build(parts, beta=parts.task.beta, **fields)
 
     def prepare(self, examples: Corpus, training: bool) -> PreferencePairs:
-        """Both answers of each pair as tokens behind what is asked. Of a long conversation the
-        first questions are left out, and a pair that does not fit into a row at all, which is told.
+        """Returns both answers of each pair as tokens after the prompt. The first questions of a
+        long conversation are left out. Pairs that do not fit into a row are skipped, with a
+        warning.
 
         Raises:
-          UserError: no pair is left; or, but in training, a turn contains text that looks like the
-            template's markup.
+          UserError: no pair is left; or, except in training, the text of a turn could be taken for
+            text of the template.
         """
         assert self.reference is not None
-        found, refused, too_long = list[tuple[EncodedConversation, EncodedConversation]](), 0, 0
+        found, ambiguous, too_long = list[tuple[EncodedConversation, EncodedConversation]](), 0, 0
         bar = tqdm(examples, "tokens", unit="pair", delay=BAR_AFTER_SECONDS, disable=None)
         for number, example in enumerate(bar, 1):
             asked = conversation_from_json(example["turns"])
@@ -87,15 +85,15 @@ class Preference(Instruction):
             except ValueError as error:
                 if not training:
                     raise UserError(f"pair {number}: {error}") from error
-                refused += 1
+                ambiguous += 1
                 continue
             if pair := self._pair(asked, answers):
                 found.append(pair)
             else:
                 too_long += 1
         for count, what in (
-            (too_long, "have an answer that with its question is longer than a row, left out"),
-            (refused, "contain text that looks like the template's markup, left out"),
+            (too_long, "have an answer that is longer than a row with its question; left out"),
+            (ambiguous, "have text that could be taken for text of the template; left out"),
         ):
             if count:
                 logger.warning("%d of %d pairs %s", count, len(examples), what)
@@ -111,7 +109,7 @@ class Preference(Instruction):
     def _pair(
         self, asked: Conversation, answers: Sequence[list[int]]
     ) -> tuple[EncodedConversation, EncodedConversation] | None:
-        """Both answers behind one prompt; None where the longer one leaves no room for it."""
+        """Both answers after the same prompt; None if the longer one leaves no room for it."""
         room = self.max_length + 1 - max(map(len, answers))
         try:
             prompt, _ = fit_prompt(self.chat_tokenizer, asked, room)
@@ -124,10 +122,10 @@ class Preference(Instruction):
         return chosen, rejected
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """-log sigmoid of each pair's margin (equation 7), by how much the reward of the chosen
-        answer exceeds that of the rejected one. A reward is `beta` times the logarithm of how much
-        likelier an answer has become than it is for the reference. With label smoothing, each
-        preference is held to be wrong with that probability."""
+        """Returns -log sigmoid of each pair's margin (equation 7): the reward of the chosen answer
+        minus that of the rejected one. The reward of an answer is `beta` * (log P - log P under the
+        reference). With label smoothing, each preference is taken to be wrong with that
+        probability."""
         keys = (None, None) if rng is None else jax.random.split(rng)
         reference = jax.lax.bitcast_convert_type(batch[REFERENCE], jnp.float32)
         pairs, places = batch[f"{REFERENCE}_segment_ids"], batch[f"{REFERENCE}_positions"]
@@ -154,8 +152,13 @@ class Preference(Instruction):
 
 
 def by_segment(values: jax.Array, segment_ids: jax.Array) -> jax.Array:
-    """float32 [B, T], at place i the sum of a row's values [B, T] in segment i + 1; 0 behind the
-    last one."""
+    """Sums of a row's values by segment, float32 [B, T]: segment i + 1 at index i, 0 after the
+    last.
+
+    Args:
+      values: [B, T].
+      segment_ids: int32 [B, T], from 1; 0 is padding.
+    """
     count = segment_ids.shape[1] + 1
     sums = jax.vmap(lambda row, ids: jax.ops.segment_sum(row, ids, count))(values, segment_ids)
     return sums[:, 1:]

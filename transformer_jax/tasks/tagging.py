@@ -1,4 +1,4 @@
-"""Tagging: words in, a tag for each out.
+"""Tagging: a tag for each word.
 
 B batch, T tokens, C tags.
 """
@@ -6,7 +6,7 @@ B batch, T tokens, C tags.
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -19,11 +19,11 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import token_losses
 from transformer_jax.models import apply_model
-from transformer_jax.models.classifier import BODIES, TokenClassifier
+from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.runtime import platform
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
+from transformer_jax.tasks.base import LabelingTask
+from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction
 from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
-from transformer_jax.tokenization import Tokenizers
 
 logger = logging.getLogger(__name__)
 
@@ -31,63 +31,33 @@ UNTAGGED = "_"
 
 
 @dataclasses.dataclass(frozen=True)
-class Tagging:
-    """The task of an encoder-only or decoder-only body with a head, on {"text", "tags"}: words and
-    as many tags, each separated by spaces.
+class Tagging(LabelingTask):
+    """Tagging with an encoder-only or decoder-only body and a head, on {"text", "tags"}: words and
+    as many tags, separated by spaces.
 
     A word's tag is read at its first piece (Devlin et al. 2019, section 5.3). Words beyond the row
     are left out.
-
-    Attributes:
-      model: maps tokens to logits of the tags.
-      tokenizers: of the sides "text" and "tags".
-      max_length: slots of a row.
-      label_smoothing: of the training loss.
     """
 
-    model: TokenClassifier
-    tokenizers: Tokenizers
-    max_length: int
-    label_smoothing: float
-    read: ClassVar[Sequence[str]] = ("text",)
-    best_by: ClassVar[str] = "accuracy"
+    head: ClassVar[type[Any]] = TokenClassifier
+    label_side: ClassVar[str] = "tags"
     predicts_by: ClassVar[Sequence[str]] = ("batch_size",)
-    evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Slots of a packed row for each feature."""
         return {"text": self.max_length, "tags": self.max_length}
 
-    @classmethod
-    def build(cls, parts: TaskParts) -> "Tagging":
-        """The task of a run.
-
-        Raises:
-          ValueError: the model is an encoder-decoder, or its positions do not reach as far as rows.
-        """
-        length, sizes = parts.data.max_length, parts.vocab_sizes
-        body = parts.make_model(*BODIES, reach=length, vocab_size=sizes["text"])
-        return cls(
-            model=TokenClassifier(body, num_classes=sizes["tags"]),
-            tokenizers=parts.tokenizers,
-            max_length=length,
-            label_smoothing=parts.loss.label_smoothing,
-        )
-
     def init(self, rng: jax.Array) -> Params:
-        """Fresh parameters."""
         row = jnp.ones((1, 1), jnp.int32)
         return self.model.init(rng, row, row, row)["params"]
 
-    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
-        """The examples as they are."""
-        return examples
-
     def preprocess(self, example: Example, rng: np.random.Generator) -> Features:
-        """The words as tokens, and "tags": 1 + the tag at the first piece of each word, 0 at all
-        others; UserError for a tag that training never saw. Where not even the first word fits into
-        a row, both are longer than a row: such an example is left out, and counted."""
+        """Returns the words' tokens, and "tags": 1 + the tag at the first piece of each word, 0
+        elsewhere. Raises UserError for a tag that does not occur in the training data.
+
+        If not even the first word fits into a row, both features are longer than a row: such an
+        example is skipped, and counted.
+        """
         text, firsts = self._tokens(_words(example["text"]))
         if not firsts:
             overlong = np.zeros(self.max_length + 1, np.int32)
@@ -99,7 +69,7 @@ class Tagging:
         return {"text": np.array(text, np.int32), "tags": tags}
 
     def _tokens(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Tokens of the words that a row has room for, and the place of each one's first piece."""
+        """Tokens of the words that fit into a row, and the position of each word's first piece."""
         frame, text, firsts = text_frame(self.model.body, self.tokenizers), list[int](), list[int]()
         for pieces in self.tokenizers.text("text").encode_words(words):
             if frame.size() + len(text) + len(pieces) > self.max_length:
@@ -109,20 +79,16 @@ class Tagging:
         return frame.around(text), firsts
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Cross-entropy of the tag of each word, label-smoothed in training."""
+        """Returns the cross-entropy of each word's tag, label-smoothed in training."""
         logits = apply_model(self.model, params, *row_inputs(batch, "text"), rng=rng)
         tags, counted = jnp.maximum(batch["tags"] - 1, 0), batch["tags"] > 0
         found = token_losses(logits, tags, self.label_smoothing)
         return packed_loss(batch, self.read, found, counted)
 
-    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
-        """The mean loss of a word, in nats."""
-        return {"loss": sums["loss"] / sums["tokens"]}
-
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """The share of words with the right tag, and the tags of each example."""
+        """Returns the accuracy per word, the number of words, and the tags of each example."""
         n_best = self.predict(params, [example["text"] for example in examples], decode)
         outputs = [tags[0] for tags in n_best]
         pairs = [
@@ -136,17 +102,18 @@ class Tagging:
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
     ) -> Iterator[list[Prediction]]:
-        """The tags of each line's words, which spaces separate; a score is the mean probability.
+        """Yields the tags of each line's words, which spaces separate. A score is the mean
+        probability of the tags.
 
-        Words beyond `max_length` tokens are tagged "_", with a warning that names the line.
+        Words that do not fit into a row are tagged "_", with a warning that names the line.
         """
         words = [_words(line) for line in lines]
-        rows = [self._tokens(of_line) for of_line in words]
+        rows = [self._tokens(line_words) for line_words in words]
         tokens = [text for text, _ in rows]
         found = label_rows(self._probabilities, params, tokens, decode.batch_size)
         names = self.tokenizers.labels("tags").names
-        for i, (of_line, (_, firsts), row) in enumerate(zip(words, rows, found, strict=True)):
-            left = len(of_line) - len(firsts)
+        for i, (line_words, (_, firsts), row) in enumerate(zip(words, rows, found, strict=True)):
+            left = len(line_words) - len(firsts)
             if left:
                 logger.warning(
                     "line %d is too long: its last %d words are left untagged "
@@ -162,12 +129,14 @@ class Tagging:
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
-        """A line's words as the model reads them, as many as a row has room for."""
+        """Returns a line's words as the model reads them, cut to a row."""
         tokens, _ = self._tokens(_words(source))
         return text_inputs(self.model.body, self.tokenizers, source, target, tokens)
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:
+        """Compiled (parameters, batch) -> probabilities [B, T, C]."""
+
         def probabilities(params: Params, batch: Batch) -> jax.Array:
             return jax.nn.softmax(apply_model(self.model, params, *row_inputs(batch, "text")))
 
@@ -175,5 +144,5 @@ class Tagging:
 
 
 def _words(text: str) -> list[str]:
-    """Split at spaces alone: other white space may belong to a word."""
+    """Splits at spaces alone: other white space may belong to a word."""
     return [word for word in text.split(" ") if word]

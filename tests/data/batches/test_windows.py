@@ -10,6 +10,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from transformer_jax.tasks.running_text import RunningText
 
 import transformer_jax as tj
 from transformer_jax.data.batches.order import BlockFeatures, WindowedBlocks
@@ -24,7 +25,6 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora
 from transformer_jax.data.files.text import open_blocks
 from transformer_jax.errors import UserError
-from transformer_jax.tasks.running_text import RunningText
 from transformer_jax.tokenization import Tokenizers
 
 SEP = 1

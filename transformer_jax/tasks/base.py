@@ -1,0 +1,244 @@
+"""Base classes of the built-in tasks, one for each way to train.
+
+`CausalTask` trains a decoder-only model on next tokens, `Seq2SeqTask` an encoder-decoder on pairs,
+`LabelingTask` an encoder or decoder with a head on labels. A task of your own may subclass one of
+them or implement `interface.Task` alone.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import jax
+import numpy as np
+
+from transformer_jax.data.examples import Corpus, Features
+from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.inference.pairs import PairScore
+from transformer_jax.metrics import compute_metrics
+from transformer_jax.models.classifier import BODIES
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.tasks.interface import (
+    Batch,
+    LossOptions,
+    LossSums,
+    Params,
+    Prediction,
+    TaskParts,
+)
+from transformer_jax.tasks.losses import CausalLosses, Seq2SeqLosses, split_tokens
+from transformer_jax.tokenization import Tokenizers
+
+
+class BaseTask:
+    """Default methods: `prepare` and `preprocess` return their input, and all metrics are those of
+    the loss."""
+
+    evaluates_by: ClassVar[Sequence[str]] = ()
+
+    def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
+        """Returns the examples."""
+        return examples
+
+    def preprocess(self, example: Any, rng: np.random.Generator) -> Features:
+        """Returns the item, which has the features already."""
+        features: Features = example
+        return features
+
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
+        """Returns loss, perplexity and accuracy of a token."""
+        return compute_metrics(sums)
+
+    def evaluate(
+        self, params: Params, examples: Corpus, decode: DecodeConfig
+    ) -> tuple[dict[str, Any], list[Prediction]]:
+        """Returns no metrics and no outputs: the loss alone is reported."""
+        return {}, []
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalTask(BaseTask):
+    """Base of the tasks of a decoder-only model.
+
+    Attributes:
+      model: maps tokens to logits of the next token.
+      tokenizers: tokenizers of the side "text".
+      max_length: slots of a row, which is the context: the tokens that the model sees at once.
+      loss_options: settings of the training loss.
+    """
+
+    model: DecoderOnly
+    tokenizers: Tokenizers
+    max_length: int
+    loss_options: LossOptions
+    read: ClassVar[Sequence[str]] = CausalLosses.read
+    best_by: ClassVar[str] = "-loss"
+
+    @classmethod
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        """Makes the task of a run.
+
+        Args:
+          parts: parts of the run.
+          **fields: fields that a subclass adds.
+
+        Raises:
+          ValueError: the model is not decoder-only, or its positions do not reach the row length.
+        """
+        length, vocab_size = parts.data.max_length, parts.vocab_sizes["text"]
+        return cls(
+            model=parts.make_model(DecoderOnly, reach=length, vocab_size=vocab_size),
+            tokenizers=parts.tokenizers,
+            max_length=length,
+            loss_options=parts.loss,
+            **fields,
+        )
+
+    @functools.cached_property
+    def losses(self) -> CausalLosses:
+        """Losses and scores of the model."""
+        return CausalLosses(self.model, self.loss_options)
+
+    def init(self, rng: jax.Array) -> Params:
+        """Returns initial parameters."""
+        return self.losses.init(rng)
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+        """Returns the cross-entropy of each token that counts given all before it."""
+        return self.losses(params, batch, rng)
+
+    def score(
+        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[PairScore]:
+        """Returns log P(target | source) of each pair in nats: of the target's own tokens, without
+        an end token. An empty source is the beginning of a text.
+
+        Of a pair longer than the context the last tokens are read, with a warning. Raises UserError
+        if a target alone is longer.
+        """
+        tokenizer, pairs = self.tokenizers.text("text"), zip(sources, targets, strict=True)
+        tokens = [split_tokens(tokenizer, *pair) for pair in pairs]
+        return self.losses.score(params, tokens, self.max_length, batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seq2SeqTask(BaseTask):
+    """Base of the tasks of an encoder-decoder on pairs {"source": str, "target": str}.
+
+    Attributes:
+      model: maps source and shifted target to logits.
+      tokenizers: tokenizers of the sides "source" and "target".
+      max_source_length, max_target_length: slots of a packed row, special tokens included.
+      loss_options: settings of the training loss.
+    """
+
+    model: Seq2Seq
+    tokenizers: Tokenizers
+    max_source_length: int
+    max_target_length: int
+    loss_options: LossOptions
+    read: ClassVar[Sequence[str]] = Seq2SeqLosses.read
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Slots of a packed row for each feature."""
+        return {"source": self.max_source_length, "target": self.max_target_length}
+
+    @classmethod
+    def build(cls, parts: TaskParts, **fields: Any) -> Self:
+        """Makes the task of a run.
+
+        Args:
+          parts: parts of the run.
+          **fields: fields that a subclass adds.
+
+        Raises:
+          ValueError: the model is no encoder-decoder, embeddings are shared between vocabularies
+            that are not, or the positions do not reach the row length.
+        """
+        data, sizes = parts.data, parts.vocab_sizes
+        return cls(
+            model=parts.make_model(
+                Seq2Seq,
+                reach=max(data.max_source_length, data.max_target_length),
+                source_vocab_size=sizes["source"],
+                target_vocab_size=sizes["target"],
+            ),
+            tokenizers=parts.tokenizers,
+            max_source_length=data.max_source_length,
+            max_target_length=data.max_target_length,
+            loss_options=parts.loss,
+            **fields,
+        )
+
+    def encode_pair(self, pair: Mapping[str, str]) -> dict[str, list[int]]:
+        """Tokens of both sides, with special tokens."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def losses(self) -> Seq2SeqLosses:
+        """Losses and scores of the model."""
+        return Seq2SeqLosses(self.model, self.tokenizers.specials("target"), self.loss_options)
+
+    def init(self, rng: jax.Array) -> Params:
+        """Returns initial parameters."""
+        return self.losses.init(rng)
+
+    def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
+        """Returns the cross-entropy of each target token given its past and the source."""
+        return self.losses(params, batch, rng)
+
+    def score(
+        self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
+    ) -> list[PairScore]:
+        """Returns log P(target | source) of each pair in nats, EOS included. The probability is
+        that among all outputs that the model may write.
+
+        Raises:
+          UserError: a sequence exceeds the positions that the model knows, or the available memory.
+        """
+        pairs = [
+            self.encode_pair({"source": source, "target": target})
+            for source, target in zip(sources, targets, strict=True)
+        ]
+        return self.losses.score(params, pairs, batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelingTask(BaseTask):
+    """Base of the tasks of an encoder-only or decoder-only body with a head.
+
+    Attributes:
+      model: maps tokens to logits of the labels.
+      tokenizers: tokenizers of the side "text" and of the side of the labels.
+      max_length: slots of a row.
+      label_smoothing: label smoothing of the training loss.
+    """
+
+    model: Any
+    tokenizers: Tokenizers
+    max_length: int
+    label_smoothing: float
+    head: ClassVar[type[Any]]
+    label_side: ClassVar[str]
+    read: ClassVar[Sequence[str]] = ("text",)
+    best_by: ClassVar[str] = "accuracy"
+    evaluates_by: ClassVar[Sequence[str]] = ("batch_size",)
+
+    @classmethod
+    def build(cls, parts: TaskParts) -> Self:
+        """Makes the task of a run.
+
+        Raises:
+          ValueError: the model is an encoder-decoder, or its positions do not reach the row length.
+        """
+        length, sizes = parts.data.max_length, parts.vocab_sizes
+        body = parts.make_model(*BODIES, reach=length, vocab_size=sizes["text"])
+        model = cls.head(body, num_classes=sizes[cls.label_side])
+        return cls(model, parts.tokenizers, length, parts.loss.label_smoothing)
+
+    def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
+        """Returns the mean loss of a label, in nats."""
+        return {"loss": sums["loss"] / sums["tokens"]}
