@@ -1,4 +1,4 @@
-""""""
+"""Constituency trees: brackets, cleaning, tokens and the lookahead."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from transformer_jax.trees import (
 TEXT = "(TOP (S (NP (DT The) (NN house)) (VP (VBZ is) (ADJP (JJ big))) (. .)))"
 
 
-def test_a_walk_names_the_nodes_and_where_constituents_end():
+def test_a_walk_yields_the_nodes_and_the_ends_of_constituents():
     tree = parse_tree("(TOP (NP (DT The) (NN end)) (. .))")
     steps = [node.label if node else ")" for node in tree.walk()]
     assert steps == ["TOP", "NP", "DT", "NN", ")", ".", ")"]
@@ -39,7 +39,7 @@ def test_a_tree_may_be_deeper_than_python_recurses():
     assert str(parse_tree(text)) == text
 
 
-def test_what_is_joined_stands_below_the_first_root():
+def test_joined_trees_are_under_the_first_root():
     parts = [parse_tree(f"(TOP (NP (NN {word})))") for word in "ab"]
     assert join_trees(parts[:1]) is parts[0]
     assert str(join_trees(parts)) == "(TOP (NP (NN a)) (NP (NN b)))"
@@ -48,26 +48,26 @@ def test_what_is_joined_stands_below_the_first_root():
     assert str(join_trees([leaf, leaf])) == "( (NN c) (NN c))"
 
 
-def test_what_grows_is_one_tree():
-    growing = TreeBuilder()
+def test_a_builder_makes_one_tree():
+    builder = TreeBuilder()
     with pytest.raises(ValueError, match="no tree"):
-        growing.whole()
-    growing.leaf("NN", "a")
-    for add in (lambda: growing.leaf("NN", "b"), lambda: growing.open("NP")):
+        builder.finish()
+    builder.add_leaf("NN", "a")
+    for add in (lambda: builder.add_leaf("NN", "b"), lambda: builder.open("NP")):
         with pytest.raises(ValueError, match="a second root"):
             add()
 
 
-def test_white_space_between_parts_says_nothing():
+def test_white_space_between_parts_has_no_meaning():
     tree = "(TOP (S (NP (DT The) (NN house))  (VP (VBZ is)\t(ADJP (JJ big)))(. .)))"
     spread = "( TOP\n  (S\n   (NP(DT\n The )\r\n(NN house) ) (VP (VBZ is) (ADJP (JJ big))) (. .)))"
     assert parse_tree(tree) == parse_tree(spread)
-    unlabelled = parse_tree(f" ( {tree[5:-1]} ) ")  # as the Treebank's outermost node
+    unlabelled = parse_tree(f" ( {tree[5:-1]} ) ")  # like the Treebank's outermost node
     assert unlabelled.label == "" and unlabelled.children == parse_tree(tree).children
     assert parse_tree(str(unlabelled)) == unlabelled
 
 
-def test_escaped_brackets_and_signs_stay_as_they_are():
+def test_escaped_brackets_and_signs_stay():
     tree = "(X (-LRB- -LRB-) (NN a/b) (: --) (`` ``) (NN x=y) (-RRB- -RRB-) (NN a\u00a0b))"
     words, tags = zip(*parse_tree(tree).leaves(), strict=True)
     assert words == ("-LRB-", "a/b", "--", "``", "x=y", "-RRB-", "a\u00a0b")
@@ -81,8 +81,8 @@ def test_escaped_brackets_and_signs_stay_as_they_are():
         ("", "no tree"),
         ("(S (NN a)", "brackets that are not closed: 1"),
         ("(S (NN a)))", "a bracket is closed that none opened"),
-        ("(S (NN a)) (S (NN b))", "a second root behind the end"),
-        ("(NN a) (NN b)", "a second root behind the end"),
+        ("(S (NN a)) (S (NN b))", "a second root after the end"),
+        ("(NN a) (NN b)", "a second root after the end"),
         ("(NN a) b", "'b' outside of brackets"),
         ("NN", "'NN' outside of brackets"),
         (")", "closed that none opened"),
@@ -95,30 +95,26 @@ def test_escaped_brackets_and_signs_stay_as_they_are():
         ("(S a (NN b))", "'a' is neither"),
     ],
 )
-def test_what_is_not_one_tree_is_an_error(tree, problem):
+def test_a_text_that_is_not_one_tree_is_an_error(tree, problem):
     with pytest.raises(ValueError, match=problem):
         parse_tree(tree)
 
 
-def test_trees_stand_on_lines_of_their_own():
+def test_each_tree_begins_on_a_new_line():
     lines = ["", "( (S", "   (NN a)", "))", "  ", "(TOP (NN b))", "(TOP (NN c))", "(X"]
     assert list(tree_line_spans(lines)) == [(1, 4), (5, 6), (6, 7), (7, 8)]
-    assert list(tree_line_spans(["text", ")", "(NN a))", "(NN b)"])) == [
-        (0, 1),
-        (1, 2),
-        (2, 3),
-        (3, 4),
-    ]
+    lines = ["text", ")", "(NN a))", "(NN b)"]
+    assert list(tree_line_spans(lines)) == [(0, 1), (1, 2), (2, 3), (3, 4)]
     assert list(tree_line_spans(["", " "])) == []
 
 
-def test_brackets_among_words_are_written_as_trees_have_them():
+def test_brackets_among_words_are_escaped():
     assert split_words(" She  (said)\t( \n") == ["She", "-LRB-said-RRB-", "-LRB-"]
     assert split_words("a\u00a0b") == ["a\u00a0b"]
     assert split_words(" ") == []
 
 
-def test_traces_go_with_what_is_empty_then():
+def test_traces_are_removed_with_constituents_left_empty():
     tree = parse_tree(
         "( (S (NP-SBJ-1 (NN who)) (VP (VBZ wins) (SBAR (-NONE- 0) (S (NP (-NONE- *T*-1)))))))"
     )
@@ -138,7 +134,7 @@ def test_traces_go_with_what_is_empty_then():
         ("", ""),
     ],
 )
-def test_categories_alone_stay_of_labels(label, category):
+def test_labels_lose_their_function_tags(label, category):
     tree = "({} (-LRB- -LRB-) (NP-TMP (PRP$ my) (-NONE- *-1)))"
     cleaned = without_function_tags(parse_tree(tree.format(label)))
     assert str(cleaned) == tree.format(category).replace("NP-TMP", "NP")
@@ -163,7 +159,7 @@ def test_tokens_are_brackets_with_labels_and_tags():
     assert tree_to_tokens(parse_tree("( (S (NN a)))")) == ["(", "(S", "NN", ")", ")"]
 
 
-def test_tokens_and_words_give_the_tree_back():
+def test_tokens_and_words_restore_the_tree():
     rng = np.random.default_rng(0)
     trees = [drawn_tree(rng) for _ in range(300)]
     assert any(tree.word is not None for tree in trees)
@@ -172,14 +168,14 @@ def test_tokens_and_words_give_the_tree_back():
         assert parse_tree(str(tree)) == tree
 
 
-def test_a_lookahead_reads_each_word_before_the_brackets_in_front_of_it():
+def test_with_a_lookahead_each_word_comes_before_the_brackets_in_front_of_it():
     tree = parse_tree("(TOP (S (NP (DT The) (NN end)) (VP (VBZ comes))))")
     tokens = with_lookahead(tree_to_tokens(tree), tree.words())
     assert " ".join(tokens) == "/The DT (TOP (S (NP /end NN /comes VBZ ) (VP / ) ) )"
     assert " ".join(with_lookahead(["NN"], ["a"])) == "/a NN /"
 
 
-def test_a_lookahead_loses_nothing():
+def test_a_lookahead_can_be_removed():
     rng = np.random.default_rng(1)
     for tree in (drawn_tree(rng) for _ in range(300)):
         tokens = tree_to_tokens(tree)

@@ -1,19 +1,56 @@
-"""A constituency tree. Nothing here recurses, so that a tree may be as deep as it likes."""
+"""Constituency trees: brackets, cleaning, and trees as token sequences.
+
+Nothing here recurses, so trees may be arbitrarily deep.
+
+**Brackets** are those of the Penn Treebank: (TOP (NP (DT The) (NN house))).
+
+**Tokens**, which a sequence model can write (Vinyals et al. 2015): `(LABEL` begins a constituent,
+`)` ends one, and each word is replaced by its tag, since the words are those of the sentence:
+
+    (TOP (NP (DT The) (NN house)))  ->  (TOP (NP DT NN ) )
+
+Vinyals et al. write `)LABEL`, which adds no information, and XX for every tag. Here tags are
+predicted, so that the tree can be restored exactly.
+
+**Lookahead**: with a lookahead of one word, as in a shift-reduce parser, each word `/word` and its
+tag come before the brackets between it and the previous word. The last one read is `/`, the end:
+
+    /The DT (TOP (NP /house NN / ) )
+
+A model that writes this need not count tags to know the next word.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+TRACE = "-NONE-"
+"""Tag of an empty element, which is no word of the sentence."""
+
+OPEN, CLOSE = "(", ")"
+"""First character of the token that begins a constituent, and the token that ends one."""
+
+READ = "/"
+"""First character of a word's token; by itself, the end of the sentence."""
+
+_FUNCTION = re.compile(r"[-=|].*")
+_SPACE = r"[ \t\n\r\f\v]"
+_WORD = r"[^() \t\n\r\f\v]"
+_PARTS = re.compile(
+    rf"\({_SPACE}*(?P<tag>{_WORD}+){_SPACE}+(?P<word>{_WORD}+){_SPACE}*\)"
+    rf"|(?P<open>\({_SPACE}*(?P<label>{_WORD}*))|(?P<close>\))|(?P<stray>{_WORD}+)"
+)
+
 
 @dataclass(frozen=True)
 class Tree:
-    """A node with all that is below it: a leaf has a word, a constituent has children.
+    """A node with its subtree: a leaf has a word, a constituent has children.
 
     Attributes:
-      label: of a leaf the tag of its word; "" where there is none, as the Penn Treebank's outermost
-        brackets have none.
-      children: from left to right; at least one, or none of a leaf.
-      word: of a leaf; None for a constituent.
+      label: label of a constituent, or tag of a leaf's word; "" for a constituent without a label,
+        such as the outermost one of the Penn Treebank.
+      children: children of a constituent from left to right, at least one; none for a leaf.
+      word: word of a leaf; None for a constituent.
     """
 
     label: str
@@ -21,7 +58,7 @@ class Tree:
     word: str | None = None
 
     def walk(self) -> Iterator["Tree | None"]:
-        """The nodes, each before those below it, with None where a constituent ends."""
+        """Yields the nodes, parents before children, and None at the end of each constituent."""
         waiting: list[Tree | None] = [self]
         while waiting:
             node = waiting.pop()
@@ -49,26 +86,25 @@ class Tree:
 
 
 class TreeBuilder:
-    """A tree that grows from left to right. What would be no tree raises ValueError."""
+    """Builds a tree from left to right. Raises ValueError for steps that make no tree."""
 
     def __init__(self) -> None:
         self._open: list[tuple[str, list[Tree]]] = []
-        self.tree: Tree | None = None
-        """The whole tree, once it is grown."""
+        self._tree: Tree | None = None
 
     @property
     def depth(self) -> int:
-        """How many constituents are open."""
+        """Number of open constituents."""
         return len(self._open)
 
     def open(self, label: str) -> None:
         """Begins a constituent."""
-        self._require_place()
+        self._require_no_root()
         self._open.append((label, []))
 
-    def leaf(self, tag: str, word: str) -> None:
+    def add_leaf(self, tag: str, word: str) -> None:
         """Adds a word."""
-        self._require_place()
+        self._require_no_root()
         self._add(Tree(tag, word=word))
 
     def close(self) -> None:
@@ -80,75 +116,54 @@ class TreeBuilder:
             raise ValueError(f"({label} ) is over no words")
         self._add(Tree(label, tuple(children)))
 
-    def whole(self) -> Tree:
-        """The tree; ValueError where it is not whole."""
+    def finish(self) -> Tree:
+        """Returns the tree. Raises ValueError if it is not complete."""
         if self._open:
             raise ValueError(f"brackets that are not closed: {self.depth}")
-        if self.tree is None:
+        if self._tree is None:
             raise ValueError("no tree")
-        return self.tree
+        return self._tree
 
-    def _require_place(self) -> None:
-        if self.tree is not None:
-            raise ValueError("a second root behind the end of the tree")
+    def _require_no_root(self) -> None:
+        if self._tree is not None:
+            raise ValueError("a second root after the end of the tree")
 
     def _add(self, node: Tree) -> None:
         if self._open:
             self._open[-1][1].append(node)
         else:
-            self.tree = node
-
-
-def join_trees(parts: Sequence[Tree]) -> Tree:
-    """One tree over the words of several: all they have below their roots, below the first root."""
-    first, *others = parts
-    if not others:
-        return first
-    children = [child for tree in parts for child in (tree.children or (tree,))]
-    return Tree(first.label if first.children else "", tuple(children))
-
-
-# FOLDED trees.brackets: Trees of the Penn Treebank's form, in brackets: (TOP (NP (DT The) (NN
-# house))).
-
-
-_SPACE = r"[ \t\n\r\f\v]"
-_WORD = r"[^() \t\n\r\f\v]"
-_PARTS = re.compile(
-    rf"\({_SPACE}*(?P<tag>{_WORD}+){_SPACE}+(?P<word>{_WORD}+){_SPACE}*\)"
-    rf"|(?P<open>\({_SPACE}*(?P<label>{_WORD}*))|(?P<close>\))|(?P<stray>{_WORD}+)"
-)
+            self._tree = node
 
 
 def parse_tree(text: str) -> Tree:
-    """The one tree of a text.
+    """Parses a text with one tree in brackets.
 
-    Words and labels are taken as they stand, brackets among the words as -LRB- and -RRB-. A
-    constituent without a label, as the Treebank's outermost one is, will do.
+    Words and labels are not unescaped: brackets among the words stay -LRB- and -RRB-. A constituent
+    may have no label, such as the Treebank's outermost one.
 
     Raises:
-      ValueError: it is not one tree with balanced brackets and a word in each leaf.
+      ValueError: the text is not one tree with balanced brackets and a word in each leaf.
     """
-    growing = TreeBuilder()
+    builder = TreeBuilder()
     for part in _PARTS.finditer(text):
         if part["word"]:
-            growing.leaf(part["tag"], part["word"])
+            builder.add_leaf(part["tag"], part["word"])
         elif part["open"]:
-            growing.open(part["label"])
+            builder.open(part["label"])
         elif part["close"]:
-            growing.close()
-        elif growing.depth:
+            builder.close()
+        elif builder.depth:
             raise ValueError(f"{part['stray']!r} is neither a label nor in a leaf (TAG word)")
         else:
             raise ValueError(f"{part['stray']!r} outside of brackets")
-    return growing.whole()
+    return builder.finish()
 
 
 def tree_line_spans(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """The places of trees among the lines of a file: of each its first line, and that behind its
-    last. A tree may be spread over lines, and begins on one of its own; blank lines are skipped.
+    """Yields (first line, line after the last) of each tree in a file. A tree may span lines, and
+    begins on a new line; blank lines are skipped.
 
-    It goes by the number of brackets alone: `parse_tree` says what is no tree.
+    Only brackets are counted; `parse_tree` reports the errors.
     """
     start, depth, i = 0, 0, -1
     for i, line in enumerate(lines):
@@ -162,30 +177,30 @@ def tree_line_spans(lines: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def split_words(line: str) -> list[str]:
-    """The words of a sentence, which spaces separate, as a tree has them: a bracket within one is
-    -LRB- or -RRB-."""
+    """Words of a sentence, separated by spaces, as a tree has them: with -LRB- and -RRB- for
+    brackets."""
     written = line.replace("(", "-LRB-").replace(")", "-RRB-")
     return [word for word in re.split(_SPACE, written) if word]
 
 
-# FOLDED trees.cleaning: What treebanks annotate and parsers do not predict: traces and function
-# tags.
-
-
-TRACE = "-NONE-"
-"""The tag of an empty element, which stands for no word of the sentence."""
-
-_FUNCTION = re.compile(r"[-=|].*")
+def join_trees(parts: Sequence[Tree]) -> Tree:
+    """One tree over the words of several: the children of all roots, under the first root."""
+    first, *others = parts
+    if not others:
+        return first
+    children = [child for tree in parts for child in (tree.children or (tree,))]
+    return Tree(first.label if first.children else "", tuple(children))
 
 
 def without_traces(tree: Tree) -> Tree | None:
-    """The tree without leaves of tag -NONE-, and without what is empty then; None where nothing is
-    left."""
+    """The tree without leaves tagged -NONE-, and without the constituents that this leaves empty;
+    None if nothing remains."""
     return _rebuilt(tree, lambda label: label, lambda leaf: leaf.label != TRACE)
 
 
 def without_function_tags(tree: Tree) -> Tree:
-    """NP-SBJ=1 becomes NP, and ADVP|PRT becomes ADVP; -LRB- and the tags of words stay."""
+    """The tree with plain labels: NP-SBJ=1 becomes NP, ADVP|PRT becomes ADVP. -LRB- and the tags of
+    words stay."""
     found = _rebuilt(tree, _category, lambda leaf: True)
     assert found is not None
     return found
@@ -198,7 +213,7 @@ def _category(label: str) -> str:
 def _rebuilt(
     tree: Tree, relabel: Callable[[str], str], keep: Callable[[Tree], bool]
 ) -> Tree | None:
-    """The tree with other labels of its constituents, and without the leaves not kept."""
+    """The tree with its constituents relabeled, and only the leaves that are kept."""
     open_nodes: list[tuple[str, list[Tree]]] = [("", [])]
     for node in tree.walk():
         if node is None:
@@ -212,25 +227,8 @@ def _rebuilt(
     return open_nodes[0][1][0] if open_nodes[0][1] else None
 
 
-# FOLDED trees.linear: A tree as a sequence of tokens, which a sequence model can write (Vinyals et
-# al. 2015). `(LABEL` begins a constituent and `)` ends one; between them stands the tag of each
-# word. The words themselves are not written: they are the sentence's, in its order. (TOP (NP (DT
-# The) (NN house))) -> (TOP (NP DT NN ) ) Vinyals et al. write `)LABEL`, which says nothing more,
-# and XX for each tag; here tags are predicted too, so that a tree can be given back exactly. With
-# a lookahead of one word, as a shift-reduce parser has it, each word `/word` and its tag stand
-# before the brackets that part it from the word before; what is read last is `/`, the end: /The DT
-# (TOP (NP /house NN / ) ) Who writes this need not count tags to know which word comes next.
-
-
-OPEN, CLOSE = "(", ")"
-"""What the token that begins a constituent starts with, and the token that ends one."""
-
-READ = "/"
-"""What the token of a word starts with, and by itself the end of the sentence."""
-
-
 def tree_to_tokens(tree: Tree) -> list[str]:
-    """The tokens of a tree."""
+    """Tokens of a tree."""
     return [
         CLOSE if node is None else (OPEN if node.word is None else "") + node.label
         for node in tree.walk()
@@ -238,32 +236,32 @@ def tree_to_tokens(tree: Tree) -> list[str]:
 
 
 def tree_from_tokens(tokens: Iterable[str], words: Sequence[str]) -> Tree:
-    """The tree of its tokens and its words.
+    """Tree of its tokens and words.
 
     Raises:
-      ValueError: they are none.
+      ValueError: they make no tree.
     """
-    growing, left = TreeBuilder(), iter(words)
+    builder, left = TreeBuilder(), iter(words)
     for token in tokens:
         if token == CLOSE:
-            growing.close()
+            builder.close()
         elif token.startswith(OPEN):
-            growing.open(token.removeprefix(OPEN))
+            builder.open(token.removeprefix(OPEN))
         elif word := next(left, None):
-            growing.leaf(token, word)
+            builder.add_leaf(token, word)
         else:
             raise ValueError(f"there are more tags than {len(words)} words")
     if more := len([*left]):
         raise ValueError(f"{more} of {len(words)} words have no tag")
-    return growing.whole()
+    return builder.finish()
 
 
 def with_lookahead(tokens: Sequence[str], words: Iterable[str]) -> list[str]:
-    """The tokens of a tree with a lookahead of one word.
+    """Adds a lookahead of one word to the tokens of a tree.
 
     Args:
-      tokens: as `tree_to_tokens` gives them.
-      words: what stands for each word.
+      tokens: result of `tree_to_tokens`.
+      words: text to write for each word.
     """
     tags = (token for token in tokens if not token.startswith((OPEN, CLOSE)))
     read = iter([*((READ + word, tag) for word, tag in zip(words, tags, strict=True)), (READ,)])
@@ -274,7 +272,7 @@ def with_lookahead(tokens: Sequence[str], words: Iterable[str]) -> list[str]:
 
 
 def without_lookahead(tokens: Iterable[str]) -> list[str]:
-    """The tokens of `tree_to_tokens`, of what `with_lookahead` made of them."""
+    """Inverse of `with_lookahead`."""
     found, tag = list[str](), None
     for token in tokens:
         if token.startswith(READ):

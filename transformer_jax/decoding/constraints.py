@@ -37,7 +37,7 @@ class Constraint(Protocol):
 
     def advance(self, state: State, tokens: Int[Array, " N"]) -> tuple[State, Int[Array, " N"]]:
         """Returns the state after one more token of each hypothesis, and the tokens that the model
-        reads: the same ones, or others that tell it more."""
+        reads: the same ones, or more informative ones."""
 
 
 def masked_logits(

@@ -15,7 +15,7 @@ Count = Annotated[int, Range(1, 10_000)]
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    """How outputs are searched for; the defaults are the paper's (section 6.1).
+    """Settings of the search for outputs; the defaults are the paper's (section 6.1).
 
     Attributes:
       search: search algorithm, an entry of `SEARCHES`; None: "sample" if a temperature is set, else

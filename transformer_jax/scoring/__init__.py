@@ -1,4 +1,4 @@
-"""Text in, numbers out: metrics of a task's outputs, one file each; no model is known here."""
+"""Metrics of outputs. Nothing here knows a model."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from transformer_jax.scoring.text import (
 )
 
 Score = Callable[[Sequence[str], Sequence[str]], dict[str, Any]]
-"""(outputs, references) -> metrics by name."""
+"""(outputs, references) -> metrics by name. One metric has the name of the entry."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LowerIsBetter:
-    """An entry of `METRICS` that counts errors."""
+    """An entry of `METRICS` whose lowest value is the best."""
 
     score: Score
 
@@ -37,10 +37,10 @@ METRICS: Registry[Score] = Registry(
         "wer": LowerIsBetter(word_error_rate),
     },
 )
-"""(outputs, references) -> metrics by name; that of the entry's own name chooses the best
-checkpoint: the higher the better, but of a `LowerIsBetter`."""
+"""Metrics by name. The metric with the entry's own name selects the best checkpoint: the highest
+value, or with `LowerIsBetter` the lowest."""
 
 
 def best_by(name: str) -> str:
-    """What the best checkpoint has most of, of an entry: its number, or "-number"."""
+    """`Task.best_by` of an entry: its name, or "-name" if lower is better."""
     return f"-{name}" if isinstance(METRICS[name], LowerIsBetter) else name

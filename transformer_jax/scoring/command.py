@@ -1,4 +1,4 @@
-"""Scores by a command of the user's, such as one that asks a learned metric."""
+"""Metrics computed by the user's own command (`eval.command`), such as a learned metric."""
 
 import json
 import math
@@ -9,17 +9,17 @@ from typing import Any
 
 
 def scores_by_command(command: str, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """What a command says of outputs.
+    """Runs a command that scores outputs.
 
     Args:
-      command: a program and its arguments, as a shell would read them; no shell runs.
-      records: the outputs with their examples: on standard input, a JSON object a line.
+      command: a program and its arguments, quoted as for a shell; no shell is started.
+      records: outputs with their examples, written to standard input as one JSON object per line.
 
     Returns:
-      The numbers of the JSON object that it prints.
+      The numbers of the JSON object that the command prints.
 
     Raises:
-      ValueError: it cannot be run, fails, or prints something else; in one line.
+      ValueError: the command cannot be run, fails, or prints something else; in one line.
     """
     lines = "".join(json.dumps(record) + "\n" for record in records)
     try:

@@ -1,8 +1,8 @@
 """Labelled precision, recall and F1 of constituency trees (Black et al. 1991), by EVALB's rules.
 
-The rules are those of COLLINS.prm: roots (TOP) do not count, traces and punctuation are taken out
-of both trees, with the constituents that are empty then, and PRT is ADVP. A constituent is its
-label and the words that it spans; several alike count as often as they stand there.
+The rules are those of COLLINS.prm: roots (TOP) do not count; traces and punctuation are removed
+from both trees, with the constituents that this leaves empty; PRT equals ADVP. A constituent is a
+label and the words that it spans. Equal constituents of a tree count as often as they occur.
 """
 
 from collections import Counter
@@ -11,35 +11,35 @@ from collections.abc import Sequence
 from transformer_jax.trees import Tree, parse_tree
 
 ROOTS = ("TOP", "", "ROOT", "S1")
-"""Labels that do not count: COLLINS.prm's, and what other treebanks and parsers write for it."""
+"""Labels that do not count: that of COLLINS.prm, and those of other treebanks and parsers."""
 
 DELETED_TAGS = ("-NONE-", ",", ":", "``", "''", ".")
-"""Words of these tags are taken out."""
+"""Tags of the words that are removed."""
 
 METRICS = ("f1", "precision", "recall", "exact_match", "tag_accuracy")
 
-_SAME = {"PRT": "ADVP"}
+_EQUIVALENT = {"PRT": "ADVP"}
 
 Span = tuple[str, int, int]
 
 
 def parseval(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Scores of trees in brackets, over all of them together and as shares of 1.
+    """Corpus scores of trees in brackets, 0 to 1.
 
-    Which words are taken out, the references decide. (EVALB asks each tree's own tags, and leaves
-    out the sentences in which they disagree.)
+    The tags of the references decide which words are removed. (EVALB uses each tree's own tags, and
+    skips the sentences in which they disagree.)
 
     Args:
       outputs, references: trees over the same words.
 
     Returns:
       "precision" and "recall" of the outputs' constituents, their harmonic mean "f1",
-      "exact_match", the share of outputs whose constituents are all those of the reference, and
-      "tag_accuracy" of the words that are not taken out; 0 where there is nothing to count.
+      "exact_match", the share of outputs with exactly the constituents of the reference, and
+      "tag_accuracy" of the words that are not removed; 0 if there is nothing to count.
 
     Raises:
-      ValueError: there are none, not as many of one as of the other, a text is no tree, or a tree
-        is over other words than its reference.
+      ValueError: there are no trees, their numbers differ, a text is no tree, or a tree is over
+        other words than its reference.
     """
     if not outputs:
         raise ValueError("no trees to score")
@@ -49,10 +49,10 @@ def parseval(outputs: Sequence[str], references: Sequence[str]) -> dict[str, flo
         if output.words() != reference.words():
             raise ValueError(f"tree {number} is over other words than its reference")
         kept = [tag not in DELETED_TAGS for _, tag in reference.leaves()]
-        of_output, of_reference = constituents(output, kept), constituents(reference, kept)
-        matched += (of_output & of_reference).total()
-        found, expected = found + of_output.total(), expected + of_reference.total()
-        exact += of_output == of_reference
+        in_output, in_reference = constituents(output, kept), constituents(reference, kept)
+        matched += (in_output & in_reference).total()
+        found, expected = found + in_output.total(), expected + in_reference.total()
+        exact += in_output == in_reference
         leaves = zip(kept, output.leaves(), reference.leaves(), strict=True)
         same = [one == other for keep, one, other in leaves if keep]
         right, words = right + sum(same), words + len(same)
@@ -66,15 +66,15 @@ def parseval(outputs: Sequence[str], references: Sequence[str]) -> dict[str, flo
 
 
 def constituents(tree: Tree, kept: Sequence[bool]) -> Counter[Span]:
-    """How often each (label, first word, word behind the last) stands in a tree, by the numbers of
-    the words kept; without roots, and what is empty."""
+    """Counts of each (label, first word, word after the last) of a tree. Words are numbered among
+    those that are kept; roots and empty constituents are left out."""
     spans, open_nodes = Counter[Span](), list[tuple[str, int]]()
     place, keep = 0, iter(kept)
     for node in tree.walk():
         if node is None:
             label, start = open_nodes.pop()
             if start < place and label not in ROOTS:
-                spans[_SAME.get(label, label), start, place] += 1
+                spans[_EQUIVALENT.get(label, label), start, place] += 1
         elif node.word is None:
             open_nodes.append((node.label, place))
         else:

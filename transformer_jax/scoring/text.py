@@ -1,4 +1,7 @@
-"""BLEU and chrF of translations, by sacreBLEU: comparable with published numbers."""
+"""Metrics of text outputs: BLEU, chrF, exact match, word error rate, TER and ROUGE.
+
+BLEU, chrF and TER are computed by sacreBLEU, so they are comparable with published numbers.
+"""
 
 import re
 from collections import Counter
@@ -16,7 +19,7 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
       "chrf": chrF2 (Popović 2015).
 
     Raises:
-      ValueError: there is nothing to score, or the numbers of lines differ.
+      ValueError: there are no texts, or the numbers of texts differ.
     """
     # Imported here so that a process that only predicts starts without it.
     from sacrebleu.metrics import BLEU, CHRF
@@ -30,7 +33,7 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
     lines, streams = list(hypotheses), [list(references)]
     bleu = BLEU(tokenize="13a")
     score = bleu.corpus_score(lines, streams).score
-    # `force` only keeps the warning about text that looks tokenized from coming twice.
+    # `force` only avoids a second warning about text that looks tokenized.
     lowercase = BLEU(tokenize="13a", lowercase=True, force=True).corpus_score(lines, streams).score
     return {
         "bleu": score,
@@ -40,18 +43,28 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str]) -> 
     }
 
 
-# FOLDED scoring.error_rates: Edits that would turn outputs into their references, for each word or
-# character of these.
+def exact_match(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """Share of outputs that equal their references, {"exact_match"}. Runs of white space count as
+    one space.
+
+    Raises:
+      ValueError: there are no texts, or the numbers of texts differ.
+    """
+    if not outputs:
+        raise ValueError("no outputs to compare")
+    pairs = zip(outputs, references, strict=True)
+    return {"exact_match": sum(a.split() == b.split() for a, b in pairs) / len(outputs)}
 
 
 def word_error_rate(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """{"wer", "cer"}: words, and characters, to insert, delete or replace (Levenshtein 1966), as a
-    share of all in the references. 0 is best; outputs that are too long may go beyond 1.
+    """Word and character error rates, {"wer", "cer"}.
 
-    White space separates words, and one space stands for it among characters.
+    They are the insertions, deletions and replacements needed (Levenshtein 1966), divided by the
+    number of words or characters of the references. 0 is best; long outputs may exceed 1. Any white
+    space separates words, and counts as one character.
 
     Raises:
-      ValueError: there are no outputs, other than references, or these have no words.
+      ValueError: the numbers of texts differ, or the references have no words.
     """
     words = [(a.split(), b.split()) for a, b in zip(outputs, references, strict=True)]
     texts = [(" ".join(a), " ".join(b)) for a, b in words]
@@ -65,8 +78,8 @@ def _rate(pairs: Sequence[tuple[Sequence[Any], Sequence[Any]]]) -> float:
 
 
 def edits(output: Sequence[Any], reference: Sequence[Any]) -> int:
-    """The fewest insertions, deletions and replacements that make one sequence the other."""
-    row = list(range(len(reference) + 1))  # of the output so far and each start of the reference
+    """Edit distance: fewest insertions, deletions and replacements between two sequences."""
+    row = list(range(len(reference) + 1))  # to each prefix of the reference
     for i, x in enumerate(output, 1):
         above, row = row, [i]
         for j, y in enumerate(reference):
@@ -75,8 +88,8 @@ def edits(output: Sequence[Any], reference: Sequence[Any]) -> int:
 
 
 def translation_edit_rate(outputs: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """{"ter", "ter_signature"}: the same where moving a phrase is one edit, in percent of the
-    references' words, by sacreBLEU (Snover et al. 2006); raises as `word_error_rate`."""
+    """Translation edit rate (Snover et al. 2006), {"ter", "ter_signature"}: like the word error
+    rate, but moving a phrase is one edit; in percent. Raises as `word_error_rate`."""
     # Imported here so that a process that only predicts starts without it.
     from sacrebleu.metrics import TER
 
@@ -89,35 +102,15 @@ def translation_edit_rate(outputs: Sequence[str], references: Sequence[str]) -> 
     return {"ter": score, "ter_signature": str(ter.get_signature())}
 
 
-# FOLDED scoring.exact_match: How many outputs are their references, word for word.
-
-
-def exact_match(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """{"exact_match": share of the outputs that equal their references}; runs of white space count
-    as one space.
-
-    Raises:
-      ValueError: there are none, or not as many of one as of the other.
-    """
-    if not outputs:
-        raise ValueError("no outputs to compare")
-    pairs = zip(outputs, references, strict=True)
-    return {"exact_match": sum(a.split() == b.split() for a, b in pairs) / len(outputs)}
-
-
-# FOLDED scoring.rouge: ROUGE of summaries: which words, and pairs of words, they share with the
-# references.
-
-
 def rouge(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """{"rouge1", "rouge2", "rougeL"}: the F1 of shared words, of shared pairs of neighbouring words
-    and of the longest common subsequence of words, 0 to 1, each the mean over texts (Lin 2004).
+    """ROUGE of summaries (Lin 2004), {"rouge1", "rouge2", "rougeL"}, 0 to 1.
 
-    Words are runs of letters and digits of any script, in lower case and without stemming; on
-    English text that is what Google's rouge_score counts.
+    They are the F1 of shared words, of shared bigrams, and of the longest common subsequence of
+    words, each averaged over texts. Words are runs of letters and digits of any script, in lower
+    case and without stemming; on English text the values equal those of Google's rouge_score.
 
     Raises:
-      ValueError: there are none, or not as many of one as of the other.
+      ValueError: there are no texts, or the numbers of texts differ.
     """
     if not outputs:
         raise ValueError("no outputs to compare")
@@ -139,7 +132,7 @@ def _shared(a: Iterable[object], b: Iterable[object]) -> int:
 
 
 def common_subsequence(a: Sequence[object], b: Sequence[object]) -> int:
-    """The length of the longest sequence whose elements both have in this order."""
+    """Length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for x in a:
         above, row = row, [0]
@@ -148,5 +141,5 @@ def common_subsequence(a: Sequence[object], b: Sequence[object]) -> int:
     return row[-1]
 
 
-def _f1(shared: int, of_output: int, of_reference: int) -> float:
-    return 2 * shared / (of_output + of_reference) if shared else 0.0
+def _f1(shared: int, output_size: int, reference_size: int) -> float:
+    return 2 * shared / (output_size + reference_size) if shared else 0.0

@@ -10,7 +10,7 @@ from transformer_jax.scoring import METRICS
 
 @dataclasses.dataclass(frozen=True)
 class TaskConfig:
-    """What the model learns.
+    """Settings of the task, that is, of what the model learns.
 
     Attributes:
       name: the task, an entry of `tasks.TASKS`.
@@ -52,14 +52,14 @@ class TaskConfig:
         self.make_template()
 
     def make_template(self) -> Template:
-        """How conversations are written."""
+        """Makes the format of conversations."""
         turns = {role: getattr(self, f"{role}_turn") for role in (SYSTEM, USER, ASSISTANT)}
         given = {role: text for role, text in turns.items() if text is not None}
         if self.template is not None:
             if given:
                 raise ValueError(
                     f"template {self.template!r} has turns of its own; set it to none, or leave "
-                    f" {min(given)}_turn out"
+                    f"{min(given)}_turn out"
                 )
             return TEMPLATES.find(self.template)
         if len(given) < len(turns):

@@ -207,7 +207,7 @@ class LossOptions:
 
     Attributes:
       label_smoothing: eps, the probability spread over the vocabulary (section 5.4).
-      loss_tiles: number of vocabulary tiles in which the loss is computed; None: chosen by
+      loss_tiles: number of tiles that the vocabulary is split into; None: chosen by
         `losses.tiled_token_losses`.
       r_drop: alpha, weight of R-Drop, which runs each row twice with different dropout; 0: off.
       z_loss: weight of the square of the logits' log-normalizer.

@@ -17,7 +17,6 @@ from transformer_jax.data.batches.token_cache import TokenCacheOptions
 from transformer_jax.data.batches.windows import (
     DocumentPieces,
     TokenStream,
-    WindowedBlocks,
     Windows,
     document_separator,
     store_token_stream,
@@ -54,7 +53,7 @@ class DocumentWindows:
     def cut(
         self, examples: Corpus, tokenizers: Tokenizers, *, first: int, length: int, training: bool
     ) -> Sequence[Any]:
-        """Windows of the documents {"text": str}, each of which ends with EOS.
+        """Windows of the documents {"text": str}. Each document ends with EOS.
 
         Corpora with weights are cut one by one. Text in blocks becomes `WindowedBlocks`: each block
         is cut by itself, and its windows tile it.
