@@ -48,7 +48,8 @@ class MaskedLanguageModeling(BaseTask):
       mask_rate: share of a window's tokens that are predicted. Of these, 80% are replaced by
         [MASK], 10% by a random token, and 10% are kept; the choice differs from epoch to epoch.
       whole_words: predict all pieces of a word, or none.
-      loss_tiles: number of tiles that the vocabulary is split into; see `losses.tiled_token_losses`.
+      loss_tiles: number of tiles that the vocabulary is split into; see
+        `losses.tiled_token_losses`.
       z_loss: see `losses.cross_entropy`.
     """
 

@@ -221,7 +221,7 @@ def _lower_continuation(
     settings: Settings, task: LanguageModeling, params: Any, tokens: Callable[..., Any]
 ) -> tuple[list[jax.stages.Lowered], int]:
     """Lowers the prefill of prompts of half the context, and the generation after them."""
-    continuation: Any = task.drawing
+    continuation: Any = task.token_generator
     prompt = task.max_length // 2
     length = min(settings.decode.max_extra_length, task.max_length - prompt)
     named = {name: tokens() for name in ("lengths", "limits", "numbers", "samples")}
