@@ -308,7 +308,8 @@ class TaskKind:
         they are not known beforehand.
       reads: fields of a config, "section.field", that this task reads and some other task does
         not. Fields that only other tasks read are rejected if they are set. None: it reads all.
-      symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that lists
+      symbols: for each side written in symbols (`tokenization.SymbolTokenizer`), a function that
+        lists
         them: (the section `task`, that side of all examples) -> each symbol once.
     """
 
