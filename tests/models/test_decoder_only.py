@@ -162,7 +162,7 @@ def test_no_token_sees_a_later_one(variables):
     table = variables["params"]["embedding"]["table"]
 
     def of_embeddings(table_rows):
-        # Each place has a token of its own, so that its row of the table is its alone.
+        # Tokens differ, so that each row of the table belongs to one position.
         changed = {**variables["params"], "embedding": {"table": table_rows}}
         untied = changed | {"projection": {"table": table}}
         separate = DecoderOnly(dataclasses.replace(SMALL, tie_embeddings="none"))

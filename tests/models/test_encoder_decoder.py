@@ -31,7 +31,7 @@ PLACEMENTS = ("post", "pre", "sandwich")
 SOURCES = [[3, 4, 5, 6], [7, 8]]
 TARGETS = [[2, 5, 6, 7], [2, 9, 10]]  # after BOS
 
-# One row that holds both pairs, and slots of padding on either side.
+# One row with both pairs, and padding in both source and target.
 PACKED = {
     "source": np.array([[3, 4, 5, 6, 7, 8, 0]]),
     "source_positions": np.array([[0, 1, 2, 3, 0, 1, 0]]),
@@ -388,7 +388,7 @@ def test_prompts_of_unequal_length_are_continued_together(build, positions):
     assert [cache.length.tolist() for cache in state] == [[2, 4]] * 2
 
 
-# --- Packing, and who sees whom.
+# --- Packing and masks.
 
 
 @EACH_POSITIONS

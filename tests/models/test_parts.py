@@ -149,7 +149,7 @@ def test_decoder_only(random_params, part):
     direction = np.random.default_rng(1).normal(size=11)
 
     def fourth(table):
-        # Each place has a token of its own, so that its row of the table is its alone.
+        # Tokens differ, so that each row of the table belongs to one position.
         params = variables["params"] | {"embedding": {"table": table}}
         return model.apply({"params": params}, *PADDED)[0, 3] @ direction
 

@@ -79,7 +79,7 @@ def test_cached_decoding_equals_the_full_forward_pass(kind):
     """Prompts of unequal length."""
     model, _, drawn, (_, *full) = kind
     lengths, sizes = np.array([2, 1]), np.array([len(source) for source in SOURCES])
-    prompt = np.array([[2, 5], [2, 10]])  # the last one is not read
+    prompt = np.array([[2, 5], [2, 10]])  # the last token is padding
     sides = (PADDED["source"], sizes, prompt, lengths)
     prefill = functools.partial(model.apply, max_length=9, method="prefill")
     decode_step = jax.jit(functools.partial(model.apply, method="decode_step"))
@@ -106,7 +106,7 @@ def test_a_wide_beam_finds_what_enumeration_finds(random_params):
     model = RecurrentEncoderDecoder(dataclasses.replace(CONFIG, **KINDS["luong"], **sizes))
     drawn, eos, words, limit = random_params(model, **PACKED), 3, (4, 5, 6), 3
     banned = tuple({*range(40)} - {eos, *words})
-    wide = (1 + len(words)) * len(words) ** (limit - 1)  # all that are compared at the limit
+    wide = (1 + len(words)) * len(words) ** (limit - 1)  # hypotheses compared at the limit
     search = BeamSearch(wide, alpha=0.6, eos_id=eos, pad_id=0, banned_ids=banned)
 
     @jax.jit
@@ -165,7 +165,7 @@ def test_gradients_to_later_tokens_and_other_sentences_are_zero(random_params):
     """d logits[t] / d embedding is exactly zero for masked tokens and nonzero for visible ones."""
     tied = dataclasses.replace(CONFIG, attention_score="concat", tie_embeddings="none")
     model = RecurrentEncoderDecoder(tied)
-    # Each token has a row of its own.
+    # Each token has its own row of the table.
     batch = PACKED | {"source": np.arange(7)[None], "target": np.arange(9)[None]}
     params = random_params(model, **batch)["params"]
 

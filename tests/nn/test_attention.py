@@ -302,7 +302,7 @@ def test_heads_that_share_keys_are_heads_with_copies_of_them(random_params, grou
     assert cache.keys.shape == cache.values.shape == (2, groups, 7, 1, 4)
 
 
-# --- Looking at weights and replacing them.
+# --- Reading and replacing weights.
 
 
 def intercepted(module, variables, replace):

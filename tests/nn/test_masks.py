@@ -20,7 +20,7 @@ def test_a_query_sees_its_own_sentence_of_a_packed_row():
             [1, 1, 0, 0, 0],
             [0, 0, 1, 0, 0],
             [0, 0, 1, 0, 0],
-            [0, 0, 0, 0, 0],  # padding looks at nothing, at padding neither
+            [0, 0, 0, 0, 0],  # padding sees nothing, not even padding
         ],
     )
 

@@ -57,8 +57,8 @@ def _program(
     def collected(params: Any, inputs: Sequence[jax.Array]) -> dict[str, jax.Array]:
         found: dict[str, jax.Array] = {}
 
-        def keep(place: HookPoint, x: jax.Array) -> jax.Array:
-            axes[place.path], found[place.path] = place.axes, x.astype(jnp.float32)
+        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+            axes[point.path], found[point.path] = point.axes, x.astype(jnp.float32)
             return x
 
         with intercept_activations(
@@ -250,7 +250,7 @@ def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarra
 @functools.lru_cache(maxsize=16)
 def _hidden_program(model: Any, path: str) -> Callable[..., jax.Array]:
     def logits(params: Any, streams: jax.Array, inputs: Sequence[jax.Array]) -> jax.Array:
-        def replace(place: HookPoint, x: jax.Array) -> jax.Array:
+        def replace(point: HookPoint, x: jax.Array) -> jax.Array:
             return streams
 
         with intercept_activations(replace, lambda found: found == path):

@@ -94,8 +94,8 @@ def by_switching_off(
 def _gated(loss: Loss, gates: Gates, params: Any, batch: Batch) -> tuple[Array, Array]:
     """Loss with the outputs of the heads multiplied by gates."""
 
-    def scale(place: HookPoint, x: Array) -> Array:
-        return x * gates[place.path][:, :, None, None]
+    def scale(point: HookPoint, x: Array) -> Array:
+        return x * gates[point.path][:, :, None, None]
 
     with intercept_activations(scale, gates.__contains__):
         return loss(params, batch)

@@ -122,17 +122,18 @@ def comma_separated(text: str) -> list[str]:
 
 
 def patch(text: str) -> tuple[str, float]:
-    """PLACE=X: the name of a hook point and a finite number."""
-    place, _, number = text.rpartition("=")
+    """HOOK_POINT=X: the name of a hook point and a finite number."""
+    point, _, number = text.rpartition("=")
     try:
         scale = float(number)
     except ValueError:
         scale = math.nan
-    if not place or not math.isfinite(scale):
+    if not point or not math.isfinite(scale):
         raise argparse.ArgumentTypeError(
-            f"{_shortened(text)} is not PLACE=X, as in encoder.layer_0.self_attention.heads[1]=0"
+            f"{_shortened(text)} is not HOOK_POINT=X, as in "
+            "encoder.layer_0.self_attention.heads[1]=0"
         )
-    return place, scale
+    return point, scale
 
 
 def _whole_number(text: str) -> int:
@@ -196,8 +197,8 @@ def add_patch_flag(parser: argparse.ArgumentParser) -> None:
         "--patch",
         type=patch,
         action="append",
-        metavar="PLACE=X",
-        help="scale the activations at a place of the model (0 switches it off), such as "
+        metavar="HOOK_POINT=X",
+        help="scale the activations at a hook point of the model (0 switches it off), such as "
         "decoder.layer_1.cross_attention.heads[2]=0; may be repeated",
     )
 

@@ -164,7 +164,7 @@ class Run:
         its workdir.
 
         Raises:
-          UserError: a place that the model has not, or a change that does not fit there.
+          UserError: an unknown hook point, or a change that does not fit it.
         """
         model = patched_model(self.model, changes, self.hook_points)
         return dataclasses.replace(self, task=_with_model(self.task, model))

@@ -210,8 +210,8 @@ def _program(model: Any, method: str, *options: Any) -> Callable[..., Any]:
     def run(params: Any, *inputs: Any) -> Any:
         found: dict[str, jax.Array] = {}
 
-        def keep(place: HookPoint, x: jax.Array) -> jax.Array:
-            found[place.path] = x
+        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+            found[point.path] = x
             return x
 
         with intercept_activations(keep, wanted):
