@@ -87,7 +87,7 @@ def test_the_loss_counts_answers_and_their_ends_alone(tokenizer):
         assert [pieces_of(tokenizer, ids) for ids in answers] == wanted
 
 
-def test_the_loss_mask_of_one_exchange(tokenizer):
+def test_the_loss_mask_of_an_exchange_is_this(tokenizer):
     chat = chat_tokenizer_of("chatml", tokenizer)
     conversation = parse_conversation(
         {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}

@@ -52,7 +52,7 @@ def test_an_invalid_conversation_is_rejected_with_the_reason(found, message):
     assert message in str(error.value)
 
 
-def test_checks_of_the_last_turn():
+def test_the_last_turn_is_checked():
     asked, answered = (Turn("user", "a"),), (Turn("user", "a"), Turn("assistant", "b"))
     check_unanswered(asked)
     check_answered(answered)

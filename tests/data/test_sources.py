@@ -191,7 +191,7 @@ def test_weights_that_are_not_positive_are_rejected(weights):
 @pytest.mark.parametrize(
     "name, line", [("seq2seq_tsv", "a\tb"), ("json_lines", '{"source": "a", "target": "b"}')]
 )
-def test_sets_with_whole_examples_in_one_file(tmp_path, name, line):
+def test_pairs_may_be_in_one_file(tmp_path, name, line):
     config = DataConfig(name=name, valid_text=write_lines(tmp_path / "valid", line))
     assert list(open_split(config, "valid")) == [{"source": "a", "target": "b"}]
     with pytest.raises(UserError, match=f"data.train_text is not set: {name}"):

@@ -151,10 +151,10 @@ class ChatTokenizer:
         yield from _plain_segment(text[place:])
 
     def _encode_segments(self, segments: Iterable[_Segment]) -> EncodedConversation:
-        """Encodes segments.
+        """Encodes adjacent text outside of the loss together, and each answer on its own.
 
-        Adjacent text outside of the loss is encoded together, as libraries do with the whole text.
-        An answer is encoded on its own, because generation starts after the prompt's tokens.
+        Libraries encode the whole text together. An answer is separate here, because generation
+        starts after the tokens of the prompt.
         """
         tokens, loss_mask, texts = list[int](), list[bool](), list[str]()
 

@@ -55,7 +55,7 @@ def test_files_with_blank_pairs_only_are_an_error(tmp_path):
         drop_blank(read_aligned(source, target), "en and de")
 
 
-def test_tab_separated_pairs(tmp_path):
+def test_tab_separated_pairs_are_read(tmp_path):
     path = write(tmp_path / "pairs.tsv.gz", gzip.compress(b"a b\tc\n\td\r\n"))
     assert list(read_tsv(path)) == [
         {"source": "a b", "target": "c"},
@@ -70,7 +70,7 @@ def test_a_wrong_number_of_columns_names_file_and_line(tmp_path, line, columns):
         read_tsv(path)
 
 
-def test_json_lines(tmp_path):
+def test_json_pairs_are_read(tmp_path):
     pairs = [{"source": "a\tb\nc", "target": "é"}, {"source": "", "target": "d"}]
     lines = [json.dumps({**pair, "id": 1}) for pair in pairs]
     path = write(tmp_path / "pairs.jsonl", "\n".join(lines).encode())

@@ -44,7 +44,7 @@ def test_documents_are_non_blank_lines_or_whole_files(tmp_path):
     assert open_blocks(config, [str(tmp_path / "text.txt")]).documents(0) == ["a\n\n  \nb"]
 
 
-def test_compressed_files_and_tables(tmp_path):
+def test_compressed_files_and_tables_are_read(tmp_path):
     rows = [json.dumps({"text": line, "id": i}) + "\n" for i, line in enumerate(LINES)]
     (tmp_path / "a.jsonl").write_text("".join(rows[:20]))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("".join(rows[20:40]).encode()))

@@ -45,7 +45,7 @@ def folder(tmp_path):
     return tmp_path / "saved"
 
 
-def test_text_labels_and_second_texts(folder):
+def test_text_labels_and_second_texts_are_read(folder):
     corpus = open_split(config(folder), "train")
     assert list(corpus) == [{"text": "a"}, {"text": "b"}]
     assert list(open_split(config(folder), "valid")) == [{"text": "c"}]
@@ -60,7 +60,7 @@ def test_a_saved_set_without_splits_is_training_data(tmp_path):
         open_split(config(tmp_path / "one", text_field="body"), "valid")
 
 
-def test_translations(tmp_path):
+def test_translations_are_read(tmp_path):
     pairs = [{"en": "a dog", "de": "ein Hund"}, {"en": "a cat", "de": "eine Katze"}]
     features = datasets.Features({"translation": datasets.Translation(["en", "de"])})
     of_kind = datasets.Dataset.from_dict({"translation": pairs}, features=features)

@@ -125,7 +125,7 @@ class IndexedExamples(Protocol):
     """Sequence of examples whose indices may have gaps."""
 
     def __len__(self) -> int:
-        """A number above all indices."""
+        """Exclusive upper bound of the indices."""
 
     def __getitem__(self, index: int, /) -> Features:
         """Features of the example at an index."""

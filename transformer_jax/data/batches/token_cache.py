@@ -248,7 +248,7 @@ class _CachedStream:
             return self._join_parts()
 
     def _join_parts(self) -> bool:
-        """Writes the stream and its index; returns False if a part is damaged, and removes it."""
+        """Writes the stream and its index. Removes a damaged part and returns False."""
         sizes = []
         with atomic_writer(self.folder / "tokens.bin") as file:
             file.write(np.array([self.first], np.int32))

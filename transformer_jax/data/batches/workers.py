@@ -128,7 +128,7 @@ class _PackedStreams(grain.IterDataset[SharedObject]):
 
 
 class _PackedStreamsIterator(grain.DatasetIterator[SharedObject]):
-    """Iterator without a state; the parent knows the position."""
+    """Iterator without a state, since the parent keeps track of the position."""
 
     def __init__(self, packed: Iterator[SharedObject]):
         super().__init__()

@@ -156,19 +156,19 @@ def read_answers(path: str, split: str) -> Corpus:
     This is the form of conversations for encoder-decoders. Raises as `read_objects`.
     """
     conversations = read_conversations(path, split)
-    places = [
+    positions = [
         (i, end)
         for i, example in enumerate(conversations)
         for end, turn in enumerate(conversation_from_json(example["turns"]))
         if turn.role == ASSISTANT
     ]
 
-    def read_answer(place: tuple[int, int]) -> Example:
-        index, end = place
+    def read_answer(position: tuple[int, int]) -> Example:
+        index, end = position
         turns = conversation_from_json(conversations[index]["turns"])
         return {"source": encoder_source(turns[:end]), "target": turns[end].content}
 
-    return Parsed(places, read_answer)
+    return Parsed(positions, read_answer)
 
 
 def read_preferences(path: str, split: str) -> Corpus:

@@ -43,8 +43,10 @@ def _clean(tree: Tree, traces: bool, function_tags: bool) -> Tree:
 
 
 def read_parses(path: str, clean: Callable[[Tree], Tree] = lambda tree: tree) -> Corpus:
-    """Reads sentences and their trees: {"source": words, separated by spaces, "target": the tree on
-    one line}. Each tree is passed through `clean`. Raises as `read_trees`.
+    """Reads sentences and their trees, after `clean` has changed each tree.
+
+    An example is {"source": words, separated by spaces, "target": the tree on one line}. Raises as
+    `read_trees`.
     """
 
     def to_example(tree: Tree) -> Example:
@@ -55,8 +57,9 @@ def read_parses(path: str, clean: Callable[[Tree], Tree] = lambda tree: tree) ->
 
 
 def read_tagged_trees(path: str) -> Corpus:
-    """Reads the words and part-of-speech tags of trees: {"text": words, "tags": tags}. Raises as
-    `read_trees`.
+    """Reads the words and part-of-speech tags of trees, {"text": words, "tags": tags}.
+
+    Raises as `read_trees`.
     """
     return read_trees(path, lambda tree: tagged_example(tree.leaves()))
 
