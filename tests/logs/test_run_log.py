@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard events and progress: what is written, and what a resume forgets."""
+"""metrics.jsonl, TensorBoard events and progress of new and resumed runs."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from transformer_jax.errors import UserError
-from transformer_jax.logs import run_log as progress_module
+from transformer_jax.logs import run_log
 from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import (
     LoggingConfig,
@@ -30,7 +30,7 @@ def read_records(workdir):
 
 
 def read_events(workdir):
-    """All events, in the format that tensorboardX knows: length (8 bytes), checksum (4), event,
+    """Reads all events with tensorboardX. A record is length (8 bytes), checksum (4), event,
     checksum (4)."""
     events = []
     for path in sorted((workdir / "tensorboard").iterdir()):
@@ -51,7 +51,7 @@ def write_run(workdir, *, start_step, steps):
             log.record(step, "train", {"loss": 1.0 / step})
 
 
-def test_a_record_is_one_object_with_its_step_split_and_metrics(tmp_path):
+def test_a_record_is_one_object_with_step_split_and_metrics(tmp_path):
     with RunLog(tmp_path, start_step=0, num_steps=10) as log:
         log.record(5, "train", {"loss": np.float32(2.5), "num_tokens": np.int32(7)})
         log.record(5, "valid", {"bleu": 31.0, "signature": "nrefs:1|case:mixed"})
@@ -68,7 +68,7 @@ def test_a_record_is_on_disk_before_the_run_ends(tmp_path):
         assert read_records(tmp_path)[0]["loss"] == 2.5
 
 
-def test_metrics_go_to_weights_and_biases_too(tmp_path, monkeypatch):
+def test_weights_and_biases_gets_the_metrics(tmp_path, monkeypatch):
     calls = []
 
     class Run:
@@ -91,16 +91,16 @@ def test_metrics_go_to_weights_and_biases_too(tmp_path, monkeypatch):
     assert begun["project"] == "project" and begun["config"] == {"seed": 3}
     assert begun["dir"] == tmp_path and begun["resume"] == "allow"
     assert logged == ({"train/loss": 2.5}, 5) and finished == "finished"
-    assert again["id"] == begun["id"]  # a run that goes on stays one run
+    assert again["id"] == begun["id"]  # a resumed run stays the same run
 
 
-def test_without_its_package_weights_and_biases_is_refused(tmp_path, monkeypatch):
+def test_weights_and_biases_without_its_package_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match="logging.wandb: the package wandb is not installed"):
         RunLog(tmp_path, start_step=0, num_steps=10, wandb="project")
 
 
-def test_what_is_not_finite_is_null_so_that_the_line_stays_json(tmp_path):
+def test_numbers_that_are_not_finite_are_null(tmp_path):
     with RunLog(tmp_path, start_step=0, num_steps=10) as log:
         log.record(1, "train", {"loss": float("nan"), "gradient_norm": np.float32("inf")})
     text = (tmp_path / "metrics.jsonl").read_text()
@@ -109,7 +109,7 @@ def test_what_is_not_finite_is_null_so_that_the_line_stays_json(tmp_path):
     assert record["gradient_norm"] is None
 
 
-def test_a_resume_drops_records_beyond_the_restored_step(tmp_path):
+def test_a_resumed_run_drops_records_after_the_restored_step(tmp_path):
     write_run(tmp_path, start_step=0, steps=[10, 20, 30])
     write_run(tmp_path, start_step=20, steps=[30, 40])
     assert [record["step"] for record in read_records(tmp_path)] == [10, 20, 30, 40]
@@ -117,7 +117,7 @@ def test_a_resume_drops_records_beyond_the_restored_step(tmp_path):
 
 
 def test_a_record_of_the_restored_step_is_written_once(tmp_path):
-    """Where of replicas some had written theirs before a kill."""
+    """As when a kill came after some of the replicas had written theirs."""
     write_run(tmp_path, start_step=0, steps=[10, 20])
     path = tmp_path / "metrics.jsonl"
     assert recorded_splits(path, 20) == {"train"}
@@ -133,14 +133,14 @@ def test_a_record_of_the_restored_step_is_written_once(tmp_path):
     assert recorded_splits(tmp_path / "none", 20) == set()
 
 
-def test_a_new_run_over_one_killed_before_its_first_checkpoint_starts_afresh(tmp_path):
+def test_a_run_restarted_without_a_checkpoint_drops_all_records(tmp_path):
     write_run(tmp_path, start_step=0, steps=[10, 20])
     write_run(tmp_path, start_step=0, steps=[10])
     assert [record["step"] for record in read_records(tmp_path)] == [10]
 
 
 @pytest.mark.parametrize("torn", ['{"step": 2, "spl', '{"step": 2}', "\0\0\0\n"])
-def test_a_line_torn_by_a_kill_is_dropped(tmp_path, torn):
+def test_an_incomplete_line_is_dropped(tmp_path, torn):
     write_run(tmp_path, start_step=0, steps=[1])
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(torn)
@@ -148,7 +148,7 @@ def test_a_line_torn_by_a_kill_is_dropped(tmp_path, torn):
     assert [record["step"] for record in read_records(tmp_path)] == [1, 6]
 
 
-def test_a_kill_while_dropping_records_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_kill_while_records_are_dropped_keeps_the_old_file(tmp_path, monkeypatch):
     write_run(tmp_path, start_step=0, steps=[10, 20])
     before = (tmp_path / "metrics.jsonl").read_bytes()
 
@@ -169,7 +169,7 @@ def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
     expected = [(10, 0.1), (20, 0.05), (20, 0.05)]
     assert [scalar[0::2] for scalar in scalars] == [(s, np.float32(v)) for s, v in expected]
     assert {scalar[1] for scalar in scalars} == {"train/loss"}
-    # TensorBoard hides all that an earlier file holds from this step on.
+    # TensorBoard hides the events of earlier files from these steps on.
     assert [event.step for event in events if event.HasField("session_log")] == [1, 11]
 
 
@@ -188,7 +188,7 @@ def test_tensorboard_reads_numbers_of_any_size(tmp_path):
     assert found == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
 
 
-def test_a_disk_without_room_does_not_hide_why_a_run_ended(tmp_path):
+def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
     def record_without_room():
         with RunLog(tmp_path, start_step=0, num_steps=10) as log:
             full = open("/dev/full", "wb")  # noqa: SIM115
@@ -206,7 +206,7 @@ def test_a_disk_without_room_does_not_hide_why_a_run_ended(tmp_path):
 
 def test_without_a_terminal_progress_is_log_lines_with_the_time_left(monkeypatch, caplog):
     now = iter([1000.0, 1300.0])
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(run_log.time, "monotonic", lambda: next(now))
     lines = start_progress(100, 400)
     assert isinstance(lines, ProgressLines)
     with caplog.at_level(logging.INFO, logger="transformer_jax"):

@@ -1,4 +1,4 @@
-"""An engine whose step sees stacked layers, while the portable state names them one by one."""
+"""The engine for scanned layers: stacked in the step, separate in the portable state."""
 
 import flax.linen as nn
 import jax
@@ -18,14 +18,14 @@ from transformer_jax.parallel.sharding import ParallelConfig, make_mesh
 
 
 class State(struct.PyTreeNode):
-    """As little of a training state as the engine reads."""
+    """The fields of a training state that the engine reads."""
 
     step: jax.Array
     params: dict
 
 
 def state_of(layers, mesh, replicas=()):
-    """Kernels that tell layers apart, with the shardings of a training state."""
+    """A state with a different kernel in each layer, sharded as in training."""
     kernels = np.arange(layers * 12, dtype=np.float32).reshape(layers, 4, 3)
     params = {
         f"layer_{i}": {"inner": {"kernel": np.broadcast_to(kernel, (*replicas, 4, 3))}}
@@ -46,7 +46,7 @@ def add_layers(state, batch, rate=None):
 
 
 @pytest.mark.parametrize("replicas", [(), (2,)])
-def test_the_step_sees_layers_stacked_and_nobody_else_does(replicas):
+def test_layers_are_stacked_only_in_the_step(replicas):
     mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
     engine = ReplicaEngine(mesh, (1.0, 1.0), same_batch=True) if replicas else JitEngine(mesh)
     stacked = ScanEngine(engine, axis=len(replicas))
@@ -66,14 +66,14 @@ def test_the_step_sees_layers_stacked_and_nobody_else_does(replicas):
     jax.tree.map(np.testing.assert_array_equal, stacked.to_portable(own.params), doubled.params)
 
 
-def test_no_device_divides_the_axis_of_layers():
+def test_the_axis_of_layers_is_not_divided():
     mesh = make_mesh(ParallelConfig(engine="jit"), jax.devices()[:1])
     own = ScanEngine(JitEngine(mesh)).from_portable(state_of(3, mesh))
     kernel = own.params["encoder"][STACKED]["inner"]["kernel"]
     assert kernel.sharding.spec == PartitionSpec(None, "fsdp", "tensor")
 
 
-def test_a_stack_that_knows_nothing_of_it_is_refused():
+def test_a_stack_without_scanned_layers_is_refused():
     class Stack(nn.Module):
         @nn.compact
         def __call__(self, x):

@@ -1,4 +1,4 @@
-"""Which sizes fit the devices, and where rows come to lie."""
+"""Meshes, and the shardings of rows, parameters and optimizer state."""
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from transformer_jax.runs.settings import DEFAULTS, unread_fields
 
 
 class Device:
-    """Enough of one to count."""
+    """A device that can only be counted."""
 
 
 @pytest.mark.parametrize(
@@ -36,18 +36,18 @@ class Device:
         ({"data": 16}, "are 16 devices; here are 8: set data to 8"),
     ],
 )
-def test_axes_that_do_not_fit_the_devices_say_what_would(options, message):
+def test_axes_that_do_not_fit_the_devices_name_sizes_that_do(options, message):
     with pytest.raises(ValueError, match=message):
         make_mesh(ParallelConfig(**options), [Device()] * 8)
 
 
-def test_the_data_axis_takes_all_devices_that_are_left():
+def test_the_data_axis_takes_all_remaining_devices():
     mesh = make_mesh(ParallelConfig())
     assert dict(mesh.shape) == {"data": jax.device_count(), "fsdp": 1, "tensor": 1}
     assert row_shards(mesh) == jax.device_count()
 
 
-def test_rows_go_where_the_parameters_are():
+def test_rows_are_placed_on_the_mesh_of_the_parameters():
     mesh = make_mesh(ParallelConfig())
     batch = {"x": np.arange(12).reshape(4, 3)}
     params = jax.device_put({"w": np.zeros(2)}, replicated(mesh))
@@ -56,15 +56,11 @@ def test_rows_go_where_the_parameters_are():
         assert mesh_of(placed) == mesh
 
 
-def test_parameters_without_a_mesh_leave_the_batch_alone():
+def test_without_a_mesh_the_batch_is_unchanged():
     batch = {"x": np.zeros((4, 3))}
     assert place_like({"w": np.zeros(2)}, batch) is batch
     assert round_up_rows(5, {"w": np.zeros(2)}) == 5
     assert mesh_of({}) is None
-
-
-# FOLDED tests/parallel/test_sharding.py: Parameters are divided by the names of their axes, and the
-# optimizer's state like them.
 
 
 MODELS = [
@@ -94,7 +90,7 @@ def names(tree):
 
 @pytest.fixture
 def params_of(tiny_config):
-    """The abstract parameters of a task and architecture with some choices changed."""
+    """Function that makes abstract parameters for a task, an architecture and changed options."""
 
     def make(kind, changes):
         model = {f"model.{name}": value for name, value in changes.items()}
@@ -110,29 +106,29 @@ def params_of(tiny_config):
 
 @pytest.mark.parametrize("changes", VARIANTS)
 @pytest.mark.parametrize("kind", MODELS, ids="-".join)
-def test_every_parameter_of_every_model_stands_once_in_the_table(params_of, kind, changes):
+def test_every_parameter_of_every_model_has_one_entry_in_the_table(params_of, kind, changes):
     for name, leaf in names(params_of(kind, changes)).items():
         found = parameters_at(name)
         assert len(found) == 1, name
         assert len(found[0].axes) == leaf.ndim, name
 
 
-def test_specs_are_those_of_whole_names_at_the_end():
+def test_specs_match_whole_names_at_the_end_of_a_path():
     assert sharding.partition_spec("layer_0/monkey/kernel") is None
     assert sharding.partition_spec("query/kernel/count") is None
     found = sharding.partition_spec("opt_state/0/mu/layer_0/key/kernel")
     assert found == PartitionSpec("fsdp", "tensor", None)
 
 
-def test_the_last_entry_of_a_path_holds(monkeypatch):
-    """So that a user's file that is loaded again replaces its own."""
+def test_the_last_matching_entry_counts(monkeypatch):
+    """So that reloading a user's module replaces its entries."""
     monkeypatch.setattr(parameters, "PARAMETERS", list(parameters.PARAMETERS))
     for axes in (("model",), ("rates", "heads")):
         parameters.PARAMETERS.append(parameters.Parameter(r"positions/rates", "bias", axes))
     assert sharding.partition_spec("source_positions/rates") == PartitionSpec(None, "tensor")
 
 
-def test_optimizer_state_is_divided_like_its_parameter(params_of):
+def test_optimizer_state_is_sharded_like_its_parameter(params_of):
     params = params_of(MODELS[0], {})
     state = {"params": params, "opt_state": jax.eval_shape(optax.adam(1e-3).init, params)}
     sharded = names(sharding.add_shardings(state, make_mesh(ParallelConfig())))
@@ -144,7 +140,7 @@ def test_optimizer_state_is_divided_like_its_parameter(params_of):
     assert sharded["opt_state/0/count"].sharding.spec == PartitionSpec()
 
 
-def test_an_axis_that_does_not_divide_says_what_would():
+def test_an_axis_that_cannot_be_divided_names_sizes_that_can():
     class Mesh:
         shape = {"data": 1, "fsdp": 1, "tensor": 4}
 

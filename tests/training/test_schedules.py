@@ -91,7 +91,7 @@ def test_before_the_cooldown_rates_do_not_depend_on_the_length_of_the_run():
 
 @pytest.mark.parametrize("growth", [1.0, 2.0, 1.5])
 def test_cosine_cycles(growth):
-    """Compared with a sequence of cosines, each of which starts at the end of the one before."""
+    """Compared with a sequence of cosines, each starting at the end of the one before."""
     schedule = schedules.cosine_cycles(1e-3, 10, 40, growth, final_ratio=0.1)
     assert float(schedule(4)) == pytest.approx(5e-4)
     start, length = 10, 40.0

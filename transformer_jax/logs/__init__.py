@@ -1,1 +1,1 @@
-"""Where metrics go: metrics.jsonl, TensorBoard, Weights & Biases, and the progress on stderr."""
+"""Logs: metrics.jsonl, TensorBoard, Weights & Biases, and progress on stderr."""

@@ -1,5 +1,4 @@
-"""Where the metrics of a run go: metrics.jsonl, TensorBoard and the terminal; on request to
-Weights & Biases too."""
+"""Log of a run: metrics.jsonl, TensorBoard, progress on stderr, and optionally Weights & Biases."""
 
 import contextlib
 import json
@@ -17,130 +16,21 @@ import numpy as np
 from tqdm import tqdm
 
 from transformer_jax.errors import UserError
-from transformer_jax.logs.records import RecordFile, plain_value
+from transformer_jax.logs.records import RecordFile, to_python
 from transformer_jax.logs.tensorboard import EventFile
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 
-# FOLDED logs.progress: How a run shows where it is: a bar on a terminal, log lines elsewhere.
-
-
 logger = logging.getLogger(__name__)
 
-SHOWN_ON_THE_BAR = ("loss", "tokens_per_s")
-NOT_SHOWN = ("watch",)
-"""Splits whose figures are too many for a line."""
-
-
-class Progress(Protocol):
-    """How progress is shown."""
-
-    def advance(self, step: int) -> None:
-        """`step` steps are done, counted from the start of the run."""
-
-    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Shows metrics of `split` at `step`."""
-
-    def close(self) -> None:
-        """Nothing more will come."""
-
-
-def start_progress(start_step: int, num_steps: int) -> Progress:
-    """A bar where stderr is a terminal, log lines elsewhere."""
-    if sys.stderr.isatty():
-        return ProgressBar(start_step, num_steps)
-    return ProgressLines(num_steps)
-
-
-class ProgressBar:
-    """A tqdm bar with time left and the latest training metrics; other splits get a log line."""
-
-    def __init__(self, start_step: int, num_steps: int):
-        self._bar = tqdm(
-            initial=start_step, total=num_steps, unit="step", file=sys.stderr, dynamic_ncols=True
-        )
-
-    def advance(self, step: int) -> None:
-        self._bar.update(step - self._bar.n)
-
-    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        if split in NOT_SHOWN:
-            return
-        if split == "train":
-            shown = {name: metrics[name] for name in SHOWN_ON_THE_BAR if name in metrics}
-            self._bar.set_postfix_str(format_metrics(shown))
-        else:
-            logger.info("step %d %s %s", step, split, format_metrics(metrics))
-
-    def close(self) -> None:
-        self._bar.close()
-
-
-class ProgressLines:
-    """A log line for each report: `step 200/4000 train loss 3.21 ... 12m left`."""
-
-    def __init__(self, num_steps: int):
-        self._num_steps = num_steps
-        self._began: tuple[int, float] | None = None
-
-    def advance(self, step: int) -> None:
-        # The clock starts after the first step, which includes the compilation.
-        if self._began is None:
-            self._began = (step, time.monotonic())
-
-    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        if split in NOT_SHOWN:
-            return
-        place = f"step {step}/{self._num_steps} {split}"
-        parts = (place, format_metrics(metrics), self._left(step))
-        logger.info(" ".join(part for part in parts if part))
-
-    def close(self) -> None:
-        pass
-
-    def _left(self, step: int) -> str:
-        if self._began is None or step <= self._began[0] or step >= self._num_steps:
-            return ""
-        first_step, first_time = self._began
-        seconds_a_step = (time.monotonic() - first_time) / (step - first_step)
-        return format_seconds(seconds_a_step * (self._num_steps - step)) + " left"
-
-
-class NoProgress:
-    """Shows nothing."""
-
-    def advance(self, step: int) -> None:
-        pass
-
-    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def format_metrics(metrics: Mapping[str, Any]) -> str:
-    """The numbers among `metrics`, four digits each: `loss 3.214 tokens_per_s 10453`; no shares."""
-    numbers = {name: x for name, x in metrics.items() if isinstance(x, int | float)}
-    numbers = {name: x for name, x in numbers.items() if not name.startswith("share_")}
-    return " ".join(f"{name} {_four_digits(value)}" for name, value in numbers.items())
-
-
-def _four_digits(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def format_seconds(seconds: float) -> str:
-    """`45s`, `12m`, `1h05m`."""
-    if seconds < 60:
-        return f"{seconds:.0f}s"
-    minutes = round(seconds / 60)
-    return f"{minutes}m" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
+_ON_THE_BAR = ("loss", "tokens_per_s")
+_HIDDEN_SPLITS = ("watch",)
+"""Splits with too many metrics for a line of progress."""
 
 
 @dataclass(frozen=True)
 class LoggingConfig:
-    """What is logged.
+    """Logging of a run.
 
     Attributes:
       every_steps: steps between records of training metrics.
@@ -163,35 +53,35 @@ class LoggingConfig:
 
 
 class Log(Protocol):
-    """Where the training loop reports to."""
+    """Receives the progress and metrics of the training loop."""
 
     def advance(self, step: int) -> None:
-        """Shows that `step` steps are done; cheap enough for every step."""
+        """Shows that `step` steps are done. Cheap enough for every step."""
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """Writes and shows metrics.
 
         Args:
-          step: updates done.
+          step: steps done.
           split: "train", "valid", ...
-          metrics: numbers (Python's, or arrays without dimensions) and texts, such as the signature
-            of a score; the texts go to metrics.jsonl alone.
+          metrics: numbers (of Python, or array scalars) and strings, such as the signature of a
+            score. Strings are only written to metrics.jsonl.
         """
 
 
 class RunLog:
-    """The log of one run; in a job of many processes only the first has it, the others a `NoLog`.
+    """Log of one run. In a job, only process 0 has one; the others have a `NoLog`.
 
     Writes `workdir/metrics.jsonl` (`step`, `split`, `time` in seconds since 1970, then the metrics)
     and the same numbers as TensorBoard events `split/name` under `workdir/tensorboard`.
 
     Args:
-      workdir: of the run.
-      start_step: the step that the run was restored to, 0 for a new one; both files drop what lies
-        beyond it.
-      num_steps: steps in all.
-      wandb: a project of Weights & Biases that metrics also go to.
-      shown: whether progress is shown.
+      workdir: workdir of the run.
+      start_step: step from which the run resumes, 0 for a new one. Later records of an earlier
+        start are dropped from both files.
+      num_steps: total number of steps.
+      wandb: Weights & Biases project that also receives the metrics; None: none.
+      shown: show progress.
 
     Raises:
       UserError: `wandb` is given and its package is not installed.
@@ -216,7 +106,7 @@ class RunLog:
         self._progress.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        plain = {name: plain_value(value) for name, value in metrics.items()}
+        plain = {name: to_python(value) for name, value in metrics.items()}
         now = round(time.time(), 3)
         self._records.append({"step": step, "split": split, "time": now, **plain})
         numbers = {f"{split}/{n}": x for n, x in plain.items() if isinstance(x, int | float)}
@@ -243,19 +133,19 @@ class RunLog:
     ) -> None:
         try:
             self.close()
-        except OSError:  # a full disk, say
+        except OSError:  # for example a full disk, which must not hide an earlier error
             if kind is None:
                 raise
 
 
 class ReplicaLogs(contextlib.ExitStack):
-    """The logs of replicas trained together, one for each; the means of their metrics are shown.
+    """Logs of replicas that are trained together. Progress shows the means of their metrics.
 
     Args:
-      workdirs: of the replicas.
-      start_step: as of `RunLog`, and so the rest.
-      num_steps: steps in all.
-      wandb: project.
+      workdirs: workdirs of the replicas.
+      start_step: as in `RunLog`, like the following arguments.
+      num_steps: total number of steps.
+      wandb: Weights & Biases project.
     """
 
     def __init__(
@@ -280,7 +170,8 @@ class ReplicaLogs(contextlib.ExitStack):
         self._progress.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """An array [R] holds a value for each replica; anything else is the same for all."""
+        """Writes and shows metrics. An array [R] has one value per replica; other values are shared
+        by all."""
         for i, log in enumerate(self._logs):
             log.record(step, split, {n: v[i] if np.ndim(v) else v for n, v in metrics.items()})
         numbers = {n: v for n, v in metrics.items() if np.asarray(v).dtype.kind in "biuf"}
@@ -288,7 +179,7 @@ class ReplicaLogs(contextlib.ExitStack):
 
 
 class NoLog(contextlib.nullcontext["NoLog"]):
-    """The log of a process that writes none."""
+    """Log of a process that writes none."""
 
     def __enter__(self) -> Self:
         return self
@@ -301,23 +192,129 @@ class NoLog(contextlib.nullcontext["NoLog"]):
 
 
 def _start_wandb(project: str, workdir: Path) -> Any:
-    """The run of Weights & Biases that belongs to this workdir: a resumed run goes on in it."""
+    """Starts or resumes the Weights & Biases run of a workdir, whose id the workdir stores."""
     try:
         import wandb
     except ImportError as error:
         raise UserError(
             "logging.wandb: the package wandb is not installed: pip install it, or set none"
         ) from error
-    kept = workdir / "wandb" / "run_id"
-    if not kept.exists():
-        kept.parent.mkdir(exist_ok=True)
-        write_atomic(kept, uuid.uuid4().hex)
+    id_file = workdir / "wandb" / "run_id"
+    if not id_file.exists():
+        id_file.parent.mkdir(exist_ok=True)
+        write_atomic(id_file, uuid.uuid4().hex)
     config = workdir / "config.json"
     return wandb.init(
         project=project,
         name=workdir.name,
-        id=read_regular(kept, SETTINGS_BYTES).decode(),
+        id=read_regular(id_file, SETTINGS_BYTES).decode(),
         resume="allow",
         dir=workdir,
         config=json.loads(read_regular(config, SETTINGS_BYTES)) if config.exists() else None,
     )
+
+
+class Progress(Protocol):
+    """Display of progress on stderr."""
+
+    def advance(self, step: int) -> None:
+        """Shows that `step` steps are done since the start of the run."""
+
+    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Shows metrics of a split."""
+
+    def close(self) -> None:
+        """Ends the display."""
+
+
+def start_progress(start_step: int, num_steps: int) -> Progress:
+    """Starts a bar if stderr is a terminal, else log lines."""
+    if sys.stderr.isatty():
+        return ProgressBar(start_step, num_steps)
+    return ProgressLines(num_steps)
+
+
+class ProgressBar:
+    """Progress as a tqdm bar with the latest training metrics; other splits get a log line."""
+
+    def __init__(self, start_step: int, num_steps: int):
+        self._bar = tqdm(
+            initial=start_step, total=num_steps, unit="step", file=sys.stderr, dynamic_ncols=True
+        )
+
+    def advance(self, step: int) -> None:
+        self._bar.update(step - self._bar.n)
+
+    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        if split in _HIDDEN_SPLITS:
+            return
+        if split == "train":
+            shown = {name: metrics[name] for name in _ON_THE_BAR if name in metrics}
+            self._bar.set_postfix_str(format_metrics(shown))
+        else:
+            logger.info("step %d %s %s", step, split, format_metrics(metrics))
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+class ProgressLines:
+    """Progress as log lines: `step 200/4000 train loss 3.21 ... 12m left`."""
+
+    def __init__(self, num_steps: int):
+        self._num_steps = num_steps
+        self._first: tuple[int, float] | None = None
+
+    def advance(self, step: int) -> None:
+        # The clock starts after the first step, which includes the compilation.
+        if self._first is None:
+            self._first = (step, time.monotonic())
+
+    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        if split in _HIDDEN_SPLITS:
+            return
+        position = f"step {step}/{self._num_steps} {split}"
+        parts = (position, format_metrics(metrics), self._time_left(step))
+        logger.info(" ".join(part for part in parts if part))
+
+    def close(self) -> None:
+        pass
+
+    def _time_left(self, step: int) -> str:
+        if self._first is None or step <= self._first[0] or step >= self._num_steps:
+            return ""
+        first_step, first_time = self._first
+        seconds_per_step = (time.monotonic() - first_time) / (step - first_step)
+        return format_seconds(seconds_per_step * (self._num_steps - step)) + " left"
+
+
+class NoProgress:
+    """Progress that is not shown."""
+
+    def advance(self, step: int) -> None:
+        pass
+
+    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def format_metrics(metrics: Mapping[str, Any]) -> str:
+    """Formats numbers, without strings and shares of time: `loss 3.214 tokens_per_s 10453`."""
+    numbers = {name: x for name, x in metrics.items() if isinstance(x, int | float)}
+    numbers = {name: x for name, x in numbers.items() if not name.startswith("share_")}
+    return " ".join(f"{name} {_four_digits(value)}" for name, value in numbers.items())
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Formats a duration: `45s`, `12m`, `1h05m`."""
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    minutes = round(seconds / 60)
+    return f"{minutes}m" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"

@@ -1,15 +1,15 @@
-"""TensorBoard events of a run, in TensorBoard's file format.
+"""Writer of TensorBoard event files.
 
-A file is a sequence of records: length (uint64), its checksum, data, its checksum (all little
-endian). Data is an `Event`, a protocol buffer of which this writes the fields that it needs:
+A file is a sequence of records: length (uint64), checksum of the length, data, checksum of the data
+(all little endian). The data is an `Event`, a protocol buffer. Only these fields are written:
 
     Event    { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5;
                SessionLog session_log = 7 }
     Summary  { repeated Value value = 1 }     Value { string tag = 1; float simple_value = 2 }
     SessionLog { Status status = 1 }          Status { START = 1 }
 
-Written here because `import tensorboardX` takes a sixth of a second at each start, and another
-second where Google's client of buckets is installed.
+`tensorboardX` is not used because its import takes a sixth of a second, and another second if
+Google's client of buckets is installed.
 """
 
 import math
@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-FLUSH_SECONDS = 10  # each flush waits milliseconds for the disk
+FLUSH_SECONDS = 10  # a flush takes milliseconds
 
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5  # wire types of protocol buffers
 _START = 1
@@ -28,26 +28,26 @@ _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
 
 
 class EventFile:
-    """Numbers by name and step, in a new file of the folder `directory`.
+    """A new event file in the folder `directory`.
 
-    TensorBoard then hides what earlier files of the folder hold beyond `start_step`. Written in the
-    caller's thread: on a full disk, the caller gets the OSError.
+    TensorBoard hides events after `start_step` in earlier files of the folder. The file is written
+    in the caller's thread, so that the caller gets the OSError of a full disk.
     """
 
     def __init__(self, directory: Path, *, start_step: int):
         directory.mkdir(parents=True, exist_ok=True)
         now = time.time()
-        # The step is in the name so that a run resumed within a second has a file of its own.
+        # The name has the step, so that a run resumed within a second gets a new file.
         name = f"events.out.tfevents.{now:010.0f}.{socket.gethostname()}.from_step_{start_step}"
         (directory / name).unlink(missing_ok=True)
-        self._file = (directory / name).open("xb")  # x: no link is followed
+        self._file = (directory / name).open("xb")  # x: does not follow a link
         self._write(_double(1, now) + _bytes(3, b"brain.Event:2"))
         session_log = _varint(1, _START)
         self._write(_double(1, now) + _varint(2, start_step + 1) + _bytes(7, session_log))
         self._flush()
 
     def append(self, step: int, numbers: Mapping[str, float], wall_time: float) -> None:
-        """Adds the numbers of a step; `wall_time` in seconds since 1970."""
+        """Writes the numbers of a step; `wall_time` is in seconds since 1970."""
         values = [_bytes(1, tag.encode()) + _float(2, number) for tag, number in numbers.items()]
         summary = b"".join(_bytes(1, value) for value in values)
         self._write(_double(1, wall_time) + _varint(2, step) + _bytes(5, summary))
@@ -55,7 +55,7 @@ class EventFile:
             self._flush()
 
     def close(self) -> None:
-        """Writes what is still in memory."""
+        """Flushes and closes the file."""
         self._flush()
         self._file.close()
 
@@ -93,7 +93,8 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def _base_128(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the high bit says that more follow."""
+    """Encodes an integer with seven bits per byte, lowest first; the high bit marks that more bytes
+    follow."""
     digits = bytearray()
     while value > 0x7F:
         digits.append(value & 0x7F | 0x80)

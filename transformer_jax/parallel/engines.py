@@ -4,7 +4,7 @@ All engines sum losses, gradients and weights over the devices and divide once, 
 padding does not bias the gradient. Under `jit` the compiler inserts the sums; under `pmap` the step
 gets an axis name and adds them up itself.
 
-A state has two forms: the portable one, whose arrays lie over the mesh, for checkpoints and
+A state has two forms: the portable one, whose arrays are sharded over the mesh, for checkpoints and
 evaluation, and the engine's own, which is passed from step to step. They differ under pmap and in
 `parallel.scan_engine`.
 """

@@ -53,7 +53,7 @@ def num_processes() -> int:
 
 @contextlib.contextmanager
 def single_process() -> Iterator[None]:
-    """Context in which this thread exchanges nothing with other processes."""
+    """Context for a thread that exchanges nothing with other processes."""
     before = _is_single.set(True)
     try:
         yield

@@ -153,7 +153,7 @@ def row_shards(mesh: Mesh) -> int:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Sharding of an array of which every device has a full copy."""
+    """Sharding of an array that every device has in full."""
     return NamedSharding(mesh, PartitionSpec())
 
 

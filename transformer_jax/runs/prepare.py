@@ -12,7 +12,7 @@ from transformer_jax.checkpoints.step_folder import PROVENANCE
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.errors import UserError
-from transformer_jax.logs.records import newest_step
+from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.runs.build import task_kind
 from transformer_jax.runs.config import check_same_run, load_json, read_settings, save_json
 from transformer_jax.runs.provenance import check_provenance, tokenizer_provenance
@@ -104,7 +104,7 @@ def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
     lost = not checkpoints.is_dir() and config.exists()
     if not lost and config.exists():
         two_saves = 2 * load_json(config).checkpoint.every_steps
-        lost = newest_step(workdir / METRICS) > two_saves
+        lost = last_recorded_step(workdir / METRICS) > two_saves
     if lost:
         raise UserError(
             f"{workdir} holds a run whose {checkpoints.name}/ is gone (a disk that is not "

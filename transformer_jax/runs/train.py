@@ -18,7 +18,7 @@ from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import UserError
-from transformer_jax.logs.records import recorded_splits, records_of
+from transformer_jax.logs.records import read_records, recorded_splits
 from transformer_jax.logs.run_log import NoLog, RunLog
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
@@ -158,7 +158,7 @@ class SingleRun:
     def scores(self, step: int) -> list[float]:
         """Validation scores so far. Process 0 reads them and broadcasts."""
         path, name = self.workdir / METRICS, selection_metric(self.settings, self.task)
-        found = hosts.run_on_primary(lambda: list(records_of(path, "valid", step)))
+        found = hosts.run_on_primary(lambda: list(read_records(path, "valid", step)))
         return [score_of(metrics, name) for metrics in found]
 
     def learning_rate(self, schedule: Callable[[int], Any]) -> Callable[[int], Any]:

@@ -49,14 +49,14 @@ class DeviceKind:
 
 
 def compiling_for(device: jax.Device) -> AbstractContextManager[None]:
-    """Context in which functions are traced for devices like this one, which need not be present.
-    Outside it they are traced for the job's devices."""
+    """Context for tracing functions for devices like this one, which need not be present. Elsewhere
+    functions are traced for the job's devices."""
     target = DeviceKind.of(device)
     return _target(None if target == _job_device_kind() else target)
 
 
 def target() -> DeviceKind:
-    """The kind of device for which functions are being traced."""
+    """The kind of device that functions are being traced for."""
     return _target.value or _job_device_kind()
 
 
@@ -71,7 +71,7 @@ def is_cpu() -> bool:
 
 
 def sharded_over(num_devices: int) -> AbstractContextManager[None]:
-    """Context in which traced functions divide their batches and parameters among devices."""
+    """Context for tracing functions whose batches and parameters are divided among devices."""
     return _num_devices(num_devices)
 
 

@@ -46,7 +46,7 @@ class SharedFile:
 
     @classmethod
     def in_memory(cls, size: int) -> "SharedFile":
-        """Creates a file of `size` bytes that takes memory as it is written to.
+        """Creates a file of `size` bytes in memory, which it takes only when it is written to.
 
         It takes no room in /dev/shm, which is small in containers. On disk if the system has no
         such files.
@@ -68,7 +68,7 @@ class SharedFile:
 
         Args:
           value: the object.
-          start: offset in the file from which on the arrays overwrite its content.
+          start: offset in the file where the arrays begin; they overwrite its content.
 
         Raises:
           OSError: the file cannot be written.

@@ -160,10 +160,10 @@ class Patience:
     """Ends training early, and lowers the learning rate, when validation scores stop rising.
 
     Args:
-      ends_after: evaluations without a better score after which training ends; None: never.
-      lowers_after: evaluations since the best score, or since the rate was last lowered, after
-        which the learning rate is lowered; None: never.
-      factor: factor by which the rate is lowered.
+      ends_after: end training after this many evaluations without a better score; None: never.
+      lowers_after: lower the learning rate after this many evaluations without a better score since
+        the rate was last lowered; None: never.
+      factor: factor of the learning rate each time.
       scores: scores of earlier evaluations, in order.
 
     Attributes:
