@@ -1,11 +1,11 @@
-"""Rows become batches of one size, and what filled them up does not come back."""
+"""Batches are padded to one size, and padding rows are removed from results."""
 
 import numpy as np
 
 from transformer_jax.inference.batches import PaddedBatch
 
 
-def test_a_batch_is_filled_up_and_the_filling_taken_off():
+def test_a_batch_is_padded_and_unpadded():
     sizes = []
 
     def program(params, arrays):

@@ -15,7 +15,7 @@ def test_defaults_are_those_of_the_paper():
     [{"beam_size": 0}, {"alpha": -0.1}, {"alpha": float("nan")}, {"max_extra_length": -1}]
     + [{"batch_size": 0}, {"num_outputs": 0}, {"repetition_penalty": 0.0}],
 )
-def test_a_setting_out_of_range_is_named(setting):
+def test_settings_out_of_range_are_named(setting):
     (name,) = setting
     with pytest.raises(ValueError, match=name):
         DecodeConfig(**setting)

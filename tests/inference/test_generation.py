@@ -1,4 +1,4 @@
-"""What is drawn behind prompts: the same with and without a cache, alone and in a batch."""
+"""Text generation: equal with and without a cache, alone and in a batch."""
 
 import dataclasses
 
@@ -61,7 +61,7 @@ def draw(model, params):
 
 
 def oracle(model, params, prompt, number, decode):
-    """One token after another, each from the whole model on what it sees."""
+    """Reference: runs the whole model for every token."""
     apply = jax.jit(lambda *row: model.apply({"params": params}, *row))
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(decode.seed), number), 0)
     tokens, context, log_prob = [], list(prompt), 0.0
@@ -74,7 +74,7 @@ def oracle(model, params, prompt, number, decode):
         logits = apply(row, places, (places < len(context)).astype(np.int32))[0, len(context) - 1]
         allowed = np.array(logits)
         if decode.repetition_penalty != 1:
-            for token in {*prompt, *tokens} - {EOS}:  # which heads each prompt
+            for token in {*prompt, *tokens} - {EOS}:  # EOS begins each prompt
                 penalty = decode.repetition_penalty
                 allowed[token] *= 1 / penalty if allowed[token] > 0 else penalty
         allowed[[PAD, UNK, BOS]] = -np.inf
@@ -95,8 +95,8 @@ def oracle(model, params, prompt, number, decode):
 
 @pytest.mark.parametrize("decode", [SAMPLED, GREEDY, PENALIZED], ids=["sampled", "greedy", "new"])
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "uncached"])
-def test_it_is_one_token_after_another(draw, model, params, decode, cached):
-    """Prompts of unequal length, one of them beyond the context, and outputs far beyond it."""
+def test_generation_equals_the_reference(draw, model, params, decode, cached):
+    """One prompt is longer than the context, and outputs are far longer."""
     outputs = draw(PROMPTS, decode, cached)
     for number, output in enumerate(outputs):
         tokens, log_prob = oracle(model, params, PROMPTS[number], number, decode)
@@ -105,7 +105,7 @@ def test_it_is_one_token_after_another(draw, model, params, decode, cached):
     assert max(len(output.tokens) for output in outputs) > CONTEXT + CONTEXT // 2
 
 
-def test_an_output_does_not_hang_on_its_neighbours(draw):
+def test_an_output_does_not_depend_on_its_batch(draw):
     together = draw(PROMPTS, SAMPLED)
     for number, prompt in enumerate(PROMPTS):
         (alone,) = draw([prompt], SAMPLED, first=number)
@@ -115,8 +115,8 @@ def test_an_output_does_not_hang_on_its_neighbours(draw):
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_an_output_that_is_complete_is_left_alone(model, params, draw, count):
-    """And what was drawn with the token that completed it is dropped, its probability too."""
+def test_a_complete_output_is_not_extended(model, params, draw, count):
+    """Tokens after the one that completes it are dropped, with their probabilities."""
 
     def needed(output):
         return count if output.number == 1 and len(output.tokens) >= count else None
@@ -133,13 +133,13 @@ def test_an_output_that_is_complete_is_left_alone(model, params, draw, count):
     assert all(output.ended for output in outputs)
 
 
-def test_no_token_is_drawn_where_none_may_be(draw):
+def test_no_token_is_generated_if_the_limit_is_zero(draw):
     for output in draw(PROMPTS, dataclasses.replace(SAMPLED, max_extra_length=0)):
         assert output.ended and output.tokens == [] and output.log_prob == 0
 
 
-def test_the_end_that_heads_a_prompt_is_no_repetition(model, params):
-    """Where it is likeliest, a penalty leaves it likeliest; where another token is, it does not."""
+def test_an_end_token_that_begins_a_prompt_is_no_repetition(model, params):
+    """The penalty applies to other tokens of the prompt, but not to the end token."""
     table = np.array(params["embedding"]["table"])
 
     def first_token(likeliest, penalty):
@@ -157,8 +157,8 @@ def test_the_end_that_heads_a_prompt_is_no_repetition(model, params):
     assert first_token(5, 1.0) == 5 != first_token(5, 1e3)
 
 
-def test_of_equal_tokens_the_first_is_the_likeliest(model, params):
-    """Whatever the seed: all logits are equal."""
+def test_greedy_search_takes_the_first_of_equal_tokens(model, params):
+    """All logits are equal, and the seed does not matter."""
     flat = {**params, "embedding": {"table": 0 * params["embedding"]["table"]}}
     for seed in range(3):
         output = Output([EOS, 5], seed, 0)
@@ -168,8 +168,9 @@ def test_of_equal_tokens_the_first_is_the_likeliest(model, params):
         assert output.tokens == [EOS]  # the first that may be drawn
 
 
-def test_the_end_of_a_text_may_fill_rows_too(model, params, draw):
-    """As in GPT-2's vocabulary. Outputs end at different lengths, and each keeps its end."""
+def test_the_end_token_may_also_be_the_padding(model, params, draw):
+    """It is in GPT-2's vocabulary. Outputs end at different lengths, and each keeps its end
+    token."""
     fills = dataclasses.replace(DEFAULT_SPECIALS, pad=EOS, unused=(PAD,))
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS * 4)]
     for _ in TokenGenerator(model, CONTEXT, fills).draw(params, outputs, SAMPLED):

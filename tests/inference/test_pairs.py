@@ -1,4 +1,4 @@
-"""Pairs of all lengths are scored, in order, in batches that memory has room for."""
+"""Scoring of pairs: order, batch sizes and memory."""
 
 import jax.numpy as jnp
 import pytest
@@ -9,7 +9,7 @@ from transformer_jax.inference.pairs import score_pairs
 PARAMS = {"scale": jnp.ones(1)}
 
 
-def test_of_long_pairs_fewer_are_scored_at_once():
+def test_fewer_long_pairs_are_scored_at_once():
     rows = []
 
     def sum_of_targets(params, batch):
@@ -24,7 +24,7 @@ def test_of_long_pairs_fewer_are_scored_at_once():
     assert rows == [2, 4]  # 700 MiB each, then as many as are asked for
 
 
-def test_a_pair_that_memory_has_no_room_for_is_refused(monkeypatch):
+def test_a_pair_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr("transformer_jax.runtime.platform.usable_memory", lambda: 2 << 30)
     pairs = [{"source": [9] * 12, "target": [9]}]
     with pytest.raises(UserError, match="score: a text of 12 tokens takes about 12 GiB of memory"):

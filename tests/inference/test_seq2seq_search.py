@@ -1,4 +1,4 @@
-"""Searches with an encoder-decoder: lengths of outputs, searches by name, what is refused."""
+"""Search with an encoder-decoder: output lengths, searches by name, and errors."""
 
 import dataclasses
 import re
@@ -29,7 +29,7 @@ def task_of(tiny_config):
     return make
 
 
-def test_outputs_are_as_long_as_their_own_sources_allow(task_of, random_params):
+def test_the_length_limit_depends_on_each_source(task_of, random_params):
     task = task_of()
     params = random_params(task)
     decode = DecodeConfig(beam_size=2, max_extra_length=3, batch_size=4)
@@ -50,8 +50,8 @@ def test_outputs_are_as_long_as_their_own_sources_allow(task_of, random_params):
     assert not (found.tokens == EOS).any()
 
 
-def test_a_prefix_goes_on_as_the_search_itself_would(task_of, random_params):
-    """Forced to start with what greedy search found, it finds the rest."""
+def test_a_prefix_is_continued_as_the_search_would(task_of, random_params):
+    """With the beginning of its own output as prefix, greedy search finds the rest."""
     task = task_of()
     params = random_params(task)
     decode = DecodeConfig(beam_size=1, max_extra_length=8, batch_size=2)
@@ -65,7 +65,7 @@ def test_a_prefix_goes_on_as_the_search_itself_would(task_of, random_params):
         assert left and found[: len(left)].tolist() == left
 
 
-def test_samples_hang_on_the_number_of_their_source(task_of, random_params):
+def test_samples_depend_on_the_number_of_their_source(task_of, random_params):
     task = task_of()
     params = random_params(task)
     decode = DecodeConfig(temperature=1.0, num_outputs=2, max_extra_length=3, batch_size=2)
@@ -78,7 +78,7 @@ def test_samples_hang_on_the_number_of_their_source(task_of, random_params):
     assert (tokens != others).any() and np.isfinite(scores).all()
 
 
-def test_a_search_of_ones_own_is_found_by_its_name(task_of, random_params, monkeypatch):
+def test_a_registered_search_is_found_by_name(task_of, random_params, monkeypatch):
     @dataclasses.dataclass(frozen=True)
     class Longest:
         """Repeats the likeliest first token, and never ends."""
@@ -129,7 +129,7 @@ def test_settings_that_a_search_would_ignore_are_refused(settings, message):
         DecodeConfig(**settings)
 
 
-def test_what_cannot_be_searched_is_told(task_of):
+def test_impossible_searches_are_refused(task_of):
     search = task_of(positions="learned", max_length=50).search
     with pytest.raises(UserError, match="decode: beam_size is 21; the target vocabulary has 20 pi"):
         search({}, REQUESTS, DecodeConfig(beam_size=21))

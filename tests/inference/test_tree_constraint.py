@@ -1,4 +1,4 @@
-"""What the constraint allows is what can still become a tree: by enumeration."""
+"""The constraint allows exactly the prefixes of trees: by enumeration."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ EOS = PLAIN.specials.eos
 
 @functools.cache
 def outputs(symbols, num_words, limit):
-    """All outputs that are trees over so many words, by trying all sequences."""
+    """All outputs that are trees over this number of words, found by trying all sequences."""
     words, found = ["a", "b", "a"][:num_words], set()
     reads = num_words + 1 if symbols is READING else 0
     for length in range(2, limit - reads):
@@ -69,7 +69,7 @@ def test_every_path_leads_to_a_tree_and_every_tree_has_a_path(symbols, num_words
     assert ended and ended == outputs(symbols, num_words, limit)
 
 
-def test_the_least_room_is_enough_for_a_flat_tree():
+def test_the_shortest_limit_suffices_for_a_flat_tree():
     constraint, state, tokens = TreeConstraint.of(PLAIN), begin(PLAIN, 3, 3 + SHORTEST), []
     for _ in range(3 + SHORTEST):
         tokens.append(int(np.flatnonzero(constraint.allowed(state)[0])[-1]))

@@ -1,4 +1,4 @@
-"""Scores by a program of one's own."""
+"""Metrics computed by the user's command."""
 
 import json
 import shlex
@@ -35,7 +35,7 @@ def test_it_reads_outputs_and_prints_numbers():
         (python("print('{\"a\": NaN}')"), "must print one JSON object of numbers"),
     ],
 )
-def test_what_it_does_else_is_told_in_a_line(command, told):
+def test_errors_are_one_line(command, told):
     with pytest.raises(ValueError, match=told) as caught:
         scores_by_command(command, RECORDS)
     assert "\n" not in str(caught.value)

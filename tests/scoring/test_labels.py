@@ -1,4 +1,4 @@
-"""Scores against values worked out by hand."""
+"""Metrics of labels and choices against values computed by hand."""
 
 import math
 import warnings
@@ -16,7 +16,7 @@ def _no_warnings():
 
 
 def test_two_labels():
-    """Of "1": 2 true positives, 1 false, 1 missed; of "0": 1 right. F1 = 4/6; MCC = 1/6."""
+    """Label "1" has 2 true positives, 1 false, 1 missed; "0" has 1 right. F1 = 4/6; MCC = 1/6."""
     scores = classification_scores(["1", "1", "1", "0", "0"], ["1", "1", "0", "0", "1"], ["0", "1"])
     assert scores == {
         "accuracy": pytest.approx(0.6),
@@ -26,13 +26,13 @@ def test_two_labels():
 
 
 def test_f1_of_two_labels_is_that_of_the_last_in_order():
-    """Of "yes": precision 1/1, recall 1/2."""
+    """Label "yes" has precision 1/1 and recall 1/2."""
     scores = classification_scores(["yes", "no", "no"], ["yes", "yes", "no"], ["no", "yes"])
     assert scores["f1"] == pytest.approx(2 / 3)
 
 
 def test_the_positive_label_of_rte_is_entailment():
-    """Of "entailment": precision 1/2, recall 1; of "not_entailment" F1 would be 2/3."""
+    """Precision of "entailment" is 1/2, its recall 1; F1 of "not_entailment" would be 2/3."""
     labels = ["entailment", "not_entailment"]
     yes, no = labels
     scores = classification_scores([yes, yes, no], [yes, no, no], labels)
@@ -68,25 +68,22 @@ def test_all_right_and_all_wrong():
         (["a"], ["b"], (0, 0, 0)),
     ],
 )
-def test_one_label_only_is_scored_without_a_word(predicted, expected, scores):
+def test_a_single_label_is_scored_without_a_warning(predicted, expected, scores):
     assert tuple(classification_scores(predicted, expected, "ab").values()) == scores
 
 
-def test_scores_are_plain_numbers():
+def test_scores_are_python_floats():
     assert {type(score) for score in classification_scores(["a"], ["a"], "a").values()} == {float}
 
 
-def test_nothing_to_score_and_unequal_lengths():
+def test_empty_and_unequal_inputs_are_refused():
     with pytest.raises(ValueError, match="no labels"):
         classification_scores([], [], "a")
     with pytest.raises(ValueError, match="2 labels cannot be scored against 1"):
         classification_scores(["a", "b"], ["a"], "ab")
 
 
-# FOLDED tests/scoring/test_labels.py: Accuracy of choices, by hand.
-
-
-def test_the_likeliest_and_the_likeliest_for_its_length():
+def test_accuracy_of_choices_and_accuracy_per_character():
     log_probs = [[-4.0, -6.0], [-3.0, -2.0], [-5.0, -4.0, -9.0]]
     choices = [["ab", "abcdef"], ["a", "b"], ["abcde", "ab", "c"]]
     found = multiple_choice_accuracy(log_probs, choices, [1, 1, 0])

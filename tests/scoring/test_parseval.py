@@ -1,4 +1,4 @@
-"""Each expected number is counted by hand."""
+"""PARSEVAL scores against numbers counted by hand."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def of(output, reference=GOLD):
     return parseval([output], [reference])
 
 
-def test_a_tree_that_is_right():
+def test_the_right_tree_scores_1():
     assert of(GOLD) == dict.fromkeys(METRICS, 1.0)
 
 
@@ -26,7 +26,7 @@ def test_labels_and_spans_must_both_be_right():
     assert of(GOLD.replace("The cat", "The cat").replace("(VP", "(NP"))["recall"] == 4 / 5
 
 
-def test_constituents_alike_count_as_often_as_they_stand_there():
+def test_equal_constituents_count_as_often_as_they_occur():
     twice, once = "(TOP (NP (NP (NN a) (NN b))))", "(TOP (NP (NN a) (NN b)))"
     assert of(twice, once) | {} == pytest.approx(
         {"f1": 2 / 3, "precision": 1 / 2, "recall": 1, "exact_match": 0, "tag_accuracy": 1}
@@ -42,7 +42,7 @@ def test_roots_do_not_count():
     assert of("(TOP (NN a))", "(TOP (NN a))")["f1"] == 0  # nothing to find
 
 
-def test_punctuation_and_traces_are_taken_out_of_both():
+def test_punctuation_and_traces_are_removed_from_both():
     gold = "(TOP (S (`` ``) (NP (NN a) (, ,)) (VP (VB b)) (: ;) ('' '') (. .)))"
     output = "(TOP (S (`` ``) (NP (NN a)) (NP (, ,)) (VP (VB b) (: ;)) ('' '') (NN .)))"
     assert of(output, gold)["exact_match"] == of(output, gold)["tag_accuracy"] == 1
@@ -57,11 +57,11 @@ def test_the_reference_decides_what_is_punctuation():
     )
 
 
-def test_prt_is_advp():
+def test_prt_equals_advp():
     assert of("(TOP (VP (VB a) (ADVP (RP b))))", "(TOP (VP (VB a) (PRT (RP b))))")["f1"] == 1
 
 
-def test_numbers_are_over_all_trees_together():
+def test_scores_are_over_all_trees():
     found = parseval([GOLD, "(TOP (NP (NN a)))"], [GOLD, "(TOP (VP (VB a)))"])
     assert found["f1"] == pytest.approx(5 / 6) and found["exact_match"] == 1 / 2
     assert found["tag_accuracy"] == 5 / 6

@@ -1,6 +1,7 @@
-"""Scores against values worked out by hand."""
+"""Metrics of text against exhaustive searches, sacreBLEU's cases, and values computed by hand."""
 
 import functools
+import itertools
 import math
 import random
 
@@ -9,8 +10,10 @@ import sacrebleu
 
 from transformer_jax.scoring import METRICS, best_by
 from transformer_jax.scoring.text import (
+    common_subsequence,
     edits,
     exact_match,
+    rouge,
     score_translations,
     translation_edit_rate,
     word_error_rate,
@@ -33,7 +36,7 @@ def test_nothing_shared_scores_0():
 
 
 def test_brevity_penalty():
-    """Every n-gram of 5 words is right, 6 were wanted: BLEU is the penalty exp(1 - 6/5) alone."""
+    """All n-grams of 5 words are right, but 6 are expected: BLEU is the penalty exp(1 - 6/5)."""
     assert score_translations([MAT[:-4]], [MAT])["bleu"] == pytest.approx(100 * math.exp(-0.2))
 
 
@@ -46,7 +49,7 @@ def test_ngram_precisions_over_the_corpus():
 
 
 def test_chrf():
-    """Of n-grams of "abc", 2/3, 1/2 and 0 of 1 are in "abd", and as many back: F2 = 7/18."""
+    """2/3, 1/2 and 0 of the n-grams of "abc" are in "abd", and the same backwards: F2 = 7/18."""
     assert score_translations(["abc"], ["abd"])["chrf"] == pytest.approx(100 * 7 / 18)
 
 
@@ -66,11 +69,11 @@ def test_signature():
     assert score_translations([MAT], [MAT])["signature"] == expected
 
 
-def test_empty_translation_is_a_line_like_any_other():
+def test_an_empty_translation_counts():
     assert 0 < score_translations([MAT, ""], [MAT, "a dog"])["bleu"] < 100
 
 
-def test_unequal_numbers_of_lines():
+def test_unequal_numbers_of_lines_are_refused():
     with pytest.raises(ValueError, match="2 translations .* 1 references"):
         score_translations(["a", "b"], ["a"])
 
@@ -80,13 +83,9 @@ def test_nothing_to_score():
         score_translations([], [])
 
 
-# FOLDED tests/scoring/test_text.py: Error rates against an exhaustive search, sacreBLEU's
-# own cases and values worked out by hand.
-
-
 @functools.cache
 def fewest(a, b):
-    """Every way to edit, tried."""
+    """Edit distance by trying all edits."""
     if not a or not b:
         return len(a) + len(b)
     return min(
@@ -103,14 +102,14 @@ def test_edits_are_the_fewest():
         assert edits(a, b) == fewest(a, b), (a, b)
 
 
-def test_rates_are_of_all_words():
-    """One of three words replaced, and one of one missing: 2 of 4; 3 + 4 of 11 + 4 characters."""
+def test_error_rates_are_over_all_words():
+    """1 of 3 words is replaced, and 1 of 1 is missing: 2 of 4; 3 + 4 of 11 + 4 characters."""
     found = word_error_rate(["the  old dog", ""], ["the old cat", "men!"])
     assert found == {"wer": 2 / 4, "cer": 7 / 15}
     assert word_error_rate(["a b c"], ["a"])["wer"] == 2.0
 
 
-def test_a_phrase_that_moved_is_one_edit():
+def test_a_moved_phrase_is_one_edit_of_ter():
     found = translation_edit_rate(["on the mat the cat sat"], ["the cat sat on the mat"])
     assert found["ter"] == pytest.approx(100 / 6)
     assert "nrefs:1" in found["ter_signature"]
@@ -118,7 +117,7 @@ def test_a_phrase_that_moved_is_one_edit():
 
 
 @pytest.mark.parametrize("name", ["wer", "ter"])
-def test_what_cannot_be_compared_is_refused(name):
+def test_error_rates_refuse_unequal_and_empty_references(name):
     for outputs, references in ((["a"], ["a", "b"]), ([], []), (["a"], [" "])):
         with pytest.raises(ValueError, match=r"references|zip\(\)"):
             METRICS[name](outputs, references)
@@ -129,14 +128,60 @@ def test_fewer_errors_are_better():
     assert chosen == ["bleu", "exact_match", "rougeL", "-ter", "-wer"]
 
 
-def test_the_share_of_outputs_that_are_their_references():
+def test_exact_match_is_the_share_of_equal_outputs():
     outputs = ["I_JUMP I_WALK", "I_JUMP", " I_RUN  I_RUN", ""]
     references = ["I_JUMP I_WALK", "I_JUMP I_JUMP", "I_RUN I_RUN", ""]
     assert exact_match(outputs, references) == {"exact_match": 0.75}
 
 
-def test_outputs_without_their_references_are_refused():
+def test_exact_match_refuses_unequal_and_empty_outputs():
     with pytest.raises(ValueError, match="no outputs"):
         exact_match([], [])
     with pytest.raises(ValueError, match="zip"):
         exact_match(["a"], ["a", "b"])
+
+
+def longest_common(a, b):
+    """Length of the longest common subsequence, by trying all subsequences."""
+
+    def is_in(part):
+        rest = iter(b)
+        return all(x in rest for x in part)
+
+    sizes = range(len(a), 0, -1)
+    return next((n for n in sizes if any(map(is_in, itertools.combinations(a, n)))), 0)
+
+
+def test_common_subsequence_is_the_longest():
+    rng = random.Random(0)
+    for _ in range(200):
+        a, b = ("".join(rng.choices("abc", k=rng.randint(0, 8))) for _ in range(2))
+        assert common_subsequence(a, b) == longest_common(a, b), (a, b)
+
+
+def test_rouge_of_lins_example():
+    """Sentences of Lin 2004."""
+    reference = "police killed the gunman"
+    first, second = (
+        rouge([output], [reference])
+        for output in ("police kill the gunman", "the gunman kill police")
+    )
+    assert first == pytest.approx({"rouge1": 3 / 4, "rouge2": 1 / 3, "rougeL": 3 / 4})
+    assert second == pytest.approx({"rouge1": 3 / 4, "rouge2": 1 / 3, "rougeL": 2 / 4})
+
+
+def test_rouge_ignores_case_and_punctuation_and_counts_repeated_words():
+    assert rouge(["The CAT."], ["the-cat"])["rougeL"] == 1.0
+    assert rouge(["a a a b"], ["a a c"])["rouge1"] == pytest.approx(2 * 2 / 7)
+    assert rouge(["Über 猫"], ["über 猫"])["rouge2"] == 1.0
+
+
+def test_rouge_averages_over_texts():
+    found = rouge(["a b", "", "x"], ["a b", "c d e f g", ""])
+    assert found == {"rouge1": 1 / 3, "rouge2": 1 / 3, "rougeL": 1 / 3}
+
+
+def test_rouge_refuses_unequal_and_empty_outputs():
+    for outputs, references in (([], []), (["a"], [])):
+        with pytest.raises(ValueError, match=r"no outputs|zip\(\)"):
+            rouge(outputs, references)

@@ -1,4 +1,4 @@
-"""Tokenizers of a small text, and tasks built from the project's own defaults."""
+"""Fixtures: tokenizers of a small text, and small tasks with the default config."""
 
 import collections
 import dataclasses
@@ -61,7 +61,7 @@ def task_with():
 
 @pytest.fixture(scope="session")
 def features_of():
-    """`features_of(task, examples)`: those of each."""
+    """`features_of(task, examples)`: features of each example."""
 
     def make(task, examples):
         items = task.prepare(examples, training=False)
@@ -72,7 +72,7 @@ def features_of():
 
 @pytest.fixture(scope="session")
 def batches_of():
-    """`batches_of(task, examples, rows=1)`: the batches that evaluation makes of them."""
+    """`batches_of(task, examples, rows=1)`: evaluation batches of the examples."""
 
     def make(task, examples, rows=1):
         prepared = task.prepare(examples, training=False)
@@ -83,7 +83,7 @@ def batches_of():
 
 @pytest.fixture(scope="session")
 def sums_of(batches_of):
-    """`sums_of(task, params, examples)`: the task's loss, weight and sums over all of them."""
+    """`sums_of(task, params, examples)`: loss, weight and other sums over all examples."""
 
     def make(task, params, examples):
         total = collections.Counter()
@@ -115,12 +115,12 @@ SMALL_TASKS = {
     "classification": ("wordpiece", {"model.architecture": "encoder_only"}, ("label",)),
     "tagging": ("wordpiece", {"model.architecture": "encoder_only"}, ("tags",)),
 }
-"""Of tasks that read one text: the tokenizer, the model, and sides of whole labels."""
+"""Tasks that read one text: tokenizer, config changes, and sides with labels."""
 
 
 @pytest.fixture(scope="module")
 def run_of(task_with, tokenizers_of, trained):
-    """`run_of(task)`: a run of it, with a small model."""
+    """`run_of(task)`: a run of the task with a small model."""
 
     def make(name):
         if name == "translation":

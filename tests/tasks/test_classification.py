@@ -1,4 +1,4 @@
-"""Classification: texts and pairs as tokens, the loss of packed rows, labels out."""
+"""Classification: tokens of texts and pairs, the loss of packed rows, predicted labels."""
 
 import jax
 import numpy as np
@@ -46,7 +46,7 @@ def test_a_label_never_seen_in_training_is_refused(build):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_packed_rows_have_the_loss_of_each_text_alone(build, architecture):
+def test_the_loss_of_packed_rows_is_that_of_each_text_alone(build, architecture):
     task = build(architecture)
     params = jax.tree.map(lambda x: x * 3, task.init(jax.random.key(0)))
     lengths = task.lengths

@@ -1,4 +1,4 @@
-"""Following instructions: what the loss counts, packed rows, answers, and a run from its files."""
+"""Instruction tuning: tokens that the loss counts, packed rows, answers, and a trained run."""
 
 import json
 import logging
@@ -59,7 +59,7 @@ def params(task):
     return task.init(jax.random.key(0))
 
 
-def test_no_logit_but_an_answers_has_a_gradient(task, params, monkeypatch, batches_of):
+def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batches_of):
     (batch,) = batches_of(task, EXAMPLES)
     assert batch["input_segment_ids"].max() == 2  # both share a row
 
@@ -81,12 +81,12 @@ def test_no_logit_but_an_answers_has_a_gradient(task, params, monkeypatch, batch
 
 
 def stretches(marks):
-    """(start, stop) of each run of True."""
+    """(start, stop) of each run of True values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], marks.astype(int), [0]])))
     return edges.reshape(-1, 2).tolist()
 
 
-def test_packed_is_alone(task, params, sums_of):
+def test_the_loss_of_packed_conversations_is_that_of_each_alone(task, params, sums_of):
     together = sums_of(task, params, EXAMPLES)
     alone = [sums_of(task, params, [example]) for example in EXAMPLES]
     for name in ("nll", "tokens", "correct"):
@@ -95,8 +95,8 @@ def test_packed_is_alone(task, params, sums_of):
     assert together["tokens"] == sum(len(encode(answer)) + 1 for _, answer in SAID)
 
 
-def test_training_and_asking_agree(task, params, sums_of):
-    """The likelihood of an answer is the same in a row of training and behind a prompt."""
+def test_training_and_prediction_agree(task, params, sums_of):
+    """An answer has the same likelihood in a training row and after a prompt."""
     ((source, target),) = SAID[2:]
     (found,) = task.score(params, [source], [target], batch_size=1)
     prompt = task.chat_tokenizer.encode_prompt(conversation(SAID[2])[:1])
@@ -108,7 +108,7 @@ def test_training_and_asking_agree(task, params, sums_of):
     assert found.log_prob + of_end == pytest.approx(-nll, rel=1e-5)
 
 
-def test_long_conversations_are_cut_and_told(build, caplog):
+def test_long_conversations_are_cut_with_a_warning(build, caplog):
     small = build(data__max_length=20)
     with caplog.at_level(logging.WARNING):
         found = small.prepare(EXAMPLES, training=True)
@@ -132,7 +132,7 @@ def test_each_line_is_answered(task, params, caplog):
     assert "Q:" not in told.text
 
 
-def test_what_cannot_be_asked_is_refused(task, params):
+def test_lines_that_ask_nothing_are_refused(task, params):
     answered = json.dumps({"instruction": "a", "output": "b"})
     for line, why in (
         (answered, "line 1: the last turn is not the user's"),
@@ -146,14 +146,14 @@ def test_what_cannot_be_asked_is_refused(task, params):
         task.score(params, ["a", "the dog\nA: yes"], ["b", "c"], batch_size=1)
 
 
-def test_of_a_long_history_the_first_questions_are_left_out(task, params, caplog):
+def test_the_first_questions_of_a_long_history_are_left_out(task, params, caplog):
     history = conversation(*SAID * 3)[:-1]
     with caplog.at_level(logging.WARNING):
         "".join(task.reply(params, history, GREEDY))
     assert "the conversation: the first" in caplog.text and "questions are not read" in caplog.text
 
 
-def test_what_does_not_go_together_is_refused(build):
+def test_parts_that_do_not_fit_together_are_refused(build):
     with pytest.raises(UserError, match="template 'chatml' has turns of its own; set it to none"):
         build(task__template="chatml")
     with pytest.raises(UserError, match="a template of one's own has three turns; set system_turn"):
@@ -170,7 +170,7 @@ def test_what_does_not_go_together_is_refused(build):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, tiny_language_model):
-    """Of a small config, trained until it knows two answers."""
+    """A small run, trained until it knows two answers."""
     folder = tmp_path_factory.mktemp("instruction")
     rows = [{"instruction": ask, "input": "", "output": answer} for ask, answer in SAID]
     text = "".join(json.dumps(row) + "\n" for row in rows)

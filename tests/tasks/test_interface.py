@@ -35,7 +35,7 @@ QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 
 @dataclasses.dataclass(frozen=True)
 class Copying:
-    """Says {"text": str} once more: after EOS text EOS the model writes text EOS."""
+    """Task of repeating {"text": str}: after EOS text EOS the model writes text EOS."""
 
     model: DecoderOnly
     tokenizers: Tokenizers
@@ -94,7 +94,7 @@ class Copying:
 
 @pytest.fixture
 def config(tiny_language_model):
-    """Of a run of 8 steps; the task is registered for as long as the test lasts."""
+    """Config of a run of 8 steps; the task is registered during the test only."""
     entries = dict(TASKS)
     TASKS.register("copying", TaskKind(Copying.build, {"text": ("text",)}))
     changes = {"task.name": "copying", "train.num_steps": 8, "eval.every_steps": 8}
@@ -118,7 +118,7 @@ def test_it_trains_resumes_evaluates_and_predicts(config, tmp_path):
     assert metrics["copied"] == 0.0 and metrics["loss"] > 0 and metrics["step"] == 8
 
 
-def test_what_it_cannot_do_is_refused(config, tmp_path, tokenizers_of, task_with):
+def test_missing_abilities_are_refused(config, tmp_path, tokenizers_of, task_with):
     task = task_with(tokenizers_of("char"), "copying", {"model.architecture": "decoder_only"})
     assert not isinstance(task, SupportsScoring | SupportsStreaming | SupportsPrefixes)
     run = Run(config, tmp_path, task, params={}, step=0)
@@ -147,7 +147,7 @@ def test_the_defaults_of_each_task_are_fields_with_values_of_their_types():
             assert changed[section][field] == value
 
 
-def test_a_metric_is_refused_where_no_texts_are_compared(tokenizers_of, task_with):
+def test_a_metric_is_refused_if_the_task_compares_no_texts(tokenizers_of, task_with):
     changes = {"task.metric": "bleu", "model.architecture": "decoder_only"}
     with pytest.raises(tj.UserError, match="config.task.metric is 'bleu', but task language_model"):
         task_with(tokenizers_of("char"), "language_modeling", changes)

@@ -1,4 +1,4 @@
-"""Language modelling: what is predicted from what, the metrics of a text, and continuations."""
+"""Language modeling: predictions, metrics of a text, and generation."""
 
 import logging
 import math
@@ -39,7 +39,8 @@ def params(task):
 
 @pytest.mark.parametrize("packing", ["together", "apart"])
 def test_every_token_is_predicted_once(build, params, sums_of, packing):
-    """Of all documents and the ends behind them; by the model itself, window by window."""
+    """The loss equals the sum over all documents and their end tokens, computed window by
+    window."""
     task = build(data__packing=packing)
     sums = sums_of(task, params, DOCUMENTS)
     encode = task.tokenizers["text"].encode
@@ -70,7 +71,7 @@ def test_training_windows_start_anywhere(task):
     assert set(example) == set(task.lengths)
 
 
-def test_figures_are_of_bytes_and_words_too(build):
+def test_metrics_per_byte_and_per_word(build):
     task = build("byte_bpe")
     sums = {
         "loss": 20.0,
@@ -91,7 +92,7 @@ def test_figures_are_of_bytes_and_words_too(build):
     [("byte_bpe", "the ſtrange  dog\n"), ("wordpiece", "a dog\n"), ("char", "a dög")],
     ids=["all is kept", "no line ends", "an unknown character"],
 )
-def test_figures_of_bytes_and_words_need_a_tokenizer_that_keeps_the_text(build, kind, text):
+def test_metrics_per_byte_and_per_word_need_a_lossless_tokenizer(build, kind, text):
     task = build(kind)
     sums = dict.fromkeys(("loss", "tokens", "nll", "correct", "filled", "slots"), 1.0)
     metrics = task.metrics(sums, [{"text": "a dog"}, {"text": text}])
@@ -132,7 +133,7 @@ def test_logits_that_no_loss_would_read_are_refused(build):
 DECODE = DecodeConfig(temperature=1.0, max_extra_length=20, num_outputs=2, batch_size=4)
 
 
-def test_each_line_has_its_samples(task, params):
+def test_each_line_has_its_own_samples(task, params):
     lines = ["the old", "", "a dog"]
     found = list(task.predict(params, lines, DECODE))
     assert [len(outputs) for outputs in found] == [2, 2, 2]
@@ -153,7 +154,7 @@ def test_an_output_ends_before_a_stop_text(task, params):
 
 
 def test_a_score_goes_up_to_the_stop(task, params):
-    """Whatever was drawn with it: equal outputs have equal scores, and fewer tokens higher ones."""
+    """Tokens sampled after it do not count: equal outputs have equal scores."""
     decode = DecodeConfig(temperature=1.0, max_extra_length=20, num_outputs=24, stop="a|e|o")
     outputs = next(task.predict(params, ["the"], decode))
     scores = {}

@@ -1,4 +1,4 @@
-"""Tasks that predict tokens have the same loss, sums and gradients in tiles of the vocabulary."""
+"""Losses and scores of the tasks: tiles of the vocabulary, scores of continuations, and R-Drop."""
 
 import dataclasses
 import functools
@@ -44,7 +44,7 @@ def task_of(name, tiles, vocab_multiple=1):
 
 
 def batch_of(task):
-    """Rows of two sequences, the second of which ends early, with labels at some places."""
+    """Rows of two sequences and padding, with labels at some positions."""
     rng, batch = np.random.default_rng(0), {}
     for feature in task.lengths:
         tokens = rng.integers(4, V, (ROWS, LENGTH))
@@ -58,7 +58,7 @@ def batch_of(task):
 
 
 def lowered_gradient(task):
-    """A program (params, batch) -> (gradient of the loss, sums)."""
+    """Lowered (params, batch) -> (gradient of the loss, sums)."""
 
     def loss(params, batch):
         loss, weight, sums = task.loss(params, batch, None)
@@ -82,7 +82,7 @@ def drawn_params(task):
 
 @pytest.fixture(scope="module")
 def plain():
-    """`plain(name)`: parameters of a task, and their gradient and sums, of all logits at once."""
+    """`plain(name)`: parameters of a task, and their gradient and sums without tiles."""
 
     @functools.cache
     def make(name):
@@ -101,10 +101,8 @@ def plain():
         ("masked_lm", 4, 32),
     ],
 )
-def test_neither_tiles_nor_padding_of_the_vocabulary_change_a_loss(
-    name, tiles, vocab_multiple, plain
-):
-    """Whatever the padding holds; its gradient is zero."""
+def test_tiles_and_vocabulary_padding_do_not_change_a_loss(name, tiles, vocab_multiple, plain):
+    """The padding has large values, and its gradient is zero."""
     params, expected, expected_sums = plain(name)
     task = task_of(name, tiles, vocab_multiple)
     shapes = jax.eval_shape(task.init, jax.random.key(0))
@@ -140,17 +138,13 @@ def test_a_search_never_sees_padding_of_the_vocabulary(name):
 
 
 @TASKS
-def test_a_loss_in_tiles_never_holds_all_logits(name):
-    """Of the arrays with an axis of the vocabulary, the table is then the largest."""
+def test_a_tiled_loss_never_holds_all_logits(name):
+    """The largest array with a vocabulary axis is the embedding table."""
     for tiles, holds_all in ((5, False), (1, True)):
         text = lowered_gradient(task_of(name, tiles)).as_text()
         shapes = [list(map(int, found.split("x"))) for found in re.findall(r"<([\dx]+)xf32>", text)]
         largest = max(math.prod(shape) for shape in shapes if V in shape)
         assert (largest > V * MODEL["d_model"]) == holds_all
-
-
-# FOLDED tests/tasks/test_losses.py: Scores of what follows a text: against the model
-# itself, pair by pair.
 
 
 @pytest.fixture(scope="module")
@@ -165,13 +159,13 @@ def params(task):
 
 
 def log_probs_of(task, params, tokens):
-    """[T - 1, V], of each token but the first."""
+    """Log-probabilities of each token but the first, [T - 1, V]."""
     row = jnp.array([tokens[:-1]])
     where = jnp.arange(row.shape[1])[None], jnp.ones_like(row)
     return jax.nn.log_softmax(task.model.apply({"params": params}, row, *where))[0]
 
 
-def test_a_score_is_of_the_target_alone(task, params):
+def test_a_score_counts_the_target_alone(task, params):
     tokenizer = task.tokenizers["text"]
     pairs = [("the old", " man sees a"), ("", "a dog"), ("men and ", "women"), ("the", "")]
     found = task.score(params, *zip(*pairs, strict=True), batch_size=2)
@@ -196,7 +190,7 @@ def test_likeliest_tokens_are_greedy(task, params):
     assert [pair.is_greedy for pair in found] == [True, False]
 
 
-def test_of_a_long_pair_the_last_tokens_are_read(task, params, caplog):
+def test_the_last_tokens_of_a_long_pair_are_read(task, params, caplog):
     source, target = "the old man sees a dog and walks home with a woman .", " the dog"
     read, counted = split_tokens(task.tokenizers["text"], source, target)
     assert len(read) + len(counted) > 17
@@ -213,8 +207,8 @@ def test_of_a_long_pair_the_last_tokens_are_read(task, params, caplog):
         task.score(params, [""], [source], batch_size=2)
 
 
-def test_nothing_but_what_counts_has_a_gradient(task, params):
-    """With respect to every logit, by way of the biases that are added to them."""
+def test_only_tokens_that_count_have_a_gradient(task, params):
+    """The gradient is taken with respect to every logit."""
     row = loss_mask_features([3, 20, 21, 22, 23, 24], [0, 0, 0, 0, 1, 1])
     assert row["counted"].tolist() == [0, 0, 0, 1, 1]
     batch = {name: jnp.array(array) for name, array in padded_batch([row, row]).items()}
@@ -235,15 +229,12 @@ def test_nothing_but_what_counts_has_a_gradient(task, params):
     assert task.loss(params, whole, None)[1] == 10 and task.loss(params, batch, None)[1] == 4
 
 
-def test_a_smoothed_score_is_no_score(task, params):
+def test_label_smoothing_does_not_change_a_score(task, params):
     plain = dataclasses.replace(
         task, loss_options=dataclasses.replace(task.loss_options, label_smoothing=0.0)
     )
     found = [one.score(params, ["the"], [" old man"], 1)[0] for one in (task, plain)]
     assert found[0] == found[1]
-
-
-# FOLDED tests/tasks/test_losses.py: Losses on pairs: R-Drop against its equation.
 
 
 SIZES = {"source": 12, "target": 12}
@@ -290,6 +281,6 @@ def test_without_dropout_r_drop_changes_nothing(losses):
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_r_drop_wants_whole_distributions():
+def test_r_drop_refuses_tiles():
     with pytest.raises(ValueError, match=r"r_drop is 5\.0, .* loss_tiles is 2; set only one"):
         TrainConfig(r_drop=5.0, loss_tiles=2)

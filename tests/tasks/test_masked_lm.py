@@ -1,4 +1,4 @@
-"""Masked language modelling: what is hidden, what is predicted, and how blanks are filled."""
+"""Masked language modeling: masking, the loss, and filled blanks."""
 
 import logging
 
@@ -45,7 +45,7 @@ def masked_many_times(task, text=TEXT, times=400):
     return plain, np.array([one["text"] for one in found]), np.array([o["labels"] for o in found])
 
 
-def test_of_the_chosen_tokens_most_are_hidden_and_some_replaced(build):
+def test_most_chosen_tokens_are_masked_and_some_replaced(build):
     plain, text, labels = masked_many_times(build(task__mask_rate=0.3))
     chosen = labels > 0
     assert (labels[chosen] == 1 + np.broadcast_to(plain, labels.shape)[chosen]).all()
@@ -57,7 +57,7 @@ def test_of_the_chosen_tokens_most_are_hidden_and_some_replaced(build):
     assert hidden == pytest.approx(0.8, abs=0.03)
     assert same == pytest.approx(0.1, abs=0.03)
     assert text.min() >= BOS and text.max() < build().model.config.vocab_size
-    assert len(np.unique(chosen, axis=0)) > 100  # drawn anew
+    assert len(np.unique(chosen, axis=0)) > 100  # they differ from epoch to epoch
 
 
 def test_whole_words_are_chosen_together(build):
@@ -74,7 +74,7 @@ def test_whole_words_are_chosen_together(build):
         assert row.any()
 
 
-def test_the_loss_is_that_of_the_hidden_tokens(task, params):
+def test_the_loss_counts_the_chosen_tokens(task, params):
     prepared = task.prepare([TEXT], training=False)
     (batch, *_) = eval_batches(prepared, task.preprocess, lengths=task.lengths, rows=2)
     loss, weight, sums = task.loss(params, batch, None)
@@ -89,7 +89,7 @@ def test_the_loss_is_that_of_the_hidden_tokens(task, params):
 DECODE = DecodeConfig(num_outputs=3, batch_size=4)
 
 
-def test_blanks_are_filled_where_they_stand(task, params, caplog):
+def test_blanks_are_filled_in_place(task, params, caplog):
     lines = ["The [MASK]  sees", "no blank", "[MASK] man [MASK]"]
     with caplog.at_level(logging.WARNING):
         one, none, two = task.predict(params, lines, DECODE, first_line=5)
@@ -110,13 +110,13 @@ def test_blanks_are_filled_where_they_stand(task, params, caplog):
     assert first and middle and last and "[MASK]" not in two[0].text
 
 
-def test_blanks_beyond_the_row_are_left(task, params):
+def test_blanks_beyond_the_row_stay(task, params):
     line = "the [MASK] " + "dog " * 20 + "[MASK]"
     (outputs,) = task.predict(params, [line], DECODE)
     assert outputs[0].text.count("[MASK]") == 1 and outputs[0].text.endswith("dog [MASK]")
 
 
-def test_what_it_cannot_use_is_refused(build):
+def test_tokenizers_and_rows_it_cannot_use_are_refused(build):
     with pytest.raises(UserError, match="asks for a tokenizer with .MASK.: kind wordpiece"):
         build("char")
     with pytest.raises(UserError, match="does not go with architecture 'decoder_only'"):
@@ -129,11 +129,7 @@ def test_more_outputs_than_the_vocabulary_has_pieces_are_refused(task, params):
         list(task.predict(params, ["the [MASK]"], many))
 
 
-# FOLDED tests/tasks/test_masked_lm.py: Blanks in text: where they stand, and what a line looks
-# like with them filled.
-
-
-def test_blanks_are_where_the_mask_stands():
+def test_blank_arrays_have_the_positions_of_the_mask():
     batch = blank_arrays([[0, 9, 5, 9], [9, 9, 9], [7]], mask=9)
     assert batch["places"].tolist() == [[1, 3, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0]]
     assert batch["text_segment_ids"].sum(axis=1).tolist() == [4, 3, 1]
@@ -148,5 +144,5 @@ def test_blanks_are_where_the_mask_stands():
         ("un_", ["able"], "unable"),
     ],
 )
-def test_words_take_the_place_of_blanks(line, words, filled):
+def test_words_replace_blanks(line, words, filled):
     assert fill_blanks(line, "_", words) == filled

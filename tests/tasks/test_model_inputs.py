@@ -1,4 +1,4 @@
-"""What tasks' models read of a line can be looked at, whatever the task."""
+"""Inspection of the models of all tasks."""
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ LINE = "the old [MASK] sees"
         ("tagging", "encoder"),
     ],
 )
-def test_the_attention_of_a_line_is_of_its_tokens(run_of, name, stack):
+def test_attention_is_labeled_with_the_tokens_of_the_line(run_of, name, stack):
     run = run_of(name)
     found, reading = run.attention(LINE), run.reading(LINE)
     tokenizer = run.tokenizer.text("text")
@@ -54,7 +54,7 @@ def test_a_walk_ends_in_labels(run_of, name):
         assert tables[-1].values[0, -1] == pytest.approx(likeliest.score, abs=1e-5)
 
 
-def test_a_pair_is_read_as_its_parts(run_of):
+def test_the_inputs_of_a_pair(run_of):
     run = run_of("classification")
     pair = run.reading("the old\tdog")
     separator = run.tokenizer.specials("text").encoder.between[0]

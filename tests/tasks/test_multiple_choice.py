@@ -1,4 +1,4 @@
-"""Multiple choice: what is trained on, scored and answered."""
+"""Multiple choice: training rows, scores and answers."""
 
 import json
 
@@ -38,7 +38,7 @@ def params(task):
 
 @pytest.fixture(scope="module")
 def expected(build, params):
-    """log P of each choice, by the language model of the same parameters."""
+    """log P of each choice under a language model with the same parameters."""
     model = build("language_modeling")
     return [
         [

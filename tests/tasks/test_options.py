@@ -1,4 +1,4 @@
-"""Options of a search: each changes what a task does, or is refused where it would not."""
+"""Fields of the section `decode`: a task reads those that it declares, and others are refused."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ VALUES = {
 
 @dataclasses.dataclass(frozen=True, eq=False)  # equality would read all fields
 class Recording(DecodeConfig):
-    """Writes down which of its fields are read once it is made."""
+    """Records the fields that are read after it is made."""
 
     def __getattribute__(self, name):
         vars(DecodeConfig).get("read", set()).add(name)
@@ -43,7 +43,7 @@ class Recording(DecodeConfig):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_a_task_reads_the_fields_that_it_names(run_of, monkeypatch, name):
+def test_a_task_reads_the_fields_that_it_declares(run_of, monkeypatch, name):
     run, read = run_of(name), set()
     searches = [{"beam_size": 1}, {"temperature": 1.0}] if name not in ("tagging",) else [{}]
     options = [Recording(**each, max_extra_length=2, batch_size=2) for each in searches]
@@ -76,8 +76,8 @@ def test_a_field_of_another_search_is_refused(trained, given, ignored):
         trained.predict(["The dog."], **given)
 
 
-def test_a_search_that_is_given_drops_what_the_config_sets_for_another(trained):
-    """Greedy outputs of a run whose config draws them."""
+def test_a_given_search_ignores_the_config_of_another(trained):
+    """Greedy outputs of a run whose config samples."""
     section = DecodeConfig(temperature=0.7, top_k=5, repetition_penalty=1.2)
     found = decode_options(section, trained.task, "predict", {"search": "greedy"})
     assert found == DecodeConfig(search="greedy", repetition_penalty=1.2)

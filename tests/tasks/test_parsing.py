@@ -1,4 +1,4 @@
-"""Every output is a tree over the words of its line, with the score that the model gives it."""
+"""Parsing: outputs are trees over the words of their lines, with the model's own scores."""
 
 import dataclasses
 import logging
@@ -38,7 +38,7 @@ MODEL = {
 
 @pytest.fixture(scope="module")
 def task_of(task_with, tmp_path_factory):
-    """`task_of(tree_words)`: a parser with so many words in the vocabulary of trees."""
+    """`task_of(tree_words)`: a parser with this many words in the vocabulary of trees."""
 
     def make(tree_words):
         sources = {"source": [example["source"] for example in EXAMPLES]}
@@ -92,7 +92,7 @@ def test_a_target_that_is_no_tree_over_the_source_is_refused(task, source, targe
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0, "beam_size": 4}])
 def test_outputs_are_trees_with_the_scores_that_the_model_gives_them(task, params, options):
-    """Also: those of a sentence alone and with others are the same, and brackets are escaped."""
+    """They do not depend on the batch, and brackets are escaped."""
     lines = ["the dog sees", "", "home", "( a dog )"]
     decode = dataclasses.replace(DECODE, **options)
     found = list(task.predict(params, lines, decode))
@@ -137,7 +137,7 @@ def test_the_evaluation_is_that_of_the_predictions(task, params):
     task.check_search(EXAMPLES, DECODE)
 
 
-def test_what_is_looked_at_is_what_is_predicted(task, params):
+def test_the_inspected_tree_is_the_predicted_one(task, params):
     [[best, _]] = task.predict(params, ["the dog sees"], DECODE)
     reading = task.model_inputs(params, "the dog sees", None, DECODE)
     assert reading.texts == {"source": "the dog sees", "target": best.text}
@@ -153,7 +153,7 @@ def test_what_is_looked_at_is_what_is_predicted(task, params):
     assert path[:-1] == tree_to_tokens(parse_tree(best.text))
 
 
-def test_what_cannot_be_is_refused(task, params):
+def test_impossible_requests_are_refused(task, params):
     decode = dataclasses.replace(DECODE, max_extra_length=1)
     with pytest.raises(UserError, match="max_extra_length is 1, and a tree takes 2 tokens more"):
         list(task.predict(params, ["home"], decode))
@@ -162,7 +162,7 @@ def test_what_cannot_be_is_refused(task, params):
     assert isinstance(task, SupportsScoring) and not isinstance(task, SupportsPrefixes)
 
 
-def test_the_least_room_gives_flat_trees(task, params):
+def test_the_smallest_output_limit_gives_flat_trees(task, params):
     decode = dataclasses.replace(DECODE, max_extra_length=2, num_outputs=1, temperature=1.0)
     lines = ["a", "a a", "a a a"]
     for line, [output] in zip(lines, task.predict(params, lines, decode), strict=True):

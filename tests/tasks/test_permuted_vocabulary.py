@@ -1,8 +1,8 @@
-"""A vocabulary whose special tokens stand elsewhere gives the same model, trained and searched.
+"""A vocabulary with other ids of special tokens gives the same model, trained and searched.
 
-The same words in the same order, once behind special tokens with our own ids, once with special
-tokens among and behind them. The rows of the model's tables are permuted likewise: all that is
-trained and found must be the same.
+The words are in the same order, once after special tokens with the project's ids, once with special
+tokens between and after them. The rows of the model's tables are permuted in the same way: trained
+parameters, outputs and scores must be equal.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ DOCUMENTS = [{"text": pair["source"] + " " + pair["target"]} for pair in PAIRS]
 
 
 def vocabulary(special, spared=()):
-    """Piece -> id: the words in their order in the places that special tokens leave."""
+    """Piece -> id: words get the ids that special tokens leave, in order."""
     written = {i: f"<{role}>" for role, i in special.items() if role not in spared}
     free = (i for i in range(len(WORDS) + len(special)) if i not in special.values())
     return {piece: i for i, piece in written.items()} | dict(zip(WORDS, free, strict=True))
@@ -40,7 +40,7 @@ def vocabulary(special, spared=()):
 
 @pytest.fixture(scope="module")
 def tokenizers_at(tmp_path_factory):
-    """`tokenizers_at(sides, special, **ids)`: from a tokenizer.json, with ids of these roles."""
+    """`tokenizers_at(sides, special, **ids)`: tokenizers with these ids of special tokens."""
 
     def make(sides, special, spared=(), rows=None, **ids):
         folder = tmp_path_factory.mktemp("tokenizer")
@@ -57,7 +57,7 @@ def tokenizers_at(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def both(tokenizers_at, task_with):
-    """Tasks with our own ids and with others, and what permutes the rows of a table."""
+    """Tasks with the project's ids and with others, and the permutation of the vocabulary."""
 
     def make(name, changes):
         sides = ("source", "target") if name == "translation" else ("text",)
@@ -75,12 +75,12 @@ def drawn(task, seed=1):
 
 
 def permuted(params, order):
-    """The parameters with the rows of the vocabulary in another order."""
+    """Parameters with the rows of the vocabulary permuted."""
     return jax.tree.map(lambda x: x[order] if x.shape[:1] == order.shape else x, params)
 
 
 def trained(task, params, examples, rate=0.05):
-    """After two steps of gradient descent on all examples, without dropout."""
+    """Parameters after two steps of gradient descent on all examples, without dropout."""
     items = task.prepare(examples, training=False)
     rows = {"lengths": task.lengths, "rows": 4}
     loss = jax.jit(jax.value_and_grad(lambda p, b: task.loss(p, b, None)[0] / 9))
@@ -123,7 +123,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_special_tokens_may_stand_anywhere(both, name):
+def test_special_tokens_may_have_any_id(both, name):
     changes, examples, lines, decode = CASES[name]
     (own, other), order = both(name, changes)
     params = drawn(own)
@@ -145,7 +145,7 @@ def texts(outputs):
 
 @pytest.mark.parametrize("name", ["translation", "language_modeling"])
 def test_padding_may_be_the_token_that_ends_a_text(tokenizers_at, task_with, name):
-    """With a token of its own for padding, which no text holds, and without."""
+    """The model is the same with a separate padding token and without."""
     changes, examples, lines, decode = CASES[name]
     sides, count = tuple(examples[0]), len(WORDS) + len(SPECIAL)
     special = {**SPECIAL, "pad": count - 1, "mask": PAD}
@@ -163,7 +163,7 @@ def test_padding_may_be_the_token_that_ends_a_text(tokenizers_at, task_with, nam
 def test_a_forced_head_is_in_the_target_and_in_the_prompt_but_is_not_predicted(
     tokenizers_at, task_with, features_of, batches_of
 ):
-    """BART's: </s> <s> text </s>."""
+    """The head is BART's: </s> <s> text </s>."""
     changes, examples, lines, decode = CASES["translation"]
     tokenizers = tokenizers_at(("source", "target"), SPECIAL, start=EOS, head=(BOS,))
     task = task_with(tokenizers, "translation", changes)
@@ -183,7 +183,7 @@ def test_a_forced_head_is_in_the_target_and_in_the_prompt_but_is_not_predicted(
     assert ended and found == pytest.approx([one.score for one in ended], rel=1e-4)
 
 
-def test_stored_vocabularies_are_shared_where_they_are_the_same(tokenizers_at):
+def test_equal_stored_vocabularies_are_shared(tokenizers_at):
     same = tokenizers_at(("source", "target"), SPECIAL)
     assert same["source"] is same["target"]
     stored = json.loads(same.text("source")._content)

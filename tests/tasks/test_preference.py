@@ -1,4 +1,4 @@
-"""Preferring answers: the loss beside a slow oracle, packing, and what does not fit."""
+"""DPO: the loss against a slow reference, packing, and pairs that do not fit."""
 
 import logging
 
@@ -28,7 +28,7 @@ EXAMPLES = [example(*pair) for pair in PAIRS]
 
 
 def drawn(texts):
-    """Log-probabilities, another of each text."""
+    """Log-probabilities that differ between texts."""
     return np.array([-tokens.sum() / 100 for tokens, _ in map(texts.text, range(len(texts)))], "f")
 
 
@@ -54,7 +54,7 @@ def params(task):
 
 
 def log_prob(task, params, ask, answer):
-    """Of an answer and its end, token by token in double precision."""
+    """log P of an answer and its end token, token by token in double precision."""
     text = f"Q: {ask}\nA: "
     tokenizer = task.tokenizers.text("text")
     prompt = [tokenizer.specials.first, *tokenizer.encode(text)]
@@ -93,8 +93,8 @@ def test_the_loss_equals_an_oracle(build, params, eps, sums_of):
     assert metrics["accuracy"] == expected["correct"] / 3
 
 
-def test_the_gradient_is_the_losses_own(task, params, batches_of):
-    """By differences: half of what a step each way along it makes of the loss."""
+def test_the_gradient_equals_finite_differences(task, params, batches_of):
+    """Central differences along the gradient."""
     (batch,) = batches_of(task, EXAMPLES[:1])
 
     def loss(params):
@@ -108,7 +108,7 @@ def test_the_gradient_is_the_losses_own(task, params, batches_of):
     assert float(loss(ahead) - loss(back)) / 2e-2 == pytest.approx(norm, rel=1e-2)
 
 
-def test_pairs_in_one_row_are_as_alone(build, batches_of, sums_of):
+def test_the_loss_of_packed_pairs_is_that_of_each_alone(build, batches_of, sums_of):
     task = build(data__max_length=128, model__max_length=128)
     params = task.init(jax.random.key(0))
     (batch,) = batches_of(task, EXAMPLES)
@@ -119,7 +119,7 @@ def test_pairs_in_one_row_are_as_alone(build, batches_of, sums_of):
         assert together[name] == pytest.approx(sum(one[name] for one in alone), rel=1e-5)
 
 
-def test_the_answer_and_its_end_count_alone(task, params, batches_of):
+def test_only_the_answer_and_its_end_count(task, params, batches_of):
     (batch,) = batches_of(task, EXAMPLES[:1])
     texts = {name[7:]: value for name, value in batch.items() if name.startswith("chosen_")}
     counted = texts["counted"] > 0
@@ -141,7 +141,7 @@ def test_sums_by_segment():
     np.testing.assert_array_equal(found, [[3, 4, 0, 0], [1, 2, 12, 0]])
 
 
-def test_of_long_conversations_the_first_questions_are_left_out(task):
+def test_the_first_questions_of_long_conversations_are_left_out(task):
     turns = [Turn(role, "a dog sees a man") for role in ("user", "assistant") * 6]
     asked = (*turns, Turn("user", "the old man"))
     long = {"turns": conversation_to_json(asked), "chosen": "sees a dog", "rejected": "walks"}
@@ -151,7 +151,7 @@ def test_of_long_conversations_the_first_questions_are_left_out(task):
     assert text.endswith("Q: the old man\nA: sees a dog") and "sees a man" in text
 
 
-def test_pairs_that_do_not_fit_are_left_out_and_told(task, caplog):
+def test_pairs_that_do_not_fit_are_skipped_with_a_warning(task, caplog):
     long = example("the old man", "a dog " * 60, "walks")
     broken = example("the old man\nA: sees", "a dog", "walks")
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""Tagging: a tag a word, read at its first piece."""
+"""Tagging: one tag per word, read at its first piece."""
 
 import logging
 
@@ -30,7 +30,7 @@ def params(task):
     return jax.tree.map(lambda x: x * 3, task.init(jax.random.key(0)))
 
 
-def test_a_word_s_tag_stands_at_its_first_piece(task):
+def test_the_tag_of_a_word_is_at_its_first_piece(task):
     words = EXAMPLES[0]["text"].split(" ")
     pieces = task.tokenizers["text"].encode_words(words)
     assert max(map(len, pieces)) > 1
@@ -44,7 +44,7 @@ def test_a_word_s_tag_stands_at_its_first_piece(task):
         task.preprocess({"text": "dog", "tags": "X"}, None)
 
 
-def test_packed_rows_have_the_loss_of_each_text_alone(task, params):
+def test_the_loss_of_packed_rows_is_that_of_each_text_alone(task, params):
     batches = eval_batches(EXAMPLES, task.preprocess, lengths=task.lengths, rows=2)
     packed = [task.loss(params, batch, None) for batch in batches]
     assert sum(float(weight) for _, weight, _ in packed) == 7

@@ -1,4 +1,4 @@
-"""Translation: what the loss counts, and that predictions and scores are the model's own."""
+"""Translation: the loss, predictions, and their scores under the model."""
 
 import dataclasses
 import logging
@@ -94,7 +94,7 @@ def test_the_decoder_starts_each_sentence_with_bos():
     ]
 
 
-def test_a_packed_batch_has_the_loss_of_its_sentences_alone(
+def test_the_loss_of_a_packed_batch_is_that_of_each_sentence_alone(
     task, params, loss, examples, pack, features_of
 ):
     packed = pack(task, examples[:5])
@@ -108,7 +108,7 @@ def test_a_packed_batch_has_the_loss_of_its_sentences_alone(
         assert_close(sums[name], expected_sums[name])
 
 
-def test_what_stands_in_padding_changes_nothing(task, params, loss, examples, pack):
+def test_values_in_padding_have_no_influence(task, params, loss, examples, pack):
     batch = pack(task, examples[:4])
     rng = np.random.default_rng(0)
     noisy = dict(batch)
@@ -123,7 +123,7 @@ def test_what_stands_in_padding_changes_nothing(task, params, loss, examples, pa
 
 @pytest.fixture(scope="module")
 def log_softmax_of(task, params):
-    """log P(next token) after each prefix, [T, V] in double precision, of one unpadded pair."""
+    """log P(next token) after each prefix of one unpadded pair, [T, V] in double precision."""
     apply = jax.jit(task.model.apply)
 
     def side(tokens):
@@ -139,7 +139,7 @@ def log_softmax_of(task, params):
     return log_softmax
 
 
-def test_a_key_drops_out_and_no_key_does_not(task, params, loss, examples, pack):
+def test_dropout_needs_a_key(task, params, loss, examples, pack):
     batch = pack(task, examples[:5])
     keys = (jax.random.key(0), jax.random.key(0), jax.random.key(1))
     one, again, other = (loss(params, batch, key)[0] for key in keys)
@@ -180,7 +180,7 @@ def test_a_score_is_the_log_probability_of_the_target(
 
 
 def test_a_target_of_likeliest_tokens_is_greedy(task, params, examples, features_of):
-    """Told of tokens, as the text of an output may be written in other pieces."""
+    """Tokens are compared, because the text of an output may have other pieces."""
     source = features_of(task, examples[:1])[0]["source"]
     decode = dataclasses.replace(DECODE, beam_size=1, num_outputs=1)
     tokens, _ = task.search(params, [Request(source.tolist())], decode)
@@ -204,7 +204,7 @@ def test_a_score_beyond_the_positions_is_refused(settings, task):
 
 @pytest.fixture(scope="module")
 def n_best(task, params, examples):
-    """(lines, the predictions of each)."""
+    """(lines, predictions of each line)."""
     lines = [example["source"] for example in examples[:5]]
     return lines, list(task.predict(params, lines, DECODE))
 
@@ -223,7 +223,7 @@ def test_predictions_do_not_depend_on_their_batch(task, params, n_best):
     ]
 
 
-def test_the_n_best_differ_and_come_best_first(n_best):
+def test_the_n_best_differ_and_are_sorted(n_best):
     for found in n_best[1]:
         scores = [one.score for one in found]
         assert len(found) == DECODE.beam_size
@@ -256,7 +256,7 @@ def test_blank_lines_stay_in_their_places(task, params, n_best, caplog):
     assert list(task.predict(params, [], DECODE)) == []
 
 
-def test_a_very_long_line_is_cut_where_its_warning_says(task, params, caplog):
+def test_a_very_long_line_is_cut_with_a_warning(task, params, caplog):
     words = ["man"] * 200
     with caplog.at_level(logging.WARNING, logger="transformer_jax"):
         [long], [longer] = (
@@ -279,7 +279,7 @@ def test_a_line_that_just_fits_is_not_cut(task, caplog):
     assert not caplog.messages
 
 
-def test_unknown_characters_are_told_and_translated(task, params, caplog):
+def test_unknown_characters_are_translated_with_a_warning(task, params, caplog):
     with caplog.at_level(logging.WARNING, logger="transformer_jax"):
         [found] = task.predict(params, ["the \u6f22 man \u5b57"], DECODE, first_line=3)
     assert len(found) == DECODE.beam_size
@@ -306,7 +306,7 @@ def test_outputs_start_with_their_prefixes(task, params, n_best):
 
 
 @pytest.mark.parametrize("section", [TaskConfig("seq2seq"), TaskConfig(metric="exact_match")])
-def test_the_metric_that_compares_is_a_choice(settings, task, params, examples, section):
+def test_the_metric_can_be_chosen(settings, task, params, examples, section):
     changed = dataclasses.replace(settings, task=section)
     sizes = build.vocab_sizes(task.tokenizers)
     exact = build.build_task(changed, sizes, task.tokenizers)
