@@ -38,7 +38,7 @@ def main() -> int:
         for _ in range(2):  # the first run compiles
             start = time.perf_counter()
             outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]
-            for _ in engine.draw(run.params, outputs, decode):
+            for _ in engine.generate(run.params, outputs, decode):
                 pass
             seconds[name] = time.perf_counter() - start
         drawn[name] = [output.tokens for output in outputs]

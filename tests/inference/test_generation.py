@@ -53,7 +53,7 @@ def draw(model, params):
 
     def draw(prompts, decode, cached=True, first=0):
         outputs = [Output(prompt, first + i, 0) for i, prompt in enumerate(prompts)]
-        for _ in engines[cached].draw(params, outputs, decode):
+        for _ in engines[cached].generate(params, outputs, decode):
             pass
         return outputs
 
@@ -82,7 +82,7 @@ def oracle(model, params, prompt, number, decode):
             allowed[allowed < np.sort(allowed)[-decode.top_k]] = -np.inf
         chosen = int(
             jax.random.categorical(jax.random.fold_in(key, step), jnp.array(allowed))
-            if decode.samples
+            if decode.is_sampling
             else allowed.argmax()
         )
         log_prob += float(jax.nn.log_softmax(logits)[chosen])
@@ -122,7 +122,7 @@ def test_a_complete_output_is_not_extended(model, params, draw, count):
         return count if output.number == 1 and len(output.tokens) >= count else None
 
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS[:2])]
-    for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).draw(
+    for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).generate(
         params, outputs, SAMPLED, needed
     ):
         pass
@@ -149,7 +149,9 @@ def test_an_end_token_that_begins_a_prompt_is_no_repetition(model, params):
         output = Output([EOS, likeliest], 0, 0)
         decode = dataclasses.replace(GREEDY, max_extra_length=1, repetition_penalty=penalty)
         changed = {**params, "embedding": {"table": favoring}}
-        for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).draw(changed, [output], decode):
+        for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).generate(
+            changed, [output], decode
+        ):
             pass
         return output.tokens[0]
 
@@ -163,7 +165,7 @@ def test_greedy_search_takes_the_first_of_equal_tokens(model, params):
     for seed in range(3):
         output = Output([EOS, 5], seed, 0)
         decode = dataclasses.replace(GREEDY, seed=seed, max_extra_length=3)
-        for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).draw(flat, [output], decode):
+        for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).generate(flat, [output], decode):
             pass
         assert output.tokens == [EOS]  # the first that may be drawn
 
@@ -173,7 +175,7 @@ def test_the_end_token_may_also_be_the_padding(model, params, draw):
     token."""
     fills = dataclasses.replace(DEFAULT_SPECIALS, pad=EOS, unused=(PAD,))
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(PROMPTS * 4)]
-    for _ in TokenGenerator(model, CONTEXT, fills).draw(params, outputs, SAMPLED):
+    for _ in TokenGenerator(model, CONTEXT, fills).generate(params, outputs, SAMPLED):
         pass
     assert outputs == draw(PROMPTS * 4, SAMPLED)
     ended = [output for output in outputs if output.tokens[-1] == EOS]
@@ -183,7 +185,7 @@ def test_the_end_token_may_also_be_the_padding(model, params, draw):
 
 def test_a_search_that_cannot_pause_is_refused(draw):
     for decode in (DecodeConfig(), DecodeConfig(search="beam", beam_size=1)):
-        with pytest.raises(UserError, match="decode: language models draw their outputs: set deco"):
+        with pytest.raises(UserError, match="decode: language models generate token by token: set"):
             draw(PROMPTS, decode)
     named = draw(PROMPTS, dataclasses.replace(GREEDY, search="greedy"))
     assert named == draw(PROMPTS, GREEDY)

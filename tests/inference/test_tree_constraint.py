@@ -38,7 +38,7 @@ def begin(symbols, num_words, limit):
     given = [symbols.id_of(token) for token in ("/a", "/b", "/a")][:num_words]
     given += [symbols.id_of("/")] * (symbols is READING)
     state = (jnp.array([[*given, 0]]), jnp.array([len(given)]), jnp.array([limit]))
-    return TreeConstraint.of(symbols).begin(*state)
+    return TreeConstraint.from_symbols(symbols).begin(*state)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def begin(symbols, num_words, limit):
     ],
 )
 def test_every_path_leads_to_a_tree_and_every_tree_has_a_path(symbols, num_words, limit):
-    constraint = TreeConstraint.of(symbols)
+    constraint = TreeConstraint.from_symbols(symbols)
     allowed, advance = jax.jit(constraint.allowed), jax.jit(constraint.advance)
     waiting, ended = [((), begin(symbols, num_words, limit))], set()
     while waiting:
@@ -70,7 +70,11 @@ def test_every_path_leads_to_a_tree_and_every_tree_has_a_path(symbols, num_words
 
 
 def test_the_shortest_limit_suffices_for_a_flat_tree():
-    constraint, state, tokens = TreeConstraint.of(PLAIN), begin(PLAIN, 3, 3 + SHORTEST), []
+    constraint, state, tokens = (
+        TreeConstraint.from_symbols(PLAIN),
+        begin(PLAIN, 3, 3 + SHORTEST),
+        [],
+    )
     for _ in range(3 + SHORTEST):
         tokens.append(int(np.flatnonzero(constraint.allowed(state)[0])[-1]))
         state, _ = constraint.advance(state, jnp.array(tokens[-1:]))
@@ -80,7 +84,7 @@ def test_the_shortest_limit_suffices_for_a_flat_tree():
 @pytest.mark.parametrize("symbols", [PLAIN, READING])
 def test_a_sentence_of_no_words_has_an_empty_output(symbols):
     none = jnp.zeros(1, jnp.int32)
-    constraint = TreeConstraint.of(symbols)
+    constraint = TreeConstraint.from_symbols(symbols)
     state = constraint.begin(jnp.zeros((1, 2), jnp.int32), none, none + 9)
     assert np.flatnonzero(constraint.allowed(state)[0]).tolist() == [EOS]
 
@@ -88,4 +92,4 @@ def test_a_sentence_of_no_words_has_an_empty_output(symbols):
 @pytest.mark.parametrize("symbols", [["NN", ")"], ["(A", ")"], ["(A", "NN"]])
 def test_a_vocabulary_without_trees_is_refused(symbols):
     with pytest.raises(ValueError, match="no tags, or no brackets with labels"):
-        TreeConstraint.of(SymbolTokenizer(symbols))
+        TreeConstraint.from_symbols(SymbolTokenizer(symbols))

@@ -74,7 +74,7 @@ def test_continuations(name):
         row[:n].tolist() for row, n in zip(want["prompt"], want["prompt_lengths"], strict=True)
     ]
     outputs = [Output(prompt, i, 0) for i, prompt in enumerate(prompts)]
-    for _ in TokenGenerator(model, 28, special).draw(params, outputs, GREEDY):
+    for _ in TokenGenerator(model, 28, special).generate(params, outputs, GREEDY):
         pass
     drawn = [output.tokens for output in outputs]
     ended = [row[:-1] if row[-1] == special.eos else row for row in found_rows(want["greedy"])]

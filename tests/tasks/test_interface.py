@@ -87,7 +87,7 @@ class Copying:
         outputs = [Output(prompt, number, 0) for number, prompt in enumerate(prompts, first_line)]
         for batch in batched(outputs, decode.batch_size):
             generator = TokenGenerator(self.model, self.max_length, text.specials)
-            list(generator.draw(params, batch, decode))
+            list(generator.generate(params, batch, decode))
         for output in outputs:
             yield [Prediction(text.decode(output.tokens), output.log_prob)]
 

@@ -10,7 +10,7 @@ import pytest
 from tests.tasks.test_instruction import CHANGES
 from transformer_jax.conversations import Turn, conversation_to_json
 from transformer_jax.errors import UserError
-from transformer_jax.tasks.preference import by_segment
+from transformer_jax.tasks.preference import sum_by_segment
 
 PAIRS = [("the old man", "sees a dog", "walks"), ("a dog", "walks home .", "men and women")]
 PAIRS += [("men", "walk .", "a young woman walks home with a dog .")]
@@ -137,7 +137,7 @@ def test_dropout_differs_between_keys(build, params, batches_of):
 
 def test_sums_by_segment():
     ids = jnp.array([[1, 1, 2, 0], [1, 2, 3, 3]])
-    found = by_segment(jnp.array([[1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 4.0, 8.0]]), ids)
+    found = sum_by_segment(jnp.array([[1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 4.0, 8.0]]), ids)
     np.testing.assert_array_equal(found, [[3, 4, 0, 0], [1, 2, 12, 0]])
 
 

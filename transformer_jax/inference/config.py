@@ -64,7 +64,7 @@ class DecodeConfig:
         check_fields(self)
         self.make_search(DEFAULT_SPECIALS)  # rejects settings that the search ignores
 
-    def ignored(self, given: Collection[str]) -> list[str]:
+    def ignored_fields(self, given: Collection[str]) -> list[str]:
         """Fields among `given` that the chosen search does not read. A search of the user's own may
         read any."""
         chosen = [SEARCHES.find(name) for name in self.searches]
@@ -74,12 +74,12 @@ class DecodeConfig:
         return [name for name in given if name in SEARCH_FIELDS and f"decode.{name}" not in read]
 
     @property
-    def stops(self) -> list[str]:
+    def stop_texts(self) -> list[str]:
         """Texts that end a sample."""
         return [text for text in (self.stop or "").split("|") if text]
 
     @property
-    def samples(self) -> bool:
+    def is_sampling(self) -> bool:
         """Returns True if outputs are sampled."""
         return self.temperature is not None
 

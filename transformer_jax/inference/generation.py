@@ -1,6 +1,6 @@
 """Text generation with a decoder-only model, also beyond its context.
 
-`TextGenerator` generates text, `TokenGenerator` the tokens under it.
+`TokenGenerator` generates tokens, `TextGenerator` converts them to text and stops at stop texts.
 
 B prompts, P prompt length, V vocabulary.
 """
@@ -83,28 +83,29 @@ class TokenGenerator:
     use_cache: bool = True
 
     def search(self, decode: DecodeConfig) -> StepwiseSearch:
-        """The search of `decode`. Raises UserError if it cannot pause every few tokens, such as
+        """Makes the search. Raises UserError if it cannot pause every few tokens, such as
         beam search."""
-        if decode.search is None and not decode.samples and decode.beam_size == 1:
+        if decode.search is None and not decode.is_sampling and decode.beam_size == 1:
             decode = dataclasses.replace(decode, search="greedy")
         search = decode.make_search(self.specials)
         if not isinstance(search, StepwiseSearch):
             raise UserError(
-                "decode: language models draw their outputs: set decode.temperature, or "
-                "decode.beam_size 1 for the likeliest token each time"
+                "decode: language models generate token by token: set decode.temperature, or "
+                "decode.beam_size 1 for greedy search"
             )
         return search
 
     def fit_context(self, tokens: list[int]) -> list[int]:
-        """The tokens that the model sees: all, or the last half a context."""
+        """The tokens that the model sees: all of them or, if they exceed the context, the last
+        `context` / 2."""
         return tokens if len(tokens) <= self.context else tokens[-(self.context // 2) :]
 
-    def draw(
+    def generate(
         self,
         params: Any,
         outputs: Sequence[Output],
         decode: DecodeConfig,
-        needed: Callable[[Output], int | None] = lambda output: None,
+        complete_length: Callable[[Output], int | None] = lambda output: None,
     ) -> Iterator[None]:
         """Extends the outputs in place until all have ended; yields every few tokens.
 
@@ -112,13 +113,13 @@ class TokenGenerator:
           params: parameters of the model.
           outputs: outputs with their prompts.
           decode: settings of the search; a beam size of 1 is greedy search.
-          needed: number of an output's tokens that complete it; None: it continues. Tokens are
-            generated several at a time, and those beyond this number are dropped.
+          complete_length: output -> number of its tokens that complete it; None: it continues.
+            Tokens are generated several at a time, and those beyond this number are dropped.
 
         Raises:
           UserError: the search cannot pause every few tokens, such as beam search.
         """
-        search, drawn = self.search(decode), 0
+        search, drawn_before = self.search(decode), 0
         for output in outputs:
             output.ended |= len(output.tokens) >= decode.max_extra_length
         while not all(output.ended for output in outputs):
@@ -130,15 +131,15 @@ class TokenGenerator:
             to_arrays = functools.partial(self._arrays, decode=decode)
             batch = PaddedBatch(Output([self.specials.first], 0, 0, ended=True), to_arrays)
             arrays = batch.place(params, outputs, 1 << (len(outputs) - 1).bit_length())
-            samples = self.begin(params, arrays, search, decode.seed, drawn)
+            samples = self.begin(params, arrays, search, decode.seed, drawn_before)
             while True:
-                length = self._read(samples, outputs, before, decode, needed)
+                length = self._read(samples, outputs, before, decode, complete_length)
                 yield
                 if length == room or all(output.ended for output in outputs):
                     break
                 samples = self._mark_ended(samples, outputs)
                 samples = self.extend(params, samples, search, min(length + CHUNK, room))
-            drawn += length
+            drawn_before += length
             for output, count in zip(outputs, before, strict=True):
                 output.context = [*output.context, *output.tokens[count:]]
 
@@ -160,9 +161,8 @@ class TokenGenerator:
             arrays["seen"] = np.zeros((len(outputs), self.model.config.vocab_size), bool)
             for row, output in zip(arrays["seen"], outputs, strict=True):
                 row[[*output.prompt, *output.tokens]] = True
-            arrays["seen"][:, self.specials.eos] = (
-                False  # may begin a prompt, which is no repetition
-            )
+            # EOS may begin a prompt, which is no repetition.
+            arrays["seen"][:, self.specials.eos] = False
         return arrays
 
     def _read(
@@ -171,7 +171,7 @@ class TokenGenerator:
         outputs: Sequence[Output],
         before: Sequence[int],
         decode: DecodeConfig,
-        needed: Callable[[Output], int | None],
+        complete_length: Callable[[Output], int | None],
     ) -> int:
         """Copies new tokens into the outputs, whose lengths were `before`. Returns the number of
         new tokens of an output that has not ended."""
@@ -183,13 +183,14 @@ class TokenGenerator:
                 found = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
                 output.tokens[count:] = truncate_at_eos(found, self.specials.eos)
                 output.log_probs[count:] = log_probs[i, : len(output.tokens) - count].tolist()
-                enough = needed(output)
-                output.ended = bool(ended[i]) or enough is not None
-                if enough is not None:
-                    del output.tokens[enough:], output.log_probs[enough:]
+                complete = complete_length(output)
+                output.ended = bool(ended[i]) or complete is not None
+                if complete is not None:
+                    del output.tokens[complete:], output.log_probs[complete:]
         return int(length)
 
     def _mark_ended(self, samples: Samples, outputs: Sequence[Output]) -> Samples:
+        """Ends the samples of complete outputs and of padding rows."""
         rows = len(samples.ended)
         ended = np.ones(rows, bool)
         ended[: len(outputs)] = [output.ended for output in outputs]
@@ -301,7 +302,7 @@ class TextGenerator:
             for sample in range(count)
         ]
         for batch in batched(outputs, max(decode.batch_size, count)):
-            for _ in self._draw(params, batch, decode):
+            for _ in self._generate(params, batch, decode):
                 pass
         for group in batched(outputs, count):
             found = [(self._text(one, decode), one.log_prob) for one in group]
@@ -309,20 +310,22 @@ class TextGenerator:
 
     def stream(self, params: Any, prompt: list[int], decode: DecodeConfig) -> Iterator[str]:
         """Yields the continuation of a prompt, piece by piece while it is generated."""
-        output, told = Output(prompt, 1, 0), 0
-        held = max(map(len, decode.stops), default=1) - 1
-        for _ in self._draw(params, [output], decode):
+        output, sent = Output(prompt, 1, 0), 0
+        held = max(map(len, decode.stop_texts), default=1) - 1
+        for _ in self._generate(params, [output], decode):
             text = self._text(output, decode)
             # Later tokens may complete a character or a stop text, so its beginning is held back.
             ready = len(text) if output.ended else len(text.rstrip("\ufffd")) - held
-            if ready > told:
-                yield text[told:ready]
-                told = ready
+            if ready > sent:
+                yield text[sent:ready]
+                sent = ready
 
-    def _draw(self, params: Any, outputs: Sequence[Output], decode: DecodeConfig) -> Iterator[None]:
-        stops = decode.stops
+    def _generate(
+        self, params: Any, outputs: Sequence[Output], decode: DecodeConfig
+    ) -> Iterator[None]:
+        stops = decode.stop_texts
 
-        def needed(output: Output) -> int | None:
+        def complete_length(output: Output) -> int | None:
             def stopped(count: int) -> bool:
                 text = self._continuation(output.prompt, output.tokens[:count])
                 return any(stop in text for stop in stops)
@@ -330,7 +333,7 @@ class TextGenerator:
             length = len(output.tokens)
             return bisect_left(range(length), True, key=stopped) if stopped(length) else None
 
-        return self.token_generator.draw(params, outputs, decode, needed)
+        return self.token_generator.generate(params, outputs, decode, complete_length)
 
     def _continuation(self, prompt: list[int], tokens: list[int]) -> str:
         """Text of the tokens after a prompt."""
@@ -344,4 +347,6 @@ class TextGenerator:
     def _text(self, output: Output, decode: DecodeConfig) -> str:
         """Text of an output, up to the first stop text."""
         text = self._continuation(output.prompt, output.tokens)
-        return text[: min((text.find(s) for s in decode.stops if s in text), default=len(text))]
+        return text[
+            : min((text.find(s) for s in decode.stop_texts if s in text), default=len(text))
+        ]

@@ -68,7 +68,7 @@ class TreeConstraint:
     read: int | None
 
     @classmethod
-    def of(cls, symbols: SymbolTokenizer) -> "TreeConstraint":
+    def from_symbols(cls, symbols: SymbolTokenizer) -> "TreeConstraint":
         """Constraint for a vocabulary of tree tokens.
 
         Raises:

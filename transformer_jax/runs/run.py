@@ -70,7 +70,7 @@ def decode_options(
     for name in given:
         if name in _unread(use, task):
             raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
-    if ignored := options.ignored(given):
+    if ignored := options.ignored_fields(given):
         raise UserError(
             f"decode: {ignored[0]} does nothing in the search that is chosen; leave it out, or "
             "choose another search"

@@ -110,8 +110,8 @@ class TreeCodec:
     @functools.cached_property
     def constraint(self) -> TreeConstraint:
         """Constraint under which a search writes trees only. Raises ValueError as
-        `TreeConstraint.of`."""
-        return TreeConstraint.of(self.symbols)
+        `TreeConstraint.from_symbols`."""
+        return TreeConstraint.from_symbols(self.symbols)
 
     @property
     def has_lookahead(self) -> bool:

@@ -128,9 +128,9 @@ class Preference(Instruction):
         probability."""
         keys = (None, None) if rng is None else jax.random.split(rng)
         reference = jax.lax.bitcast_convert_type(batch[REFERENCE], jnp.float32)
-        pairs, places = batch[f"{REFERENCE}_segment_ids"], batch[f"{REFERENCE}_positions"]
+        pairs, sides = batch[f"{REFERENCE}_segment_ids"], batch[f"{REFERENCE}_positions"]
         rewards = []
-        for place, (side, key) in enumerate(zip(SIDES, keys, strict=True)):
+        for index, (side, key) in enumerate(zip(SIDES, keys, strict=True)):
             prefix = f"{side}_"
             texts = {
                 name.removeprefix(prefix): values
@@ -138,20 +138,23 @@ class Preference(Instruction):
                 if name.startswith(prefix)
             }
             log_probs = self.losses.log_probs(params, texts, key)
-            before = by_segment(jnp.where(places == place, reference, 0.0), pairs)
-            now = by_segment(log_probs, texts["target_segment_ids"])
-            rewards.append(self.beta * (now - before))
+            policy = sum_by_segment(log_probs, texts["target_segment_ids"])
+            base = sum_by_segment(jnp.where(sides == index, reference, 0.0), pairs)
+            rewards.append(self.beta * (policy - base))
         chosen, rejected = rewards
         margin, eps = chosen - rejected, self.loss_options.label_smoothing
         losses = -(1 - eps) * jax.nn.log_sigmoid(margin) - eps * jax.nn.log_sigmoid(-margin)
-        there = jnp.arange(1, pairs.shape[1] + 1) <= pairs.max(axis=1, keepdims=True)
+        is_pair = jnp.arange(1, pairs.shape[1] + 1) <= pairs.max(axis=1, keepdims=True)
         means = {"margin": margin, "chosen_reward": chosen, "rejected_reward": rejected}
-        sums = {name: (values * there).sum() for name, values in means.items()}
-        sums |= {"tokens": there.sum(dtype=jnp.float32), "correct": ((margin > 0) & there).sum()}
-        return (losses * there).sum(), sums["tokens"], sums | padding_sums(batch, self.read)
+        sums = {name: (values * is_pair).sum() for name, values in means.items()}
+        sums |= {
+            "tokens": is_pair.sum(dtype=jnp.float32),
+            "correct": ((margin > 0) & is_pair).sum(),
+        }
+        return (losses * is_pair).sum(), sums["tokens"], sums | padding_sums(batch, self.read)
 
 
-def by_segment(values: jax.Array, segment_ids: jax.Array) -> jax.Array:
+def sum_by_segment(values: jax.Array, segment_ids: jax.Array) -> jax.Array:
     """Sums of a row's values by segment, float32 [B, T]: segment i + 1 at index i, 0 after the
     last.
 

@@ -147,7 +147,7 @@ def _search_options(decode: DecodeConfig, beam_size: int | None, batch_size: int
         options = dataclasses.replace(decode, **given)
     except ValueError as error:
         raise UserError(f"benchmark decode: {error}") from error
-    if ignored := options.ignored(given):
+    if ignored := options.ignored_fields(given):
         raise UserError(f"benchmark decode: the config's search does not read {ignored[0]}")
     return options
 
