@@ -89,8 +89,8 @@ def test_names_that_lead_out_of_a_copy_are_skipped(monkeypatch, at, address, cap
     monkeypatch.setattr(type(at._system), "find", hostile)
     for _ in range(2):
         assert at.entries().keys() == {"a"}
-    (told,) = [record.getMessage() for record in caplog.records]  # once
-    assert "skipping 5 files" in told and told.endswith("the first: '../../out'")
+    (message,) = [record.getMessage() for record in caplog.records]  # once
+    assert "skipping 5 files" in message and message.endswith("the first: '../../out'")
     assert names_in(fetch_folder(address)) == {"a"}
 
 
@@ -217,10 +217,10 @@ def test_a_copy_that_was_being_cleared_is_not_used_again(address, at, machine, m
 
 
 def test_one_process_of_a_machine_writes_at_a_time(address):
-    told = f"{address}: another process on this machine is training there"
+    message = f"{address}: another process on this machine is training there"
     with (
         working_copy(address, LAYOUT),
-        pytest.raises(UserError, match=told),
+        pytest.raises(UserError, match=message),
         working_copy(address, LAYOUT),
     ):
         pass
@@ -231,8 +231,8 @@ def test_one_machine_writes_at_a_time(address, machine, monkeypatch):
     machine("a")
     with working_copy(address, LAYOUT):
         machine("b")
-        told = f"{address}: process {os.getpid()} on .* is training there; wait for it"
-        with pytest.raises(UserError, match=told), working_copy(address, LAYOUT):
+        message = f"{address}: process {os.getpid()} on .* is training there; wait for it"
+        with pytest.raises(UserError, match=message), working_copy(address, LAYOUT):
             pass
         machine("a")
 

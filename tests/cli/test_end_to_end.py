@@ -97,13 +97,13 @@ def test_predict_writes_a_line_for_any_input_line(trained_workdir):
     warnings = answer.stderr.decode()
     others = [one for one in warnings.splitlines() if not one.startswith("warning: ")]
     assert all(f" predicted {len(HARD_LINES)} lines in" in one for one in others)  # if it took long
-    for told in (
+    for message in (
         "line 2 is blank, and so is its translation",
         "line 3 has 10000 tokens; only the first 47 are translated",
         "line 4 has",
         "line 5 of the input is not UTF-8 from byte 2 on",
     ):
-        assert told in warnings
+        assert message in warnings
 
 
 def test_predict_writes_n_best_lists(shell, trained_workdir):
@@ -147,8 +147,8 @@ def test_predict_samples_and_takes_prefixes(shell, trained_workdir, tmp_path):
     first, second = answer.out.splitlines()
     assert first.startswith("Der Hund") and not second.startswith("Der Hund")
     assert_one_line(shell(*words, stdin=b"a\n" * 3), "--prefixes", "has 2 lines, fewer than")
-    told = "decode: top_k is for sampling; set temperature"
-    assert_one_line(shell(*words[:2], "--top_k=3", stdin=b"a\n"), told)
+    message = "decode: top_k is for sampling; set temperature"
+    assert_one_line(shell(*words[:2], "--top_k=3", stdin=b"a\n"), message)
 
 
 def test_score_prints_a_number_for_each_pair(shell, trained_workdir, tmp_path):
@@ -175,8 +175,8 @@ def test_plot_prints_the_pictures_path(shell, trained_workdir, tmp_path):
     answer = shell("plot", f"--workdir={trained_workdir}", f"--output={output}")
     assert (answer.status, answer.out) == (0, f"{output}\n")
     assert output.read_bytes().startswith(b"\x89PNG")
-    told = "absent has no metrics to draw"
-    assert_one_line(shell("plot", "--workdir=absent", f"--output={output}"), told)
+    message = "absent has no metrics to draw"
+    assert_one_line(shell("plot", "--workdir=absent", f"--output={output}"), message)
 
 
 def test_train_takes_several_seeds(shell, tiny, tmp_path):
@@ -301,18 +301,18 @@ def files(tmp_path):
     return tmp_path
 
 
-def assert_one_line(answer, *told):
+def assert_one_line(answer, *message):
     """Status 2, nothing on stdout, and one error line on stderr after any log lines."""
     assert (answer.status, answer.out) == (2, "")
     *logged, error = answer.err.splitlines()
     assert error.startswith("error: ")
     assert not any(line.startswith(("error", "Traceback")) for line in logged)
-    for text in told:
+    for text in message:
         assert str(text) in error
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "told"),
+    ("source", "target", "message"),
     [
         ("four", "three", ["four has 4 lines", "three has 3"]),
         ("four", "absent", ["cannot read", "absent", "No such file"]),
@@ -322,14 +322,14 @@ def assert_one_line(answer, *told):
         ("four", ".", ["cannot read", "directory"]),
     ],
 )
-def test_unusable_training_text_is_one_line(shell, files, train_words, source, target, told):
+def test_unusable_training_text_is_one_line(shell, files, train_words, source, target, message):
     data = {"name": "parallel_text", "train_source": files / source, "train_target": files / target}
     words = [f"--config.data.{name}={value}" for name, value in data.items()]
-    assert_one_line(shell(*train_words, *words, f"--workdir={files}/run"), *told)
+    assert_one_line(shell(*train_words, *words, f"--workdir={files}/run"), *message)
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("data.train_source=", ["data.train_source is not set", "parallel_text"]),
         ("tokenizer.vocab_size=5000", ["tokenizer.vocab_size 5000 is too large", "at most"]),
@@ -340,13 +340,13 @@ def test_unusable_training_text_is_one_line(shell, files, train_words, source, t
         ("data.max_target_length=2", ["each of the 3 examples is longer than a row"]),
     ],
 )
-def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override, told):
+def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override, message):
     data = {f"{split}_{side}": files / "three" for split in ("train", "valid")
             for side in ("source", "target")}  # fmt: skip
     words = [f"--config.data.{name}={value}" for name, value in data.items()]
     words += ["--config.data.name=parallel_text", "--config.tokenizer.vocab_size=35"]
     workdir = f"--workdir={files}/run"
-    assert_one_line(shell(*train_words, *words, f"--config.{override}", workdir), *told)
+    assert_one_line(shell(*train_words, *words, f"--config.{override}", workdir), *message)
     # The first start has left nothing that would stop the next.
     again = shell(*train_words, *words, "--config.seed=-1", workdir)
     assert_one_line(again, "config.seed is -1")
@@ -355,7 +355,7 @@ def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["trian"], ["unknown verb trian; did you mean train?"]),
         (["train", "--config=absent.py", "--workdir=w"], ["no config file absent.py"]),
@@ -377,10 +377,10 @@ def test_a_start_that_fails_can_be_corrected(shell, files, train_words, override
         (["predict", f"--workdir={QUICKSTART}"], ["quickstart.py"]),
     ],
 )
-def test_a_mistake_is_one_line_and_writes_nothing(shell, words, told, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line_and_writes_nothing(shell, words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     answer = shell(*words)
-    assert_one_line(answer, *told)
+    assert_one_line(answer, *message)
     assert answer.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
@@ -399,7 +399,7 @@ def test_a_workdir_of_another_run_is_not_touched(shell, workdir, train_words):
 
 @pytest.mark.parametrize("verb", ["predict", "evaluate"])
 @pytest.mark.parametrize(
-    ("flag", "told"),
+    ("flag", "message"),
     [
         ("--checkpoint=7", "no checkpoint 7 in"),
         ("--average=3", "cannot average 3 checkpoints"),
@@ -408,9 +408,9 @@ def test_a_workdir_of_another_run_is_not_touched(shell, workdir, train_words):
         ("--weights=int4", "decode: weights is 'int4', not one of float32, int8"),
     ],
 )
-def test_options_that_a_run_does_not_have_are_one_line(shell, trained_workdir, verb, flag, told):
+def test_options_that_a_run_does_not_have_are_one_line(shell, trained_workdir, verb, flag, message):
     answer = shell(verb, f"--workdir={trained_workdir}", flag, stdin=b"The dog.\n")
-    assert_one_line(answer, told)
+    assert_one_line(answer, message)
 
 
 def test_a_damaged_run_is_one_line(shell, workdir):

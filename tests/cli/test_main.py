@@ -259,9 +259,9 @@ def test_an_error_of_the_file_system_is_one_line(api, capsys, number):
 
     api.train = train
     assert main(["train", "--config=configs/quickstart.py", "--workdir=runs/full"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error:") and told.count("\n") == 1
-    assert os.strerror(number) in told and "runs/full/metrics.jsonl" in told
+    message = capsys.readouterr().err
+    assert message.startswith("error:") and message.count("\n") == 1
+    assert os.strerror(number) in message and "runs/full/metrics.jsonl" in message
 
 
 def test_an_os_error_of_a_library_is_raised(api):
@@ -283,9 +283,10 @@ def test_a_deleted_current_folder_is_one_line(api, capsys, tmp_path, monkeypatch
 
 def test_a_long_value_does_not_make_a_long_line(capsys):
     assert main(["evaluate", "--workdir=w", "9" * 99999]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: unexpected argument 999") and told.endswith("--FLAG=VALUE\n")
-    assert len(told) < 1100
+    message = capsys.readouterr().err
+    assert message.startswith("error: unexpected argument 999")
+    assert message.endswith("--FLAG=VALUE\n")
+    assert len(message) < 1100
 
 
 @pytest.mark.parametrize(
@@ -297,17 +298,17 @@ def test_lack_of_memory_is_one_line(api, capsys, error):
 
     api.load = load
     assert main(["evaluate", "--workdir=w"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: out of memory: ") and "9 TiB" in told
+    message = capsys.readouterr().err
+    assert message.startswith("error: out of memory: ") and "9 TiB" in message
 
 
 def test_remains_of_a_failed_save_are_quiet(monkeypatch):
-    told, handlers = [], list(logging.getLogger().handlers)
+    reported, handlers = [], list(logging.getLogger().handlers)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
-    monkeypatch.setattr(sys, "__unraisablehook__", told.append)
+    monkeypatch.setattr(sys, "__unraisablehook__", reported.append)
     log_to_stderr()
     logging.getLogger().handlers = handlers
     errors = [RuntimeError("Event loop is closed"), RuntimeError("another"), OSError("third")]
     for error in errors:
         sys.unraisablehook(SimpleNamespace(exc_value=error))
-    assert [unraisable.exc_value for unraisable in told] == errors[1:]
+    assert [unraisable.exc_value for unraisable in reported] == errors[1:]

@@ -59,7 +59,7 @@ def test_a_config_names_what_a_file_registers(shell, own, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (None, "own.py: No such file"),
         ("raise ValueError('a\\nb')", "error: modules: own.py, line 1: ValueError: a b"),
@@ -67,7 +67,7 @@ def test_a_config_names_what_a_file_registers(shell, own, tmp_path):
         (SHELL_POSITION.replace("of_the_shell", "t5"), "the name 't5' is taken; choose another"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line(shell, own, tmp_path, text, told):
+def test_a_file_that_cannot_be_used_is_one_line(shell, own, tmp_path, text, message):
     if text is None:
         own.unlink()
     else:
@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_used_is_one_line(shell, own, tmp_path, text, told
     run = ["train", f"--config={QUICKSTART}", f"--workdir={tmp_path / 'run'}"]
     answer = shell(*run, f"--modules={own}")
     assert (answer.status, answer.out) == (2, "")
-    assert told in answer.err and answer.err.count("\n") == 1
+    assert message in answer.err and answer.err.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 

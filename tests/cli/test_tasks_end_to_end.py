@@ -165,10 +165,10 @@ def test_a_pre_trained_encoder_may_be_frozen(shell, bert, text, tmp_path):
     assert json.loads(answer.out).keys() >= {"accuracy", "f1", "matthews", "loss"}
     answer = shell("predict", f"--workdir={workdir}", stdin=b"the film is good\n\nbad\n")
     assert set(answer.out.split()) <= {"0", "1"} and answer.out.count("\n") == 3
-    told = shell(
+    answer = shell(
         "score", f"--workdir={workdir}", f"--source={ROOT}/README.md", f"--target={ROOT}/README.md"
     )
-    assert told.status == 2 and "this run's task does not tell how likely" in told.err
+    assert answer.status == 2 and "this run's task does not tell how likely" in answer.err
 
 
 def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):

@@ -117,9 +117,9 @@ def ended(how):
     ids=["in a callback of the garbage collector", "in a destructor", "in a weak reference"],
 )
 def test_an_interrupt_that_python_would_ignore_ends_the_program(how):
-    status, told, seconds = ended(how)
+    status, message, seconds = ended(how)
     assert status == 130
-    assert told.strip() in ("", "lost")
+    assert message.strip() in ("", "lost")
     assert seconds < 10
 
 
@@ -135,8 +135,8 @@ def test_an_interrupt_during_the_imports_is_quiet():
             if line.endswith(b" transformer_jax.cli\n"):
                 process.send_signal(signal.SIGINT)
                 break
-        told = b"".join(line for line in process.stderr if not line.startswith(b"import time:"))
-    assert (process.returncode, told) == (130, b"")
+        message = b"".join(line for line in process.stderr if not line.startswith(b"import time:"))
+    assert (process.returncode, message) == (130, b"")
 
 
 def test_an_ignored_interrupt_stays_ignored():

@@ -53,13 +53,13 @@ def test_the_search(tiny_config):
 
 
 @pytest.mark.parametrize(
-    ("changes", "beam_size", "told"),
+    ("changes", "beam_size", "message"),
     [
         ({}, 999, "beam_size is 999; the target vocabulary has 800 pieces"),
         ({"decode.num_outputs": 9}, None, "num_outputs is 9; it must be at most beam_size 4"),
         ({"decode.search": "greedy"}, 2, "the config's search does not read beam_size"),
     ],
 )
-def test_impossible_search_options_are_rejected(tiny_config, changes, beam_size, told):
-    with pytest.raises(UserError, match=told):
+def test_impossible_search_options_are_rejected(tiny_config, changes, beam_size, message):
+    with pytest.raises(UserError, match=message):
         benchmark.decode(tiny_config(changes), batch_size=2, beam_size=beam_size)

@@ -58,10 +58,10 @@ def test_a_page_may_show_the_walk(shell, read, tmp_path):
 
 def test_a_folder_that_is_not_empty_is_rejected_before_a_run_is_loaded(shell, read, tmp_path):
     (tmp_path / "mine").write_text("kept")
-    for folder, told in ((tmp_path, "is not empty"), (tmp_path / "mine", "is a file")):
+    for folder, message in ((tmp_path, "is not empty"), (tmp_path / "mine", "is a file")):
         answer = shell("inspect", "--workdir=w", f"--to={folder}", stdin=b"A dog.\n")
         assert answer.status == 2
-        assert answer.err == f"error: --to: {folder} {told}; choose a new directory\n"
+        assert answer.err == f"error: --to: {folder} {message}; choose a new directory\n"
     assert read == [] and (tmp_path / "mine").read_text() == "kept"
 
 
@@ -85,7 +85,7 @@ def test_plot_draws_a_layer(shell, read, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--workdir=w --layer=0", "--layer goes with --attention"),
         ("--workdir=w --base=b", "--base goes with --attention"),
@@ -93,6 +93,6 @@ def test_plot_draws_a_layer(shell, read, tmp_path):
         ("--config=c.py --attention=text", "--config does not go with --attention"),
     ],
 )
-def test_plot_rejects_flags_without_effect(shell, words, told):
+def test_plot_rejects_flags_without_effect(shell, words, message):
     answer = shell("plot", *words.split())
-    assert answer.status == 2 and told in answer.err
+    assert answer.status == 2 and message in answer.err
