@@ -1,4 +1,4 @@
-"""Trains a small model on eight forced host devices, divided in many ways; prints what came out.
+"""Trains a small model on eight forced host devices in many layouts; prints the results as JSON.
 
 Not a test: `test_engines.py` starts it in a process of its own, where XLA_FLAGS may force devices.
 """
@@ -50,7 +50,7 @@ OF_PAIRS = ("model.num_encoder_layers", "model.num_decoder_layers", "eval.num_ex
 OF_PAIRS += ("data.max_source_length", "data.max_target_length")
 ONE_STACK = {name: DEFAULTS[name] for name in OF_PAIRS}
 ONE_STACK |= {"model.num_layers": 1, "data.max_length": LENGTH}
-# Gradients of the keys' biases are 0 but for rounding: no relative distance is small.
+# Gradients of key biases are 0 except for rounding, so that relative distances would be large.
 ONE_STACK |= {"model.attention_bias": "output"}
 RECURRENT = {name: DEFAULTS[f"model.{name}"] for name in ("d_ff", "num_heads", "attention")}
 RECURRENT |= {"architecture": "recurrent", "cell": "gru", "encoder_direction": "backward"}
@@ -62,7 +62,7 @@ TASKS = {
 
 
 class OwnPart:
-    """A kernel for the CPU, each of whose devices attends in its own rows and heads."""
+    """A CPU kernel that records the rows and heads of a device."""
 
     platform = "cpu"
 
@@ -99,7 +99,7 @@ def task_and_settings(name, dropout_rate, rank=None, **fields):
 
 
 def unequal_batch(lengths):
-    """Rows from nearly empty to full: a mean of the devices' means would be far off."""
+    """Rows from nearly empty to full, so that a mean of the devices' means would be wrong."""
     rng, batch = np.random.default_rng(0), {}
     for feature, length in lengths.items():
         row = np.arange(ROWS)[:, None]
@@ -126,7 +126,7 @@ def first_state(init_state, seed, abstract):
 def divided_run(
     layout, name="translation", dropout_rate=0.0, steps=1, create_state=first_state, **fields
 ):
-    """Losses, the gradient of the first step, and the share of the state that a device holds."""
+    """Losses, the gradient of the first step, and the share of the state on one device."""
     options, count = LAYOUTS[layout]
     parallel = ParallelConfig(**options)
     # Forced devices have no such attribute; those of TPU slices do.
@@ -155,8 +155,8 @@ def divided_run(
 
 
 def apart(run, reference):
-    """Relative distances of two runs' first step: of the loss, and the most of any parameter's
-    gradient, in units of that gradient's largest element."""
+    """Relative distances of two runs' first steps in loss and gradient; that of the gradient is the
+    largest of any parameter, relative to the largest element of its gradient."""
     gradient = jax.tree.map(
         lambda a, b: np.abs(a - b).max() / np.abs(b).max(), run["gradient"], reference["gradient"]
     )
@@ -170,8 +170,8 @@ def compare(layouts, reference=None, **options):
 
 
 def hardware_bits():
-    """Of how many rows are those that 2 x 2 x 2 devices draw; and whether those agree that hold
-    the same rows."""
+    """Number of distinct rows that 2 x 2 x 2 devices draw, and whether devices with the same rows
+    agree."""
     parallel = ParallelConfig(**LAYOUTS["2 x 2 x 2"][0])
     engine = make_engine(parallel, make_mesh(parallel, jax.devices()[:8]))
     with use_sharded_call(engine.sharded_call):
@@ -210,7 +210,7 @@ def main():
         "accumulated by rows": compare(["2 x 2 x 2"], whole, **language, **by_rows),
         "tiled": compare(["2 x 2 x 2"], whole, **language, loss_tiles=4),
     }
-    # Of an adapter's first step half of the gradient is 0: steps are compared.
+    # In the first step half of an adapter's gradient is 0, so more steps are compared.
     for layout in ("one", "pmap 8", "fsdp 8"):
         run = divided_run(layout, **language, steps=3, rank=4)
         found[f"adapters, {layout}"] = {name: run[name] for name in ("losses", "share")}

@@ -1,4 +1,4 @@
-"""Restores and uses a run on four forced host devices, divided in several ways; prints what comes.
+"""Restores and uses a run on four forced host devices in several layouts; prints results as JSON.
 
     restored.py WORKDIR LINES ...                                   # one process
     restored.py WORKDIR DAMAGED --coordinator=HOST:PORT ...         # one of four of a device each
@@ -35,7 +35,7 @@ PATCHES = {
     "decoder.layer_0.cross_attention.heads[1]": 0,
     "encoder.layer_0.self_attention.weights[:, 1:]": 0.5,
 }
-"""Of the run, where it is used with parts of it switched off."""
+"""Patches that switch off parts of the run."""
 
 
 def restored(workdir, options, count, which="latest"):
@@ -52,7 +52,7 @@ def restored(workdir, options, count, which="latest"):
 
 
 def digest(workdir, options, count):
-    """SHA-256 of the whole state, restored, taken up by the engine, and given back by it."""
+    """SHA-256 of the restored state, after a round trip through the engine's own form."""
     engine, state = restored(workdir, options, count)
     total = hashlib.sha256()
     for leaf in jax.tree.leaves(hosts.to_host(engine.to_portable(engine.from_portable(state)))):
@@ -60,9 +60,9 @@ def digest(workdir, options, count):
     return total.hexdigest()
 
 
-def together(workdir, damaged):
-    """Of one of four processes: which files it hashed of the run's checkpoint, and what it makes of
-    the damaged one."""
+def use_in_job(workdir, damaged):
+    """Results of one of four processes: files of the run's checkpoint that it hashed, and its
+    fallback and error for the damaged run."""
     hashed, is_as_written = [], manifest._is_as_written
 
     def noted(path, entry):
@@ -80,7 +80,7 @@ def together(workdir, damaged):
 
 
 def use(workdir, lines):
-    """Predictions, scores and metrics of the run on all devices here."""
+    """Predictions, scores and metrics of the run on all devices."""
     run = tj.load(workdir)
     return {
         "predictions": run.n_best(lines, batch_size=6),  # does not divide among four
@@ -90,7 +90,7 @@ def use(workdir, lines):
 
 
 def use_divided(workdir, lines):
-    """A patched run whose parameters are divided in two: predictions, attention, importance."""
+    """Predictions, attention and importance of a patched run with parameters sharded in two."""
     config = json.loads((workdir / "config.json").read_text())
     config["parallel"]["fsdp"] = 2
     (workdir / "config.json").write_text(json.dumps(config))
@@ -112,7 +112,7 @@ def main():
     args, _ = parser.parse_known_args()
     if args.coordinator:
         connect(args.coordinator, 4, args.process_id, heartbeat_seconds=30)
-        found = together(args.workdir, Path(args.lines[0]))
+        found = use_in_job(args.workdir, Path(args.lines[0]))
     else:
         digests = {name: digest(args.workdir, *layout) for name, layout in LAYOUTS.items()}
         found = {"digests": digests} | use(args.workdir, args.lines)

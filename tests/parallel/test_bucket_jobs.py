@@ -1,4 +1,4 @@
-"""Jobs of two processes on this machine whose workdir is in a bucket, with caches of their own."""
+"""Jobs of two processes on this machine whose workdir is in a bucket."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from transformer_jax.checkpoints import manifest, step_folder
 
 @pytest.fixture(scope="module")
 def in_bucket(tiny_language_model):
-    """The words that train in a bucket, with the state divided among all devices."""
+    """Function that makes the command to train in a bucket, with the state on all devices."""
     changes = {"checkpoint.every_steps": 2, "eval.every_steps": 2, "logging.every_steps": 1}
     changes |= {"train.tokens_per_batch": 384, "parallel.fsdp": 4, "checkpoint.keep_params": 1}
     overrides = {n: v for n, v in (tiny_language_model | changes).items() if v is not None}
@@ -32,7 +32,7 @@ def finish(processes):
 
 @pytest.fixture(scope="module")
 def shared_copy(in_bucket, tmp_path_factory):
-    """The place in the bucket of a run whose processes all use the copy of the first one."""
+    """Path in the bucket of a run whose processes share one local copy."""
     folder = tmp_path_factory.mktemp("shared_copy")
     with job(*in_bucket(folder / "run", 4), caches=[folder / "cache"] * 2) as processes:
         assert "the first one keeps the run" not in finish(processes)[0]
@@ -40,7 +40,7 @@ def shared_copy(in_bucket, tmp_path_factory):
 
 
 def saved(workdir, step):
-    """All arrays of a checkpoint, by item and name."""
+    """Bytes of all arrays of a checkpoint: (item, name) -> bytes."""
     folder = workdir / "checkpoints" / str(step)
     found = {}
     for item in ("params", "training"):
@@ -55,15 +55,13 @@ def losses(workdir, split):
     return {step: record["loss"] for step, record in records(workdir, split).items()}
 
 
-def test_a_job_has_its_workdir_in_a_bucket(shared_copy):
+def test_the_workdir_of_a_job_can_be_in_a_bucket(shared_copy):
     assert manifest.find_damage(shared_copy / "checkpoints" / "4") is None
     assert tj.load(shared_copy).step == 4 and set(records(shared_copy)) == {1, 2, 3, 4}
 
 
-def test_machines_that_share_no_disk_have_their_workdir_in_a_bucket(
-    shared_copy, in_bucket, tmp_path, monkeypatch
-):
-    """Stopped, and gone on with where another machine is the first one, and then in one process."""
+def test_machines_without_a_shared_disk_use_a_bucket(shared_copy, in_bucket, tmp_path, monkeypatch):
+    """The run is resumed with another machine as process 0, and then in a single process."""
     there, caches = tmp_path / "bucket" / "run", [tmp_path / "a", tmp_path / "b"]
     with job(*in_bucket(there, 2), caches=caches) as processes:
         finish(processes)
@@ -84,8 +82,8 @@ def test_machines_that_share_no_disk_have_their_workdir_in_a_bucket(
     assert tj.load(there).step == 5
 
 
-def test_processes_that_share_no_copy_evaluate_it_whole(shared_copy, tmp_path):
-    """Each compares all of its own copy: a flipped bit in one is found, whichever file it is in."""
+def test_processes_with_separate_copies_each_verify_all_of_it(shared_copy, tmp_path):
+    """Each process verifies its whole copy, so that a flipped bit in any file of one is found."""
     caches = [tmp_path / "a", tmp_path / "b"]
     words = ("evaluate", f"--workdir=file://{shared_copy}", "--split=valid")
     with job(*words, caches=caches) as processes:

@@ -1,4 +1,4 @@
-"""Two processes with two devices each, on this machine: one job."""
+"""Jobs of several processes on this machine: training, inference, checkpoints, lost processes."""
 
 import contextlib
 import json
@@ -34,15 +34,22 @@ def environment(devices):
 
 
 def training(workdir, overrides):
-    """The words of the shell that train in `workdir`."""
+    """Words of the command that trains in `workdir`."""
     fields = [f"--config.{name}={value}" for name, value in overrides.items()]
     return ["train", f"--config={QUICKSTART}", f"--workdir={workdir}", *fields]
 
 
 @contextlib.contextmanager
 def job(*words, program=("-m", "transformer_jax"), processes=2, devices=2, caches=()):
-    """The processes of one job, with `devices` each, and each with a cache folder of its own if
-    some are given; killed if still there at the end."""
+    """Context of the processes of a job, which are killed at the end.
+
+    Args:
+      words: command line.
+      program: Python's arguments before the command line.
+      processes: number of processes.
+      devices: devices of each process.
+      caches: cache folders of the processes; empty: the usual one.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -82,7 +89,7 @@ def wait_for_step(workdir, step, processes):
 
 @pytest.fixture(scope="module")
 def two_by_two(tmp_path_factory, tiny):
-    """The workdir of a finished run of two processes with two devices each."""
+    """Workdir of a finished run of two processes with two devices each."""
     workdir = tmp_path_factory.mktemp("two") / "run"
     with job(*training(workdir, tiny)) as processes:
         for process in processes:
@@ -91,7 +98,7 @@ def two_by_two(tmp_path_factory, tiny):
     return workdir
 
 
-def test_the_losses_are_those_of_one_process(two_by_two, trained_workdir):
+def test_two_processes_have_the_losses_of_one(two_by_two, trained_workdir):
     for split in ("train", "valid"):
         ours, alone = records(two_by_two, split), records(trained_workdir, split)
         assert ours.keys() == alone.keys()
@@ -99,7 +106,7 @@ def test_the_losses_are_those_of_one_process(two_by_two, trained_workdir):
             assert ours[step]["loss"] == pytest.approx(alone[step]["loss"], rel=1e-4)
 
 
-def test_the_job_leaves_one_processes_files(two_by_two, trained_workdir):
+def test_the_job_writes_the_files_of_one_process(two_by_two, trained_workdir):
     def kept(workdir):
         return {path.relative_to(workdir) for path in workdir.rglob("*.json*")}
 
@@ -117,7 +124,7 @@ def numbers(metrics):
 
 @pytest.fixture(scope="module")
 def elsewhere(two_by_two, tmp_path_factory):
-    """What `restored.py` prints of the run, on four devices of one process."""
+    """Output of `restored.py` for the run, on four devices of one process."""
     workdir = tmp_path_factory.mktemp("four") / "run"
     shutil.copytree(two_by_two, workdir)
     run = subprocess.run(
@@ -133,8 +140,8 @@ def elsewhere(two_by_two, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def four_processes(two_by_two, tmp_path_factory):
-    """What each of four prints of the run, and of a copy whose last checkpoint has a flipped bit in
-    a file that one of them alone hashes."""
+    """Outputs of four processes of `restored.py` for the run and a damaged copy of it: a bit of its
+    last checkpoint is flipped, in a file that only one of the processes hashes."""
     damaged = tmp_path_factory.mktemp("damaged") / "run"
     shutil.copytree(two_by_two, damaged)
     arrays = max((damaged / "checkpoints/30/params").rglob("d/*"), key=lambda p: p.stat().st_size)
@@ -144,7 +151,7 @@ def four_processes(two_by_two, tmp_path_factory):
     with job(two_by_two, damaged, program=[RESTORED], processes=4, devices=1) as processes:
         answers = [process.communicate(timeout=200) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, answers
-    # Gloo greets on stdout before.
+    # Before it, Gloo prints to stdout.
     return [json.loads(printed.splitlines()[-1]) for printed, _ in answers]
 
 
@@ -163,20 +170,20 @@ def test_each_process_hashes_its_share_of_a_checkpoint(two_by_two, four_processe
     assert all(process["hashed"] for process in four_processes)
 
 
-def test_what_one_process_finds_damaged_all_skip_and_refuse(four_processes):
+def test_damage_that_one_process_finds_is_an_error_in_all(four_processes):
     assert {process["fell back to"] for process in four_processes} == {15}
     (told,) = {process["refused"] for process in four_processes}
     assert "30 is damaged: params/" in told and "is not what was written" in told
 
 
-def test_its_checkpoint_is_restored_anywhere_bit_for_bit(elsewhere, four_processes):
+def test_a_checkpoint_is_restored_bit_for_bit_on_any_layout(elsewhere, four_processes):
     found = [elsewhere["digests"], *(process["digests"] for process in four_processes)]
     names, digests = zip(*(item for digests in found for item in digests.items()), strict=True)
     assert sorted(set(names)) == ["1 x 1", "1 x 4", "4 x 1", "fsdp 2, tensor 2", "pmap"]
     assert len(set(digests)) == 1
 
 
-def test_four_devices_translate_and_score_as_one_does(elsewhere, two_by_two):
+def test_four_devices_translate_and_score_like_one(elsewhere, two_by_two):
     alone = tj.load(two_by_two)
     for ours, expected in zip(elsewhere["predictions"], alone.n_best(LINES), strict=True):
         assert [text for text, _ in ours] == [one.text for one in expected]
@@ -187,7 +194,7 @@ def test_four_devices_translate_and_score_as_one_does(elsewhere, two_by_two):
     )
 
 
-def test_a_patched_run_is_the_same_with_its_parameters_divided(elsewhere, two_by_two):
+def test_a_patched_run_is_the_same_with_sharded_parameters(elsewhere, two_by_two):
     found, alone = elsewhere["patched"], tj.load(two_by_two).patched(PATCHES)
     for ours, expected in zip(found["predictions"], alone.n_best(LINES), strict=True):
         assert [text for text, _ in ours] == [one.text for one in expected]
@@ -197,10 +204,10 @@ def test_a_patched_run_is_the_same_with_its_parameters_divided(elsewhere, two_by
         np.testing.assert_allclose(found["importance"][place], importance, atol=1e-5)
 
 
-def test_two_processes_answer_each_line_once_in_order(two_by_two):
+def test_two_processes_write_each_prediction_once_in_order(two_by_two):
     with job("predict", f"--workdir={two_by_two}") as processes:
         text = "".join(f"{line}\n" for line in LINES)
-        # The first process reads for all.
+        # Process 0 reads for all.
         answers = [processes[0].communicate(text, timeout=200), processes[1].communicate("")]
     assert [process.returncode for process in processes] == [0, 0], answers
     assert answers[0][0].splitlines() == tj.load(two_by_two).predict(LINES)
@@ -209,7 +216,7 @@ def test_two_processes_answer_each_line_once_in_order(two_by_two):
 
 @pytest.fixture
 def endless(two_by_two, tmp_path, tiny):
-    """A workdir to go on in from step 30, and the words that do so for long."""
+    """Workdir of a run at step 30, and the command that continues it for many steps."""
     workdir = tmp_path / "run"
     shutil.copytree(two_by_two, workdir)
     overrides = tiny | {
@@ -235,7 +242,7 @@ def test_sigterm_to_one_process_stops_all_at_one_step(endless):
 
 
 @pytest.mark.parametrize("how, lost", [(signal.SIGKILL, 0), (signal.SIGSTOP, 1)])
-def test_a_process_that_is_lost_or_hangs_ends_the_others(endless, how, lost):
+def test_a_lost_or_hanging_process_ends_the_others(endless, how, lost):
     workdir, command = endless
     with job(*command) as processes:
         wait_for_step(workdir, 45, processes)
@@ -259,7 +266,7 @@ hosts.gather(1) if number == "0" else sys.stdin.read()  # the other one never co
 """
 
 
-def test_sigterm_ends_processes_that_wait_in_vain():
+def test_sigterm_ends_processes_that_wait_for_another():
     with job(program=("-c", WAITS)) as processes:
         for process in processes:
             while "connected" not in process.stderr.readline():
@@ -270,8 +277,8 @@ def test_sigterm_ends_processes_that_wait_in_vain():
 
 
 @pytest.mark.parametrize("steps_end", [True, False])
-def test_steps_that_end_as_a_sigterm_is_seen_are_not_cut_short(monkeypatch, steps_end):
-    """What follows them, such as files that are brought to a bucket, goes on."""
+def test_a_run_whose_last_step_sees_a_sigterm_ends_regularly(monkeypatch, steps_end):
+    """Later work, such as uploading files to a bucket, continues."""
     looked, left = threading.Event(), threading.Event()
 
     class Service:
@@ -293,7 +300,7 @@ def test_steps_that_end_as_a_sigterm_is_seen_are_not_cut_short(monkeypatch, step
     assert looked.wait(10) and left.wait(10 * (not steps_end) + 0.2) == (not steps_end)
 
 
-def test_one_process_needs_nobody():
+def test_a_single_process_exchanges_nothing():
     def fails():
         raise tj.UserError("no such file")
 
@@ -306,7 +313,7 @@ def test_one_process_needs_nobody():
     assert isinstance(tree["x"], np.ndarray) and tree["x"].tolist() == [0, 1, 2]
 
 
-def test_who_acts_alone_waits_for_nobody(monkeypatch):
+def test_a_process_of_a_job_can_act_as_a_single_process(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert hosts.num_processes() == 2
     with hosts.single_process():
@@ -316,11 +323,7 @@ def test_who_acts_alone_waits_for_nobody(monkeypatch):
     assert hosts.num_processes() == 2
 
 
-# FOLDED tests/parallel/test_hosts.py: In one process; `test_bucket_jobs.py` has jobs whose state
-# passes through their first process.
-
-
-def test_every_bit_comes_back_with_its_sharding():
+def test_arrays_pass_through_process_0_bit_for_bit():
     odd = np.array([0x7FC00001, 0x80000000, 0xFF800000, 1], np.uint32).view(np.float32)
     tree = {
         "odd": jnp.asarray(odd),
