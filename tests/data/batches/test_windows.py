@@ -10,7 +10,6 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from transformer_jax.tasks.running_text import RunningText
 
 import transformer_jax as tj
 from transformer_jax.data.batches.order import BlockFeatures, WindowedBlocks
@@ -25,6 +24,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpora
 from transformer_jax.data.files.text import open_blocks
 from transformer_jax.errors import UserError
+from transformer_jax.tasks.language_modeling import DocumentWindows
 from transformer_jax.tokenization import Tokenizers
 
 SEP = 1
@@ -289,7 +289,7 @@ def test_windows_are_drawn_by_the_weights_of_their_corpora():
             return Letters()
 
     corpora = Corpora(([{"text": "a" * 400}], [{"text": "b" * 100}]), (1.0, 3.0))
-    windows = RunningText("together").windows(corpora, Sides({}), first=2, length=10, training=True)
+    windows = DocumentWindows("together").cut(corpora, Sides({}), first=2, length=10, training=True)
     made = train_batches(windows, identity, lengths={"input": 10, "target": 10}, rows=8, seed=0)
     letters = np.concatenate([next(made)["input"].ravel() for _ in range(100)])
     ratio = (letters == ord("b")).sum() / (letters == ord("a")).sum()
