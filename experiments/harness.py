@@ -48,7 +48,7 @@ class RunInHarness(LM):
         super().__init__()
         if not isinstance(run.model, DecoderOnly):
             raise tj.UserError("the harness asks for a decoder-only model, and the run has another")
-        run = run.under({f"decode.{name}": value for name, value in _SEARCH.items()})
+        run = run.with_config({f"decode.{name}": value for name, value in _SEARCH.items()})
         task: Any = run.task
         self._task = LanguageModeling(
             model=task.model,

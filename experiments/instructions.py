@@ -68,7 +68,7 @@ def main() -> None:
     args = parser.parse_args()
     data = {"data.dir": args.data_dir}
     base = tj.load(args.base)
-    untuned = base.under({**_alpaca_fields(), **data, "data.max_length": 256})
+    untuned = base.with_config({**_alpaca_fields(), **data, "data.max_length": 256})
     first, rows = {"untuned": untuned}, [untuned_row(untuned, args.workdir)]
     for way, own in OWN.items():
         runs = [tuned(args, way, {**data, **own, "seed": seed}) for seed in range(args.seeds)]

@@ -18,7 +18,7 @@ from transformer_jax.errors import Stopped, UserError
 __all__ = ["Chat", "Stopped", "Sweep", "UserError", "config", "load", "plan", "sweep", "train"]
 
 _LAZY = {
-    "Chat": ("transformer_jax.runs.chat", "Chat"),
+    "Chat": ("transformer_jax.runs.run", "Chat"),
     "Sweep": ("transformer_jax.sweeps.sweep", "Sweep"),
     "config": ("transformer_jax.runs.config", "load_config"),
     "load": ("transformer_jax.runs.load", "load"),

@@ -59,7 +59,7 @@ def _run(workdir: Path) -> Any:
     import transformer_jax as tj
     from experiments.harness import RunInHarness
 
-    run = tj.load(workdir).under({"model.dtype": "float32"})
+    run = tj.load(workdir).with_config({"model.dtype": "float32"})
     return RunInHarness(run)
 
 

@@ -168,7 +168,7 @@ def test_a_pre_trained_encoder_may_be_frozen(shell, bert, text, tmp_path):
     answer = shell(
         "score", f"--workdir={workdir}", f"--source={ROOT}/README.md", f"--target={ROOT}/README.md"
     )
-    assert answer.status == 2 and "this run's task does not tell how likely" in answer.err
+    assert answer.status == 2 and "this run's task does not score pairs" in answer.err
 
 
 def test_a_parser_starts_from_a_pre_trained_encoder(shell, bert, tmp_path):

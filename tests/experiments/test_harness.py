@@ -53,7 +53,7 @@ def harness():
 def run(tmp_path_factory):
     workdir = tmp_path_factory.mktemp("gpt2") / "run"
     import_model(str(FIXTURES / "gpt2"), workdir)
-    return tj.load(workdir).under({"model.dtype": "float32", "decode.batch_size": 2})
+    return tj.load(workdir).with_config({"model.dtype": "float32", "decode.batch_size": 2})
 
 
 def asked(*args):
@@ -83,7 +83,7 @@ def test_without_a_first_token_nothing_stands_before_the_context(harness, run):
 
 def test_answers_end_before_what_stops_them(harness, run):
     """Whatever the run itself says of sampling."""
-    drawing = run.under({"decode.temperature": 1.0, "decode.top_k": 3})
+    drawing = run.with_config({"decode.temperature": 1.0, "decode.top_k": 3})
     longer, shorter = {"max_gen_toks": 6}, {"max_gen_toks": 2, "until": "\n"}
     model = harness.RunInHarness(drawing)
     requests = [asked(text, options) for text in TEXTS for options in (longer, shorter)]

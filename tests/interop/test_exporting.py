@@ -32,7 +32,7 @@ def imported(tmp_path_factory):
         if name not in runs:
             workdir = tmp_path_factory.mktemp(name) / "run"
             import_model(str(FIXTURES / name), workdir)
-            runs[name] = tj.load(workdir).under({"model.dtype": "float32"})
+            runs[name] = tj.load(workdir).with_config({"model.dtype": "float32"})
         return runs[name]
 
     return run
@@ -64,7 +64,7 @@ def test_a_published_model_goes_out_as_it_came(imported, tmp_path, name):
             assert file.read_bytes() == original.read_bytes()
     import_model(str(out), tmp_path / "again")
     again = tj.load(tmp_path / "again")
-    assert again.under({"model.dtype": "float32"}).settings.model == run.settings.model
+    assert again.with_config({"model.dtype": "float32"}).settings.model == run.settings.model
     assert all(
         np.array_equal(*leaves)
         for leaves in zip(*map(jax.tree.leaves, (run.params, again.params)), strict=True)

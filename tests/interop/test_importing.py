@@ -48,7 +48,7 @@ def run_of(workdir_of):
 
     def run(name):
         if name not in loaded:
-            loaded[name] = tj.load(workdir_of(name)).under({"model.dtype": "float32"})
+            loaded[name] = tj.load(workdir_of(name)).with_config({"model.dtype": "float32"})
         return loaded[name]
 
     return run

@@ -28,7 +28,7 @@ def test_attention_is_of_the_runs_own_output(trained):
 
 def test_the_last_layer_of_the_lens_is_the_prediction(trained):
     found = trained.hidden(LINE, "Ein Hund .")
-    reading = trained.reading(LINE, "Ein Hund .")
+    reading = trained.model_inputs(LINE, "Ein Hund .")
     logits = apply_model(trained.model, trained.params, *reading.inputs)[0, : len(reading.outputs)]
     assert found.lens.shape == (2, *logits.shape)
     np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(logits), atol=1e-4)
@@ -52,7 +52,7 @@ def test_every_use_of_a_patched_run_is_patched(trained):
     assert scores[0] == pytest.approx(scores[1], rel=1e-5) != pytest.approx(scores[2], rel=1e-4)
     heads = patched.attention(LINE, "Ein Hund .", also=["heads"]).of("cross", "heads")
     assert not heads[0, 1].any() and heads[0, 0].any()
-    longer = patched.under({"data.max_source_length": 40})
+    longer = patched.with_config({"data.max_source_length": 40})
     assert longer.score([LINE], ["Ein Hund ."])[0] == pytest.approx(scores[1], rel=1e-5)
 
 

@@ -78,7 +78,7 @@ def test_what_is_of_transformers_is_refused(run, ask, message):
 
 def test_without_attention_there_is_nothing_to_show(run, random_params):
     config = dataclasses.replace(run.model.config, attention_score="none")
-    model, reading = type(run.model)(config), run.reading(LINE, "hund")
+    model, reading = type(run.model)(config), run.model_inputs(LINE, "hund")
     params = random_params(model, *reading.inputs)["params"]
     with pytest.raises(UserError, match="this run's model attends to nothing"):
         attention(model, params, reading)

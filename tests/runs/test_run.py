@@ -25,4 +25,4 @@ def test_what_is_misused_is_told_in_one_line(trained, use, message):
 
 def test_sections_are_parsed_once(trained):
     assert trained.settings is trained.settings
-    assert trained.under({"decode.beam_size": 2}).settings.decode.beam_size == 2
+    assert trained.with_config({"decode.beam_size": 2}).settings.decode.beam_size == 2

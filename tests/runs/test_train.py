@@ -111,10 +111,10 @@ def test_decode_settings_may_be_given(trained):
 
 def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
     line = LINES[0]
-    short = trained.under({"data.max_source_length": 4})
+    short = trained.with_config({"data.max_source_length": 4})
     assert short.predict([line]) != trained.predict([line])
     assert "line 1" in caplog.messages[0] and "max_source_length is 4" in caplog.messages[0]
-    longer = short.under({"data.max_source_length": 200})
+    longer = short.with_config({"data.max_source_length": 200})
     assert longer.predict([line]) == trained.predict([line])
     assert trained.config.data.max_source_length == 48  # as it was
     assert longer.score([line * 12], ["Der Hund."])[0] < 0
@@ -130,7 +130,7 @@ def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
 )
 def test_what_a_run_cannot_be_read_as(trained, changes, message):
     with pytest.raises(tj.UserError, match=message):
-        trained.under(changes)
+        trained.with_config(changes)
 
 
 def test_scores_are_log_probabilities(trained):

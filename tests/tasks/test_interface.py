@@ -125,7 +125,7 @@ def test_missing_abilities_are_refused(config, tmp_path, tokenizers_of, task_wit
     for use, told in (
         (
             lambda: run.score(["a"], ["a"]),
-            "score: this run's task does not tell how likely a target",
+            "score: this run's task does not score pairs",
         ),
         (
             lambda: run.evaluate(source="a", target="b"),

@@ -21,7 +21,7 @@ LINE = "the old [MASK] sees"
 )
 def test_attention_is_labeled_with_the_tokens_of_the_line(run_of, name, stack):
     run = run_of(name)
-    found, reading = run.attention(LINE), run.reading(LINE)
+    found, reading = run.attention(LINE), run.model_inputs(LINE)
     tokenizer = run.tokenizer.text("text")
     assert found.kinds == [stack] and found.texts == {"text": LINE}
     assert found.tokens[stack] == tokenizer.pieces(reading.tokens[stack])
@@ -35,7 +35,7 @@ def test_attention_is_labeled_with_the_tokens_of_the_line(run_of, name, stack):
 
 def test_the_lens_of_a_masked_model_ends_in_its_prediction(run_of):
     run = run_of("masked_lm")
-    found, reading = run.hidden(LINE), run.reading(LINE)
+    found, reading = run.hidden(LINE), run.model_inputs(LINE)
     logits = apply_model(run.model, run.params, *reading.inputs)[0, : found.lens.shape[1]]
     np.testing.assert_allclose(found.lens[-1], jax.nn.log_softmax(logits), atol=1e-5)
 
@@ -56,7 +56,7 @@ def test_a_walk_ends_in_labels(run_of, name):
 
 def test_the_inputs_of_a_pair(run_of):
     run = run_of("classification")
-    pair = run.reading("the old\tdog")
+    pair = run.model_inputs("the old\tdog")
     separator = run.tokenizer.specials("text").encoder.between[0]
     assert list(pair.tokens["encoder"]).count(separator) == 2
     with pytest.raises(tj.UserError, match="reads a text alone; give no target"):

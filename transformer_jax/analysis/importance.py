@@ -22,7 +22,7 @@ from transformer_jax.nn.hooks import HookPoint, intercept_activations
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runs.build import batch_rows
-from transformer_jax.runs.config import Settings
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Params, Task
 

@@ -20,17 +20,17 @@ def attention(
     run: Run, source: str, target: str | None = None, also: Collection[str] = ()
 ) -> Attention:
     """Attention of every layer and head; arguments of `Run.attention`."""
-    return activations.attention(run.model, run.params, run.reading(source, target), also)
+    return activations.attention(run.model, run.params, run.model_inputs(source, target), also)
 
 
 def hidden(run: Run, source: str, target: str | None = None) -> Hidden:
     """Residual stream after each layer, and its logit lens; arguments of `Run.hidden`."""
-    return activations.hidden(run.model, run.params, run.reading(source, target))
+    return activations.hidden(run.model, run.params, run.model_inputs(source, target))
 
 
 def walk(run: Run, source: str, target: str | None = None) -> Walk:
     """An example through the model, step by step; arguments of `Run.walk`."""
-    reading = run.reading(source, target)
+    reading = run.model_inputs(source, target)
     return walk_through(run.model, run.params, reading, run.tokenizer.outputs)
 
 

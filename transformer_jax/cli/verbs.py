@@ -120,7 +120,7 @@ def predict(args: argparse.Namespace) -> None:
 
 def chat(args: argparse.Namespace) -> None:
     """Answers each line of stdin, given the conversation so far."""
-    from transformer_jax.runs.chat import Chat
+    from transformer_jax.runs.run import Chat
 
     stdin = terminal.binary_stdin()
     conversation = Chat(load_run(args), **_given(args, DECODE_OPTIONS))
@@ -286,7 +286,7 @@ def load_run(args: argparse.Namespace) -> Any:
     require_device()
     run = load(args.workdir, args.checkpoint, args.average, args.modules, base=args.base)
     max_length = getattr(args, "max_length", None)
-    run = run.under(dict.fromkeys(_LENGTH_FIELDS, max_length)) if max_length else run
+    run = run.with_config(dict.fromkeys(_LENGTH_FIELDS, max_length)) if max_length else run
     patches = getattr(args, "patch", None)
     return run.patched(dict(patches)) if patches else run
 

@@ -1,4 +1,4 @@
-"""The parts of a run, built from its settings."""
+"""Builds the parts of a run from its settings: task, engine, training step, evaluator."""
 
 import functools
 import math
@@ -20,7 +20,7 @@ from transformer_jax.parallel.engines import Engine, TrainStep, make_engine
 from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.registry import Registry
-from transformer_jax.runs.config import Settings
+from transformer_jax.runs.settings import Settings
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, LossOptions, Task, TaskKind, TaskParts
@@ -33,23 +33,23 @@ from transformer_jax.training.step import compute_update, train_step
 
 
 def task_kind(settings: Settings) -> TaskKind:
-    """The registry's entry; UserError where there is none."""
+    """The registry entry of the task; UserError if there is none."""
     return _entry(TASKS, settings.task.name)
 
 
 def build_task(
     settings: Settings, vocab_sizes: Mapping[str, int], tokenizers: Tokenizers | None
 ) -> Task:
-    """The task with its model.
+    """Builds the task with its model.
 
     Args:
-      settings: of the run.
-      vocab_sizes: pieces of each side's vocabulary.
-      tokenizers: of the run; None where no text is read.
+      settings: the settings of the run.
+      vocab_sizes: the vocabulary size of each side.
+      tokenizers: the tokenizers of the run; None if no text is read.
 
     Raises:
-      UserError: an unknown task, architecture or choice of the model, a side is missing, or a
-        metric is given to a task that compares no texts.
+      UserError: an unknown task, architecture or component of the model; a side is missing; or a
+        metric is set for a task that compares no texts.
     """
     kind = task_kind(settings)
     if missing := kind.sides - vocab_sizes.keys():
@@ -87,20 +87,22 @@ def build_untokenized_task(settings: Settings) -> Task:
 
 
 def vocab_sizes(tokenizers: Tokenizers) -> dict[str, int]:
-    """Pieces of each side's vocabulary."""
+    """The vocabulary size of each side."""
     return {side: tokenizer.vocab_size for side, tokenizer in tokenizers.sides.items()}
 
 
 def assumed_vocab_sizes(settings: Settings) -> dict[str, int]:
-    """The same before any text is read: what the config asks for or names, two labels, and as many
-    symbols as a treebank has."""
+    """Vocabulary sizes before any text is read, for estimates.
+
+    They are those of the config, two labels, and 80 symbols, about as many as a treebank has.
+    """
     kind = task_kind(settings)
     listed = dict.fromkeys(kind.labels, 2) | dict.fromkeys(kind.symbols, 80)
     return expected_sizes(settings.tokenizer, kind.texts) | listed
 
 
 def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None) -> Engine:
-    """The engine over these devices, or this job's; UserError if the config asks for others."""
+    """Builds the engine on these devices, or on all; UserError if they do not fit the config."""
     try:
         engine = make_engine(settings.parallel, make_mesh(settings.parallel, devices))
     except ValueError as error:
@@ -109,7 +111,7 @@ def build_engine(settings: Settings, devices: Sequence[jax.Device] | None = None
 
 
 def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: Mesh) -> Any:
-    """Shapes, dtypes and shardings of the state; UserError where the mesh does not divide it."""
+    """Shapes, dtypes and shardings of the state; UserError if the mesh does not divide it."""
     try:
         return sharding.add_shardings(jax.eval_shape(init_state, settings.seed), mesh)
     except ValueError as error:
@@ -119,9 +121,15 @@ def abstract_state(settings: Settings, init_state: Callable[[int], Any], mesh: M
 def build_training(
     settings: Settings, task: Task, engine: Engine
 ) -> tuple[Callable[[Any], Any], TrainStep, Callable[[Any], TrainState]]:
-    """The schedule (updates done -> learning rate), the pure training step, and a function from a
-    seed to the first state. UserError where devices lack the memory that `train.remat` asks for, or
-    cannot share a batch."""
+    """Builds the schedule, the training step and the initial state.
+
+    Returns:
+      The schedule (updates done -> learning rate), the pure training step, and a function from a
+      seed to the first state.
+
+    Raises:
+      UserError: devices lack the memory that `train.remat` needs, or cannot share a batch.
+    """
     schedule, optimizer = _optimizer(settings)
     train, ema_decay = settings.train, settings.optimizer.ema_decay
     step = functools.partial(
@@ -129,21 +137,21 @@ def build_training(
         axis_name=engine.axis_name,
         ema_decay=ema_decay,
         spike_factor=train.spike_factor if train.detects_spikes else None,
-        **_of_update(settings, task, engine, optimizer),
+        **_update_options(settings, task, engine, optimizer),
     )
 
-    @jax.jit  # traced once, whoever asks for its shapes
+    @jax.jit  # traced once, also when only its shapes are needed
     def init_state(seed: int) -> TrainState:
         init_key, step_key = jax.random.split(jax.random.key(seed))
         params, base = task.init(init_key), None
         if settings.lora.rank is not None:
             base, params = params, settings.lora.init_adapters(init_key, params)
-        kept = {
+        options = {
             "keeps_average": ema_decay is not None,
             "lowers_rate": settings.optimizer.plateau_patience is not None,
             "detects_spikes": train.detects_spikes,
         }
-        return TrainState.create(params, optimizer, step_key, base=base, **kept)
+        return TrainState.create(params, optimizer, step_key, base=base, **options)
 
     return schedule, step, init_state
 
@@ -151,7 +159,7 @@ def build_training(
 def build_diagnostics(settings: Settings, task: Task, engine: Engine) -> Diagnostics:
     """Diagnostics of training, every `logging.watch_steps` steps."""
     _, optimizer = _optimizer(settings)
-    update = functools.partial(compute_update, **_of_update(settings, task, engine, optimizer))
+    update = functools.partial(compute_update, **_update_options(settings, task, engine, optimizer))
     return Diagnostics(settings.logging.watch_steps, update, task.loss, engine.mesh)
 
 
@@ -160,10 +168,10 @@ def _optimizer(settings: Settings) -> tuple[optax.Schedule, optax.GradientTransf
     return schedule, make_optimizer(settings.optimizer, schedule)
 
 
-def _of_update(
+def _update_options(
     settings: Settings, task: Task, engine: Engine, optimizer: optax.GradientTransformation
 ) -> dict[str, Any]:
-    """What the functions of `training.step` make an update with; errors as `build_training`."""
+    """Arguments that the functions of `training.step` share; errors as of `build_training`."""
     remat = settings.train.remat
     if remat == "offload":
         require_memory_kind(engine.mesh.devices.flat[0], HOST, "config.train.remat 'offload'")
@@ -184,22 +192,23 @@ def batch_rows(settings: Settings, task: Task, shards: int = 1) -> int:
     """Rows of a training batch over all devices.
 
     Args:
-      settings: of the run.
-      task: which says how long a row is.
-      shards: parts that the devices divide the rows into.
+      settings: the settings of the run.
+      task: the task, which defines the length of a row.
+      shards: the number of parts into which the devices divide the rows.
 
     Raises:
-      UserError: `train.tokens_per_batch` has no room for a row, or the devices cannot share them.
+      UserError: `train.tokens_per_batch` has no room for a row, or the devices cannot share the
+        rows.
     """
-    return _of_a_batch(settings.train.rows, task, shards)
+    return _count_rows(settings.train.rows, task, shards)
 
 
 def micro_batches(settings: Settings, task: Task, shards: int) -> int:
-    """Parts of a training batch that are taken one after another; as `batch_rows`."""
-    return _of_a_batch(settings.train.micro_batches, task, shards)
+    """Micro-batches of a training batch (gradient accumulation); arguments as of `batch_rows`."""
+    return _count_rows(settings.train.micro_batches, task, shards)
 
 
-def _of_a_batch(count: Callable[[int, int], int], task: Task, shards: int) -> int:
+def _count_rows(count: Callable[[int, int], int], task: Task, shards: int) -> int:
     try:
         return count(max(task.lengths.values()), shards)
     except ValueError as error:
@@ -214,14 +223,14 @@ def build_evaluator(
     mesh: Mesh,
     num_decoded: int | None = None,
 ) -> Evaluator:
-    """Evaluates the task's parameters on examples, all of them decoded unless told how many."""
+    """Builds the evaluator of these examples; it decodes the first `num_decoded`, or all."""
     shards = row_shards(mesh)
     rows = math.ceil(batch_rows(settings, task) / shards) * shards
     return Evaluator(task, examples, decode, rows, num_decoded)
 
 
 def _entry[Entry](registry: Registry[Entry], name: str) -> Entry:
-    """An entry of a registry; UserError where there is none."""
+    """An entry of a registry; UserError if there is none."""
     try:
         return registry.find(name)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Scoring a trained run on a split of its data, or on files."""
+"""Evaluation of a trained run on a split of its data, or on files."""
 
 import functools
 import logging
@@ -17,7 +17,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import provenance
 from transformer_jax.runs.build import build_evaluator
-from transformer_jax.runs.config import Settings
+from transformer_jax.runs.settings import Settings
 from transformer_jax.tasks.interface import Params, Prediction, Task
 from transformer_jax.tasks.language_modeling import LanguageModeling
 from transformer_jax.tasks.multiple_choice import MultipleChoice
@@ -34,7 +34,10 @@ def evaluator_of(
     source: str | None,
     target: str | None,
 ) -> tuple[str, Evaluator]:
-    """What scores parameters on a split or on the files `source` and `target`, and its name.
+    """Builds the evaluator of a split, or of the files `source` and `target`.
+
+    Returns:
+      (name of the split or of the source file, evaluator)
 
     Raises:
       UserError: the split or the files cannot be used, or one file is given without the other.
@@ -44,10 +47,8 @@ def evaluator_of(
             raise UserError(
                 "evaluate: this run's task has no pairs of source and target; give --split"
             )
-        name, open_examples = (
-            Path(source).name,
-            functools.partial(read_aligned, source, target, once=True),
-        )
+        name = Path(source).name
+        open_examples = functools.partial(read_aligned, source, target, once=True)
     elif source is None and target is None:
         name, open_examples = split, functools.partial(open_split, settings.data, split)
     else:
@@ -58,10 +59,10 @@ def evaluator_of(
 
 
 def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig) -> dict[str, Any]:
-    """How often a language model's likeliest choice is right, of a file of multiple choice.
+    """Accuracy of a language model on a file of multiple-choice questions.
 
     Raises:
-      UserError: the file cannot be used, or the task is none on running text.
+      UserError: the file cannot be used, or the run's task is not language modeling.
     """
     if not isinstance(task, LanguageModeling):
         raise UserError("--choices asks for a language model, and this run's task is another")
@@ -72,7 +73,7 @@ def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig
 
 
 def keep_outputs(path: Path, evaluator: Evaluator, outputs: Sequence[Prediction]) -> None:
-    """Writes outputs; where that cannot be done, the metrics are not lost with them."""
+    """Writes outputs; only logs a warning if that fails, so that the metrics are not lost."""
 
     def keep() -> None:
         try:

@@ -57,7 +57,7 @@ def load(
     _require_single_run(workdir)
     load_modules(modules, workdir)
     config = load_json(workdir / CONFIG)
-    loaded_from = workdir
+    loaded_from: Path | None = workdir
     if base is not None:
         config, loaded_from = with_base(config, base), None
     settings = read_settings(config)

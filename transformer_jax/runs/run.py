@@ -1,4 +1,4 @@
-"""A trained run and what can be done with it."""
+"""A trained run: predictions, scores, evaluation, inspection and conversations."""
 
 import dataclasses
 import functools
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from ml_collections import ConfigDict
 
+from transformer_jax.conversations import ASSISTANT, SYSTEM, USER, Turn
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
@@ -23,14 +24,15 @@ from transformer_jax.models.patches import (
 from transformer_jax.nn.int8 import convert_weights
 from transformer_jax.runs import build
 from transformer_jax.runs.base_run import with_reference
-from transformer_jax.runs.config import Settings, override, read_settings
+from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
-from transformer_jax.runs.settings import parsed
+from transformer_jax.runs.settings import Settings, parsed
 from transformer_jax.tasks.interface import (
     DeclaresDecodeFields,
     Params,
     Prediction,
     SupportsBeamTree,
+    SupportsChat,
     SupportsInspection,
     SupportsPrefixes,
     SupportsScoring,
@@ -43,74 +45,17 @@ from transformer_jax.training.evaluation import add_command_scores
 if TYPE_CHECKING:
     from transformer_jax.analysis.inspect import Attention, Hidden, Importance, Walk
 
-# FOLDED runs.decode_options: How one call of a run decodes: the section `decode` with what the
-# call gives.
-
-
-def decode_options(
-    section: DecodeConfig, task: Task, use: str, given: Mapping[str, Any]
-) -> DecodeConfig:
-    """The section `decode` of a run with the values given.
-
-    Args:
-      section: of the run.
-      task: of the run.
-      use: "predict", "evaluate" or "stream".
-      given: fields of the section.
-
-    Raises:
-      UserError: a value cannot be, or would do nothing.
-    """
-    typed = parsed({f"decode.{name}": value for name, value in given.items()}, use)
-    values = {name: typed[f"decode.{name}"] for name in given}
-    try:
-        options = dataclasses.replace(section, **_of_other_searches(section, values), **values)
-    except ValueError as error:
-        raise UserError(f"decode: {error}") from error
-    for name in given:
-        if name in _unread(use, task):
-            raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
-    if ignored := options.ignored_fields(given):
-        raise UserError(
-            f"decode: {ignored[0]} does nothing in the search that is chosen; leave it out, or "
-            "choose another search"
-        )
-    return options
-
-
-def _of_other_searches(section: DecodeConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Where a search is given: the fields that the section sets for another one, as they are by
-    default."""
-    if given.get("search") is None:
-        return {}
-    search = SEARCHES.find(given["search"])
-    if not isinstance(search, SearchKind):
-        return {}
-    names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
-    return {name: getattr(DecodeConfig, name) for name in names - set(given)}
-
-
-def _unread(use: str, task: Task) -> set[str]:
-    """The fields of the section `decode` that a task does not read: in `predict`, `evaluate` or
-    `stream`."""
-    if not isinstance(task, DeclaresDecodeFields):
-        return set()
-    read = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
-    if use == "stream":
-        read -= {"num_outputs", "batch_size"}
-    return {field.name for field in dataclasses.fields(DecodeConfig)} - read
-
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A trained run and its parts.
 
     Attributes:
-      config: as kept in the workdir.
-      workdir: the run's directory.
-      task: what its examples mean; holds model and tokenizers.
+      config: the config that the workdir stores.
+      workdir: the workdir of the run.
+      task: the task, with its model and tokenizers.
       params: the parameters, a tree of float32 arrays.
-      step: updates that the parameters saw; the last one of an average.
+      step: the step of the parameters; for an average, the last one.
     """
 
     config: ConfigDict
@@ -134,12 +79,12 @@ class Run:
         """The tokenizers: `run.tokenizer["source"].encode("...")`."""
         return self.task.tokenizers
 
-    def under(self, changes: Mapping[str, Any]) -> "Run":
-        """The same parameters under another config, such as `{"data.max_length": 512}`.
+    def with_config(self, changes: Mapping[str, Any]) -> "Run":
+        """The run with other config fields, such as `{"data.max_length": 512}`, and its parameters.
 
         Raises:
-          UserError: the model's positions do not reach so far, a field is unknown, or it belongs to
-            the parameters.
+          UserError: the model has too few positions, a field is unknown, or a field changes the
+            shapes of parameters.
         """
         config = override(self.config, changes)
         settings = read_settings(config)
@@ -158,9 +103,10 @@ class Run:
         return dataclasses.replace(self, config=config, task=task)
 
     def patched(self, changes: Mapping[str, Any]) -> "Run":
-        """The same run with parts of its model switched off, scaled or replaced, such as
-        `{"decoder.layer_1.cross_attention.heads[2]": 0}` (`models.patches` says how these are
-        written); whatever is done with it is done with these. A patched run keeps no outputs in
+        """The run with parts of its model switched off, scaled or replaced.
+
+        An example is `{"decoder.layer_1.cross_attention.heads[2]": 0}`; `models.patches` defines
+        the notation. All methods of the patched run use the patched model. It writes no outputs to
         its workdir.
 
         Raises:
@@ -177,54 +123,56 @@ class Run:
     def attention(
         self, source: str, target: str | None = None, also: Collection[str] = ()
     ) -> "Attention":
-        """What every layer and head attends to, in an example as `predict` takes it.
+        """Attention weights of every layer and head, for one example.
 
         Args:
-          source: the example.
-          target: of a task on pairs, the target that is read with it; None: the run's own output.
-          also: what is collected besides: "queries", "keys", "values", "heads", "stream".
+          source: the example, as for `predict`.
+          target: the target of a task on pairs; None: the run's own output.
+          also: other activations to collect: "queries", "keys", "values", "heads", "stream".
         """
         from transformer_jax.analysis import inspect
 
         return inspect.attention(self, source, target, also)
 
     def hidden(self, source: str, target: str | None = None) -> "Hidden":
-        """The residual stream after each layer, and what the output matrix would make of it (the
-        logit lens); arguments as of `attention`."""
+        """The residual stream after each layer, and its logits (the logit lens).
+
+        Arguments as of `attention`.
+        """
         from transformer_jax.analysis import inspect
 
         return inspect.hidden(self, source, target)
 
     def walk(self, source: str, target: str | None = None) -> "Walk":
-        """An example through the model, step by step (`analysis.walk`); as `attention`."""
+        """The computation of one example step by step (`analysis.walk`); as `attention`."""
         from transformer_jax.analysis import inspect
 
         return inspect.walk(self, source, target)
 
-    def reading(self, source: str, target: str | None = None) -> ModelInputs:
-        """An example as the model reads it; arguments as of `attention`.
+    def model_inputs(self, source: str, target: str | None = None) -> ModelInputs:
+        """The tokens of an example, as the model reads them; arguments as of `attention`.
 
         Raises:
-          UserError: the task cannot tell, or has no targets.
+          UserError: the task does not support inspection, or has no targets.
         """
         if not isinstance(self.task, SupportsInspection):
-            raise UserError("this run's task does not tell what its model reads (`model_inputs`)")
+            raise UserError("model_inputs: this run's task does not support inspection")
         if not isinstance(source, str):
-            raise UserError("reading: source is a list of texts; give one text")
+            raise UserError("model_inputs: source is a list of texts; give one text")
         return self.task.model_inputs(self.params, source, target, self.settings.decode)
 
     def beam_tree(self, line: str, **decode: Any) -> BeamTree:
-        """What the beam search for a line's outputs looked at, kept and dropped, and why.
+        """The hypotheses that beam search considered for a line: which it kept and why.
 
         Raises:
-          UserError: the task, or the search that is chosen, has no beams.
+          UserError: the task, or its search, has no beams.
         """
         if not isinstance(self.task, SupportsBeamTree):
             raise UserError("beam_tree: this run's task does not search with beams")
         return self.task.beam_tree(self.params, line, self._decode("predict", decode))
 
     def head_importance(self, split: str = "valid", by: str = "gradient") -> "Importance":
-        """How much each head matters for the loss of a split (`analysis.importance`)."""
+        """Importance of each head for the loss of a split (`analysis.importance`)."""
         from transformer_jax.analysis import inspect
 
         return inspect.head_importance(self, split, by)
@@ -248,7 +196,7 @@ class Run:
     ) -> list[list[Prediction]]:
         """The `num_outputs` best outputs of each line with their scores, best first.
 
-        Warnings name lines by their number, counted from `first_line`; samples depend on it, too.
+        Lines are numbered from `first_line`, in warnings and in the seeds of samples.
         """
         _require_texts("predict", lines=lines, prefixes=prefixes or [])
         options = self._decode("predict", decode)
@@ -265,13 +213,13 @@ class Run:
         return list(found)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """log P(target | source) of each pair, in nats; UserError where the task cannot tell."""
+        """log P(target | source) of each pair, in nats; UserError if the task scores no pairs."""
         return [pair.log_prob for pair in self.pair_scores(sources, targets)]
 
     def pair_scores(self, sources: Sequence[str], targets: Sequence[str]) -> list[PairScore]:
-        """As `score`, with whether greedy search writes the target."""
+        """Scores pairs like `score`, and whether greedy search generates each target."""
         if not isinstance(self.task, SupportsScoring):
-            raise UserError("score: this run's task does not tell how likely a target is")
+            raise UserError("score: this run's task does not score pairs")
         _require_texts("score", sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
@@ -285,8 +233,18 @@ class Run:
         command: str | None = None,
         **decode: Any,
     ) -> dict[str, Any]:
-        """Scores a split, or the files `source` and `target`, by a command too (`scoring.command`);
-        keeps outputs in `predictions/`. UserError: split, files or command cannot be used."""
+        """Evaluates a split, or the files `source` and `target`; writes outputs to `predictions/`.
+
+        Args:
+          split: the name of the split.
+          source: a file of sources, in place of a split.
+          target: the file of their targets.
+          command: a command that scores the outputs too (`scoring.command`).
+          **decode: fields of the section `decode`.
+
+        Raises:
+          UserError: the split, the files or the command cannot be used.
+        """
         name, evaluator = evaluator_of(
             self.settings, self.task, self._decode("evaluate", decode), split, source, target
         )
@@ -298,7 +256,7 @@ class Run:
         return {**metrics, "step": self.step, "split": name}
 
     def stream(self, line: str, **decode: Any) -> Iterator[str]:
-        """What follows a line, piece by piece as it is drawn; UserError where a task has none."""
+        """Yields the continuation of a line as it is sampled; UserError if the task has none."""
         if not isinstance(self.task, SupportsStreaming):
             raise UserError("stream: this run's task does not continue text; use predict")
         options = self._decode("stream", decode)
@@ -308,13 +266,110 @@ class Run:
         return decode_options(self.settings.decode, self.task, use, given)
 
 
+class Chat:
+    """A conversation: each question is answered given all turns before it.
+
+    Attributes:
+      turns: the turns so far.
+
+    Args:
+      run: a run whose task supports conversations.
+      **decode: fields of the section `decode`, as for `Run.predict`.
+
+    Raises:
+      UserError: the task does not support conversations.
+    """
+
+    def __init__(self, run: Run, **decode: Any) -> None:
+        if not isinstance(run.task, SupportsChat):
+            raise UserError("chat: this run's task answers no conversation; use predict")
+        self._task = run.task
+        self._decode = decode_options(run.settings.decode, run.task, "stream", decode)
+        self._params = convert_weights(self._decode.weights, run.params)
+        self.turns: tuple[Turn, ...] = ()
+
+    def ask(self, question: str) -> Iterator[str]:
+        """Yields the answer piece by piece, as it is sampled.
+
+        If the conversation is longer than the context, its oldest turns are dropped.
+
+        Raises:
+          UserError: the question alone is longer than the context, or contains text that looks like
+            the template's markup; the conversation stays as it was.
+        """
+        asked, pieces = (*self.turns, Turn(USER, question)), list[str]()
+        for piece in self._task.reply(self._params, asked, self._decode):
+            pieces.append(piece)
+            yield piece
+        self.turns = (*asked, Turn(ASSISTANT, "".join(pieces)))
+
+    def reset(self, system: str | None = None) -> None:
+        """Starts a new conversation, with a system prompt if given."""
+        self.turns = () if system is None else (Turn(SYSTEM, system),)
+
+
+def decode_options(
+    section: DecodeConfig, task: Task, use: str, given: Mapping[str, Any]
+) -> DecodeConfig:
+    """The decoding options of one call: the section `decode` of a run with the values given.
+
+    Args:
+      section: the section of the run's config.
+      task: the task of the run.
+      use: "predict", "evaluate" or "stream".
+      given: {field of the section: value}.
+
+    Raises:
+      UserError: a value is invalid or has no effect.
+    """
+    typed = parsed({f"decode.{name}": value for name, value in given.items()}, use)
+    values = {name: typed[f"decode.{name}"] for name in given}
+    try:
+        options = dataclasses.replace(section, **_reset_other_searches(values), **values)
+    except ValueError as error:
+        raise UserError(f"decode: {error}") from error
+    for name in given:
+        if name in _unread(use, task):
+            raise UserError(f"decode: {name} does nothing in {use} of this task; leave it out")
+    if ignored := options.ignored_fields(given):
+        raise UserError(
+            f"decode: {ignored[0]} does nothing in the search that is chosen; leave it out, or "
+            "choose another search"
+        )
+    return options
+
+
+def _reset_other_searches(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults for the fields that a given search does not read, {field: default}.
+
+    The section may set them for another search.
+    """
+    if given.get("search") is None:
+        return {}
+    search = SEARCHES.find(given["search"])
+    if not isinstance(search, SearchKind):
+        return {}
+    names = {name for name in SEARCH_FIELDS if f"decode.{name}" not in search.reads}
+    return {name: getattr(DecodeConfig, name) for name in names - set(given)}
+
+
+def _unread(use: str, task: Task) -> set[str]:
+    """The fields of the section `decode` that a task does not read in this use."""
+    if not isinstance(task, DeclaresDecodeFields):
+        return set()
+    read = {"weights", *(task.evaluates_by if use == "evaluate" else task.predicts_by)}
+    if use == "stream":
+        read -= {"num_outputs", "batch_size"}
+    return {field.name for field in dataclasses.fields(DecodeConfig)} - read
+
+
 def _with_model(task: Task, model: Any) -> Task:
-    of_task: Any = task  # a dataclass, which the protocol cannot say
+    of_task: Any = task  # a dataclass, which the protocol cannot express
     return dataclasses.replace(of_task, model=model)
 
 
 def _require_texts(use: str, **given: Sequence[str]) -> None:
-    """Refuses one text in place of a sequence of texts: its characters would be taken for them."""
+    """Raises UserError for one text in place of a list: its characters would become the texts."""
     for name, texts in given.items():
         if isinstance(texts, str):
             raise UserError(f"{use}: {name} is one text; give a list of texts")

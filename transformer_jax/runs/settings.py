@@ -157,7 +157,7 @@ FORMER_VALUES = {"train.remat": {True: "full", False: "none"}}
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     """Flattens nested sections, {section: {field: value}}, to {"section.field": value}."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in tree.items():
         path = f"{prefix}{name}"
         if path in SECTIONS and isinstance(value, Mapping):

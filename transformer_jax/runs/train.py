@@ -30,7 +30,6 @@ from transformer_jax.runs.config import check_trainable
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.prepare import prepare
 from transformer_jax.runs.provenance import (
-    Provenance,
     newest_checkpoint,
     open_same_data,
     tokenizer_provenance,
@@ -79,7 +78,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
         settings, named, examples, provenance = _open_inputs(config, modules, folder)
         base = open_base(settings)
         checkpoints = handle.checkpoints(settings.checkpoint)
-        checkpoints.provenance |= provenance | base_provenance(base)
+        checkpoints.provenance |= base_provenance(base) | provenance
         with handle.locked(), checkpoints:
             hosts.run_on_primary(lambda: prepare(config, folder, checkpoints, examples, named))
             handle.copy_from_primary(TOKENIZER)
@@ -93,7 +92,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
 
 def _open_inputs(
     config: ConfigDict, modules: Modules, workdir: Path
-) -> tuple[Settings, list[UserModule], Corpus, Provenance]:
+) -> tuple[Settings, list[UserModule], Corpus, dict[str, str]]:
     """The settings, the user's modules, the training examples and their provenance.
 
     Raises:

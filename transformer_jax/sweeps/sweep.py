@@ -367,7 +367,7 @@ def _metric(record: Mapping[str, Any], name: str) -> float | None:
 def _loss_with(run: Run, changes: Mapping[str, Any]) -> float | None:
     """Validation loss of a run under other settings; None if its model does not allow them."""
     try:
-        run = run.under(changes)
+        run = run.with_config(changes)
     except UserError as error:
         logger.info("%s: %s", ", ".join(f"{k}={v}" for k, v in changes.items()), error)
         return None
