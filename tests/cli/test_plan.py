@@ -75,7 +75,7 @@ def test_two_configs_are_compared(reports, capfd):
 def test_meshes_are_tried_until_they_fit_and_ranked(reports, monkeypatch, capfd):
     sizes = {"devices": 4, "local": 4, "state": 10**9, "rows": 64, "d_model": 256, "heads": 1}
     monkeypatch.setattr(planning, "_run_child", lambda request: sizes)
-    monkeypatch.setattr(planning.target, "require_compiler", lambda aim: None)
+    monkeypatch.setattr(planning, "require_compiler", lambda target: None)
     slower = FITTING | {"step_ms": 9.0, "tokens_per_s": 10}
     reports(REPORT, slower, FITTING)  # data 4: only with remat; fsdp 2
     assert main(["plan", QUICKSTART, "--device=v5e:2x2", "--search"]) == 0

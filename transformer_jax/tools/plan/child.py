@@ -20,7 +20,7 @@ from transformer_jax.nn.ops import product_dtype
 from transformer_jax.runs.config import complete_config, read_settings
 from transformer_jax.runs.user_modules import load_modules
 from transformer_jax.runtime import platform
-from transformer_jax.tools.plan import mesh_search, report, target
+from transformer_jax.tools.plan import mesh_search, report
 from transformer_jax.tools.plan.program import (
     DoesNotFitError,
     compile_search,
@@ -28,6 +28,7 @@ from transformer_jax.tools.plan.program import (
     micro_batches,
     search_sizes,
 )
+from transformer_jax.tools.plan.target import allow_cudnn_lowering, parse_target
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -42,15 +43,15 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     """
     load_modules(request["modules"])
     settings = read_settings(complete_config(request["config"], "plan"))
-    aim = target.parse_target(request["device"], request["slices"])
-    devices, accelerator, what = aim.devices(), aim.accelerator, request["what"]
-    target.allow_cudnn_lowering(devices[0])
+    target = parse_target(request["device"], request["slices"])
+    devices, accelerator, what = target.devices(), target.accelerator, request["what"]
+    allow_cudnn_lowering(devices[0])
     if what == "sizes":
         return dataclasses.asdict(search_sizes(settings, devices))
     with platform.compiling_for(devices[0]):
         dtype = product_dtype(settings.model.dtype).name
     head = {
-        "device": str(aim),
+        "device": str(target),
         "devices": len(devices),
         "what": what,
         "versions": _versions(),
@@ -89,8 +90,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     names = ("jax", "jaxlib", "libtpu", "jax-cuda13-plugin")
-    found = {name: _version(name) for name in names}
-    return {name: version for name, version in found.items() if version}
+    versions = {name: _version(name) for name in names}
+    return {name: version for name, version in versions.items() if version}
 
 
 def _version(name: str) -> str | None:

@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 
 from transformer_jax.errors import UserError
 from transformer_jax.runs.user_modules import Modules
-from transformer_jax.tools.plan import target
 from transformer_jax.tools.plan.mesh_search import (
     SearchSizes,
     candidate_meshes,
@@ -19,7 +18,7 @@ from transformer_jax.tools.plan.mesh_search import (
     rank_key,
     varied_settings,
 )
-from transformer_jax.tools.plan.target import GIB
+from transformer_jax.tools.plan.target import ENVIRONMENT, GIB, parse_target, require_compiler
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +59,7 @@ def plan(
     Example:
       >>> plan(config, "v5e:2x4")["mfu"]
     """
-    aim = target.parse_target(device, slices)
-    target.require_compiler(aim)
+    require_compiler(parse_target(device, slices))
     what = "decode" if decode else "train"
     return _run_child(_request(config, device, slices, what, modules)) | {"note": NOTE}
 
@@ -80,13 +78,13 @@ def search_meshes(
     Raises:
       UserError: an error of `plan`, or no mesh has room for parameters and optimizer state.
     """
-    aim = target.parse_target(device, slices)
-    target.require_compiler(aim)
+    target = parse_target(device, slices)
+    require_compiler(target)
     sizes = SearchSizes(**_run_child(_request(config, device, slices, "sizes", modules)))
-    possible = candidate_meshes(sizes, aim.accelerator)
+    possible = candidate_meshes(sizes, target.accelerator)
     if not possible:
         raise UserError(
-            f"no mesh of {aim} has room for the {sizes.state / GIB:.1f} GiB of parameters and "
+            f"no mesh of {target} has room for the {sizes.state / GIB:.1f} GiB of parameters and "
             "optimizer state; take more devices"
         )
     found = []
@@ -119,8 +117,8 @@ def does_not_fit_message(report: dict[str, Any]) -> str:
 def _request(
     config: ConfigDict, device: str, slices: int, what: str, modules: Modules
 ) -> dict[str, Any]:
-    aim = {"device": device, "slices": slices, "what": what}
-    return {"config": config.to_dict(), "modules": modules} | aim
+    devices = {"device": device, "slices": slices}
+    return {"config": config.to_dict(), "modules": modules, "what": what} | devices
 
 
 def _run_child(request: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +128,7 @@ def _run_child(request: dict[str, Any]) -> dict[str, Any]:
       UserError: the child rejected the request.
       RuntimeError: the child failed; the message has the end of its output.
     """
-    environment = {**os.environ, **target.ENVIRONMENT}
+    environment = {**os.environ, **ENVIRONMENT}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     for name in ("JAX_COMPILATION_CACHE_DIR", "XLA_FLAGS"):
         environment.pop(name, None)  # for the local devices
