@@ -59,7 +59,7 @@ def shift_right(target: jax.Array, positions: jax.Array, start: int) -> jax.Arra
 def packed_loss(
     batch: Batch, read: Sequence[str], found: TokenLosses, counted: jax.Array
 ) -> LossSums:
-    """Sums the losses over the predictions that count, and the sums that metrics are made of.
+    """Loss sums of a packed batch over the predictions that count, with the sums that metrics need.
 
     Args:
       batch: packed rows.

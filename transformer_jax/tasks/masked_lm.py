@@ -124,7 +124,7 @@ class MaskedLanguageModeling(BaseTask):
 
     @functools.cached_property
     def is_text(self) -> np.ndarray:
-        """bool [V]: True for tokens that are not special; only these are predicted, and drawn."""
+        """Mask of the tokens that are not special, bool [V]. Only these are predicted or drawn."""
         return ~np.isin(np.arange(self.model.config.vocab_size), [*self.specials.ids])
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:

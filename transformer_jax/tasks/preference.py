@@ -41,8 +41,10 @@ starts from."""
 
 @dataclasses.dataclass(frozen=True)
 class Preference(Instruction):
-    """DPO of a decoder-only model on {"turns", "chosen", "rejected"}: the chosen answer shall
-    become likelier than the rejected one. Both are written as in `Instruction`.
+    """DPO of a decoder-only model on {"turns", "chosen", "rejected"}.
+
+    Training makes the chosen answer likelier than the rejected one, relative to a reference model.
+    Both answers are written as in `Instruction`.
 
     The pairs of a row do not see each other, and the two answers of a pair are in separate rows.
 
