@@ -49,7 +49,7 @@ def test_a_flipped_bit_is_found(folder, bit):
 
 
 def test_every_flipped_bit_of_the_manifest_is_found(folder):
-    """In a name too, where no file would be missed if only some subfolders are read."""
+    """Also a bit in a file name, although only some subfolders are verified."""
     path = folder / manifest.MANIFEST
     whole = path.read_bytes()
     for place in range(len(whole)):
@@ -61,7 +61,7 @@ def test_every_flipped_bit_of_the_manifest_is_found(folder):
             )
 
 
-def test_a_manifest_of_before_it_had_a_seal_is_read(folder):
+def test_a_manifest_without_a_digest_of_its_own_is_read(folder):
     path = folder / manifest.MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text())["files"]))
     assert manifest.find_damage(folder) is None
@@ -77,7 +77,7 @@ def test_a_missing_file_is_found(folder):
     assert manifest.find_damage(folder) == "params/empty is missing"
 
 
-def test_a_folder_in_the_place_of_a_file_is_found(folder):
+def test_a_folder_in_place_of_a_file_is_found(folder):
     (folder / "params" / "empty").unlink()
     (folder / "params" / "empty").mkdir()
     assert manifest.find_damage(folder) == "params/empty cannot be read"
@@ -85,7 +85,7 @@ def test_a_folder_in_the_place_of_a_file_is_found(folder):
 
 @pytest.mark.parametrize("name", ["params/d/array", "manifest.json"])
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
-def test_a_file_that_cannot_be_read_now_is_no_damage(folder, name, number, monkeypatch):
+def test_a_file_that_cannot_be_read_now_is_not_damaged(folder, name, number, monkeypatch):
     opened = os.open
 
     def failing(path, *args, **kwargs):
@@ -98,13 +98,13 @@ def test_a_file_that_cannot_be_read_now_is_no_damage(folder, name, number, monke
         manifest.find_damage(folder)
 
 
-def test_a_pipe_in_the_place_of_a_file_is_found_and_not_waited_for(folder):
+def test_a_pipe_in_place_of_a_file_is_found_without_waiting(folder):
     (folder / "params" / "empty").unlink()
     os.mkfifo(folder / "params" / "empty")
     assert manifest.find_damage(folder) == "params/empty cannot be read"
 
 
-def test_a_manifest_that_would_not_end_is_not_read(folder):
+def test_an_oversized_manifest_is_not_read(folder):
     os.truncate(folder / manifest.MANIFEST, 40 * 2**30)  # sparse
     assert manifest.find_damage(folder) == "manifest.json cannot be read"
     (folder / manifest.MANIFEST).unlink()
@@ -130,13 +130,13 @@ def test_a_file_of_another_size_is_not_read(folder, monkeypatch):
     assert "params/d/array is not what was written" in manifest.find_damage(folder, ("params",))
 
 
-def test_files_it_does_not_list_do_no_harm(folder):
+def test_unlisted_files_are_ignored(folder):
     (folder / "params" / ".nfs0001").touch()
     (folder / "note").write_text("rewritten")
     assert manifest.find_damage(folder) is None
 
 
-def test_only_the_subfolders_asked_for_are_checked(folder):
+def test_only_the_given_subfolders_are_verified(folder):
     (folder / "data" / "state").unlink()
     assert manifest.find_damage(folder, ("params",)) is None
     assert manifest.find_damage(folder, ("params", "data")) == "data/state is missing"
@@ -199,7 +199,7 @@ def notes(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_shares_are_disjoint_whole_and_balanced(count):
+def test_shares_are_disjoint_complete_and_balanced(count):
     sizes = {f"d/{i}": size * MIB for i, size in enumerate([9, 1, 7, 7, 2, 0, 0, 5, 3, 8, 6, 4])}
     parts = [manifest.share_of_files(sizes, process, count) for process in range(count)]
     assert sorted(name for part in parts for name in part) == sorted(sizes)
@@ -235,7 +235,7 @@ def test_processes_write_the_manifest_of_one_and_read_each_file_once(saved, note
 
 
 @pytest.mark.parametrize("told", [None, {}, {"params/d/6": {"size": 5, "sha256": ""}}])
-def test_what_the_others_do_not_hash_or_saw_otherwise_the_first_hashes(
+def test_process_0_hashes_what_the_others_did_not_or_saw_differently(
     saved, notes, monkeypatch, told
 ):
     monkeypatch.setattr(manifest, "_SECONDS_TO_HASH", 0.1)
@@ -246,19 +246,19 @@ def test_what_the_others_do_not_hash_or_saw_otherwise_the_first_hashes(
     assert len(manifest.read_entries(saved)) == 7
 
 
-def test_a_process_that_cannot_read_its_share_says_so_at_once(saved, notes):
+def test_a_process_that_cannot_read_its_share_reports_it_at_once(saved, notes):
     notes["saves/0/files"] = {"params/d/gone": 5}
     manifest.help_write_manifest(saved, "saves/0", 0, 1)
     assert notes["saves/0/0"] == {}
 
 
-def test_nobody_helps_with_a_save_that_failed(saved, notes, monkeypatch):
+def test_no_process_waits_for_a_failed_save(saved, notes, monkeypatch):
     monkeypatch.setattr(manifest, "_SECONDS_OF_A_SAVE", 0.01)
     manifest.help_write_manifest(saved, "saves/0", 1, 2)
     assert notes == {}
 
 
-def test_one_process_alone_finds_what_it_finds(saved):
+def test_a_single_process_verifies_everything(saved):
     manifest.write_manifest(saved)
     assert manifest.find_damage_in_job(saved) is None
     (saved / "params" / "d" / "3").unlink()

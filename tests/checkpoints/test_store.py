@@ -1,4 +1,4 @@
-"""Checkpoints restore bit for bit, survive what disks and users do, and keep what they promise."""
+"""Checkpoints: restored bit for bit, kept or deleted as configured, verified, and averaged."""
 
 import errno
 import json
@@ -57,12 +57,12 @@ def assert_same(restored, saved):
 
 
 def step_of(checkpoints, which):
-    """The step of the checkpoint that `which` names, all of its items intact."""
+    """The step of the checkpoint that `which` names, all its items verified."""
     return int(find_checkpoint(checkpoints.directory, which).name)
 
 
 def save_steps(directory, steps, scores=None, **config):
-    """Saves `make_state(step)` for each step; the data iterator's state is [step]."""
+    """Saves `make_state(step)` for each step, with the data state [step]."""
     with Checkpoints(directory, CheckpointConfig(**config)) as checkpoints:
         for step in steps:
             checkpoints.save(step, make_state(step), [step])
@@ -114,7 +114,7 @@ def test_a_checkpoint_restores_bit_for_bit(tmp_path):
     assert snapshot.data_state == data_state
 
 
-def test_the_iterator_and_the_donated_arrays_may_go_on_during_a_save(tmp_path):
+def test_the_iterator_and_donated_arrays_may_change_during_a_save(tmp_path):
     saved, state, data_state = make_state(1), make_state(1), {"position": [1]}
     advance = jax.jit(lambda s: jax.tree.map(lambda leaf: leaf + 1, s), donate_argnums=0)
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
@@ -141,7 +141,7 @@ def test_parameters_restore_alone(run):
     assert_same(snapshot.params(TARGET.params), make_state(3).params)
 
 
-def test_restores_onto_the_devices_asked_for(run):
+def test_arrays_are_restored_onto_the_given_shardings(run):
     program = f"""
 import jax, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
@@ -180,7 +180,7 @@ def test_a_state_that_does_not_fit_is_refused_naming_what_differs(run):
         run.open(3).params(params)
 
 
-def test_a_step_that_is_there_is_not_saved_again(run):
+def test_a_saved_step_is_not_saved_again(run):
     with run:
         run.save(3, make_state(100), [100])
     assert_same(run.open(3).state(TARGET), make_state(3))
@@ -209,7 +209,7 @@ def test_the_newer_of_equally_good_checkpoints_is_the_best(tmp_path):
     assert step_of(checkpoints, "best") == 2
 
 
-def test_a_best_that_is_surpassed_is_kept_no_longer(tmp_path):
+def test_a_best_checkpoint_is_deleted_when_another_is_better(tmp_path):
     with Checkpoints(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
         for step, score, kept in [(1, 5.0, [1]), (2, 4.0, [1, 2]), (3, 6.0, [3])]:
             checkpoints.save(step, make_state(step), [step])
@@ -222,7 +222,7 @@ def test_a_best_that_is_surpassed_is_kept_no_longer(tmp_path):
     assert step_of(checkpoints, "best") == 3
 
 
-def test_a_kill_while_a_score_is_kept_leaves_a_checkpoint_without_or_with_it(run, monkeypatch):
+def test_a_kill_while_a_score_is_written_leaves_the_checkpoint_intact(run, monkeypatch):
     with run:
         run.save(4, make_state(4), [4])
         run.wait()
@@ -234,7 +234,7 @@ def test_a_kill_while_a_score_is_kept_leaves_a_checkpoint_without_or_with_it(run
             run.score(4, 99.0)
         shutil.copytree(run.directory / "4", run.directory / "5")
         (run.directory / "5" / "metrics" / "metrics").unlink()
-    assert step_of(run, "best") == 4  # whole, though the manifest does not tell of it yet
+    assert step_of(run, "best") == 4  # complete, though the manifest does not list the score yet
     assert step_of(run, "latest") == 5
     with run:
         run.score(4, 99.0)
@@ -257,7 +257,7 @@ def test_a_score_is_not_written_through_links(run, tmp_path):
     assert json.loads((outside / "metrics" / "metrics").read_text())["score"] == 7.0
 
 
-def test_a_save_that_is_not_asynchronous_is_whole_when_it_returns(tmp_path, monkeypatch):
+def test_a_synchronous_save_is_complete_when_it_returns(tmp_path, monkeypatch):
     write = manifest.write_manifest
     monkeypatch.setattr(manifest, "write_manifest", lambda folder: (time.sleep(0.2), write(folder)))
     config = CheckpointConfig(asynchronous=False, keep_params=1)
@@ -287,12 +287,12 @@ def test_reading_writes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("field", [{"every_steps": 0}, {"keep": 0}, {"keep_params": -1}])
-def test_a_config_without_sense_is_refused(field):
+def test_a_config_out_of_range_is_refused(field):
     with pytest.raises(ValueError, match=next(iter(field))):
         CheckpointConfig(**field)
 
 
-# --- Which one is read ---
+# --- Which checkpoint is opened ---
 
 
 def test_a_checkpoint_is_named_by_step_latest_or_best(run):
@@ -300,18 +300,18 @@ def test_a_checkpoint_is_named_by_step_latest_or_best(run):
     assert {which: step_of(run, which) for which in names} == names
 
 
-def test_no_checkpoint(tmp_path):
+def test_a_directory_without_checkpoints_is_refused(tmp_path):
     with pytest.raises(UserError, match=f"no checkpoint in {tmp_path}"):
         Checkpoints(tmp_path, CheckpointConfig()).open(None)
 
 
 @pytest.mark.parametrize("which", [4, "4", "newest", "-1"])
-def test_a_checkpoint_that_is_not_there(run, which):
+def test_an_unknown_checkpoint_is_refused(run, which):
     with pytest.raises(UserError, match=f"no checkpoint {which} in .* 1, 2, 3"):
         step_of(run, which)
 
 
-def test_no_best_without_scores(tmp_path):
+def test_best_without_scores_is_refused(tmp_path):
     checkpoints = save_steps(tmp_path, [1])
     with pytest.raises(UserError, match="has a score"):
         step_of(checkpoints, "best")
@@ -358,7 +358,7 @@ def test_a_flipped_bit_in_any_file_is_found(run):
     assert step_of(run, 3) == 3
 
 
-def test_of_damaged_checkpoints_the_next_newest_is_read_with_one_warning_each(run, caplog):
+def test_damaged_checkpoints_are_skipped_with_one_warning_each(run, caplog):
     flip_bit(item_files(run.directory / "3", "training")[0])
     (run.directory / "2" / manifest.MANIFEST).unlink()
     snapshot = run.open("latest")
@@ -369,32 +369,32 @@ def test_of_damaged_checkpoints_the_next_newest_is_read_with_one_warning_each(ru
     assert str(run.directory / "2") in older and manifest.MANIFEST in older
 
 
-def test_of_a_damaged_best_the_next_best_is_read(run, caplog):
+def test_a_damaged_best_checkpoint_is_skipped(run, caplog):
     flip_bit(run.directory / "1" / "metrics" / "metrics")
     assert step_of(run, "best") == 3
     assert len(caplog.records) == 1
 
 
-def test_damaged_training_state_does_not_keep_parameters_from_being_read(run, caplog):
+def test_parameters_are_read_beside_a_damaged_training_state(run, caplog):
     flip_bit(item_files(run.directory / "3", "training")[0])
     assert run.open("latest", (PARAMS,)).step == 3
     assert not caplog.records
 
 
-def test_a_damaged_step_asked_for_is_refused(run):
+def test_a_damaged_step_given_by_number_is_refused(run):
     item_files(run.directory / "2", "params")[0].unlink()
     with pytest.raises(UserError, match="2 is damaged: params/.* is missing"):
         run.open(2)
 
 
-def test_all_damaged(run):
+def test_a_directory_with_only_damaged_checkpoints_is_refused(run):
     for step in (1, 2, 3):
         shutil.rmtree(run.directory / str(step) / "params")
     with pytest.raises(UserError, match=f"no intact checkpoint in {run.directory}"):
         run.open("latest", (PARAMS,))
 
 
-def test_a_run_that_goes_on_replaces_damaged_steps(run, caplog):
+def test_a_resumed_run_replaces_damaged_steps(run, caplog):
     flip_bit(item_files(run.directory / "3", "params")[0])
     flip_bit(run.directory / "2" / "metrics" / "metrics")
     with run:
@@ -403,7 +403,7 @@ def test_a_run_that_goes_on_replaces_damaged_steps(run, caplog):
     assert_same(run.open("latest").state(TARGET), make_state(33))
 
 
-def test_what_cannot_be_read_now_is_neither_passed_over_nor_deleted(run, monkeypatch):
+def test_a_file_that_cannot_be_read_now_is_neither_skipped_nor_deleted(run, monkeypatch):
     path, opened = item_files(run.directory / "3", "params")[0], os.open
 
     def failing(which, *args, **kwargs):
@@ -420,7 +420,7 @@ def test_what_cannot_be_read_now_is_neither_passed_over_nor_deleted(run, monkeyp
     assert step_of(run, "latest") == 3
 
 
-def test_a_run_that_goes_on_clears_what_a_killed_one_left(run):
+def test_a_resumed_run_deletes_unfinished_saves(run):
     unfinished = run.directory / "99.orbax-checkpoint-tmp"
     unfinished.mkdir()
     assert run.latest_step() == 3
@@ -465,7 +465,7 @@ for step in range(1, 100000):
 
 @pytest.fixture
 def small_files_only():
-    """Any write beyond 10 kB into a file fails, as on a full disk."""
+    """Makes writes beyond 10 kB into a file fail, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     yield
@@ -490,7 +490,7 @@ def test_a_failed_save_is_one_line_and_leaves_earlier_checkpoints(
     assert step_of(checkpoints, None) == 1
 
 
-def test_a_directory_that_cannot_be_written(tmp_path):
+def test_a_read_only_directory_is_refused(tmp_path):
     (tmp_path / "file").touch()
     checkpoints = Checkpoints(tmp_path / "file" / "checkpoints", CheckpointConfig())
     with pytest.raises(UserError, match="cannot write checkpoints in"):
@@ -536,7 +536,7 @@ def test_snapshots_reach_further_back_than_full_checkpoints(tmp_path):
     np.testing.assert_allclose(params["encoder"]["kernel"], mean_of([3, 4, 5, 6]), rtol=1e-5)
 
 
-def test_an_average_passes_over_damaged_snapshots(tmp_path, caplog):
+def test_an_average_skips_damaged_snapshots(tmp_path, caplog):
     checkpoints = save_steps(tmp_path, range(1, 5), keep=1, keep_params=4)
     flip_bit(item_files(tmp_path / "snapshots" / "3", "params")[0])
     assert checkpoints.open(None).average(3, TARGET.params)[0] == [4, 2, 1]
@@ -550,11 +550,11 @@ def test_an_average_of_more_than_there_are_is_refused(run, count):
         run.open(None).average(count, TARGET.params)
 
 
-# --- What others have made up, with a manifest that fits ---
+# --- Forged checkpoints, with a valid manifest ---
 
 
 def store_params(folder, changes):
-    """Changes values that Orbax has stored with the parameters, and mends the manifest."""
+    """Changes values that Orbax stored with the parameters, and rewrites the manifest."""
     base = {"driver": "file", "path": str(folder / "params")}
     stored = ts.KvStore.open({"driver": "ocdbt", "base": base}).result()
     for name, value in changes.items():
@@ -578,7 +578,7 @@ def test_arrays_that_would_fill_the_memory_are_not_unpacked(run, layout, message
 
 
 @pytest.mark.parametrize("name", ["params/d/more", "params/_METADATA", "_CHECKPOINT_METADATA"])
-def test_files_larger_than_any_of_a_run_are_not_read_and_no_reason_to_delete(run, name):
+def test_oversized_files_are_neither_read_nor_deleted(run, name):
     with (run.directory / "3" / name).open("w") as file:
         file.truncate(2**40)  # sparse
     with pytest.raises(UserError, match=f"{name} has 1,099,511,627,776 bytes, more than"):
@@ -602,7 +602,7 @@ KINDS = (Checkpoints, PrimaryCheckpoints)
 
 @pytest.mark.parametrize("writes", KINDS)
 @pytest.mark.parametrize("reads", KINDS)
-def test_one_reads_what_the_other_has_written(tmp_path, writes, reads):
+def test_each_kind_reads_the_checkpoints_of_the_other(tmp_path, writes, reads):
     state = make_state(3)
     with writes(tmp_path, CONFIG) as checkpoints:
         for step in (3, 4, 5):
@@ -618,7 +618,7 @@ def test_one_reads_what_the_other_has_written(tmp_path, writes, reads):
             assert_same(snapshot.params(state.params), state.params)
 
 
-def test_arrays_that_were_not_saved_get_their_value(tmp_path):
+def test_optional_arrays_that_are_missing_get_their_initial_value(tmp_path):
     state = make_state(3)
     with PrimaryCheckpoints(tmp_path, CONFIG) as checkpoints:
         checkpoints.save(3, state.replace(step=None), {})

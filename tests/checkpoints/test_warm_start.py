@@ -1,4 +1,4 @@
-"""A run that starts from another one's parameters says which they are."""
+"""Warm starts load the parameters that both runs have, and log the others."""
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,11 @@ from transformer_jax.checkpoints.warm_start import warm_start
 
 @pytest.fixture
 def fresh(trained):
-    """Parameters like those of the trained run, all zero."""
+    """Parameters with the shapes of the trained run, all zero."""
     return jax.tree.map(np.zeros_like, trained.params)
 
 
-def test_what_both_have_is_loaded(trained, trained_workdir, fresh, caplog):
+def test_common_parameters_are_loaded(trained, trained_workdir, fresh, caplog):
     caplog.set_level("INFO")
     loaded = warm_start(fresh, trained_workdir)
     jax.tree.map(np.testing.assert_array_equal, loaded, trained.params)
@@ -25,7 +25,7 @@ def test_what_both_have_is_loaded(trained, trained_workdir, fresh, caplog):
     assert "new" not in caplog.text and "not in this model" not in caplog.text
 
 
-def test_what_is_new_or_left_out_is_named(trained, trained_workdir, fresh, caplog):
+def test_new_and_unused_parameters_are_logged(trained, trained_workdir, fresh, caplog):
     caplog.set_level("INFO")
     decoder = fresh.pop("decoder")
     fresh["head"] = {"kernel": np.full((3, 3), 7.0, np.float32)}
@@ -38,7 +38,7 @@ def test_what_is_new_or_left_out_is_named(trained, trained_workdir, fresh, caplo
     assert f" and {more} more" in caplog.text
 
 
-def test_shapes_that_do_not_fit_are_listed(trained_workdir, fresh):
+def test_wrong_shapes_are_listed(trained_workdir, fresh):
     first, second = list(named_leaves(fresh))[:2]
     misshapen = jax.tree_util.tree_map_with_path(
         lambda path, leaf: (
@@ -54,7 +54,7 @@ def test_shapes_that_do_not_fit_are_listed(trained_workdir, fresh):
         warm_start(misshapen, trained_workdir)
 
 
-def test_a_vocabulary_may_be_padded_otherwise(trained_workdir, fresh):
+def test_a_vocabulary_may_be_padded_to_another_size(trained_workdir, fresh):
     table = np.asarray(warm_start(fresh, trained_workdir)["target_embedding"]["table"])
     fresh["target_embedding"]["table"] = jnp.ones((len(table) + 3, table.shape[1]))
     padded = np.asarray(warm_start(fresh, trained_workdir)["target_embedding"]["table"])
@@ -65,7 +65,7 @@ def test_a_vocabulary_may_be_padded_otherwise(trained_workdir, fresh):
         warm_start(fresh, trained_workdir)
 
 
-def test_of_many_misfits_the_first_are_told(trained_workdir, fresh):
+def test_only_the_first_of_many_wrong_shapes_are_listed(trained_workdir, fresh):
     misshapen = jax.tree.map(lambda leaf: np.zeros((5, 5), np.float32), fresh)
     with pytest.raises(tj.UserError, match="; and [0-9]+ more") as caught:
         warm_start(misshapen, trained_workdir)

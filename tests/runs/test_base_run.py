@@ -1,4 +1,4 @@
-"""Runs of adapters: what is trained, saved, loaded and refused."""
+"""Runs with adapters: training, checkpoints, loading, and bases that are refused."""
 
 import json
 import os
@@ -151,7 +151,7 @@ def test_what_does_not_go_with_adapters_is_refused(config, run, tmp_path):
 
 @pytest.fixture
 def naming(run, tmp_path):
-    """`naming(base)`: a copy of the run of adapters whose config names another base."""
+    """`naming(base)`: a copy of the run with adapters whose config names another base."""
 
     def naming(base):
         copy = tmp_path / "stranger" / "run"
@@ -166,7 +166,7 @@ def naming(run, tmp_path):
 
 @pytest.fixture
 def of_others(monkeypatch):
-    """From now on, all files belong to another user."""
+    """Makes all files belong to another user."""
     monkeypatch.setattr(base_run.os, "geteuid", lambda: os.getuid() + 1)
 
 

@@ -1,4 +1,4 @@
-"""Preferences beside the run that they start from: computed once, kept, and refused."""
+"""The reference policy of preferences: scores are computed once, stored, and checked."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What is given by an address: a workdir, a sweep's folder, data, tokens, a config."""
+"""Addresses in place of paths: for a workdir, a sweep's folder, data, tokens, a config."""
 
 import itertools
 from pathlib import Path
@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """`machine(name)`: from now on, all runs on another machine."""
+    """`machine(name)`: simulates another machine from then on."""
 
     def at_machine(name):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
@@ -44,7 +44,7 @@ def get(address, folder):
 
 
 def test_a_run_moves_between_disk_and_bucket(tiny_config, address, tmp_path, machine):
-    """Ten steps on disk, ten in a bucket, the last ten on another disk: nothing differs."""
+    """Ten steps on disk, ten in a bucket and ten on another disk equal thirty on one disk."""
     every = {"checkpoint.every_steps": 10, "eval.every_steps": 10}
     tj.train(tiny_config(every), tmp_path / "whole")
     tj.train(tiny_config(every | {"train.num_steps": 10}), tmp_path / "disk")
@@ -72,7 +72,7 @@ def test_a_run_moves_between_disk_and_bucket(tiny_config, address, tmp_path, mac
     jax.tree.map(near, started.params, trained.params)
 
 
-def test_a_sweep_in_a_bucket_is_gone_on_with_elsewhere(tiny_language_model, address, machine):
+def test_a_sweep_in_a_bucket_continues_on_another_machine(tiny_language_model, address, machine):
     base = tiny_language_model | {"train.num_steps": 2, "eval.every_steps": 2}
     config = Path(__file__).parents[2] / "configs" / "quickstart.py"
     sweep = tj.Sweep(str(config), {"one": {}, "two": {"seed": 3}}, base, seeds=1)
@@ -82,7 +82,7 @@ def test_a_sweep_in_a_bucket_is_gone_on_with_elsewhere(tiny_language_model, addr
     machine("another")
     again = tj.sweep(sweep, address)
     assert [row.metrics for row in again] == [row.metrics for row in rows]
-    result = "one/result.json"  # which a row that is trained again writes anew
+    result = "one/result.json"  # a row that is trained again rewrites it
     assert Bucket(address).entries(result)[result] == there[result]
 
 

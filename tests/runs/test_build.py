@@ -1,4 +1,4 @@
-"""The parts of a run, from its settings."""
+"""Building the parts of a run from its settings."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def test_a_side_without_a_vocabulary_is_named(tiny_config):
 
 
 def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):
-    """Of four layers, deep enough for the saving to show; scanned, which compile as fast as one."""
+    """Four layers show the saving; scanned layers compile as fast as one."""
     deep = {
         "task.name": "language_modeling",
         "model.architecture": "decoder_only",
@@ -67,7 +67,7 @@ def test_remat_keeps_the_gradient_and_saves_memory(tiny_config):
     assert memory["none"] > memory["dots"] > memory["full"] < 0.6 * memory["none"]
 
 
-def test_offload_asks_for_memory_of_the_host(tiny_config, task_of, monkeypatch):
+def test_offload_requires_host_memory(tiny_config, task_of, monkeypatch):
     monkeypatch.setattr(build, "HOST", "paper")
     settings = read_settings(tiny_config({"train.remat": "offload"}))
     with pytest.raises(UserError, match="'offload' keeps results in paper memory; cpu has device"):
@@ -104,13 +104,13 @@ def test_a_task_has_the_sizes_of_its_sections(task_of):
         ({"vocab_sizes": {"source": 30, "target": 20}}, "config.model: tie_embeddings 'all' needs"),
     ],
 )
-def test_an_unknown_choice_is_told(task_of, changes, message):
+def test_an_unknown_component_is_refused(task_of, changes, message):
     with pytest.raises(UserError) as caught:
         task_of(**changes)
     assert str(caught.value).startswith(message)
 
 
-def test_a_batch_without_room_for_a_row_is_told(tiny_config, task_of):
+def test_a_batch_without_room_for_a_row_is_refused(tiny_config, task_of):
     settings = read_settings(tiny_config({"train.tokens_per_batch": 40}))
     with pytest.raises(UserError, match="config.train: tokens_per_batch 40 has no room for 1 rows"):
         build.batch_rows(settings, task_of())

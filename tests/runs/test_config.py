@@ -1,4 +1,4 @@
-"""Configs: what they leave out, and how a run keeps its own."""
+"""Configs: defaults, overrides, config files, and the config stored with a run."""
 
 import dataclasses
 import random
@@ -26,7 +26,7 @@ from transformer_jax.tasks import TASKS
 # --- Reading ---
 
 
-def test_a_file_says_what_it_changes_and_the_rest_has_its_default(path):
+def test_a_file_sets_fields_and_the_others_have_defaults(path):
     config = load_config(path)
     settings = read_settings(config)
     assert settings.model == ModelConfig(d_model=64, num_heads=4)
@@ -77,7 +77,7 @@ def test_a_task_brings_its_defaults_and_its_architecture(write_config):
     assert (settings.optimizer.name, settings.optimizer.schedule) == ("adamw", "cosine")
 
 
-def test_a_file_stands_above_its_task_and_an_override_above_the_file(write_config):
+def test_a_file_precedes_its_task_and_an_override_precedes_the_file(write_config):
     path = write_config(
         "config.task = dict(name='language_modeling')",
         "config.model = dict(positions='rotary', activation='relu')",
@@ -115,7 +115,7 @@ def test_a_wrong_default_names_its_task(message_of, path, monkeypatch):
     assert message.startswith("defaults of task seq2seq: there is no config.train.label_smooting;")
 
 
-def test_a_complete_config_keeps_what_it_says(path):
+def test_a_complete_config_keeps_its_values(path):
     config = override(load_config(path), {"task.name": "language_modeling"})
     assert (config.model.architecture, config.decode.beam_size) == ("encoder_decoder", 4)
     old = complete_config({"task": {"name": "language_modeling"}}, "config.json")
@@ -123,7 +123,7 @@ def test_a_complete_config_keeps_what_it_says(path):
 
 
 def test_a_minimal_language_model_trains_and_predicts(write_config, tiny, tmp_path):
-    """Shrunk, but with no choice of its own."""
+    """Shrunk, but with defaults for all else."""
     path = write_config(
         "config.task = dict(name='language_modeling')",
         f"config.data = dict(train_text={tiny['data.train_source']!r},",
@@ -139,7 +139,7 @@ def test_a_minimal_language_model_trains_and_predicts(write_config, tiny, tmp_pa
 # --- A run's own config ---
 
 
-def test_a_kept_config_is_the_same_again(path, tmp_path):
+def test_a_saved_config_is_loaded_unchanged(path, tmp_path):
     config = load_config(
         path, {"model.key_size": 24, "train.remat": "full", "train.init_from": "/ä"}
     )
@@ -151,16 +151,16 @@ def test_a_kept_config_is_the_same_again(path, tmp_path):
     check_same_run(config, load_json(kept), tmp_path)
 
 
-def test_a_kept_config_of_fewer_fields_has_their_defaults():
+def test_a_saved_config_of_fewer_fields_has_their_defaults():
     assert complete_config({"seed": 4}, "config.json").model.d_model == 512
 
 
-def test_no_run(message_of, tmp_path):
+def test_a_folder_without_a_run_is_refused(message_of, tmp_path):
     message = message_of(load_json, tmp_path / "config.json")
     assert message == f"{tmp_path} holds no run: config.json is missing"
 
 
-def test_a_damaged_config_is_one_line(path, tmp_path):
+def test_a_damaged_config_is_an_error_of_one_line(path, tmp_path):
     kept = tmp_path / "config.json"
     save_json(load_config(path), kept)
     whole = kept.read_bytes()
@@ -181,7 +181,7 @@ def test_a_damaged_config_is_one_line(path, tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "3", "null", '{"model": []}', '{"model": {"x": 1}}', "[" * 9999]
 )
-def test_a_config_that_is_no_object_of_sections(message_of, tmp_path, text):
+def test_a_config_that_is_not_an_object_of_sections_is_refused(message_of, tmp_path, text):
     kept = tmp_path / "config.json"
     kept.write_text(text)
     assert str(kept) in message_of(load_json, kept)
@@ -196,7 +196,7 @@ def test_a_config_that_is_no_object_of_sections(message_of, tmp_path, text):
         {"checkpoint.keep": 9, "logging.every_steps": 3},
     ],
 )
-def test_a_run_may_move_grow_and_be_watched_otherwise(path, tmp_path, changes):
+def test_a_run_may_move_grow_and_be_logged_differently(path, tmp_path, changes):
     base = {"data.name": "scan_simple"}
     check_same_run(load_config(path, base | changes), load_config(path, base), tmp_path)
 
@@ -217,8 +217,8 @@ def test_the_end_of_a_decay_grows_with_the_steps(message_of, path):
     assert "its optimizer.decay_steps is 6000" in message_of(check_same_run, shorter, kept, "a")
 
 
-def test_what_nothing_reads_is_not_compared(path, tmp_path):
-    """Earlier versions let it be set."""
+def test_fields_without_an_effect_are_not_compared(path, tmp_path):
+    """Earlier versions allowed them to be set."""
     kept = override(load_config(path), {"model.num_token_types": 2})
     check_same_run(load_config(path), kept, tmp_path)
 
@@ -237,7 +237,7 @@ def test_what_nothing_reads_is_not_compared(path, tmp_path):
         ("seed", 4),
     ],
 )
-def test_a_run_is_not_gone_on_with_as_another(message_of, path, name, value):
+def test_a_run_is_not_resumed_with_another_config(message_of, path, name, value):
     kept, config = load_config(path), load_config(path, {name: value})
     section, _, field = name.partition(".")
     old = kept[section][field] if field else kept[section]
@@ -247,7 +247,7 @@ def test_a_run_is_not_gone_on_with_as_another(message_of, path, name, value):
     )
 
 
-def test_an_override_needs_not_take_back_what_the_file_sets_for_another_choice(tmp_path):
+def test_an_override_drops_options_that_only_the_files_component_reads(tmp_path):
     path = tmp_path / "learned.py"
     path.write_text(
         "from ml_collections import ConfigDict\n"
@@ -261,8 +261,7 @@ def test_an_override_needs_not_take_back_what_the_file_sets_for_another_choice(t
         tj.config(path, {"model.positions": "rotary", "model.max_length": 128})
 
 
-# FOLDED tests/runs/test_config.py: Config files: how one is run, and what one that fails is
-# answered with.
+# --- Config files ---
 
 
 def test_a_config_imports_its_sibling_from_any_directory(write_config, tmp_path, monkeypatch):
@@ -281,7 +280,7 @@ def test_a_config_imports_its_sibling_from_any_directory(write_config, tmp_path,
     assert sys.path == search_path and "experiment" not in sys.modules
 
 
-def test_a_missing_file(message_of, tmp_path):
+def test_a_missing_file_is_refused(message_of, tmp_path):
     message = message_of(load_config, tmp_path / "absent.py")
     assert (
         message == f"there is no config file {tmp_path}/absent.py; see configs/ for what there is"
@@ -305,7 +304,7 @@ def test_a_missing_file(message_of, tmp_path):
         ("\x00", "fails: "),
     ],
 )
-def test_a_file_that_fails(message_of, tmp_path, text, reason):
+def test_a_file_that_fails_is_an_error_of_one_line(message_of, tmp_path, text, reason):
     path = tmp_path / "broken.py"
     path.write_text(text)
     message = message_of(load_config, path)
@@ -327,7 +326,7 @@ def test_a_file_that_fails(message_of, tmp_path, text, reason):
         ("config = ConfigDict({3: 64})", "there is no config.3; did you mean config."),
     ],
 )  # fmt: skip
-def test_an_unknown_field_of_a_file(message_of, write_config, line, nearest):
+def test_an_unknown_field_of_a_file_is_refused(message_of, write_config, line, nearest):
     path = write_config(line)
     message = message_of(load_config, path)
     assert message.startswith(f"{path}: ")
@@ -336,7 +335,7 @@ def test_an_unknown_field_of_a_file(message_of, write_config, line, nearest):
 
 @pytest.mark.parametrize("beside", [True, False])
 def test_a_component_that_only_a_config_file_registers_is_refused(write_config, message_of, beside):
-    """The run would name no module that has it."""
+    """The run could not name the module that has it."""
     entries = dict(NORMS)
     path = write_config("config.model = dict(norm='mine')")
     registers = """

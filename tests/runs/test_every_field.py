@@ -290,7 +290,7 @@ def outcome(tmp_path_factory):
         return str(task_of(settings)[1])
 
     def of_training(settings):
-        """Of a task with a loss of its own, as the model does not matter."""
+        """The task with a loss of its own; its model does not matter."""
         leaves = {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)}
         task = SimpleNamespace(
             lengths={"text": 16},

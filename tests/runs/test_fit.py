@@ -14,7 +14,7 @@ from transformer_jax.runs import fit
         {"train.tokens_per_batch": 10**9},
     ],
 )
-def test_a_step_that_cannot_fit_is_told(tiny_config, tmp_path, changes):
+def test_a_step_that_cannot_fit_is_refused(tiny_config, tmp_path, changes):
     with pytest.raises(UserError) as caught:
         tj.train(tiny_config(changes), tmp_path / "run")
     message = str(caught.value)
@@ -22,7 +22,7 @@ def test_a_step_that_cannot_fit_is_told(tiny_config, tmp_path, changes):
     assert "train.tokens_per_batch" in message and "GiB; this machine has" in message
 
 
-def test_micro_batches_take_less_however_their_number_is_told(tiny_config, tmp_path, monkeypatch):
+def test_micro_batches_need_less_memory_however_they_are_set(tiny_config, tmp_path, monkeypatch):
     needed = []
 
     def note(nbytes, what):
@@ -36,7 +36,7 @@ def test_micro_batches_take_less_however_their_number_is_told(tiny_config, tmp_p
     assert needed[0] > needed[1] == needed[2]
 
 
-def test_outputs_that_cannot_fit_are_told(trained):
+def test_outputs_that_cannot_fit_are_refused(trained):
     much = {"max_extra_length": 2**20, "batch_size": 2**20, "beam_size": 500}
     message = "the state of 1048576 sources, 500 outputs and .* tokens need at least"
     with pytest.raises(UserError, match=message):

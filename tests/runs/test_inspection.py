@@ -1,4 +1,4 @@
-"""Looking into a trained run, and running it with parts of it switched off."""
+"""Inspection of a trained run, and runs with parts of the model switched off."""
 
 import jax
 import numpy as np
@@ -40,7 +40,7 @@ def test_the_last_layer_of_the_lens_is_the_prediction(trained):
 
 
 def test_every_use_of_a_patched_run_is_patched(trained):
-    """A search, through whose cache the patch goes, and scores are those of zeroed weights."""
+    """Search (with its cache) and scores equal those of a model with zeroed weights."""
     patched = trained.patched(HEAD)
     zeroed = without(trained, [("decoder.layer_0.cross_attention.heads", 1)])
     assert zeroed.params is not trained.params
@@ -56,7 +56,7 @@ def test_every_use_of_a_patched_run_is_patched(trained):
     assert longer.score([LINE], ["Ein Hund ."])[0] == pytest.approx(scores[1], rel=1e-5)
 
 
-def test_patched_with_nothing_it_is_the_run_to_the_bit(trained):
+def test_a_run_patched_with_nothing_is_the_run_bit_for_bit(trained):
     assert trained.patched({}).n_best([LINE]) == trained.n_best([LINE])
     assert trained.patched({}).score([LINE], ["Ein Hund ."]) == trained.score(
         [LINE], ["Ein Hund ."]
@@ -84,6 +84,6 @@ def test_importance_is_in_nats_a_token_of_a_split(trained):
         trained.head_importance(by="loss")
 
 
-def test_what_cannot_be_looked_at_is_told(trained):
+def test_unsupported_inspection_is_refused(trained):
     with pytest.raises(UserError, match="reading: source is a list of texts; give one text"):
         trained.attention([LINE])

@@ -1,4 +1,4 @@
-"""A run whose validation score does not rise: its learning rate falls, and it ends."""
+"""A run whose validation score stops rising: its learning rate is lowered, and it ends."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ def records(workdir, split):
 
 
 def test_it_ends_and_a_resumed_run_is_the_same(tiny_config, tmp_path, caplog):
-    """BLEU is 0 from the first evaluation on."""
+    """BLEU is 0 at every evaluation."""
     caplog.set_level(logging.INFO)
     config = tiny_config(CHANGES)
     run = tj.train(config, tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""The vocabularies of a run: learned, or taken over."""
+"""Tokenizers of a run: trained, or copied from the run that it starts from."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from transformer_jax.tokenization import load_tokenizers
 SEPARATE = {"tokenizer.joint": False, "model.tie_embeddings": "target"}
 
 
-def test_tokenizers_are_trained_once_and_then_those_of_the_workdir(tiny_config, tmp_path):
+def test_tokenizers_are_trained_once_and_then_loaded(tiny_config, tmp_path):
     settings = read_settings(tiny_config(SEPARATE | {"tokenizer.vocab_size": 60}))
     examples = [{"source": "the dog sees a cat", "target": "der Hund sieht eine Katze"}] * 3
     pairs = open_split(DataConfig(synthetic_size=50), "train")
@@ -26,7 +26,7 @@ def test_tokenizers_are_trained_once_and_then_those_of_the_workdir(tiny_config, 
     assert trained["source"].encode("the dog") != trained["target"].encode("the dog")
 
 
-def test_a_run_that_starts_from_another_takes_over_its_tokenizers(
+def test_a_run_that_starts_from_another_copies_its_tokenizers(
     tiny_config, trained_workdir, tmp_path
 ):
     settings = read_settings(tiny_config({"train.init_from": str(trained_workdir)}))
@@ -37,7 +37,7 @@ def test_a_run_that_starts_from_another_takes_over_its_tokenizers(
     assert (tmp_path / "tokenizer").is_dir()
 
 
-def test_a_set_of_another_kind_is_refused(tiny_config, tmp_path):
+def test_data_of_another_kind_is_refused(tiny_config, tmp_path):
     settings = read_settings(tiny_config({"task.name": "tagging"}))
     with pytest.raises(
         UserError, match="task tagging reads tags and text, but the examples of para"
@@ -69,7 +69,7 @@ def test_symbols_come_from_the_examples(tiny_config, tmp_path):
     assert not found.joint and found.specials("target").eos == found.specials("source").eos
 
 
-def test_symbols_are_learned_anew_where_a_run_starts_from_another(
+def test_symbols_are_listed_again_for_a_run_that_starts_from_another(
     tiny_config, trained_workdir, tmp_path
 ):
     changes = PARSING | {"train.init_from": str(trained_workdir)}

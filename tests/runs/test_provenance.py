@@ -1,4 +1,4 @@
-"""A run goes on with the tokenizers and the data that it was trained with, or not at all."""
+"""A run continues only with the tokenizers and the data that it was trained with."""
 
 import logging
 import shutil
@@ -17,14 +17,14 @@ STEPS = ("15", "30")
 
 
 def contents(folder):
-    """All files by their names but for the lock."""
+    """Contents of all files except the mark, by path."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path: path.read_bytes() for path in files if path.name != ".transformer_jax"}
 
 
 @pytest.fixture
 def swapped(workdir):
-    """A run whose tokenizer has been replaced by another one of equal size."""
+    """A run whose tokenizer was replaced by another one of equal size."""
     settings = read_settings(load_json(workdir / "config.json"))
     pairs = open_split(settings.data, "train")
     texts = {side: [pair["target"] for pair in pairs] for side in ("source", "target")}
@@ -48,7 +48,7 @@ def test_a_swapped_tokenizer_of_equal_size_is_refused(swapped, tiny_config, tmp_
     assert not (tmp_path / "new" / "tokenizer").exists()
 
 
-def test_a_tokenizer_that_is_gone_is_not_trained_anew(workdir, tiny_config):
+def test_a_missing_tokenizer_is_not_trained_again(workdir, tiny_config):
     shutil.rmtree(workdir / "tokenizer")
     before = contents(workdir)
     with pytest.raises(tj.UserError, match="tokenizer/sides.json: the tokenizer cannot be read"):
@@ -76,14 +76,14 @@ def test_other_training_data_is_refused(workdir, tiny_config, monkeypatch, repla
     assert contents(workdir) == before
 
 
-def test_other_code_is_told(workdir, tiny_config, monkeypatch, caplog):
+def test_other_code_is_logged(workdir, tiny_config, monkeypatch, caplog):
     monkeypatch.setattr(provenance, "code_version", lambda: "transformer_jax 9")
     with caplog.at_level(logging.INFO, logger="transformer_jax"):
         tj.train(tiny_config(), workdir)
     assert f"{workdir} was trained by other code: transformer_jax 0" in caplog.text
 
 
-def test_checkpoints_of_earlier_versions_say_nothing_and_are_taken(swapped):
+def test_checkpoints_without_provenance_are_accepted(swapped):
     for step in STEPS:
         folder = swapped / "checkpoints" / step
         shutil.rmtree(folder / "provenance")
@@ -91,7 +91,7 @@ def test_checkpoints_of_earlier_versions_say_nothing_and_are_taken(swapped):
     assert tj.load(swapped).step == 30
 
 
-def test_the_same_examples_are_the_same_data_wherever_they_lie():
+def test_the_same_examples_have_the_same_provenance_in_any_container():
     sources, targets = [str(i) for i in range(30_000)], [str(-i) for i in range(30_000)]
     lazy = LinePairs(sources, targets)
     assert provenance.training_provenance(lazy) == provenance.training_provenance(list(lazy))

@@ -1,4 +1,4 @@
-"""A recurrent model through a whole run: trained, resumed, used, looked at, and what it refuses."""
+"""A run with a recurrent model: trained, resumed, used, inspected, and what it refuses."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ LINE = "the old man sees a dog"
 
 @pytest.fixture(scope="module")
 def config_of(tiny):
-    """`config_of(steps)`: of configs/multi30k_en_de_rnn.py, shrunk, with so many updates."""
+    """`config_of(steps)`: configs/multi30k_en_de_rnn.py, shrunk, with `steps` steps."""
     shrunk = {name: value for name, value in tiny.items() if name not in OF_TRANSFORMERS}
 
     def config(steps):
@@ -35,7 +35,7 @@ def config_of(tiny):
 
 @pytest.fixture(scope="module")
 def run(config_of, tmp_path_factory):
-    """Of four updates."""
+    """A run of four steps."""
     return tj.train(config_of(4), tmp_path_factory.mktemp("recurrent") / "run")
 
 
@@ -71,7 +71,7 @@ def test_a_layer_can_be_patched_and_weights_cannot(run):
         (lambda run: run.head_importance(), "head_importance: this run's model has no heads"),
     ],
 )
-def test_what_is_of_transformers_is_refused(run, ask, message):
+def test_options_of_transformers_are_refused(run, ask, message):
     with pytest.raises(UserError, match=message):
         ask(run)
 

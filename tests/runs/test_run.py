@@ -1,4 +1,4 @@
-"""What a run refuses before anything is computed. What it computes is tested in test_train."""
+"""Misuse of a run is refused before anything is computed (results: test_train)."""
 
 import pytest
 
@@ -17,7 +17,7 @@ import transformer_jax as tj
         (lambda run: run.stream("a"), "stream: this run's task does not continue text"),
     ],
 )
-def test_what_is_misused_is_told_in_one_line(trained, use, message):
+def test_misuse_is_refused_in_one_line(trained, use, message):
     with pytest.raises(tj.UserError) as caught:
         use(trained)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)

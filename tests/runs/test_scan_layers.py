@@ -1,4 +1,4 @@
-"""A run with scanned layers is stored, resumed and used as any other."""
+"""A run with scanned layers is stored, resumed and used like any other."""
 
 import jax
 import numpy as np
@@ -13,13 +13,13 @@ PLACES = {f"layer_{i}" for i in range(2)} | {"final_norm"}
 
 @pytest.fixture(scope="module")
 def config_of(tiny_language_model):
-    """`config_of(steps, scan, rate)`: so many updates, layers scanned or not, and dropout; without
-    it, a moving average of the parameters."""
+    """`config_of(steps, scan, rate)`: steps, whether layers are scanned, and the dropout rate;
+    without dropout it keeps a moving average of the parameters."""
 
     def config(steps, scan, rate=0.0):
         changes = {
             "model.num_layers": 2,
-            # Gradients of the keys' biases are 0 but for rounding: no relative distance is small.
+            # Gradients of the keys' biases are 0 except for rounding: relative errors are large.
             "model.attention_bias": "output",
             "model.scan_layers": scan,
             "model.dropout_rate": rate,
@@ -36,13 +36,13 @@ def config_of(tiny_language_model):
 
 @pytest.fixture(scope="module")
 def unrolled(config_of, tmp_path_factory):
-    """A run of four updates without dropout, its layers not scanned."""
+    """A run of four steps without dropout, its layers unrolled."""
     return tj.train(config_of(4, scan=False), tmp_path_factory.mktemp("unrolled") / "run")
 
 
 def assert_near(found, expected):
-    """By 1e-5 of an array's largest element: four updates in float32, of which Adam's first ones
-    magnify the rounding of small gradients."""
+    """Tolerance: 1e-5 of an array's largest element. Adam's first steps magnify rounding errors of
+    small gradients."""
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max()),
         found,
@@ -51,7 +51,7 @@ def assert_near(found, expected):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_run_goes_on_scanned_or_not(config_of, unrolled, tmp_path, first):
+def test_a_run_resumes_with_layers_scanned_or_not(config_of, unrolled, tmp_path, first):
     tj.train(config_of(2, scan=first), tmp_path)
     run = tj.train(config_of(4, scan=not first), tmp_path)
     assert run.params["decoder"].keys() == PLACES

@@ -1,4 +1,4 @@
-"""Replicas trained together are the runs that they would be one by one."""
+"""Replicas trained together equal the runs trained one by one."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Values of a config: what a field takes, and what a wrong one is answered with."""
+"""Fields of a config: the values they take, and how wrong values are refused."""
 
 import functools
 import json
@@ -56,7 +56,7 @@ def test_overrides_may_be_numbers_of_numpy(path):
     ("value", "means"),
     [(True, "full"), ("false", "none"), ("True", "full"), ("none", "none"), ("dots", "dots")],
 )
-def test_remat_may_be_said_as_in_earlier_versions(path, tmp_path, value, means):
+def test_remat_accepts_the_values_of_earlier_versions(path, tmp_path, value, means):
     config = load_config(path, {"train.remat": value})
     assert read_settings(config).train.remat == means
     (tmp_path / "config.json").write_text(json.dumps({"train": {"remat": value}}))
@@ -74,7 +74,7 @@ def test_remat_may_be_said_as_in_earlier_versions(path, tmp_path, value, means):
         (3, "there is no config.3"),
     ],
 )
-def test_an_unknown_field_of_an_override(message_of, path, name, nearest):
+def test_an_unknown_field_of_an_override_is_refused(message_of, path, name, nearest):
     message = message_of(load_config, path, {name: "1"})
     assert message.startswith("override: ")
     assert nearest in message
@@ -105,7 +105,7 @@ def test_an_unknown_field_of_an_override(message_of, path, name, nearest):
         ("seed", "1.5", "1.5", "int"),
     ],
 )
-def test_a_value_of_the_wrong_type(message_of, path, name, value, shown, type_):
+def test_a_value_of_the_wrong_type_is_refused(message_of, path, name, value, shown, type_):
     message = message_of(load_config, path, {name: value})
     assert message == f"override: config.{name} is {shown}; it must be of type {type_}"
 
@@ -133,7 +133,7 @@ NUMBERS = [name for name, field in FIELDS.items() if field.type in (int, float)]
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_every_number_has_a_range(name):
-    """Finite, and far from where numbers overflow; True is no number."""
+    """Ranges are finite and far from overflow; True is not a number."""
     section, _, field = name.rpartition(".")
     owner = SECTIONS.get(section, Settings)
     (limit,) = [one for one in typing.get_args(hint_of(owner, field)) if isinstance(one, Range)]
@@ -144,18 +144,17 @@ def test_every_number_has_a_range(name):
 
 
 def hint_of(owner, field):
-    """The annotated type of a field, `| None` left out."""
+    """The annotated type of a field, without `| None`."""
     hint = typing.get_type_hints(owner, include_extras=True)[field]
     return hint if hasattr(hint, "__metadata__") else typing.get_args(hint)[0]
 
 
 def required_of(owner):
-    """Values of the fields without a default."""
+    """Values for the fields without a default."""
     return SECTIONS if owner is Settings else {}
 
 
-# FOLDED tests/runs/test_settings.py: What is accepted has an effect: fields that nothing reads are
-# refused, with what does not.
+# --- Fields without an effect ---
 
 
 @pytest.mark.parametrize(
@@ -230,7 +229,7 @@ def required_of(owner):
         ({"optimizer.schedule": "cosine", "optimizer.cycle_steps": 9}, "(cosine_cycles would)"),
     ],
 )
-def test_what_does_nothing_is_refused(message_of, path, changes, message):
+def test_a_field_without_an_effect_is_refused(message_of, path, changes, message):
     assert message in message_of(load_config, path, changes)
 
 
@@ -257,5 +256,5 @@ def test_what_does_nothing_is_refused(message_of, path, changes, message):
         {"model.architecture": "recurrent", "model.cell": "gru", "model.initialization": "bert"},
     ],
 )
-def test_defaults_and_what_is_read_are_taken(path, changes):
+def test_defaults_and_fields_with_an_effect_are_accepted(path, changes):
     load_config(path, changes)

@@ -1,4 +1,4 @@
-"""A run whose data spikes: it goes back to its last checkpoint, and on with other data."""
+"""A run whose gradient spikes returns to its last checkpoint and continues with other data."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ SPIKED = 27
 
 @pytest.fixture
 def spike_at(monkeypatch):
-    """`spike_at(n, ...)`: of these batches one token counts, whose gradient is no mean of many."""
+    """`spike_at(n, ...)`: one token counts in these batches: no mean dampens its gradient."""
 
     def spike(*numbers):
         rows_of, batches = TrainBatches.__next__, [0]
@@ -50,7 +50,7 @@ def steps_of(workdir, split="train"):
     return [one["step"] for one in lines if one["split"] == split]
 
 
-def test_it_goes_on_from_its_last_checkpoint_with_the_data_behind(
+def test_it_continues_from_its_last_checkpoint_with_the_data_after_the_spike(
     tiny_config, tmp_path, spike_at, caplog
 ):
     batches = spike_at(SPIKED)
@@ -61,7 +61,7 @@ def test_it_goes_on_from_its_last_checkpoint_with_the_data_behind(
     assert batches[0] == SPIKED + 8  # steps 25 to 32 have batches of their own
 
 
-def test_before_the_first_checkpoint_it_starts_anew(tiny_config, tmp_path, spike_at, caplog):
+def test_before_the_first_checkpoint_it_starts_again(tiny_config, tmp_path, spike_at, caplog):
     spike_at(25)
     changes = {"checkpoint.every_steps": 32, "train.num_steps": 26}
     run = tj.train(tiny_config(CHANGES | changes), tmp_path / "run")
@@ -69,7 +69,7 @@ def test_before_the_first_checkpoint_it_starts_anew(tiny_config, tmp_path, spike
     assert steps_of(run.workdir) == list(range(1, 27))
 
 
-def test_it_ends_where_all_data_spikes(tiny_config, tmp_path, spike_at):
+def test_it_ends_if_all_data_spikes(tiny_config, tmp_path, spike_at):
     spike_at(*range(SPIKED, 200))
     with pytest.raises(UserError, match="for the 11th time after step 24, each time with other"):
         tj.train(tiny_config(CHANGES), tmp_path / "run")
@@ -85,7 +85,7 @@ def test_skipped_steps_leave_the_run_as_it_was(tiny_config, tmp_path, spike_at):
     jax.tree.map(np.testing.assert_array_equal, before, after)
 
 
-def test_a_run_may_begin_and_cease_to_look_for_spikes_when_it_goes_on(tiny_config, tmp_path):
+def test_a_resumed_run_may_start_or_stop_spike_detection(tiny_config, tmp_path):
     def trained(num_steps, **changes):
         changes = {f"train.{name}": value for name, value in changes.items()}
         short = {"train.num_steps": num_steps, "eval.every_steps": 100, "logging.every_steps": 1}
@@ -103,7 +103,7 @@ def test_a_run_may_begin_and_cease_to_look_for_spikes_when_it_goes_on(tiny_confi
     assert [told[step] for step in (22, 23, 24, 25)] == [None, 0, 0, None]
 
 
-def test_a_factor_without_spikes_being_looked_for_is_refused(tiny_config, tmp_path):
+def test_a_spike_factor_without_detection_is_refused(tiny_config, tmp_path):
     with pytest.raises(UserError, match="spike_factor is 2.0, but on_spike is 'apply'"):
         tj.train(tiny_config({"train.spike_factor": 2.0}), tmp_path / "run")
 

@@ -1,4 +1,4 @@
-"""What a notebook holds: a run is trained, loaded, used, moved and gone on with."""
+"""A run in Python: trained, evaluated, used, and resumed."""
 
 import json
 import logging
@@ -128,7 +128,7 @@ def test_a_run_reads_further_than_it_was_trained_to(trained, caplog):
         ({"model.positions": "learned", "model.max_length": 9}, "'learned' reach to max_length 9"),
     ],
 )
-def test_what_a_run_cannot_be_read_as(trained, changes, message):
+def test_a_config_that_contradicts_the_parameters_is_refused(trained, changes, message):
     with pytest.raises(tj.UserError, match=message):
         trained.with_config(changes)
 
@@ -140,7 +140,7 @@ def test_scores_are_log_probabilities(trained):
         trained.score(["a"], ["b", "c"])
 
 
-def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
+def test_an_evaluation_returns_metrics_and_writes_outputs(workdir):
     run = tj.load(workdir)
     program = 'import sys; n = len(list(sys.stdin)); print(\'{"lines": %d, "bleu": 999}\' % n)'
     command = shlex.join([sys.executable, "-c", program])
@@ -167,8 +167,8 @@ def test_an_evaluation_has_its_figures_and_keeps_its_outputs(workdir):
     )
 
 
-def test_each_corpus_has_figures_of_its_own(tiny, tiny_config, tmp_path):
-    """Two files of the validation split, of which one is the test split's."""
+def test_each_corpus_has_its_own_metrics(tiny, tiny_config, tmp_path):
+    """The validation split is two files; one of them is the test split's."""
     both = {
         f"data.valid_{side}": f"{tiny[f'data.valid_{side}']},{tiny[f'data.test_{side}']}"
         for side in ("source", "target")
@@ -188,7 +188,7 @@ def test_each_corpus_has_figures_of_its_own(tiny, tiny_config, tmp_path):
         tiny_config({"eval.best_corpus": "test"})
 
 
-def test_the_best_checkpoint_is_that_of_the_corpus_that_is_named(tiny_language_model, tmp_path):
+def test_the_best_checkpoint_is_selected_by_the_given_corpus(tiny_language_model, tmp_path):
     text = tiny_language_model["data.train_text"]
     names = {"data.valid_text": f"{tiny_language_model['data.valid_text']},{text}"}
     changes = {"train.num_steps": 1, "eval.each_corpus": True, "eval.best_corpus": "train"}
@@ -200,13 +200,13 @@ def test_the_best_checkpoint_is_that_of_the_corpus_that_is_named(tiny_language_m
     assert found["train/loss"] != found["loss"]
 
 
-def test_a_command_that_fails_costs_no_figure(workdir, caplog):
+def test_a_command_that_fails_costs_no_metric(workdir, caplog):
     metrics = tj.load(workdir).evaluate(split="valid", command="no-such-program", beam_size=1)
     assert "no scores by the command: 'no-such-program' cannot be run" in caplog.text
     assert "bleu" in metrics
 
 
-def test_an_evaluation_whose_outputs_cannot_be_kept_has_its_figures(workdir, caplog):
+def test_an_evaluation_whose_outputs_cannot_be_written_returns_metrics(workdir, caplog):
     shutil.rmtree(workdir / "predictions")
     (workdir / "predictions").write_text("a file in the place of the folder")
     metrics = tj.load(workdir).evaluate(split="valid", beam_size=1)
@@ -236,7 +236,7 @@ def test_files_can_be_evaluated(workdir, tmp_path):
         run.evaluate(split="tset")
 
 
-# --- Gone on with ---
+# --- Resumed ---
 
 
 def test_a_finished_run_says_so(workdir, trained, tiny_config, caplog):
@@ -280,7 +280,7 @@ def untimed(workdir):
 def test_an_error_at_a_validation_loses_no_step(
     trained_workdir, trained, tiny_config, tmp_path, monkeypatch
 ):
-    """Nor does the run that goes on differ from one that was never interrupted."""
+    """The resumed run equals one that was never interrupted."""
     with monkeypatch.context() as patch, pytest.raises(OSError, match="disk"):
         patch.setattr("transformer_jax.runs.train.write_predictions", fails)
         tj.train(tiny_config(), tmp_path / "run")
@@ -335,7 +335,7 @@ def test_a_start_that_failed_does_not_claim_its_workdir(tmp_path, tiny_config, m
 
 
 class FakeState:
-    """Of a training that is none."""
+    """The state of a training that does nothing."""
 
     params, model_params, step = {}, {}, 0
 

@@ -1,4 +1,4 @@
-"""Components of the user's own: loaded, named by the run, asked for again, never executed by it."""
+"""The user's modules: loaded, recorded by the run, required again, never executed from it."""
 
 import importlib
 import importlib.util
@@ -34,7 +34,7 @@ MOMENTS = {"train.num_steps": 1, "eval.every_steps": 1, "logging.every_steps": 1
 
 @pytest.fixture
 def forgetful():
-    """Modules that a test loads are forgotten behind it, as by a new process."""
+    """`forgetful()` forgets the modules that a test loaded; it is also called after the test."""
     entries, loaded, known = dict(POSITIONS), dict(user_modules._loaded), set(sys.modules)
     sets = dict(SOURCES)
 
@@ -53,7 +53,7 @@ def forgetful():
 
 @pytest.fixture
 def write(tmp_path, forgetful):
-    """`write(text, name)`: a Python file of the user's; its path."""
+    """`write(text, name)`: writes a user's Python file; returns its path."""
 
     def write_file(text, name="mine.py"):
         path = tmp_path / "own" / name
@@ -65,7 +65,7 @@ def write(tmp_path, forgetful):
 
 
 def told(function, *args, **options):
-    """The one line that a mistake is answered with."""
+    """The one-line message of the UserError that a call raises."""
     with pytest.raises(tj.UserError) as caught:
         function(*args, **options)
     assert "\n" not in str(caught.value)
@@ -91,7 +91,7 @@ def test_tj_config_takes_modules(write, tiny):
     assert config.model.positions == "mine" and "mine" in POSITIONS
 
 
-def test_what_has_not_changed_is_not_loaded_again(write):
+def test_an_unchanged_file_is_not_loaded_again(write):
     path = write(POSITION.format(name="mine"))
     load_modules(path)
     first = POSITIONS["mine"]
@@ -107,7 +107,7 @@ def test_a_changed_file_replaces_what_it_registered(write):
     assert "other" not in POSITIONS
 
 
-def test_a_file_that_fails_leaves_nothing_of_it(write):
+def test_a_file_that_fails_registers_nothing(write):
     before = dict(POSITIONS)
     path = write(POSITION.format(name="mine") + "1 / 0\n")
     message = told(load_modules, path)
@@ -150,12 +150,12 @@ def test_a_file_that_fails_leaves_nothing_of_it(write):
         ),
     ],
 )
-def test_an_import_of_a_renamed_module_or_name_is_told_the_new_one(write, line, hint):
+def test_the_error_of_an_old_import_has_the_new_name(write, line, hint):
     message = told(load_modules, write(f"VERSION = 1\n{line}\n"))
     assert message.startswith("modules: mine.py, line 2: ") and message.endswith(f"; {hint}")
 
 
-def test_a_name_that_was_renamed_in_a_moved_module_is_found_by_both(monkeypatch):
+def test_a_renamed_name_in_a_moved_module_is_found_by_both_modules(monkeypatch):
     moved = {
         "transformer_jax.a": "transformer_jax.b",
         "transformer_jax.a.old": "transformer_jax.b.new",
@@ -167,12 +167,12 @@ def test_a_name_that_was_renamed_in_a_moved_module_is_found_by_both(monkeypatch)
     assert user_modules.moved_name("another.package") is None
 
 
-def test_a_config_file_with_an_import_of_a_renamed_module_is_told_the_new_one(write):
+def test_the_error_of_a_config_files_old_import_has_the_new_name(write):
     path = write("from transformer_jax.nn.heads import multiply\n", "config.py")
     assert told(tj.config, path).endswith("transformer_jax.nn.heads is now transformer_jax.nn.ops")
 
 
-def test_the_names_that_moved_are_no_longer_there_but_the_new_ones_are():
+def test_moved_names_are_gone_and_their_new_names_exist():
     for old, new in user_modules._moved_names().items():
         module = importlib.util.find_spec(new) if _is_module(new) else None
         assert module or _has_name(new), new
@@ -204,7 +204,7 @@ def test_an_importable_module_and_what_it_imports(write, monkeypatch):
     assert {"renamed", "far"} <= set(POSITIONS) and "mine" not in POSITIONS
 
 
-def test_a_module_that_fails_may_be_mended(write, monkeypatch):
+def test_a_module_that_fails_can_be_corrected(write, monkeypatch):
     monkeypatch.syspath_prepend(str(write("", "single.py").parent))
     write(POSITION.format(name="far"), "parts.py")
     write("import parts\nraise ValueError('two\\nlines')", "single.py")
@@ -353,7 +353,7 @@ def test_nothing_in_a_workdir_is_executed(run, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '[{"name": 3, "sha256": ""}]', '[{"name": "a"}]'])
-def test_a_damaged_list_is_told(run, text):
+def test_a_damaged_record_is_refused(run, text):
     (run[0] / "modules.json").write_text(text)
     assert "modules.json cannot be read: " in told(tj.load, run[0])
 
@@ -362,7 +362,7 @@ def test_a_run_without_modules_names_none(trained_workdir):
     assert not (trained_workdir / "modules.json").exists()
 
 
-def test_what_the_config_chooses_is_named_however_it_was_loaded(write, monkeypatch, tiny_config):
+def test_modules_of_the_configs_components_are_recorded(write, monkeypatch, tiny_config):
     monkeypatch.syspath_prepend(str(write("", "by_hand.py").parent))
     path = write(POSITION.format(name="mine"), "by_hand.py")
     import by_hand

@@ -1,4 +1,4 @@
-"""A workdir is made by this program, or it is not touched."""
+"""Workdirs: folders of others are not touched, links are refused, one process writes."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ FILES = ["config.json", "tokenizer/mine.txt", "metrics.jsonl", "predictions/mine
 
 @pytest.fixture
 def own(tmp_path):
-    """The folder of a user who knows nothing of runs."""
+    """A folder with files of the user."""
     return tmp_path / "own"
 
 
@@ -36,7 +36,7 @@ def test_files_of_the_user_are_refused_and_kept(own, name, tiny_config):
     assert contents(own) == before
 
 
-def test_files_that_no_run_writes_are_no_hindrance(own):
+def test_other_files_of_the_user_do_not_matter(own):
     own.mkdir()
     (own / "log.txt").write_text("mine")  # the shell's own, from 2> run/log.txt
     with lock_workdir(own):
@@ -67,7 +67,7 @@ def test_a_name_that_arrays_cannot_be_stored_under_is_refused(name, told):
         workdir_path(name)
 
 
-def test_a_run_of_a_version_without_marks_goes_on(workdir, tiny_config):
+def test_a_run_of_a_version_without_marks_continues(workdir, tiny_config):
     (workdir / MARK).unlink()
     assert tj.train(tiny_config(), workdir).step == 30
 
@@ -97,7 +97,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_start_over(workdir, tiny_conf
     }
 
 
-def test_a_run_whose_checkpoints_lie_on_a_disk_that_is_gone_does_not_start_over(
+def test_a_run_whose_checkpoints_are_on_a_missing_disk_does_not_start_over(
     workdir, tiny_config, tmp_path
 ):
     shutil.rmtree(workdir / "checkpoints")
@@ -119,13 +119,13 @@ def test_a_run_killed_before_its_first_checkpoint_starts_over(workdir, tiny_conf
 
 
 class FakeState:
-    """Of a training that is none."""
+    """The state of a training that does nothing."""
 
     params, model_params, step = {}, {}, 0
 
 
 def link(path, outside):
-    """A link to a copy of what was there."""
+    """Replaces a path by a link to its former contents."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         shutil.move(path, outside / "it")
@@ -161,7 +161,7 @@ def test_nothing_is_read_or_written_through_a_link_or_pipe(workdir, tmp_path, na
     assert contents(outside) == before
 
 
-def test_the_workdir_itself_may_be_a_link_and_holds_what_else_the_user_likes(workdir, tmp_path):
+def test_the_workdir_itself_may_be_a_link_and_may_hold_other_links(workdir, tmp_path):
     (tmp_path / "linked").symlink_to(workdir)
     (workdir / "notes").symlink_to(tmp_path)
     (workdir / "wandb").mkdir()
@@ -169,7 +169,7 @@ def test_the_workdir_itself_may_be_a_link_and_holds_what_else_the_user_likes(wor
     assert workdir_path(tmp_path / "linked") == tmp_path / "linked"
 
 
-def test_a_folder_within_a_workdir_is_no_link(workdir, tmp_path):
+def test_a_link_to_a_workdir_in_another_is_refused(workdir, tmp_path):
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "seed_0").symlink_to(workdir)
     with pytest.raises(tj.UserError, match="seed_0 is a link"):
@@ -177,7 +177,7 @@ def test_a_folder_within_a_workdir_is_no_link(workdir, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "tokenizer/sides.json"])
-def test_a_file_without_end_is_not_read(workdir, tiny_config, name):
+def test_an_oversized_file_is_not_read(workdir, tiny_config, name):
     with (workdir / name).open("w") as file:
         file.truncate(2**40)  # sparse
     with pytest.raises(tj.UserError, match=f"{name}.*1,099,511,627,776 bytes"):
@@ -195,7 +195,7 @@ with lock_workdir(Path(sys.argv[1])):
 """
 
 
-def test_the_second_run_is_refused_and_told_who_holds_the_workdir(tmp_path):
+def test_a_second_run_is_refused_and_the_first_process_named(tmp_path):
     workdir = tmp_path / "runs" / "one"
     first = subprocess.Popen(
         [sys.executable, "-c", HOLD, workdir],
@@ -217,7 +217,7 @@ def test_the_second_run_is_refused_and_told_who_holds_the_workdir(tmp_path):
         assert (workdir / MARK).read_text().startswith(f"process {os.getpid()} on ")
 
 
-def test_a_workdir_that_cannot_be_made_is_one_line(tmp_path):
+def test_a_workdir_that_cannot_be_created_is_an_error_of_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match="cannot write to .*file/run: "),

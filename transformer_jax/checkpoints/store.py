@@ -82,7 +82,7 @@ class Snapshot:
 
     @functools.cached_property
     def provenance(self) -> dict[str, str]:
-        """What the run was based on when this step was saved; empty if it was not recorded."""
+        """The run's provenance (`runs.provenance`) at this step; empty if it was not recorded."""
         return self._read_json(read_provenance)
 
     @functools.cached_property

@@ -43,7 +43,7 @@ _MOST_REWINDS = 10  # to the same checkpoint
 
 
 class Trainable(Protocol):
-    """What the loop trains: one run, or replicas of it."""
+    """A run, or replicas of it, as the training loop uses it."""
 
     @property
     def settings(self) -> Settings:
