@@ -1,4 +1,4 @@
-"""Fixtures that the tests of several folders share."""
+"""Fixtures shared by tests of several folders."""
 
 import contextlib
 import fcntl
@@ -12,15 +12,15 @@ import time
 import types
 from pathlib import Path
 
-# Programs here run for moments: compiling them is what takes the time, and those with products of
-# oneDNN's cannot be cached. Read when jax starts, here and in the processes that tests start.
+# Test programs run for moments, so most time is compilation; programs with oneDNN's products cannot
+# be cached. JAX reads this when it starts, here and in the processes that tests start.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
     " --xla_disable_hlo_passes=onednn-contraction-rewriter",
 )
 
-# Buckets in memory and on disk stand in for those of S3 and Cloud Storage.
+# Tests use buckets in memory and on disk instead of S3 and Cloud Storage.
 os.environ["TRANSFORMER_JAX_ALLOW_ADDRESSES"] = "memory,file"
 
 import jax
@@ -56,7 +56,7 @@ def compilation_cache_folder():
     return ROOT / ".cache" / "xla" / hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
-# A shell's command in the background ignores interrupts, and so do the processes that it starts.
+# A command in the shell's background ignores interrupts, and so do the processes that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Tracing makes objects by the million, few of them in cycles.
 gc.set_threshold(100_000, 20, 20)
@@ -84,11 +84,11 @@ TINY = {
     "checkpoint.keep_params": 2,
     "logging.every_steps": 5,
 }
-"""What makes the quick start's config a run of seconds; all else in it stays as it is."""
+"""Changes that shrink the quick start's config to a run of seconds."""
 OF_PAIRS = ["model.num_encoder_layers", "model.num_decoder_layers", "eval.num_examples"]
 OF_PAIRS += ["data.max_source_length", "data.max_target_length"]
 OF_PAIRS += [f"data.{split}_{side}" for split in PAIRS for side in ("source", "target")]
-"""What `TINY` and the quick start set and other tasks do not read."""
+"""Fields that `TINY` and the quick start set, but other tasks do not read."""
 
 
 def pytest_addoption(parser):
@@ -131,7 +131,7 @@ def prune_cache(folder, max_bytes=2 << 30):
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Those of the root logger: what a test's command line adds does not speak in later tests."""
+    """Restores the handlers of the root logger, to which a test's command line adds some."""
     before = list(logging.getLogger().handlers)
     yield
     logging.getLogger().handlers = before
@@ -139,7 +139,7 @@ def handlers():
 
 @pytest.fixture
 def compiling_for():
-    """`compiling_for("gpu", "NVIDIA L4")`: from here on programs are traced for such a device."""
+    """`compiling_for("gpu", "NVIDIA L4")`: from then on programs are traced for such a device."""
     with contextlib.ExitStack() as stack:
 
         def trace_for(name, kind="of no table"):
@@ -151,9 +151,9 @@ def compiling_for():
 
 @pytest.fixture(scope="session")
 def random_params():
-    """`draw(module, *args, **kwargs)`: variables of the shapes that `module.init` gives them.
+    """`draw(module, *args, **kwargs)`: random variables with the shapes of `module.init`.
 
-    All values are drawn, so that no test passes thanks to a bias of 0 or a scale of 1.
+    All values are random, so that no test passes only because a bias is 0 or a scale is 1.
     """
 
     def draw(module, *args, **kwargs):
@@ -166,7 +166,7 @@ def random_params():
 
 @pytest.fixture(scope="session")
 def shared_dir(tmp_path_factory):
-    """A directory that all processes of one test run share."""
+    """Directory shared by all processes of a test run."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
@@ -186,7 +186,7 @@ def compilation_cache(shared_dir):
 
 @pytest.fixture(scope="session")
 def tiny(shared_dir):
-    """Overrides that shrink the quick start, {"section.field": value}; its text lies in files."""
+    """Overrides {"section.field": value} that shrink the quick start; they name files of text."""
     text = shared_dir / "text"
     with _locked(text):
         if not text.exists():
@@ -212,8 +212,8 @@ def _write_text(directory):
 
 @pytest.fixture(scope="session")
 def tiny_language_model(tiny):
-    """Likewise, of a language model of characters on one side of the text: smaller programs, as
-    nothing is searched for."""
+    """Overrides for a character language model on one side of the text; its programs are smaller,
+    as there is no beam search."""
     return tiny | {
         "task.name": "language_modeling",
         "model.architecture": "decoder_only",
@@ -233,7 +233,7 @@ def tiny_language_model(tiny):
 
 @pytest.fixture(scope="session")
 def tiny_config(tiny):
-    """`tiny_config({"section.field": value})`: the quick start's config, shrunk and changed."""
+    """`tiny_config({"section.field": value})`: the shrunk quick start's config with changes."""
 
     def config(changes=None):
         changes = changes or {}
@@ -247,7 +247,7 @@ def tiny_config(tiny):
 
 @pytest.fixture(scope="session")
 def trained_workdir(shared_dir, tiny_config):
-    """The workdir of a finished run of `tiny_config()`; `workdir` is a copy to change."""
+    """Workdir of a finished run of `tiny_config()`; to change it, use the copy `workdir`."""
     workdir = shared_dir / "trained"
     with _locked(workdir):
         if not workdir.exists():
@@ -273,13 +273,13 @@ def made_once(shared_dir):
 
 @pytest.fixture
 def workdir(trained_workdir, tmp_path):
-    """A copy of the finished run, in another place."""
+    """Copy of the finished run."""
     return shutil.copytree(trained_workdir, tmp_path / "run")
 
 
 @pytest.fixture(scope="session")
 def trained(trained_workdir):
-    """The `Run` of `trained_workdir`."""
+    """`Run` of `trained_workdir`."""
     return tj.load(trained_workdir)
 
 

@@ -76,7 +76,7 @@ Change = Callable[[HookPoint, Array], Array]
 """(hook point, value [B, *axes]) -> new value of the same shape."""
 
 _ENTRIES = (Encoder, Decoder, PositionEncoding, RecurrentEncoder, RecurrentDecoder)
-"""Modules that have hook points outside a stack."""
+"""Modules whose hook points are not inside an enclosing stack."""
 
 
 def matches_pattern(pattern: str, path: str) -> bool:

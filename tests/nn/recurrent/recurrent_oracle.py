@@ -12,24 +12,28 @@ def softmax(x):
     return np.exp(x - x.max()) / np.exp(x - x.max()).sum()
 
 
-def gates_of(params, x, fed):
+def gates_of(params, x, feedback):
     """Computes W x + V f + b for each gate."""
     total = np.tensordot(x, params["input"]["kernel"], 1) + params["gate_biases"]
-    return total if fed is None else total + np.tensordot(fed, params["feedback"]["kernel"], 1)
+    return (
+        total
+        if feedback is None
+        else total + np.tensordot(feedback, params["feedback"]["kernel"], 1)
+    )
 
 
-def lstm(params, x, state, fed=None):
+def lstm(params, x, state, feedback=None):
     """Zaremba et al. 2014, section 3.1."""
     h, c = state
-    i, f, o, g = gates_of(params, x, fed) + np.tensordot(h, params["recurrent"]["kernel"], 1)
+    i, f, o, g = gates_of(params, x, feedback) + np.tensordot(h, params["recurrent"]["kernel"], 1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
     return sigmoid(o) * np.tanh(c), c
 
 
-def gru(params, x, state, fed=None):
+def gru(params, x, state, feedback=None):
     """Bahdanau et al. 2015, A.1.1."""
     (h,) = state
-    r, z, g = gates_of(params, x, fed)
+    r, z, g = gates_of(params, x, feedback)
     of_r, of_z = np.tensordot(h, params["recurrent"]["kernel"], 1)
     r, z = sigmoid(r + of_r), sigmoid(z + of_z)
     g = np.tanh(g + (r * h) @ params["candidate"]["kernel"])
@@ -106,16 +110,18 @@ def logits(params, source, target, *, cell, attention_score, radius=None, input_
 
     for token in target:
         y = scale * table[token]
-        fed = attended if input_feeding else None
+        feedback = attended if input_feeding else None
         if attention_score == "additive":
-            fed = look(states[-1][0])
+            feedback = look(states[-1][0])
         x, states = y, list(states)
         for i in range(len(states)):
-            states[i] = step(decoder[f"layer_{i}"], x, states[i], fed if i == 0 else None)
+            states[i] = step(decoder[f"layer_{i}"], x, states[i], feedback if i == 0 else None)
             x = states[i][0]
         if attention_score == "additive":
             maxout = decoder["maxout"]
-            pairs = np.tensordot(np.concatenate([x, y, fed]), maxout["kernel"], 1) + maxout["bias"]
+            pairs = (
+                np.tensordot(np.concatenate([x, y, feedback]), maxout["kernel"], 1) + maxout["bias"]
+            )
             x = pairs.max(-1)
         elif attention_score != "none":
             attended = np.tanh(np.concatenate([look(x), x]) @ decoder["attended"]["kernel"])

@@ -14,19 +14,19 @@ RNG = np.random.default_rng(0)
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_step_equals_the_papers_equations(random_params, name):
-    cell = CELLS[name](CONFIG, inputs=5, size=4, fed=3)
-    x, fed = (RNG.normal(size=size).astype(np.float32) for size in ((2, 1, 5), (2, 3)))
+    cell = CELLS[name](CONFIG, inputs=5, size=4, feedback_size=3)
+    x, feedback = (RNG.normal(size=size).astype(np.float32) for size in ((2, 1, 5), (2, 3)))
     step, vectors = oracle.CELLS[name]
     state = tuple(RNG.normal(size=(2, 4)).astype(np.float32) for _ in range(vectors))
 
     def apply(cell, state):
-        return cell.step(state, cell.project(x)[:, 0], fed)
+        return cell.step(state, cell.project(x)[:, 0], feedback)
 
     drawn = random_params(cell, state, method=apply)
     found = cell.apply(drawn, state, method=apply)
     params = jax.tree.map(np.asarray, drawn["params"])
     for row in range(2):
-        wanted = step(params, x[row, 0], tuple(part[row] for part in state), fed[row])
+        wanted = step(params, x[row, 0], tuple(part[row] for part in state), feedback[row])
         for part, expected in zip(found, wanted, strict=True):
             np.testing.assert_allclose(part[row], expected, rtol=1e-5, atol=1e-6)
 
