@@ -36,7 +36,7 @@ def longest(pair: Pair) -> int:
     return max(map(len, pair.values()))
 
 
-def require_reach(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
+def check_pair_lengths(config: TransformerConfig, pairs: Sequence[Pair]) -> None:
     """Raises UserError if a pair exceeds the positions that a model knows."""
     try:
         check_num_positions(config, max(map(longest, pairs), default=0))

@@ -15,7 +15,13 @@ import jax.numpy as jnp
 from transformer_jax.data.batches.loss_masks import loss_mask_features
 from transformer_jax.data.examples import Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.pairs import Pair, PairScore, require_reach, row_bytes, score_pairs
+from transformer_jax.inference.pairs import (
+    Pair,
+    PairScore,
+    check_pair_lengths,
+    row_bytes,
+    score_pairs,
+)
 from transformer_jax.losses import TokenLosses, symmetric_kl, tiled_token_losses, token_losses
 from transformer_jax.metrics import padding_sums, token_sums
 from transformer_jax.models import apply_model
@@ -249,7 +255,7 @@ class Seq2SeqLosses:
           UserError: a sequence exceeds the positions that the model knows, or the available memory.
         """
         config = self.model.config
-        require_reach(config, pairs)
+        check_pair_lengths(config, pairs)
         size = functools.partial(row_bytes, config, config.target_vocab_size)
         return score_pairs(self.scores, params, pairs, batch_size, size)
 
