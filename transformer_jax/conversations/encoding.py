@@ -143,12 +143,12 @@ class ChatTokenizer:
 
     def _split_markup(self, text: str) -> Iterator[_Segment]:
         """Splits the template's text at its special tokens."""
-        place = 0
+        position = 0
         for found in self._specials.finditer(text):
-            yield from _plain_segment(text[place : found.start()])
+            yield from _plain_segment(text[position : found.start()])
             yield _Segment(found[0], self._ids[found[0]], in_loss=False)
-            place = found.end()
-        yield from _plain_segment(text[place:])
+            position = found.end()
+        yield from _plain_segment(text[position:])
 
     def _encode_segments(self, segments: Iterable[_Segment]) -> EncodedConversation:
         """Encodes adjacent text outside of the loss together, and each answer on its own.

@@ -135,24 +135,24 @@ class Template:
         """
         if not text.startswith(self.begin):
             raise ValueError("the text does not begin as the template does")
-        place, turns = len(self.begin), list[Turn]()
-        while place < len(text):
-            role = self._find_role(text, place, first=not turns)
+        position, turns = len(self.begin), list[Turn]()
+        while position < len(text):
+            role = self._find_role(text, position, first=not turns)
             prefix, suffix = self.markup(role)
-            start = place + len(prefix)
+            start = position + len(prefix)
             end = self._find_end(text, start, suffix)
             turns.append(Turn(role, text[start:end]))
-            place = end + len(suffix)
+            position = end + len(suffix)
         return tuple(turns)
 
-    def _find_role(self, text: str, place: int, first: bool) -> str:
+    def _find_role(self, text: str, position: int, first: bool) -> str:
         """Role of the turn that begins at a character; the longest matching prefix decides."""
         roles = [role for role in (USER, INPUT, ASSISTANT) if getattr(self, role) is not None]
         roles += [SYSTEM] * first
         for role in sorted(roles, key=lambda role: -len(self.markup(role).prefix)):
-            if text.startswith(self.markup(role).prefix, place):
+            if text.startswith(self.markup(role).prefix, position):
                 return role
-        raise ValueError(f"no turn of the template begins at character {place}")
+        raise ValueError(f"no turn of the template begins at character {position}")
 
     def _find_end(self, text: str, start: int, suffix: str) -> int:
         """First match of a suffix that is followed by another turn or by the end of the text."""
@@ -161,12 +161,12 @@ class Template:
             for role in (USER, INPUT, ASSISTANT)
             if getattr(self, role) is not None
         )
-        place = text.find(suffix, start)
-        while place >= 0:
-            end = place + len(suffix)
+        position = text.find(suffix, start)
+        while position >= 0:
+            end = position + len(suffix)
             if end == len(text) or text.startswith(prefixes, end):
-                return place
-            place = text.find(suffix, place + 1)
+                return position
+            position = text.find(suffix, position + 1)
         raise ValueError(f"nothing ends the turn that begins at character {start}")
 
 
