@@ -221,7 +221,7 @@ def test_patch_changes_a_run(api, capsys):
     assert asked == [dict(zip(places, (0.0, 0.5), strict=True))]
     for wrong in ("decoder.layer_0", "=0", "decoder.layer_0=", "decoder.layer_0=nan"):
         assert main(["evaluate", "--workdir=w", f"--patch={wrong}"]) == 2
-        assert "is not PLACE=X" in capsys.readouterr().err
+        assert "is not HOOK_POINT=X" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flags", [["--source=s"], ["--source=s", "--target=t", "--split=test"]])

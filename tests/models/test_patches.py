@@ -178,21 +178,21 @@ def test_hook_points_have_names_and_axes(translator):
 
 
 @pytest.mark.parametrize(
-    ("key", "change", "told"),
+    ("key", "change", "message"),
     [
         ("decoder.layer_1.crossattention.heads[0]", 0, "nearest is decoder.layer_1.cross_att"),
-        ("encoder.layer_0.self_attention.heads[2]", 0, "has 2 of the axis head"),
-        ("encoder.layer_0.self_attention.heads[0:5]", 0, "has 2 of the axis head"),
+        ("encoder.layer_0.self_attention.heads[2]", 0, "axis head of .* has size 2"),
+        ("encoder.layer_0.self_attention.heads[0:5]", 0, "axis head of .* has size 2"),
         ("encoder.layer_0[-1]", 0, "a number from 0"),
-        ("encoder.layer_0[]", 0, "write PLACE or PLACE"),
-        ("encoder.layer_0[0", 0, "write PLACE or PLACE"),
-        ("encoder.layer_0[0, 1, 2]", 0, "has the axes position, feature alone"),
+        ("encoder.layer_0[]", 0, "write HOOK_POINT or HOOK_POINT"),
+        ("encoder.layer_0[0", 0, "write HOOK_POINT or HOOK_POINT"),
+        ("encoder.layer_0[0, 1, 2]", 0, "has only the axes position, feature"),
         ("encoder.layer_0", np.zeros(16), r"\(16,\) does not fit; .* \[position, feature 16\]"),
         ("encoder.layer_0[1]", np.zeros(15), r"\(15,\) does not fit; .* \[feature 16\]"),
     ],
 )
-def test_impossible_patches_are_rejected(translator, key, change, told):
-    with pytest.raises(UserError, match=told):
+def test_impossible_patches_are_rejected(translator, key, change, message):
+    with pytest.raises(UserError, match=message):
         patched_model(translator.model, {key: change}, translator.hook_points)
 
 
