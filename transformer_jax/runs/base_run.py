@@ -58,6 +58,16 @@ def with_base(config: ConfigDict, base: str | Path) -> ConfigDict:
     return config
 
 
+def require_base_named(settings: Settings) -> None:
+    """Raises UserError if adapters or preferences need another run, and none is named."""
+    needs_base = settings.lora.rank is not None or settings.task.name == "preference"
+    if needs_base and not settings.train.init_from:
+        raise UserError(
+            f"{_need_of_base(settings)}, but train.init_from names no run: set it to the workdir "
+            "of one"
+        )
+
+
 def open_base(
     settings: Settings, loaded_from: Path | None = None, most: int | None = None
 ) -> Snapshot | None:
@@ -70,12 +80,10 @@ def open_base(
       most: maximal size of the parameters in bytes; None: no limit.
 
     Raises:
-      UserError: adapters or preferences need another run, and none is named; or it is missing, has
-        adapters itself, or may only be read if the user names it.
+      UserError: the base is not named or missing, has adapters itself, or may only be read if the
+        user names it.
     """
     if settings.lora.rank is None:
-        if settings.task.name == "preference":
-            _require_named(settings)
         return None
     workdir = base_workdir(settings, loaded_from)
     return open_snapshot(workdir / CHECKPOINTS, items=(PARAMS,), most=most)
@@ -98,7 +106,7 @@ def base_workdir(settings: Settings, loaded_from: Path | None = None) -> Path:
       UserError: it is not named or missing, has adapters itself, or may only be read if the user
         names it.
     """
-    _require_named(settings)
+    require_base_named(settings)
     if loaded_from is not None:
         _require_trusted(str(settings.train.init_from), loaded_from)
     workdir = workdir_path(str(settings.train.init_from))
@@ -132,14 +140,6 @@ def _require_trusted(base: str, workdir: Path) -> None:
         "config may come from strangers; if you trust that run, name it: --base=RUN (base= in "
         "Python)"
     )
-
-
-def _require_named(settings: Settings) -> None:
-    if not settings.train.init_from:
-        raise UserError(
-            f"{_need_of_base(settings)}, but train.init_from names no run: set it to the workdir "
-            "of one"
-        )
 
 
 def _need_of_base(settings: Settings) -> str:

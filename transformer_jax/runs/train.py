@@ -25,7 +25,12 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runs import build
-from transformer_jax.runs.base_run import base_provenance, open_base, with_reference
+from transformer_jax.runs.base_run import (
+    base_provenance,
+    open_base,
+    require_base_named,
+    with_reference,
+)
 from transformer_jax.runs.config import check_trainable
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.prepare import prepare
@@ -101,6 +106,7 @@ def _open_inputs(
 
     def open_and_describe() -> tuple[Any, Fingerprint]:
         named, settings = load_modules(modules, workdir), check_trainable(config)
+        require_base_named(settings)
         examples = open_split(settings.data, "train")
         provenance, started_from = training_provenance(examples), {}
         if settings.train.init_from:
