@@ -6,7 +6,7 @@
 #
 # Each host needs the repository in ~/transformer_jax, set up with `make setup EXTRAS=tpu`, and the
 # workdir on a file system that all hosts share (Filestore, or a bucket mounted with gcsfuse).
-# After a maintenance event, or another stop with status 75, the same command goes on.
+# After a maintenance event, or another stop with status 75, the same command continues.
 set -euo pipefail
 name=$1 zone=$2
 shift 2

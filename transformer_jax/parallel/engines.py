@@ -1,4 +1,4 @@
-"""Engines: they compile the pure training step for the devices of a job and run it.
+"""Engines compile the pure training step and run it on the devices of a job.
 
 All engines sum losses, gradients and weights over the devices and divide once, so that unequal
 padding does not bias the gradient. Under `jit` the compiler inserts the sums; under `pmap` the step

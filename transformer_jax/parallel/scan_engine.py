@@ -1,4 +1,4 @@
-"""Engine for scanned layers: its own state has one array per parameter for all layers of a stack.
+"""Engine for scanned layers, whose own state stacks the layers of a stack in one array.
 
 The portable state has one array per layer, whichever engine trains it (`nn.layer_scan`).
 """
