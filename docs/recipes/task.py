@@ -42,11 +42,8 @@ class Regression(Classification):
         found = self.logits(params, batch, batch["label_segment_ids"], rng)[..., 0]
         counted = (batch["label_segment_ids"] > 0).astype(jnp.float32)
         losses = jnp.square(found - batch["label"] / 1000) * counted
-        return (
-            losses.sum(),
-            counted.sum(),
-            {"tokens": counted.sum(), **padding_sums(batch, self.read)},
-        )
+        sums = {"tokens": counted.sum(), **padding_sums(batch, self.read)}
+        return losses.sum(), counted.sum(), sums
 
     def evaluate(self, params, examples, decode):
         outputs = [best for (best,) in self.predict(params, [e["text"] for e in examples], decode)]
