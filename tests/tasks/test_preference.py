@@ -156,7 +156,7 @@ def test_pairs_that_do_not_fit_are_skipped_with_a_warning(task, caplog):
     broken = example("the old man\nA: sees", "a dog", "walks")
     with caplog.at_level(logging.WARNING):
         assert len(task.prepare([EXAMPLES[0], long, broken], training=True)) == 1
-    assert "1 of 3 pairs have an answer that with its question is longer" in caplog.text
+    assert "1 of 3 pairs have an answer that is longer than a row with its question" in caplog.text
     assert "1 of 3 pairs contain text that looks like the template's markup" in caplog.text
     with pytest.raises(UserError, match="pair 1: a turn contains text that looks like"):
         task.prepare([broken], training=False)

@@ -82,8 +82,8 @@ class Instruction(CausalTask):
         many were cut, and what was left out.
 
         Raises:
-          UserError: no answer is left; or, except in training, the text of a turn could be taken
-            for text of the template.
+          UserError: no answer is left; or, except in training, a turn contains text that looks like
+            the template's markup.
         """
         splitter = ConversationSplitter(self.chat_tokenizer, self.max_length)
         bar = tqdm(examples, "tokens", unit="conv", delay=BAR_AFTER_SECONDS, disable=None)

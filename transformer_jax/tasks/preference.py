@@ -72,8 +72,8 @@ class Preference(Instruction):
         warning.
 
         Raises:
-          UserError: no pair is left; or, except in training, the text of a turn could be taken for
-            text of the template.
+          UserError: no pair is left; or, except in training, a turn contains text that looks like
+            the template's markup.
         """
         assert self.reference is not None
         found, ambiguous, too_long = list[tuple[EncodedConversation, EncodedConversation]](), 0, 0
@@ -95,7 +95,7 @@ class Preference(Instruction):
                 too_long += 1
         for count, what in (
             (too_long, "have an answer that is longer than a row with its question; left out"),
-            (ambiguous, "have text that could be taken for text of the template; left out"),
+            (ambiguous, "contain text that looks like the template's markup; left out"),
         ):
             if count:
                 logger.warning("%d of %d pairs %s", count, len(examples), what)
