@@ -1,7 +1,7 @@
-"""Every field of a config changes something, or is refused by its name.
+"""Every field of a config has an effect, or is refused by its name.
 
-For a base config of each task, each field takes another valid value. What comes of a config is
-compared without training: shapes, programs as they are traced, initial values, first batches.
+For a base config of each task, each field takes another valid value. The effects of a config are
+compared without training: shapes, traced programs, initial values, first batches.
 """
 
 import functools
@@ -158,20 +158,20 @@ OTHERS = {
     "decode.search": "sample",
     "parallel.engine": "pmap",
 }
-"""Where the next number, the other truth or another file will not do."""
-MORE_THAN_HERE = {
+"""Values for fields of which the next number, the other boolean or another file is invalid."""
+TESTED_ELSEWHERE = {
     "task.name": "the bases differ in it",
     "model.architecture": "a task goes with few",
-    "model.attention": "how, not what: tests/nn/test_fused_attention.py",
+    "model.attention": "same results, another way: tests/nn/test_fused_attention.py",
     "data.name": "the bases differ in it",
-    "data.num_workers": "how, not what: tests/data/batches",
-    "data.cache_dir": "how, not what: tests/data/batches/test_token_cache.py",
-    "model.scan_layers": "how, not what: tests/runs/test_scan_layers.py",
-    "train.on_spike": "what follows spikes: tests/runs/test_spikes.py",
-    "train.spike_factor": "likewise",
+    "data.num_workers": "same results, another way: tests/data/batches",
+    "data.cache_dir": "same results, another way: tests/data/batches/test_token_cache.py",
+    "model.scan_layers": "same results, another way: tests/runs/test_scan_layers.py",
+    "train.on_spike": "tests/runs/test_spikes.py",
+    "train.spike_factor": "tests/runs/test_spikes.py",
     "train.init_from": "a run: tests/runs/test_train.py",
-    "parallel.preemption_notice": "when it stops: tests/runtime/test_preemption.py",
-    "parallel.heartbeat_seconds": "of jobs of several processes: tests/parallel/test_hosts.py",
+    "parallel.preemption_notice": "when a run stops: tests/runtime/test_preemption.py",
+    "parallel.heartbeat_seconds": "jobs of several processes: tests/parallel/test_hosts.py",
     "seed": "the first state and the order: tests/runs/test_build.py",
 }
 ELSEWHERE = {
@@ -179,9 +179,9 @@ ELSEWHERE = {
     "decode": "tests/tasks/test_options.py",
     "logging": "what is written of a run: tests/logs",
     "lora": "tests/runs/test_base_run.py, tests/nn/test_lora.py",
-    "parallel": "how, not what: tests/parallel",
+    "parallel": "same results, another way: tests/parallel",
 }
-"""Sections whose fields change nothing that is compared here, and where they are tested."""
+"""Sections whose fields have no effect that is compared here, and where they are tested."""
 SIZES = dict.fromkeys(("source", "target", "text", "label", "tags"), 30)
 ALONE = {
     "recurrent translation": ("model.", "train.remat"),
@@ -190,14 +190,14 @@ ALONE = {
     "classification": ("task.", "data.", "optimizer."),  # the rest is masked_lm's
     "tagging": ("task.", "data.", "model."),
 }
-"""What begins the fields that differ from those of another base, which walks the rest."""
+"""Prefixes of the fields tested with this base; another base covers the others."""
 LOOPS = tuple(f"eval.{name}" for name in ("every_steps", "patience", "command", "each_corpus"))
 LOOPS += ("eval.best_corpus",)
 LOOPS += ("optimizer.plateau_factor",)
 WALKED = [
     name
     for name in FIELDS
-    if name.partition(".")[0] not in ELSEWHERE and name not in (*MORE_THAN_HERE, *LOOPS)
+    if name.partition(".")[0] not in ELSEWHERE and name not in (*TESTED_ELSEWHERE, *LOOPS)
 ]
 
 
@@ -227,7 +227,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def files_of(tmp_path_factory):
-    """`files_of(task, part)`: the fields that name files, of the "first" or "second" text."""
+    """`files_of(task, part)`: the fields that name files, with the "first" or "second" text."""
     folder, rng = tmp_path_factory.mktemp("text"), np.random.default_rng(0)
 
     def path(kind, split, part):
@@ -252,8 +252,10 @@ def files_of(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """`outcome(section)`: functions of settings to what comes of them, which its fields may change;
-    cheap ones first."""
+    """`outcome(section)`: functions from settings to results that the section's fields may change.
+
+    The cheap ones come first.
+    """
     folders = iter(range(10**6))
 
     def texts(settings):
@@ -348,7 +350,7 @@ def other(name, value, second):
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_every_field_changes_something_or_is_refused(base, path, files_of, outcome):
+def test_every_field_has_an_effect_or_is_refused(base, path, files_of, outcome):
     task, walked = base.split()[-1], ALONE.get(base, "")
     first, second = (files_of(task, part) for part in ("first", "second"))
     base = {"task.name": task, **SMALL, **BASES[base], **first}
@@ -374,6 +376,6 @@ def test_every_field_changes_something_or_is_refused(base, path, files_of, outco
     assert idle == []
 
 
-def test_what_is_not_walked_is_few():
-    assert FIELDS.keys() >= {*MORE_THAN_HERE, *LOOPS}
+def test_few_fields_are_not_covered():
+    assert FIELDS.keys() >= {*TESTED_ELSEWHERE, *LOOPS}
     assert len(WALKED) > 75
