@@ -1,12 +1,14 @@
 # Sets up the environment and runs the commands that a newcomer needs; `make help` lists them.
 #
 #   PYTHON=/path/to/python   the interpreter to build the environment with (otherwise one is searched for)
+#   CAMPAIGNS=runs/again      the folder of `make campaigns`, new
 #   EXTRAS=cuda13            extras of pyproject.toml to install too (cuda13, tpu)
 
 SHELL := /bin/bash
 VENV := .venv
 WORKDIR := runs/quickstart
-PYTEST_FLAGS := -n 2 --dist worksteal
+CAMPAIGNS := runs/campaigns
+PYTEST_FLAGS := -n 2 --dist loadgroup --durations=50
 RUN := $(VENV)/bin/python -m transformer_jax
 INSTALLED := $(VENV)/.installed$(addprefix -,$(EXTRAS))
 INSTALL := install -r requirements.txt -e '.$(if $(EXTRAS),[$(EXTRAS)])'
@@ -19,7 +21,7 @@ find_python = for python in $(candidates); do "$$python" -c 'import sys, venv, e
 have_uv = uv --version >/dev/null 2>&1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup quickstart test lint format
+.PHONY: help setup quickstart test campaigns lint format
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,6 +34,33 @@ quickstart: setup  ## train, translate and score the embedded task
 
 test: lint  ## lint, check the format and run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+FAULTS := $(VENV)/bin/python -m experiments.faults
+SCRIPTS := $(VENV)/bin/python experiments/faults
+TINY := --config=configs/quickstart.py $(addprefix --config.,model.d_model=16 model.d_ff=32 \
+	model.num_heads=2 model.num_encoder_layers=1 model.num_decoder_layers=1 data.synthetic_size=400 \
+	tokenizer.vocab_size=800 train.tokens_per_batch=192 eval.num_examples=3 optimizer.warmup_steps=5 \
+	eval.every_steps=1000)
+steps = --config.train.num_steps=$(1) --config.optimizer.decay_steps=$(1)
+often = --config.checkpoint.every_steps=$(1)
+
+campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose short forms are tests (hours)
+	$(SCRIPTS)/fuzz_shell.py --workdir=$(CAMPAIGNS)/fuzz_shell --cases=2000
+	$(SCRIPTS)/fuzz_config.py --workdir=$(CAMPAIGNS)/fuzz_config --cases=2000
+	$(SCRIPTS)/disagree.py --workdir=$(CAMPAIGNS)/disagree --cases=60
+	$(SCRIPTS)/hostile_workdirs.py --workdir=$(CAMPAIGNS)/hostile --cases=2000
+	$(SCRIPTS)/signals.py --workdir=$(CAMPAIGNS)/signals --cases=200
+	$(SCRIPTS)/kill_resume.py $(TINY) --workdir=$(CAMPAIGNS)/kill --quick --kills=100 --during_save=50 \
+		$(call steps,4000) $(call often,10)
+	$(SCRIPTS)/kill_resume.py $(TINY) --workdir=$(CAMPAIGNS)/kill_sync --quick --kills=20 --during_save=10 \
+		$(call steps,1000) $(call often,10) --config.checkpoint.asynchronous=false
+	$(SCRIPTS)/kill_resume.py $(TINY) --workdir=$(CAMPAIGNS)/term --quick --kills=20 --during_save=0 \
+		--signal=SIGTERM $(call steps,2000) $(call often,20)
+	$(SCRIPTS)/damaged_storage.py $(TINY) --workdir=$(CAMPAIGNS)/damaged --config.train.num_steps=200 \
+		$(call often,20) --config.checkpoint.keep=9
+	$(FAULTS).kill_encoding --folder=$(CAMPAIGNS)/encoding --kills=20
+	for bucket in s3 gs; do $(FAULTS).bucket_faults --bucket=$$bucket $(TINY) $(call steps,6000) \
+		$(call often,50) --kills=20 --flips=20 --workdir=$(CAMPAIGNS)/bucket_$$bucket || exit; done
 
 lint: setup  ## ruff's checks, its format as a check, mypy's types, and shellcheck of the launch files
 	$(VENV)/bin/ruff check .

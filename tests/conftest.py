@@ -95,6 +95,16 @@ def pytest_addoption(parser):
     parser.addoption("--record", action="store_true", help="record tests/recorded/numbers.json")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items):
+    """Gives the tests of a module that share its fixtures to one worker; the longest come first."""
+    for item in items:
+        found = item._fixtureinfo.name2fixturedefs.values()
+        if any(fixtures[-1].scope == "module" for fixtures in found):
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
+    items.sort(key=lambda item: not item.path.is_relative_to(ROOT / "tests" / "experiments"))
+
+
 def pytest_sessionstart(session):
     """Makes and prunes the kept compilation cache, before any worker starts."""
     if not hasattr(session.config, "workerinput"):

@@ -75,7 +75,12 @@ def test_a_dry_run_prints_the_parameters(tiny):
     """Uses the base model with short rows, which compile quickly."""
     config = tj.config(
         CONFIGS / "wmt14_en_de_base.py",
-        {"data.max_source_length": 16, "data.max_target_length": 16, "train.tokens_per_batch": 16},
+        {
+            "data.max_source_length": 16,
+            "data.max_target_length": 16,
+            "train.tokens_per_batch": 16,
+            "model.scan_layers": True,
+        },
     )
     text = dry_run.describe(config)
     assert f"{63_045_632:,}" in text

@@ -1,6 +1,7 @@
 """Launch files go on with a run that was stopped and saved, and with no other end; on the hosts
 that are left."""
 
+import contextlib
 import json
 import os
 import signal
@@ -52,9 +53,9 @@ exec bash -c "$2"
 
 
 @pytest.fixture
-def launched(tmp_path, tiny):
+def launched(tmp_path, tiny_language_model):
     """`launched(*hosts)`: hosts.sh at work on a long run; the workdir; and the folder in which a
-    file by the name of a host makes it answer no longer."""
+    file by the name of a host makes it answer no longer. Each has a process group of its own."""
     lost, started = tmp_path / "lost", []
     lost.mkdir()
     (tmp_path / "ssh").write_text(SSH.format(lost=lost))
@@ -65,7 +66,7 @@ def launched(tmp_path, tiny):
     changes = {
         "train.num_steps": 100_000,
         "optimizer.final_ratio": 0.1,
-        "train.tokens_per_batch": 6 * 48,  # six rows: for one device, two or three
+        "train.tokens_per_batch": 6 * 96,  # six rows: for one device, two or three
         "eval.every_steps": 100_000,
         "checkpoint.every_steps": 10,
         "checkpoint.keep_params": 0,
@@ -74,7 +75,8 @@ def launched(tmp_path, tiny):
     }
 
     def launch(*hosts):
-        fields = [f"--config.{name}={value}" for name, value in (tiny | changes).items()]
+        overrides = (tiny_language_model | changes).items()
+        fields = [f"--config.{name}={value}" for name, value in overrides if value is not None]
         words = ["train", "--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"]
         process = subprocess.Popen(
             [LAUNCH / "hosts.sh", " ".join(hosts), *words, *fields],
@@ -83,18 +85,36 @@ def launched(tmp_path, tiny):
             | {
                 "PATH": f"{tmp_path}:{os.environ['PATH']}",
                 "PORT": port,
-                "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+                "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1",
             },
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         started.append(process)
         return process, tmp_path / "run", lost
 
     yield launch
-    subprocess.run(["pkill", "-KILL", "-f", f":{port}"], check=False)
     for process in started:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def member(group, word):
+    """The one process of a group whose command line has the word."""
+    (found,) = (
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if group_of(int(path.parent.name)) == group
+        and word.encode() in path.read_bytes().split(b"\0")
+    )
+    return found
+
+
+def group_of(process):
+    with contextlib.suppress(ProcessLookupError):
+        return os.getpgid(process)
 
 
 def last_step(workdir):
@@ -115,7 +135,7 @@ def test_a_job_that_loses_a_host_goes_on_with_the_others(launched):
     process, workdir, lost = launched("127.0.0.1", "127.0.0.2", "127.0.0.3")
     wait_for_step(workdir, 20, process)
     (lost / "127.0.0.3").touch()
-    subprocess.run(["pkill", "-KILL", "-f", f"{workdir} .*--process_id=2"], check=True)
+    os.kill(member(process.pid, "--process_id=2"), signal.SIGKILL)
     wait_for_step(workdir, last_step(workdir) + 20, process)
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=120)

@@ -25,11 +25,10 @@ from transformer_jax.parallel import hosts
 LINES = ["The old man sees a dog .", "", "The child sleeps .", "We read the book ."] * 2
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
 RESTORED = Path(__file__).with_name("restored.py")
-UNOPTIMIZED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 
 
 def environment(devices):
-    flags = f"--xla_force_host_platform_device_count={devices} {UNOPTIMIZED}"
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
     return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
 
 

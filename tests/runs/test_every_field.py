@@ -7,6 +7,7 @@ compared without training: shapes, traced programs, initial values, first batche
 import functools
 import hashlib
 from types import SimpleNamespace
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -275,8 +276,16 @@ def outcome(tmp_path_factory):
 
     @functools.lru_cache(2)
     def task_of(settings):
-        task = build.build_task(settings, SIZES, tokenizers=None)
-        return task, *jax.make_jaxpr(task.init, return_shape=True)(jax.random.key(0))
+        traced = []
+
+        def trace(init, key):
+            traced.extend(jax.make_jaxpr(init, return_shape=True)(key))
+
+        # build_task traces `init`, which would be traced twice.
+        stand_in = SimpleNamespace(eval_shape=trace, random=jax.random)
+        with mock.patch.object(build, "jax", stand_in):
+            task = build.build_task(settings, SIZES, tokenizers=None)
+        return task, *traced
 
     def of_shapes(settings):
         return str(task_of(settings)[2])

@@ -337,11 +337,15 @@ def _siblings_importable(path: Path) -> Iterator[None]:
 def _to_config_dict(values: Mapping[str, Any]) -> ConfigDict:
     """A ConfigDict of the values of all fields, {"section.field": value}."""
     config = ConfigDict({section: {} for section in SECTIONS})
-    for name, value in values.items():
-        # A reference with a type lets an optional field change between None and a value.
-        optional = FIELDS[name].optional
-        reference = config_dict.FieldReference(value, FIELDS[name].type) if optional else value
-        _set_field(config, name, reference)
+    with config.ignore_type():  # once: entering it takes longer than setting a field
+        for name, value in values.items():
+            # A reference with a type lets an optional field change between None and a value.
+            optional = FIELDS[name].optional
+            section, _, field = name.rpartition(".")
+            target = config[section] if section else config
+            target[field] = (
+                config_dict.FieldReference(value, FIELDS[name].type) if optional else value
+            )
     return config
 
 
