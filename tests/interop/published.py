@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
-from transformer_jax.interop.config_json import family_of, read_json
+from transformer_jax.interop.config_json import find_family, read_json
 from transformer_jax.interop.family_match import default_model
-from transformer_jax.interop.weights import Tensors, find
+from transformer_jax.interop.weights import Tensors, match_tensors
 from transformer_jax.models import MODELS
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -27,7 +27,7 @@ def published(name):
     """(family, model, params, found) of a fixture, without its tokenizer."""
     directory = FIXTURES / name
     keys = read_json(directory / "config.json")
-    family, _ = family_of(keys)
+    family, _ = find_family(keys)
     sizes = {"vocab_size": keys["vocab_size"]}
     if family.architecture == "encoder_decoder":
         target = keys.get("decoder_vocab_size", keys["vocab_size"])
@@ -39,7 +39,7 @@ def published(name):
         inputs.append(inputs[0])
     abstract = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
     leaves = named_leaves(abstract)
-    found = find(family, model.config, leaves, Tensors(directory))
+    found = match_tensors(family, model.config, leaves, Tensors(directory))
     arrays = {path: jnp.asarray(found.read(path, leaf.shape)) for path, leaf in leaves.items()}
     return family, model, fill(abstract, arrays), found
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.interop.published import FIXTURES
-from transformer_jax.interop.config_json import family_of, read_json, search_fields, special_ids
+from transformer_jax.interop.config_json import decode_fields, find_family, read_json, special_ids
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -11,7 +11,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 def options(name, **changes):
     keys = read_json(FIXTURES / name / "config.json") | changes
     keys = {key: value for key, value in keys.items() if value is not ...}
-    return family_of(keys)[0].options(keys)
+    return find_family(keys)[0].options(keys)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_special_tokens_that_there_are_not():
 
 
 def test_how_outputs_are_found(tmp_path):
-    assert search_fields(tmp_path, translates=False) == {}
+    assert decode_fields(tmp_path, has_encoder=False) == {}
     (tmp_path / "generation_config.json").write_text('{"num_beams": null, "length_penalty": 0.8}')
-    found = search_fields(tmp_path, translates=True)
+    found = decode_fields(tmp_path, has_encoder=True)
     assert (found["decode.beam_size"], found["decode.alpha"]) == (1, 0.8)
     (tmp_path / "generation_config.json").write_text('{"do_sample": true, "top_k": 0, "top_p": 1}')
-    assert search_fields(tmp_path, translates=False) == {
+    assert decode_fields(tmp_path, has_encoder=False) == {
         "decode.temperature": 1.0,
         "decode.top_p": 1,
     }

@@ -6,7 +6,7 @@ import pytest
 
 from tests.interop.published import DECODERS, ENCODERS, TRANSLATORS, expected, published
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.interop.weights import stored
+from transformer_jax.interop.weights import to_tensors
 from transformer_jax.models import encoder_only
 from transformer_jax.nn.transformer import DecoderLayer, EncoderLayer
 
@@ -85,10 +85,10 @@ def test_an_encoder_computes_what_it_did(name, monkeypatch):
 def test_weights_go_out_as_they_came_in(name):
     family, model, params, found = published(name)
     leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(params).items()}
-    out = stored(family, model.config, leaves)
-    for name in out.keys() - family.computed(model.config).keys():
+    out = to_tensors(family, model.config, leaves)
+    for name in out.keys() - family.constant_tensors(model.config).keys():
         actual = {
-            found.places[path][1] for path in found.places if name in found.places[path][0].theirs
+            found.matches[path][1] for path in found.matches if name in found.matches[path][0].names
         }
         assert len(actual) == 1
         np.testing.assert_array_equal(out[name], found.tensors.read(actual.pop()))

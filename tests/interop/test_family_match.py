@@ -1,4 +1,4 @@
-"""Models that were trained here as published families: other options, the same outputs."""
+"""Models trained here, expressed as published families: other options, the same outputs."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.errors import UserError
-from transformer_jax.interop.family_match import default_model, fit
+from transformer_jax.interop.family_match import default_model, match_family
 from transformer_jax.models import MODELS
 
 SIZES = {"d_model": 12, "d_ff": 20, "num_heads": 2, "dtype": "float32", "norm_epsilon": 1e-5}
@@ -24,7 +24,7 @@ TEXT = {**SIZES, "architecture": "encoder_only", "num_layers": 1, "vocab_size": 
 LLAMA = {"positions": "rotary", "norm": "rms", "gated_feed_forward": True, "activation": "silu"}
 LLAMA |= {"attention_bias": "none", "feed_forward_bias": False}
 
-FITTING = {
+MATCHING = {
     "the paper's": (PAIRS, "marian"),
     "two vocabularies": (PAIRS | {"tie_embeddings": "target", "target_vocab_size": 11}, "marian"),
     "two vocabularies, padded to one size": (
@@ -92,17 +92,17 @@ def logits_of(config, leaves):
     return np.asarray(jax.jit(model.apply)({"params": params}, *inputs))[inputs[2] > 0]
 
 
-@pytest.mark.parametrize("name", FITTING)
-def test_what_fits_computes_the_same(name):
-    options, model_type = FITTING[name]
+@pytest.mark.parametrize("name", MATCHING)
+def test_a_matched_family_computes_the_same(name):
+    options, model_type = MATCHING[name]
     config = default_model(options)
     leaves = random_leaves(config)
     task = {"encoder_decoder": "translation", "decoder_only": "language_modeling"}
     task = task.get(config.architecture, "masked_lm")
-    fitted = fit(config, leaves, task, {"pad_token_id": 0})
-    assert fitted.family.model_type == model_type
+    match = match_family(config, leaves, task, {"pad_token_id": 0})
+    assert match.family.model_type == model_type
     ours = logits_of(config, leaves)
-    theirs = logits_of(fitted.model, fitted.leaves)
+    theirs = logits_of(match.model, match.leaves)
     np.testing.assert_allclose(theirs, ours, atol=1e-5 * np.abs(ours).max())
 
 
@@ -115,8 +115,8 @@ def test_what_fits_computes_the_same(name):
         (TEXT | {"positions": "rotary"}, "config.model.positions is 'rotary'"),
     ],
 )
-def test_what_no_family_has_is_named(options, told):
+def test_an_option_of_no_family_is_named(options, told):
     config = default_model(options)
     task = {"encoder_only": "masked_lm"}.get(config.architecture, "language_modeling")
     with pytest.raises(UserError, match=told):
-        fit(config, random_leaves(config), task, {})
+        match_family(config, random_leaves(config), task, {})

@@ -15,9 +15,9 @@ from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.cli.main import main
-from transformer_jax.interop.config_json import family_of, read_json
+from transformer_jax.interop.config_json import find_family, read_json
 from transformer_jax.interop.importing import import_model
-from transformer_jax.interop.weights import INDEX, WEIGHTS, stored, write
+from transformer_jax.interop.weights import INDEX, WEIGHTS, save_tensors, to_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.tokenization import import_tokenizer, store_tokenizers
 
@@ -65,10 +65,10 @@ def tensors_of(directory):
 @pytest.mark.parametrize("name", ["marian", "bart", "t5_v1_1", "gpt2", "qwen2", *CLASSIFIERS])
 def test_the_parameters_are_the_tensors(run_of, name):
     run = run_of(name)
-    family, _ = family_of(read_json(FIXTURES / name / "config.json"))
+    family, _ = find_family(read_json(FIXTURES / name / "config.json"))
     leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(run.params).items()}
     theirs = tensors_of(FIXTURES / name)
-    ours = stored(family, body_config(run.model), leaves)
+    ours = to_tensors(family, body_config(run.model), leaves)
     assert theirs.keys() <= ours.keys()
     for tensor in theirs:
         np.testing.assert_array_equal(ours[tensor], theirs[tensor])
@@ -184,9 +184,9 @@ def test_older_files_are_the_same_models_and_what_is_left_out_is_told(
 ):
     with caplog.at_level("INFO", logger="transformer_jax"):
         import_model(str(FIXTURES / name), tmp_path / name)
-    (told,) = (line for line in caplog.messages if line.startswith("left out, as models here have"))
+    (told,) = (line for line in caplog.messages if line.startswith("ignored tensors"))
     assert left_out in told
-    assert not any(line.startswith("new") for line in caplog.messages)
+    assert not any(line.startswith("newly") for line in caplog.messages)
     if same:
         params = tj.load(tmp_path / name).params
         jax.tree.map(np.testing.assert_array_equal, params, run_of(same).params)
@@ -198,7 +198,7 @@ def bare_bert(tmp_path):
     directory = shutil.copytree(FIXTURES / "bert", tmp_path / "bert")
     tensors = load_file(directory / WEIGHTS)
     body = {name for name in tensors if name.startswith("bert.")}
-    write({name.removeprefix("bert."): tensors[name] for name in body}, directory / WEIGHTS)
+    save_tensors({name.removeprefix("bert."): tensors[name] for name in body}, directory / WEIGHTS)
     keys = read_json(directory / "config.json") | {"architectures": ["BertModel"]}
     (directory / "config.json").write_text(json.dumps(keys))
     return directory
@@ -207,7 +207,7 @@ def bare_bert(tmp_path):
 def test_a_body_alone_gets_a_new_head(run_of, bare_bert, tmp_path, caplog):
     with caplog.at_level("INFO", logger="transformer_jax"):
         import_model(str(bare_bert), tmp_path / "run")
-    (told,) = (line for line in caplog.messages if line.startswith("new, with fresh values"))
+    (told,) = (line for line in caplog.messages if line.startswith("newly initialized"))
     leaves = named_leaves(tj.load(tmp_path / "run").params)
     for path, leaf in named_leaves(run_of("bert").params).items():
         is_new = path.startswith("prediction_head/")

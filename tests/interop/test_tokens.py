@@ -9,7 +9,7 @@ import pytest
 import sentencepiece
 
 from tests.interop.published import FIXTURES
-from transformer_jax.interop.config_json import family_of, read_json, special_ids, vocabulary_rows
+from transformer_jax.interop.config_json import find_family, read_json, special_ids, vocabulary_rows
 from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
 
 MODEL_OF = {
@@ -43,7 +43,7 @@ def reference(name):
 def taken(name, side=None):
     """(tokenizer of a side, head and tail of its rows), as importing takes them."""
     keys = read_json(FIXTURES / MODEL_OF.get(name, name) / "config.json")
-    architecture = family_of(keys)[0].architecture
+    architecture = find_family(keys)[0].architecture
     side = side or ("source" if architecture == "encoder_decoder" else "text")
     rows = vocabulary_rows(keys)[side]
     tokenizer = PublishedTokenizer(import_tokenizer(FIXTURES / name, side, special_ids(keys), rows))

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from tests.interop.published import FIXTURES
 from transformer_jax.cli.main import main
-from transformer_jax.interop.weights import WEIGHTS, write
+from transformer_jax.interop.weights import WEIGHTS, save_tensors
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def copy_of(tmp_path):
         path.write_text(json.dumps(kept))
         if tensors:
             arrays = load_file(directory / WEIGHTS) | dict(tensors)
-            write(
+            save_tensors(
                 {name: one for name, one in arrays.items() if one is not ...}, directory / WEIGHTS
             )
         return directory
@@ -55,10 +55,10 @@ def copy_of(tmp_path):
         (b"{", "cannot be read"),
         (b"\xff\xfe", "cannot be read"),
         (b"[" * 100_000, "cannot be read"),
-        (b'["bert"]', "holds no JSON object"),
+        (b'["bert"]', "is not a JSON object"),
         (b"{}", "model_type is None"),
         (b'{"model_type": ["bert"]}', "model_type is ['bert']"),
-        (b'{"model_type": "whisper"}', "model_type is 'whisper'; models here can be marian, "),
+        (b'{"model_type": "whisper"}', "model_type is 'whisper'; supported are marian, "),
         (b'{"model_type": "bert", "architectures": "BertModel"}', "architectures is 'BertModel'"),
         (b'{"model_type": "bert", "architectures": [["BertModel"]]}', "architectures is"),
         (b'{"model_type": "bert", "architectures": {"0": 1}}', "architectures is"),
@@ -68,7 +68,7 @@ def copy_of(tmp_path):
 def test_a_config_that_says_nothing(told, tmp_path, content, message):
     directory = tmp_path / "model"
     directory.mkdir()
-    write({"a": np.zeros(1, np.float32)}, directory / WEIGHTS)
+    save_tensors({"a": np.zeros(1, np.float32)}, directory / WEIGHTS)
     if content is not None:
         (directory / "config.json").write_bytes(content)
     assert message in told(directory)
@@ -104,19 +104,23 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 @pytest.mark.parametrize(
     "name, keys, message",
     [
-        ("bert", {"architectures": ["BertForQuestionAnswering"]}, "can be BertForMaskedLM, "),
+        (
+            "bert",
+            {"architectures": ["BertForQuestionAnswering"]},
+            "for bert are BertForMaskedLM, ",
+        ),
         ("bert", {"hidden_size": ...}, "config.json has no hidden_size, which bert needs"),
         ("bert", {"vocab_size": ...}, "config.json has no vocab_size"),
-        ("bert", {"hidden_act": "mish"}, "hidden_act is 'mish'; models here have relu, gelu,"),
+        ("bert", {"hidden_act": "mish"}, "hidden_act is 'mish'; supported are relu, gelu,"),
         ("bert", {"hidden_act": ["gelu"]}, "hidden_act is ['gelu']; it must be of type str"),
         ("bert", {"hidden_size": 15}, "num_heads 2 does not divide d_model 15"),
         ("bert", {"hidden_size": 100_000}, "config.json cannot be a run: config.model: d_mod"),
         ("bert", {"layer_norm_eps": 2.5}, "norm_epsilon is 2.5"),
         ("bert", {"hidden_dropout_prob": 1}, "hidden_dropout_prob is 1; it must lie in [0, 1)"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'rel"),
-        ("bert", {"is_decoder": True}, "is_decoder is True; models here know only False"),
+        ("bert", {"is_decoder": True}, "is_decoder is True; only False is supported"),
         ("bert", {"pad_token_id": 500}, "a special token has id 500"),
-        ("roberta", {"hidden_act": "relu"}, "hidden_act is 'relu'; models here know only 'gelu'"),
+        ("roberta", {"hidden_act": "relu"}, "hidden_act is 'relu'; only 'gelu' is supported"),
         ("roberta", {"pad_token_id": None}, "pad_token_id is None"),
         ("marian", {"decoder_ffn_dim": 30}, "encoder_ffn_dim 28 and decoder_ffn_dim 30 differ"),
         ("marian", {"static_position_embeddings": False}, "static_position_embeddings is False"),
@@ -127,7 +131,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
         ("t5", {"num_decoder_layers": [2]}, "num_decoder_layers is [2]"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is"),
         ("gpt2", {"n_inner": "36"}, "n_inner is '36'"),
-        ("llama", {"rope_scaling": YARN}, "rope_type is 'yarn'; models here have default,"),
+        ("llama", {"rope_scaling": YARN}, "rope_type is 'yarn'; supported are default,"),
         ("llama", {"rope_scaling": {"type": ["x"]}}, "type is ['x']; it must be of type str"),
         ("llama", {"rope_scaling": "linear"}, "rope_scaling is 'linear'; it must be of type dict"),
         ("llama", {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "has no low_freq_factor"),
@@ -169,11 +173,15 @@ QUERY = "bert.encoder.layer.0.attention.self.query.weight"
 @pytest.mark.parametrize(
     "name, tensors, message",
     [
-        ("bert", {QUERY: ...}, f"the weights have no tensor {QUERY}, which config.json asks for"),
+        ("bert", {QUERY: ...}, f"the weights have no tensor {QUERY}, which config.json requires"),
         ("bert", {"cls.predictions.transform.dense.bias": ...}, "no tensor cls.predictions.tra"),
-        ("bert", {"bert.encoder.layer.2.x": EXTRA}, "holds bert.encoder.layer.2.x, and a bert"),
+        ("bert", {"bert.encoder.layer.2.x": EXTRA}, "has bert.encoder.layer.2.x, and a bert"),
         ("bert", {QUERY: np.zeros((16, 8), np.float32)}, f"{QUERY} has the shape [16, 8]; by"),
-        ("bert", {QUERY: np.zeros((16, 16), np.int32)}, f"{QUERY} is of dtype I32"),
+        (
+            "bert",
+            {QUERY: np.zeros((16, 16), np.int32)},
+            f"{QUERY} has dtype I32; weights",
+        ),
         ("marian", {"lm_head.weight": EXTRA}, "lm_head.weight differs from model.shared.weight"),
         ("t5_v1_1", {"lm_head.weight": ...}, "no tensor lm_head.weight"),
         ("bert_classification", {"classifier.bias": ...}, "no tensor classifier.bias"),
@@ -199,7 +207,7 @@ def test_weights_that_are_a_pickle_alone_or_damaged(told, copy_of):
     weights.unlink()
     assert "model.safetensors is missing" in told(directory)
     (directory / "pytorch_model.bin").write_bytes(intact)
-    assert "pytorch_model.bin and no model.safetensors: a pickle can execute" in told(directory)
+    assert "pytorch_model.bin but no model.safetensors: pickles are not read" in told(directory)
 
 
 def test_tokenizers_that_do_not_fit(told, copy_of):

@@ -1,6 +1,5 @@
-"""Models from elsewhere in, and runs out: published weights and tokenizers as `transformers` stores
-them become runs, and runs become directories that `transformers` or CTranslate2 load.
+"""Imports published models as runs, and exports runs for `transformers` and CTranslate2.
 
-`families` says of each published architecture what its options and its arrays are called; that one
-table is read in both directions.
+`families` describes each published architecture: its config keys, and the names of its tensors. The
+same description serves both directions.
 """

@@ -1,4 +1,4 @@
-"""The files beside the weights that say what a model is: config.json and generation_config.json."""
+"""Reads config.json and generation_config.json; derives the keys of a run's tokenizers."""
 
 import json
 from pathlib import Path
@@ -12,47 +12,47 @@ from transformer_jax.runtime.files import METADATA_BYTES, read_regular
 from transformer_jax.tokenization import Labels, Tokenizers
 
 NO_TOKEN = -1
-"""The id of a special token that there is not, as older files of Llama have it."""
+"""Id of a missing special token, in older files of Llama."""
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object in a JSON file. Raises UserError where it is missing or something else."""
+    """Reads a JSON object. Raises UserError if the file is missing or contains something else."""
     try:
         content = json.loads(read_regular(path.resolve(), METADATA_BYTES))
     except FileNotFoundError as error:
-        raise UserError(f"{path.parent} holds no model: {path.name} is missing") from error
+        raise UserError(f"{path.parent} contains no model: {path.name} is missing") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds no JSON object")
+        raise UserError(f"{path} is not a JSON object")
     return content
 
 
-def family_of(keys: Keys) -> tuple[Family, str]:
-    """The family of a model, and the class of transformers that it is.
+def find_family(keys: Keys) -> tuple[Family, str]:
+    """Finds the family of a model, and its class in transformers.
 
     Raises:
-      UserError: neither is known here.
+      UserError: the family or the class is not supported.
     """
     family = FAMILIES.get(str(keys.get("model_type")))
     if family is None:
         raise UserError(
-            f"config.json: model_type is {keys.get('model_type')!r}; models here can be "
+            f"config.json: model_type is {keys.get('model_type')!r}; supported are "
             f"{', '.join(FAMILIES)}"
         )
     classes = keys.get("architectures") or [next(iter(family.tasks))]
     if not isinstance(classes, list) or str(classes[0]) not in family.tasks:
         raise UserError(
-            f"config.json: architectures is {classes!r}; of {family.model_type} models here can be "
+            f"config.json: architectures is {classes!r}; supported for {family.model_type} are "
             f"{', '.join(family.tasks)}"
         )
     return family, classes[0]
 
 
 def special_ids(keys: Keys) -> dict[str, int]:
-    """The ids of special tokens that a config.json names, by the role of each (`roles.ROLES`)."""
+    """Special tokens of a config.json: role, as in `import_tokenizer` -> id."""
     ids = {}
     for name in ("pad", "bos", "eos", "decoder_start"):
         given = keys.get(f"{name}_token_id")
@@ -61,11 +61,11 @@ def special_ids(keys: Keys) -> dict[str, int]:
     return {name: given for name, given in ids.items() if type(given) is int and given != NO_TOKEN}
 
 
-def labels_of(keys: Keys) -> list[str]:
-    """The names of classes, in the order of their ids.
+def class_names(keys: Keys) -> list[str]:
+    """Names of the classes, in the order of their ids.
 
     Raises:
-      UserError: config.json does not name them all, or two alike.
+      UserError: config.json does not name all classes, or gives two the same name.
     """
     named: Any = keys.get("id2label")
     try:
@@ -73,12 +73,12 @@ def labels_of(keys: Keys) -> list[str]:
     except (TypeError, KeyError) as error:
         raise UserError("config.json: id2label does not name the classes 0, 1, ...") from error
     if not names or len(set(names)) < len(names):
-        raise UserError("config.json: id2label gives no names, or one of them twice")
+        raise UserError("config.json: id2label has no names, or one of them twice")
     return names
 
 
-def keys_of_tokens(tokenizers: Tokenizers, model: TransformerConfig) -> dict[str, Any]:
-    """What a config.json says of vocabularies, special tokens and labels."""
+def tokenizer_keys(tokenizers: Tokenizers, model: TransformerConfig) -> dict[str, Any]:
+    """Keys of config.json for vocabularies, special tokens and labels."""
     keys: dict[str, Any] = {}
     for side in tokenizers.sides.values():
         if isinstance(side, Labels):
@@ -99,7 +99,7 @@ def keys_of_tokens(tokenizers: Tokenizers, model: TransformerConfig) -> dict[str
 
 
 def vocabulary_rows(keys: Keys) -> dict[str, int]:
-    """Rows of the tables of embeddings, by side; "text" where there is one."""
+    """Side -> rows of its embedding table; a model with a single table has the side "text"."""
     rows: dict[str, Any] = {"source": keys.get("vocab_size"), "text": keys.get("vocab_size")}
     if rows["text"] is None:
         raise UserError("config.json has no vocab_size")
@@ -107,16 +107,21 @@ def vocabulary_rows(keys: Keys) -> dict[str, int]:
     return rows
 
 
-def search_fields(directory: Path, translates: bool) -> dict[str, Any]:
-    """How outputs are found, {"decode.field": value}, as generation_config.json or transformers
-    itself has it."""
+def decode_fields(directory: Path, has_encoder: bool) -> dict[str, Any]:
+    """Config fields of the search, "decode.field" -> value, from generation_config.json.
+
+    Args:
+      directory: of the model.
+      has_encoder: True if the model has an encoder and a decoder. If so, fields that the file does
+        not name get the defaults of transformers.
+    """
     path = directory / GENERATION
     keys = read_json(path) if path.exists() else {}
     if keys.get("do_sample"):
         fields = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
         found = {f"decode.{ours}": keys[name] for name, ours in fields.items() if keys.get(name)}
         return {"decode.temperature": 1.0, **found}
-    if not translates:
+    if not has_encoder:
         return {}
     return {
         "decode.beam_size": keys.get("num_beams") or 1,

@@ -1,4 +1,4 @@
-"""A run as a directory that other programs load."""
+"""Exports a run as a directory that transformers or CTranslate2 can load."""
 
 import json
 import logging
@@ -12,11 +12,15 @@ import numpy as np
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.conversations import chat_template
 from transformer_jax.errors import UserError
-from transformer_jax.interop import ctranslate2_spec, weights
-from transformer_jax.interop.config_json import CONFIG, GENERATION, keys_of_tokens
-from transformer_jax.interop.family_match import Fitted, fit
-from transformer_jax.interop.rewrites import Leaves, approximations, without_padding
-from transformer_jax.interop.weights import stored
+from transformer_jax.interop import ctranslate2_spec
+from transformer_jax.interop.config_json import CONFIG, GENERATION, tokenizer_keys
+from transformer_jax.interop.family_match import (
+    Leaves,
+    approximation_warnings,
+    match_family,
+    remove_vocab_padding,
+)
+from transformer_jax.interop.weights import WEIGHTS, save_tensors, to_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.patches import PatchedModel
@@ -29,30 +33,30 @@ from transformer_jax.tokenization.transformers_export import transformers_files
 logger = logging.getLogger(__name__)
 
 _FORMATS = ("hf", "ctranslate2")
-_NEXT_TOKEN = "language_modeling"
+_LANGUAGE_MODELING = "language_modeling"
 CHAT_TEMPLATE = "chat_template.jinja"
 
 
 def export_run(run: Run, directory: Path, format: str, quantization: str | None = None) -> None:
-    """Writes a run for other programs.
+    """Exports a run for another library.
 
     Args:
-      run: of a task and with options that the format has.
+      run: to export.
       directory: new or empty.
-      format: "hf": what `from_pretrained` of transformers loads. "ctranslate2": what
-        `ctranslate2.Translator` or `Generator` loads.
+      format: "hf" for `from_pretrained` of transformers, or "ctranslate2" for
+        `ctranslate2.Translator` and `Generator`.
       quantization: of CTranslate2's matrices, "float32" or "int8"; None: float32.
 
     Raises:
-      UserError: the run is patched, the directory holds something, or the format has no such model
-        (the option that stands in the way is named).
+      UserError: the run is patched, the directory is not empty, or the format does not support the
+        model (the message names the unsupported option).
     """
     if format not in _FORMATS:
         raise UserError(f"--format is {format!r}, not one of {', '.join(_FORMATS)}")
     if quantization and format != "ctranslate2":
         raise UserError("--quantization goes with --format=ctranslate2; leave it out")
     if isinstance(run.model, PatchedModel):
-        raise UserError("export: a patched run is not exported; export the run without patches")
+        raise UserError("export: a patched run cannot be exported; export the run without patches")
     _require_empty(directory)
     model = body_config(run.model)
     leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(run.params).items()}
@@ -63,37 +67,33 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
 
 
 def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directory: Path) -> None:
-    keys = keys_of_tokens(run.tokenizer, model)
-    fitted = fit(model, leaves, _what_it_does(run), keys)
+    keys = tokenizer_keys(run.tokenizer, model)
+    # A decoder exports as a language model, whatever task trained it.
+    task = _LANGUAGE_MODELING if isinstance(run.model, DecoderOnly) else run.settings.task.name
+    match = match_family(model, leaves, task, keys)
     try:
         files = transformers_files(run.tokenizer, model.architecture)
     except ValueError as error:
         raise UserError(f"--format=hf: {error}") from error
     if isinstance(run.task, Instruction):
-        written = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
-        files[CHAT_TEMPLATE] = written.encode()
+        template = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
+        files[CHAT_TEMPLATE] = template.encode()
     directory.mkdir(parents=True, exist_ok=True)
-    weights.write(stored(fitted.family, fitted.model, fitted.leaves), directory / weights.WEIGHTS)
+    save_tensors(to_tensors(match.family, match.model, match.leaves), directory / WEIGHTS)
     for name, content in files.items():
         (directory / name).write_bytes(content)
-    _write_json(directory / GENERATION, _generation(run, keys))
-    _write_json(directory / CONFIG, _config_json(fitted))
-    logger.info("%s holds a %s", directory, fitted.name)
-    for difference in approximations(model, fitted.model):
-        logger.warning("%s does not compute quite the same: %s", fitted.name, difference)
+    _write_json(directory / GENERATION, _generation_config(run, keys))
+    config = {"architectures": [match.class_name], "dtype": "float32", **match.keys}
+    _write_json(directory / CONFIG, config)
+    logger.info("%s: exported as a %s", directory, match.class_name)
+    for warning in approximation_warnings(model, match.model):
+        logger.warning(
+            "the exported %s computes slightly different results: %s", match.class_name, warning
+        )
 
 
-def _what_it_does(run: Run) -> str:
-    """By a task's name: whatever texts taught it, a decoder alone tells the next token."""
-    return _NEXT_TOKEN if isinstance(run.model, DecoderOnly) else run.settings.task.name
-
-
-def _config_json(fitted: Fitted) -> dict[str, Any]:
-    return {"architectures": [fitted.name], "dtype": "float32", **fitted.keys}
-
-
-def _generation(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
-    """How the run itself searches, as far as transformers can."""
+def _generation_config(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Content of generation_config.json: the run's search, as far as transformers supports it."""
     ids = {name: value for name, value in keys.items() if name.endswith("_token_id")}
     if isinstance(run.task, Instruction):
         ids["eos_token_id"] = sorted({ids["eos_token_id"], run.task.chat_tokenizer.answer_end})
@@ -117,29 +117,29 @@ def _to_ctranslate2(
             "--format=ctranslate2 needs the library; install the extra: "
             "pip install 'transformer_jax[export]'"
         ) from error
-    model, leaves = without_padding(model, leaves)
-    leaves = {path: np.array(leaf) for path, leaf in leaves.items()}  # it quantizes in place
+    model, leaves = remove_vocab_padding(model, leaves)
+    leaves = {path: np.array(leaf) for path, leaf in leaves.items()}  # quantized in place
     data = run.settings.data
     positions = max(1024, data.max_length, data.max_source_length, data.max_target_length)
-    spec = ctranslate2_spec.specification(model, leaves, positions)
-    _describe(spec, model, run.tokenizer)
+    spec = ctranslate2_spec.build_specification(model, leaves, positions)
+    _add_vocabularies(spec, model, run.tokenizer)
     spec.validate()
     spec.optimize(quantization="int8" if quantization == "int8" else None)
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
-    logger.info("%s holds a model for CTranslate2, %s", directory, quantization or "float32")
+    logger.info("%s: exported for CTranslate2, %s", directory, quantization or "float32")
 
 
-def _describe(spec: Any, model: TransformerConfig, tokenizers: Tokenizers) -> None:
-    """Puts vocabularies and special tokens into a specification."""
+def _add_vocabularies(spec: Any, model: TransformerConfig, tokenizers: Tokenizers) -> None:
+    """Adds the vocabularies and special tokens to a specification."""
     spec.config.layer_norm_epsilon = model.norm_epsilon
     if model.architecture == "decoder_only":
         spec.register_vocabulary(_vocabulary(tokenizers, "text"))
-        _name_tokens(spec.config, tokenizers, "text", {"bos_token": "first"})
+        _set_special_tokens(spec.config, tokenizers, "text", {"bos_token": "first"})
         return
     spec.register_source_vocabulary(_vocabulary(tokenizers, "source"))
     spec.register_target_vocabulary(_vocabulary(tokenizers, "target"))
-    _name_tokens(
+    _set_special_tokens(
         spec.config, tokenizers, "target", {"bos_token": "start", "decoder_start_token": "start"}
     )
     source = tokenizers.specials("source")
@@ -151,18 +151,20 @@ def _vocabulary(tokenizers: Tokenizers, side: str) -> list[str]:
     return tokenizer.pieces(range(tokenizer.vocab_size))
 
 
-def _name_tokens(config: Any, tokenizers: Tokenizers, side: str, names: Mapping[str, str]) -> None:
+def _set_special_tokens(
+    config: Any, tokenizers: Tokenizers, side: str, names: Mapping[str, str]
+) -> None:
     tokenizer = tokenizers.text(side)
-    for name, part in {"eos_token": "eos", "unk_token": "unk", **names}.items():
-        token = getattr(tokenizer.specials, part)
+    for name, role in {"eos_token": "eos", "unk_token": "unk", **names}.items():
+        token = getattr(tokenizer.specials, role)
         setattr(config, name, "" if token is None else tokenizer.pieces([token])[0])
 
 
 def _require_empty(directory: Path) -> None:
-    """Raises UserError where a directory to write to is something else, or holds something."""
+    """Raises UserError if a directory exists and is not empty, or is not a directory."""
     try:
-        holds = directory.exists() and any(os.scandir(directory))
+        is_empty = not directory.exists() or not any(os.scandir(directory))
     except OSError as error:
         raise UserError(f"--to: {directory} cannot be used: {error.strerror}") from error
-    if holds:
+    if not is_empty:
         raise UserError(f"--to: {directory} is not empty; choose a new directory")

@@ -1,122 +1,148 @@
-"""Which published family a run's model is of, and the options and arrays with which it is one."""
+"""Expresses a run's model as one of a published family.
+
+A family may require options that the run's model does not have, such as biases. If other parameters
+compute the same with these options, they are exported instead: with zero biases, or with dimensions
+in another order. Two of these rewrites change the results slightly; `approximation_warnings`
+describes them.
+"""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families import FAMILIES, Family
-from transformer_jax.interop.rewrites import Leaves, rewritten, without_padding
 from transformer_jax.models import MODELS
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.ranges import short_repr
 
-_FREE = (
+Leaves = Mapping[str, np.ndarray]
+"""Parameter path -> array."""
+
+Rewrite = Callable[[TransformerConfig, Leaves, Any], Leaves | None]
+"""(model, its arrays, new value of the option) -> arrays that compute the same with the new value;
+None if there are none."""
+
+_NOT_COMPARED = (
     *("scan_layers", "dropout_bits", "initialization", "attention", "dtype", "activation_dtype"),
     *("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"),
     *("embedding_dropout_rate", "vocab_multiple"),
     *("source_vocab_size", "target_vocab_size", "vocab_size", "separator_id"),
 )
-"""Options that change nothing in what a trained model computes, in float32."""
+"""Options that do not change the float32 results of a trained model."""
+
+_SAME_ACTIVATION, _SIMILAR_ACTIVATIONS = {"silu", "swish"}, {"gelu", "gelu_exact"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitted:
-    """A model as one of a family.
+class FamilyMatch:
+    """A run's model as a model of a family.
 
     Attributes:
-      family: of transformers.
-      name: the class.
-      model: options that the family has.
-      leaves: the arrays with which they compute what the run computes.
-      keys: its config.json.
+      family: the published family.
+      class_name: the class of transformers.
+      model: options that the family supports.
+      leaves: arrays with which these options compute what the run computes.
+      keys: content of config.json.
     """
 
     family: Family
-    name: str
+    class_name: str
     model: TransformerConfig
     leaves: Leaves
     keys: dict[str, Any]
 
 
-def fit(model: TransformerConfig, leaves: Leaves, task: str, keys: Mapping[str, Any]) -> Fitted:
-    """The first family that has all options of a model.
+def match_family(
+    model: TransformerConfig, leaves: Leaves, task: str, keys: Mapping[str, Any]
+) -> FamilyMatch:
+    """Finds the first family that supports all options of a model.
 
     Args:
-      model: of the run.
-      leaves: its arrays.
-      task: of the run.
-      keys: what config.json says besides the options: ids of special tokens and vocabulary sizes.
+      model: options of the run.
+      leaves: arrays of the run.
+      task: name of the task that the family's class must do.
+      keys: keys of config.json that do not follow from the options: special tokens, sizes of
+        vocabularies, labels.
 
     Raises:
-      UserError: none has; the option that stands in the way is named.
+      UserError: no family supports the options. Names the first unsupported one.
     """
-    model, leaves = without_padding(model, leaves)
-    refusals = []
+    model, leaves = remove_vocab_padding(model, leaves)
+    mismatches = []
     for family in FAMILIES.values():
         if family.architecture != model.architecture:
             continue
-        name = _class(family, task)
-        if name is None:
+        class_name = _class_for_task(family, task)
+        if class_name is None:
             continue
-        found = _fitted(family, name, model, leaves, keys)
-        if isinstance(found, Fitted):
+        found = _match(family, class_name, model, leaves, keys)
+        if isinstance(found, FamilyMatch):
             return found
-        refusals.append((len(found), family, found))
-    if not refusals:
+        mismatches.append((len(found), family, found))
+    if not mismatches:
         raise UserError(f"--format=hf: no class of transformers does the task {task} of this run")
-    _, family, differing = min(refusals, key=lambda refusal: refusal[0])
-    field, theirs = next(iter(differing.items()))
+    _, family, differing = min(mismatches, key=lambda mismatch: mismatch[0])
+    field, value = next(iter(differing.items()))
+    ours = short_repr(getattr(model, field))
     raise UserError(
-        f"--format=hf: config.model.{field} is {short_repr(getattr(model, field))}, and the "
-        f"nearest model of transformers ({family.model_type}) has {short_repr(theirs)}"
+        f"--format=hf: config.model.{field} is {ours}, and the nearest model of transformers "
+        f"({family.model_type}) has {short_repr(value)}"
     )
 
 
-def _class(family: Family, task: str) -> str | None:
-    """The family's class for a task; all classes with an encoder and a decoder do any."""
-    pairs = family.architecture == "encoder_decoder"
-    return next((name for name, of in family.tasks.items() if pairs or of == task), None)
+def _class_for_task(family: Family, task: str) -> str | None:
+    """The family's class for a task. A class with an encoder and a decoder can do every task."""
+    is_any = family.architecture == "encoder_decoder"
+    return next(
+        (name for name, its_task in family.tasks.items() if is_any or its_task == task), None
+    )
 
 
-def _fitted(
-    family: Family, name: str, model: TransformerConfig, leaves: Leaves, given: Mapping[str, Any]
-) -> Fitted | dict[str, Any]:
-    """The model in a family, or the options that it has otherwise."""
+def _match(
+    family: Family,
+    class_name: str,
+    model: TransformerConfig,
+    leaves: Leaves,
+    given: Mapping[str, Any],
+) -> FamilyMatch | dict[str, Any]:
+    """Match with one family, or the options that it does not support, with their values there."""
     while True:
         keys = {**family.defaults, **family.keys(model), **given}
         try:
-            differing = differences(model, default_model(family.options(keys)))
-        except ValueError:  # the family derives the size of heads from the others
+            differing = differing_options(model, default_model(family.options(keys)))
+        except ValueError:  # the family derives the size of heads from other options
             return {"key_size": None}
         if not differing:
-            return Fitted(family, name, model, leaves, keys)
+            return FamilyMatch(family, class_name, model, leaves, keys)
         for field, value in differing.items():
-            if (step := rewritten(model, leaves, field, value)) is not None:
-                model, leaves = step
+            if (changed := rewrite_option(model, leaves, field, value)) is not None:
+                model, leaves = changed
                 break
         else:
             return differing
 
 
 def default_model(options: Mapping[str, Any]) -> TransformerConfig:
-    """The section `model` with these options, and what they leave open as the architecture has
-    it."""
+    """The section `model` with these options, and the architecture's defaults for all others."""
     defaults = getattr(MODELS[options["architecture"]], "defaults", {})
     base = {name.removeprefix("model."): value for name, value in defaults.items()}
     return TransformerConfig(**(base | dict(options)))
 
 
-def differences(model: TransformerConfig, other: TransformerConfig) -> dict[str, Any]:
-    """The options that matter and differ, with their values in the other model."""
-    ours, theirs = _meaning(model), _meaning(other)
+def differing_options(model: TransformerConfig, other: TransformerConfig) -> dict[str, Any]:
+    """Options in which two models differ, and that affect results, with the second's values."""
+    ours, theirs = _canonical_options(model), _canonical_options(other)
     return {field: theirs.get(field) for field, value in ours.items() if value != theirs.get(field)}
 
 
-def _meaning(model: TransformerConfig) -> dict[str, Any]:
-    """The options that say what a model computes, each in one form."""
+def _canonical_options(model: TransformerConfig) -> dict[str, Any]:
+    """Options that determine a model's results, each written in one way."""
     named = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
     named |= {"key_size": model.d_k, "value_size": model.d_v}
     named["num_key_value_heads"] = model.key_value_heads
@@ -128,13 +154,158 @@ def _meaning(model: TransformerConfig) -> dict[str, Any]:
         named["tie_embeddings"] = "all" if tied else "none"
     if model.positions == "t5" and model.max_distance is None:
         named["max_distance"] = 128
-    unread = {*_FREE, *_unread(MODELS, model.architecture)}
+    unread = {*_NOT_COMPARED, *_unread(MODELS, model.architecture)}
     unread |= _unread(POSITIONS, model.positions) | _unread(SCALINGS, model.rope_scaling)
     return {name: value for name, value in named.items() if name not in unread}
 
 
 def _unread(registry: Mapping[str, Any], name: str) -> set[str]:
-    """The options that entries of a registry read, and this one does not."""
+    """Options that some entries of a registry read, but not this one."""
     every = {field for entry in registry.values() for field in getattr(entry, "reads", ())}
     unread = every - set(getattr(registry[name], "reads", ()))
     return {field.removeprefix("model.") for field in unread}
+
+
+def rewrite_option(
+    model: TransformerConfig, leaves: Leaves, field: str, value: Any
+) -> tuple[TransformerConfig, Leaves] | None:
+    """The model with another value of an option, and arrays with which it computes the same; None
+    if there are none."""
+    rewrite = REWRITES.get(field)
+    if rewrite is None or value is None:
+        return None
+    changed = rewrite(model, leaves, value)
+    if changed is None:
+        return None
+    return dataclasses.replace(model, **{field: value}), changed
+
+
+def remove_vocab_padding(
+    model: TransformerConfig, leaves: Leaves
+) -> tuple[TransformerConfig, Leaves]:
+    """Removes the rows that `vocab_multiple` adds to embedding tables."""
+    cut = {}
+    for path, array in leaves.items():
+        of_source = path.startswith("source_embedding")
+        size = model.source_vocab_size if of_source else model.target_vocab_size
+        rows = size or model.vocab_size
+        cut[path] = array[:rows] if _axes(path)[:1] == ("vocab",) else array
+    return dataclasses.replace(model, vocab_multiple=1), cut
+
+
+def approximation_warnings(model: TransformerConfig, other: TransformerConfig) -> list[str]:
+    """Describes how the results of a rewritten model differ from those of the original."""
+    warnings = []
+    if model.norm_epsilon != other.norm_epsilon:
+        warnings.append(
+            f"norms add {other.norm_epsilon:g} to the variance, and {model.norm_epsilon:g} in the "
+            "run (model.norm_epsilon)"
+        )
+    if {model.activation, other.activation} == _SIMILAR_ACTIVATIONS:
+        warnings.append(
+            f"the activation is {other.activation}, and {model.activation} in the run; they differ "
+            "by up to 5e-4"
+        )
+    return warnings
+
+
+def _attention_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    """Adds zero biases."""
+    if value != "all" and model.attention_bias != "none":
+        return None
+    names = {"all": ("query", "key", "value", "output"), "qkv": ("query", "key", "value")}
+    ends = tuple(f"attention/{name}/kernel" for name in names.get(value, ("output",)))
+    return _with_zero_biases(leaves, ends)
+
+
+def _feed_forward_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    ends = tuple(f"feed_forward/{name}/kernel" for name in ("inner", "gate", "outer"))
+    return _with_zero_biases(leaves, ends) if value else None
+
+
+def _with_zero_biases(leaves: Leaves, ends: tuple[str, ...]) -> Leaves:
+    added = dict(leaves)
+    for path, array in leaves.items():
+        if path.endswith(ends):
+            entry = parameter_at(path)
+            assert entry is not None
+            bias = path.removesuffix("kernel") + "bias"
+            added.setdefault(bias, np.zeros(array.shape[entry.input_axes :], array.dtype))
+    return added
+
+
+def _logits_bias(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    vocab_size = model.target_vocab_size or model.vocab_size
+    return {**leaves, "logits_bias": np.zeros(vocab_size, np.float32)} if value else None
+
+
+def _reorder_sinusoids(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    """Reorders the residual stream: dimensions with sines first, then those with cosines."""
+    if (model.positions, value) != ("sinusoidal", "sinusoidal_halves"):
+        return None
+    order = _evens_then_odds(model.d_model)
+    return {
+        path: _reorder_axis(array, _axes(path), "model", order) for path, array in leaves.items()
+    }
+
+
+def _reorder_rotary_pairs(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    """Reorders queries and keys: neighbors that are rotated as a pair move half a head apart."""
+    if (model.rope_layout, value) != ("pairs", "halves"):
+        return None
+    rotated = int(model.d_k * model.rope_fraction)
+    order = np.concatenate([_evens_then_odds(rotated), np.arange(rotated, model.d_k)])
+    ends = ("query/kernel", "key/kernel", "query/bias", "key/bias", "query/scale", "key/scale")
+    return {
+        path: _reorder_axis(array, _axes(path), "size", order) if path.endswith(ends) else array
+        for path, array in leaves.items()
+    }
+
+
+def _position_offset(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    """Adds unused rows before that of position 0."""
+    more = value - model.position_offset
+    if more < 0:
+        return None
+    return {
+        path: np.pad(array, ((more, 0), (0, 0))) if path.endswith("positions/table") else array
+        for path, array in leaves.items()
+    }
+
+
+def _norm_epsilon(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves:
+    return leaves  # approximately the same
+
+
+def _activation(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    return leaves if {model.activation, value} in (_SAME_ACTIVATION, _SIMILAR_ACTIVATIONS) else None
+
+
+def _evens_then_odds(size: int) -> np.ndarray:
+    return np.concatenate([np.arange(0, size, 2), np.arange(1, size, 2)])
+
+
+def _axes(path: str) -> tuple[str, ...]:
+    entry = parameter_at(path)
+    return () if entry is None else entry.axes
+
+
+def _reorder_axis(
+    array: np.ndarray, axes: tuple[str, ...], name: str, order: np.ndarray
+) -> np.ndarray:
+    for axis, axis_name in enumerate(axes):
+        array = np.take(array, order, axis=axis) if axis_name == name else array
+    return array
+
+
+REWRITES: dict[str, Rewrite] = {
+    "attention_bias": _attention_biases,
+    "feed_forward_bias": _feed_forward_biases,
+    "logits_bias": _logits_bias,
+    "positions": _reorder_sinusoids,
+    "rope_layout": _reorder_rotary_pairs,
+    "position_offset": _position_offset,
+    "norm_epsilon": _norm_epsilon,
+    "activation": _activation,
+}
+"""Field of the section `model` -> rewrite."""

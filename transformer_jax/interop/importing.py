@@ -1,4 +1,4 @@
-"""A published model as a run: its options, its tokenizers and its weights in a workdir."""
+"""Imports a published model: writes its options, tokenizers and weights to a workdir."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
 from transformer_jax.interop.families.base import Keys
-from transformer_jax.interop.weights import Found, Tensors, find
+from transformer_jax.interop.weights import MatchedTensors, Tensors, match_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import config_of, read_settings, save_json
@@ -42,23 +42,68 @@ from transformer_jax.tokenization import (
     store_tokenizers,
 )
 
-# FOLDED interop.hub: Where a model is taken from: a directory, or a repository of the Hugging Face
-# hub.
-
+logger = logging.getLogger(__name__)
 
 HUB = "hf:"
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_WANTED = ["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]
+_DOWNLOADED = ["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]
+_MAX_LENGTH = 1024  # tokens of a row, for models whose positions allow more
 
 
-def fetched(source: str) -> Path:
-    """The directory that holds a model; what the hub, or a bucket, has of it is brought here.
+def import_model(source: str, workdir: str | Path) -> None:
+    """Imports a published model as a run. Executes nothing of it, and checks it before writing.
+
+    Args:
+      source: a directory written by transformers, or its address, or hf:OWNER/NAME[@REVISION].
+      workdir: of the run; new or empty.
+
+    Raises:
+      UserError: the model is of no supported family, is damaged or incomplete, has an unsupported
+        option (the message names it), or the workdir is not empty.
+    """
+    with open_for_writing(workdir) as handle:
+        _import(source, handle.folder)
+
+
+def _import(source: str, workdir: Path) -> None:
+    if workdir.exists() and any(os.scandir(workdir)):
+        raise UserError(f"{workdir} is not empty; choose a new or an empty folder as --workdir")
+    directory = fetch_model(source)
+    keys = config_json.read_json(directory / config_json.CONFIG)
+    family, class_name = config_json.find_family(keys)
+    tensors = Tensors(directory)
+    fields = _config_fields(source, directory, family, class_name, keys)
+    try:
+        config = config_of(fields, "its options")
+        settings = read_settings(config)
+    except UserError as error:
+        raise UserError(f"{directory / config_json.CONFIG} cannot be a run: {error}") from error
+    texts, labels = _vocabularies(directory, settings, keys)
+    sides = {side: PublishedTokenizer(content) for side, content in texts.items()}
+    tokenizers = Tokenizers({**sides, **labels})
+    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
+    abstract = jax.eval_shape(task.init, jax.random.key(0))
+    found = match_tensors(family, body_config(task.model), named_leaves(abstract), tensors)
+    with lock_workdir(workdir):
+        tokenizers = store_tokenizers("file", texts, workdir / TOKENIZER, labels)
+        with Checkpoints(workdir / CHECKPOINTS, settings.checkpoint) as checkpoints:
+            checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
+            checkpoints.provenance["published model"] = str(source)
+            checkpoints.save_params(0, _params(task, found, abstract))
+        save_json(config, workdir / CONFIG)
+    logger.info("%s: %d arrays of a %s loaded", source, len(found.matches), class_name)
+    log_names("newly initialized", found.new)
+    log_names("ignored tensors, as models here have no such part", found.ignored)
+
+
+def fetch_model(source: str) -> Path:
+    """Directory with a model. Downloads it first if it is in a bucket or on the Hugging Face hub.
 
     Args:
       source: a directory or its address, or hf:OWNER/NAME or hf:OWNER/NAME@REVISION.
 
     Raises:
-      UserError: there is no such directory, or the hub does not give it.
+      UserError: there is no such directory, or the download fails.
     """
     if is_address(source):
         return copies.fetch_folder(source)
@@ -75,7 +120,7 @@ def fetched(source: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(snapshot_download(found[1], revision=found[2], allow_patterns=_WANTED))
+        return Path(snapshot_download(found[1], revision=found[2], allow_patterns=_DOWNLOADED))
     except (OSError, ValueError, HfHubHTTPError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
@@ -84,79 +129,36 @@ def fetched(source: str) -> Path:
         ) from error
 
 
-logger = logging.getLogger(__name__)
-
-_LONGEST_ROW = 1024  # tokens, where positions reach further
-
-
-def import_model(source: str, workdir: str | Path) -> None:
-    """Makes a run of a published model. Nothing of the model is executed, and nothing is written
-    before all of it has been looked at.
-
-    Args:
-      source: a directory as transformers writes it, or hf:OWNER/NAME[@REVISION].
-      workdir: where the run is to be; new or empty.
-
-    Raises:
-      UserError: the model is none of `families`, it is damaged or incomplete, one of its options
-        has no counterpart here (it is named), or the workdir holds something.
-    """
-    with open_for_writing(workdir) as handle:
-        _import(source, handle.folder)
-
-
-def _import(source: str, workdir: Path) -> None:
-    if workdir.exists() and any(os.scandir(workdir)):
-        raise UserError(f"{workdir} is not empty; choose a new or an empty folder as --workdir")
-    directory = fetched(source)
-    keys = config_json.read_json(directory / config_json.CONFIG)
-    family, name = config_json.family_of(keys)
-    tensors = Tensors(directory)
-    chosen = _chosen(source, directory, family, name, keys)
-    try:
-        config = config_of(chosen, "its options")
-        settings = read_settings(config)
-    except UserError as error:
-        raise UserError(f"{directory / config_json.CONFIG} cannot be a run: {error}") from error
-    texts, labels = _vocabularies(directory, settings, keys)
-    sides = {side: PublishedTokenizer(content) for side, content in texts.items()}
-    tokenizers = Tokenizers({**sides, **labels})
-    task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
-    abstract = jax.eval_shape(task.init, jax.random.key(0))
-    found = find(family, body_config(task.model), named_leaves(abstract), tensors)
-    with lock_workdir(workdir):
-        tokenizers = store_tokenizers("file", texts, workdir / TOKENIZER, labels)
-        with Checkpoints(workdir / CHECKPOINTS, settings.checkpoint) as checkpoints:
-            checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
-            checkpoints.provenance["published model"] = str(source)
-            checkpoints.save_params(0, _params(task, found, abstract))
-        save_json(config, workdir / CONFIG)
-    logger.info("%s: %d arrays of a %s loaded", source, len(found.places), name)
-    log_names("new, with fresh values", found.new)
-    log_names("left out, as models here have no such part", found.left_out)
-
-
-def _chosen(source: str, directory: Path, family: Family, name: str, keys: Keys) -> dict[str, Any]:
-    """The fields of the run's config, {"section.field": value}."""
+def _config_fields(
+    source: str, directory: Path, family: Family, class_name: str, keys: Keys
+) -> dict[str, Any]:
+    """Fields of the run's config: "section.field" -> value."""
     options = family.options(keys)
-    chosen = {f"model.{field}": value for field, value in options.items()}
-    chosen |= {"task.name": family.tasks[name], "tokenizer.kind": "file", "tokenizer.path": source}
-    chosen |= _rows(family, options, keys)
-    translates = family.architecture == "encoder_decoder"
-    return {**chosen, **config_json.search_fields(directory, translates)}
+    fields = {f"model.{field}": value for field, value in options.items()}
+    fields |= {
+        "task.name": family.tasks[class_name],
+        "tokenizer.kind": "file",
+        "tokenizer.path": source,
+    }
+    fields |= _length_fields(family, options, keys)
+    has_encoder = family.architecture == "encoder_decoder"
+    return {**fields, **config_json.decode_fields(directory, has_encoder)}
 
 
-def _rows(family: Family, options: Mapping[str, Any], keys: Keys) -> dict[str, int]:
-    """How long texts may be: as far as positions reach, but for what a batch has no room for. Where
-    they end, there is room for a translation that is longer than its source."""
-    reach = int(options.get("max_length", keys.get("max_position_embeddings", _LONGEST_ROW)))
-    longest = min(reach, _LONGEST_ROW)
+def _length_fields(family: Family, options: Mapping[str, Any], keys: Keys) -> dict[str, int]:
+    """Maximum lengths of texts: as far as positions reach, but at most _MAX_LENGTH.
+
+    If the number of positions is limited, sources are shortened so that a translation may be longer
+    than its source.
+    """
+    reach = int(options.get("max_length", keys.get("max_position_embeddings", _MAX_LENGTH)))
+    longest = min(reach, _MAX_LENGTH)
     if family.architecture != "encoder_decoder":
         return {"data.max_length": longest}
     extra = DecodeConfig.max_extra_length
     if "max_length" in options:
         extra = min(extra, reach // 2)
-        longest = max(1, min(longest, reach - extra - 1))  # 1: the token that heads a target
+        longest = max(1, min(longest, reach - extra - 1))  # 1: the token before a target
     return {
         "data.max_source_length": longest,
         "data.max_target_length": longest,
@@ -167,21 +169,21 @@ def _rows(family: Family, options: Mapping[str, Any], keys: Keys) -> dict[str, i
 def _vocabularies(
     directory: Path, settings: Settings, keys: Keys
 ) -> tuple[dict[str, bytes], dict[str, Labels]]:
-    """By side: what stores the tokenizers of a published model, and its labels."""
+    """Side -> stored tokenizer of the model, and side -> its labels."""
     kind = TASKS[settings.task.name]
     ids, rows = config_json.special_ids(keys), config_json.vocabulary_rows(keys)
     texts = {side: import_tokenizer(directory, side, ids, rows[side]) for side in kind.texts}
-    return texts, {side: Labels(tuple(config_json.labels_of(keys))) for side in kind.labels}
+    return texts, {side: Labels(tuple(config_json.class_names(keys))) for side in kind.labels}
 
 
-def _params(task: Task, found: Found, abstract: Any) -> Any:
-    """The run's parameters; those of a head that the published model has not are fresh.
+def _params(task: Task, found: MatchedTensors, abstract: Any) -> Any:
+    """Parameters of the run. A head that the published model does not have is newly initialized.
 
-    As arrays of JAX: of others, a checkpoint in the making would hold a copy of all.
+    They are JAX arrays: a checkpoint that is being written would hold a copy of any other arrays.
     """
-    fresh = named_leaves(task.init(jax.random.key(0))) if found.new else {}
+    initial = named_leaves(task.init(jax.random.key(0))) if found.new else {}
     arrays = {
-        path: fresh[path] if path in found.new else jnp.asarray(found.read(path, leaf.shape))
+        path: initial[path] if path in found.new else jnp.asarray(found.read(path, leaf.shape))
         for path, leaf in named_leaves(abstract).items()
     }
     return fill(abstract, arrays)

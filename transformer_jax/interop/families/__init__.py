@@ -1,4 +1,4 @@
-"""The published families of models, by the `model_type` of their config.json."""
+"""Published families of models, by the `model_type` of their config.json."""
 
 from transformer_jax.interop.families.bart import BART, MARIAN, MBART, PEGASUS
 from transformer_jax.interop.families.base import Family

@@ -1,7 +1,7 @@
-"""What is said of a family of published models: how `config.json` and tensors are to be read.
+"""Description of a family of published models: its config keys and its tensors.
 
-A family says things once, for both directions. What it cannot say of a run is found by going there
-and back: options that come back as others are those that the family does not have.
+One description serves import and export. Export finds what a family cannot express by a round trip:
+fields that come back from config.json with another value are not supported by the family.
 """
 
 import dataclasses
@@ -15,9 +15,23 @@ from transformer_jax.interop.tensor_mapping import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.ranges import Range, short_repr
 
-# FOLDED interop.families.keys: What the keys of a config.json may hold: looked at before any of
-# them is used.
+Keys = Mapping[str, Any]
+"""Content of a config.json."""
 
+Options = Mapping[str, Any]
+"""Field of the config section `model` -> value."""
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu_exact",
+    "gelu_new": "gelu",
+    "silu": "silu",
+    "swish": "swish",
+    "relu2": "squared_relu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_python": "gelu_exact",
+}
+"""Activation in transformers -> ours."""
 
 _SIZE, _AMOUNT, _RATE = Range(1, 2**31 - 1), Range(0, 1e30, "(]"), Range(0, 1, "[)")
 
@@ -40,7 +54,7 @@ _RATES = (
     *("dropout", "attention_dropout", "activation_dropout", "dropout_rate", "hidden_dropout_prob"),
     *("attention_probs_dropout_prob", "embd_pdrop", "resid_pdrop", "attn_pdrop"),
 )
-_OTHERS: Mapping[str, tuple[type, Range | None]] = {
+_OTHER_TYPES: Mapping[str, tuple[type, Range | None]] = {
     **dict.fromkeys(("type_vocab_size", "max_window_layers"), (int, Range(0, 2**31 - 1))),
     "pad_token_id": (int, Range(-1, 2**31 - 1)),
     **dict.fromkeys(("tie_word_embeddings", "share_encoder_decoder_embeddings"), (bool, None)),
@@ -51,12 +65,14 @@ _OTHERS: Mapping[str, tuple[type, Range | None]] = {
     **dict.fromkeys(("rope_scaling", "rope_parameters"), (dict, None)),
     "layer_types": (list, None),
 }
-_KINDS: Mapping[str, tuple[type, Range | None]] = {
+_TYPES: Mapping[str, tuple[type, Range | None]] = {
     **dict.fromkeys(_SIZES, (int, _SIZE)),
     **dict.fromkeys(_AMOUNTS, (float, _AMOUNT)),
     **dict.fromkeys(_RATES, (float, _RATE)),
-    **_OTHERS,
+    **_OTHER_TYPES,
 }
+"""Key of config.json -> its type and range."""
+
 _MAY_BE_NULL = (
     *("head_dim", "n_inner", "num_decoder_layers", "num_key_value_heads", "decoder_vocab_size"),
     *("sliding_window", "layer_types", "rope_scaling", "rope_parameters", "pad_token_id"),
@@ -64,10 +80,75 @@ _MAY_BE_NULL = (
 )
 
 
-def check_keys(keys: Mapping[str, Any]) -> None:
-    """Raises UserError for a key with a value of another type, or beyond any sense."""
-    for key in sorted(keys.keys() & _KINDS):
-        value, (type_, limit) = keys[key], _KINDS[key]
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """Published models of one `model_type`.
+
+    Attributes:
+      model_type: value of the key in config.json.
+      architecture: an entry of `models.MODELS`.
+      tasks: class of transformers ("architectures" in config.json) -> our task.
+      fields: key of config.json -> field of the section `model` with the same meaning.
+      fixed_fields: fields that have the same value in all models of the family.
+      mappings: model -> mappings of its arrays to tensors. Mappings of arrays that the model does
+        not have are ignored.
+      to_options: keys -> fields that follow from several keys, or from one with another meaning.
+      to_keys: model -> keys; the inverse of `to_options`.
+      defaults: values of keys that a config.json leaves out.
+      required: key without equivalent here -> the only value with which it has no effect.
+      constant_tensors: model -> tensors that contain no parameters but belong in the file.
+      prefix: of all tensor names. Files of models without a head leave it out.
+      ignored_tensors: regular expression of tensors that are not imported.
+      activation_key: key that names the activation. None: `to_options` and `to_keys` convert it.
+    """
+
+    model_type: str
+    architecture: str
+    tasks: Mapping[str, str]
+    fields: Mapping[str, str]
+    fixed_fields: Options
+    mappings: Callable[[TransformerConfig], Iterable[TensorMapping]]
+    to_options: Callable[[Keys], Options] = lambda keys: {}
+    to_keys: Callable[[TransformerConfig], Keys] = lambda model: {}
+    defaults: Keys = dataclasses.field(default_factory=dict)
+    required: Keys = dataclasses.field(default_factory=dict)
+    constant_tensors: Callable[[TransformerConfig], Mapping[str, np.ndarray]] = lambda model: {}
+    prefix: str = ""
+    ignored_tensors: str = r"(?!)"
+    activation_key: str | None = None
+
+    def options(self, keys: Keys) -> dict[str, Any]:
+        """Fields of the section `model` for a config.json.
+
+        Raises:
+          UserError: a key is missing, has a wrong type, or has a value that is not supported here.
+        """
+        keys = {**self.defaults, **keys}
+        check_keys(keys)
+        for key, value in self.required.items():
+            if keys.get(key, value) != value:
+                raise UserError(f"config.json: {key} is {keys[key]!r}; only {value!r} is supported")
+        wanted = [*self.fields, *([self.activation_key] if self.activation_key else [])]
+        if missing := [key for key in wanted if key not in keys]:
+            raise UserError(f"config.json has no {missing[0]}, which {self.model_type} needs")
+        options = {"architecture": self.architecture, **self.fixed_fields}
+        options |= {field: keys[key] for key, field in self.fields.items()}
+        if self.activation_key:
+            options["activation"] = parse_activation(keys[self.activation_key], self.activation_key)
+        return options | dict(self.to_options(keys))
+
+    def keys(self, model: TransformerConfig) -> dict[str, Any]:
+        """Keys of config.json that follow from the section `model`."""
+        keys = {key: getattr(model, field) for key, field in self.fields.items()}
+        if self.activation_key:
+            keys[self.activation_key] = activation_name(model.activation)
+        return {"model_type": self.model_type, **keys, **self.required, **self.to_keys(model)}
+
+
+def check_keys(keys: Keys) -> None:
+    """Raises UserError if the value of a known key has a wrong type or is out of range."""
+    for key in sorted(keys.keys() & _TYPES):
+        value, (type_, limit) = keys[key], _TYPES[key]
         if value is None and key in _MAY_BE_NULL:
             continue
         if limit is not None:
@@ -80,112 +161,30 @@ def check_keys(keys: Mapping[str, Any]) -> None:
             check_keys(value)
 
 
-Keys = Mapping[str, Any]
-"""What a config.json says."""
-
-Options = Mapping[str, Any]
-"""{field: value} of the section `model` of a config."""
-
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu_exact",
-    "gelu_new": "gelu",
-    "silu": "silu",
-    "swish": "swish",
-    "relu2": "squared_relu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_python": "gelu_exact",
-}
-"""The activations of transformers -> ours."""
-
-
-def theirs(activation: str) -> str:
-    """The first name that transformers has for an activation of ours."""
+def activation_name(activation: str) -> str:
+    """transformers' name of one of our activations; the first if there are several."""
     names = [name for name, ours in ACTIVATIONS.items() if ours == activation]
     return names[0] if names else activation
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-    """The models of one `model_type`.
+def parse_activation(name: Any, key: str) -> str:
+    """Our name of an activation of transformers. Raises UserError if there is none.
 
-    Attributes:
-      model_type: as config.json names it.
-      architecture: ours, an entry of `models.MODELS`.
-      tasks: class of transformers, as "architectures" in config.json has it -> our task.
-      same: key of config.json -> field of the section `model` that means the same.
-      fixed: fields that have one value in all models of the family.
-      read: keys -> options that follow from several keys, or from one in another form.
-      written: model -> keys; the inverse of `read`.
-      links: model -> where the arrays stand.
-      defaults: what keys mean that are not there.
-      required: keys that have no counterpart here -> the one value with which they do nothing.
-      computed: model -> tensors that hold no parameter, but that files of the family have.
-      prefix: the tensors' names begin with this; files of bare models leave it out.
-      left_out: regular expression of tensors that no model here has.
-      activation: the key that names the activation; None: `read` sees to it.
+    Args:
+      name: value in config.json.
+      key: its key, for messages.
     """
-
-    model_type: str
-    architecture: str
-    tasks: Mapping[str, str]
-    same: Mapping[str, str]
-    fixed: Options
-    links: Callable[[TransformerConfig], Iterable[TensorMapping]]
-    read: Callable[[Keys], Options] = lambda keys: {}
-    written: Callable[[TransformerConfig], Keys] = lambda model: {}
-    defaults: Keys = dataclasses.field(default_factory=dict)
-    required: Keys = dataclasses.field(default_factory=dict)
-    computed: Callable[[TransformerConfig], Mapping[str, np.ndarray]] = lambda model: {}
-    prefix: str = ""
-    left_out: str = r"(?!)"
-    activation: str | None = None
-
-    def options(self, keys: Keys) -> dict[str, Any]:
-        """The section `model` of a model with these keys.
-
-        Raises:
-          UserError: a key is missing, is of another type, or says what no model here does.
-        """
-        keys = {**self.defaults, **keys}
-        check_keys(keys)
-        for key, value in self.required.items():
-            if keys.get(key, value) != value:
-                raise UserError(
-                    f"config.json: {key} is {keys[key]!r}; models here know only {value!r}"
-                )
-        wanted = [*self.same, *([self.activation] if self.activation else [])]
-        if missing := [key for key in wanted if key not in keys]:
-            raise UserError(f"config.json has no {missing[0]}, which {self.model_type} needs")
-        options = {"architecture": self.architecture, **self.fixed}
-        options |= {field: keys[key] for key, field in self.same.items()}
-        if self.activation:
-            options["activation"] = activation(keys[self.activation], self.activation)
-        return options | dict(self.read(keys))
-
-    def keys(self, model: TransformerConfig) -> dict[str, Any]:
-        """The config.json of a model, as far as its options say it."""
-        keys = {key: getattr(model, field) for key, field in self.same.items()}
-        if self.activation:
-            keys[self.activation] = theirs(model.activation)
-        return {"model_type": self.model_type, **keys, **self.required, **self.written(model)}
-
-
-def activation(name: Any, key: str) -> str:
-    """Ours; UserError where there is none."""
     if name not in ACTIVATIONS:
-        raise UserError(
-            f"config.json: {key} is {name!r}; models here have {', '.join(ACTIVATIONS)}"
-        )
+        raise UserError(f"config.json: {key} is {name!r}; supported are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
 
 
-def alike(keys: Keys, *names: str) -> Any:
-    """The value that these keys share; UserError where they differ."""
+def shared_value(keys: Keys, *names: str) -> Any:
+    """Value that several keys have in common. Raises UserError if their values differ."""
     values = [keys[name] for name in names if name in keys]
     if not values:
         raise UserError(f"config.json has no {names[0]}")
     if any(value != values[0] for value in values):
         listed = " and ".join(f"{name} {keys[name]!r}" for name in names if name in keys)
-        raise UserError(f"config.json: {listed} differ; models here have one for both")
+        raise UserError(f"config.json: {listed} differ; models here have the same value for both")
     return values[0]

@@ -1,12 +1,18 @@
-"""BERT (Devlin et al. 2019) and its relatives: RoBERTa (Liu et al. 2019), also with norms before
-its sublayers (Ott et al. 2019), and DistilBERT (Sanh et al. 2019)."""
+"""BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), its pre-norm variant (Ott et al. 2019), and
+DistilBERT (Sanh et al. 2019)."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families.base import Family, Keys, Options
-from transformer_jax.interop.tensor_mapping import TensorMapping, attention, linear, norm, table
+from transformer_jax.interop.tensor_mapping import (
+    TensorMapping,
+    map_attention,
+    map_linear,
+    map_norm,
+    map_table,
+)
 from transformer_jax.nn.config import TransformerConfig
 
 _FIXED = {
@@ -18,7 +24,7 @@ _FIXED = {
     "scale_embeddings": False,
     "tie_embeddings": "all",
 }
-_SAME = {
+_FIELDS = {
     "hidden_size": "d_model",
     "intermediate_size": "d_ff",
     "num_hidden_layers": "num_layers",
@@ -45,87 +51,89 @@ _REQUIRED = {
 }
 
 
-def _read_roberta(keys: Keys) -> Options:
-    """The table begins with rows for positions up to that of padding."""
+def _to_options_roberta(keys: Keys) -> Options:
+    """Position options. Rows of the table up to pad_token_id are unused."""
     if keys["pad_token_id"] is None:
         raise UserError("config.json: pad_token_id is None, and positions are counted from it")
     offset = keys["pad_token_id"] + 1
     return {"max_length": keys["max_position_embeddings"] - offset, "position_offset": offset}
 
 
-def _written_roberta(model: TransformerConfig) -> Keys:
+def _to_keys_roberta(model: TransformerConfig) -> Keys:
     return {"max_position_embeddings": model.max_length + model.position_offset}
 
 
-def _bert_links(model: TransformerConfig) -> Iterator[TensorMapping]:
+def _bert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     head = "cls.predictions"
     yield from _embeddings("bert.embeddings", f"{head}.decoder.weight")
-    yield from linear("prediction_head/transform", f"{head}.transform.dense")
-    yield from norm("prediction_head/norm", f"{head}.transform.LayerNorm")
+    yield from map_linear("prediction_head/transform", f"{head}.transform.dense")
+    yield from map_norm("prediction_head/norm", f"{head}.transform.LayerNorm")
     yield TensorMapping("prediction_head/bias", (f"{head}.bias", f"{head}.decoder.bias"))
-    yield from linear("pooler", "bert.pooler.dense")
-    yield from linear("classifier", "classifier")
+    yield from map_linear("pooler", "bert.pooler.dense")
+    yield from map_linear("classifier", "classifier")
     for i in range(model.num_layers):
         yield from _layer(f"encoder/layer_{i}", f"bert.encoder.layer.{i}")
 
 
-def _roberta_links(model: TransformerConfig, name: str = "roberta") -> Iterator[TensorMapping]:
+def _roberta_mappings(model: TransformerConfig, name: str = "roberta") -> Iterator[TensorMapping]:
     yield from _embeddings(f"{name}.embeddings", "lm_head.decoder.weight")
-    yield from linear("prediction_head/transform", "lm_head.dense")
-    yield from norm("prediction_head/norm", "lm_head.layer_norm")
+    yield from map_linear("prediction_head/transform", "lm_head.dense")
+    yield from map_norm("prediction_head/norm", "lm_head.layer_norm")
     yield TensorMapping("prediction_head/bias", ("lm_head.bias", "lm_head.decoder.bias"))
-    yield from linear("pooler", "classifier.dense")
-    yield from linear("classifier", "classifier.out_proj")
-    yield from norm("encoder/final_norm", f"{name}.LayerNorm")
+    yield from map_linear("pooler", "classifier.dense")
+    yield from map_linear("classifier", "classifier.out_proj")
+    yield from map_norm("encoder/final_norm", f"{name}.LayerNorm")
     for i in range(model.num_layers):
         yield from _layer(f"encoder/layer_{i}", f"{name}.encoder.layer.{i}")
 
 
-def _pre_norm_links(model: TransformerConfig) -> Iterator[TensorMapping]:
-    yield from _roberta_links(model, "roberta_prelayernorm")
+def _pre_norm_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
+    yield from _roberta_mappings(model, "roberta_prelayernorm")
 
 
-def _embeddings(theirs: str, tied: str) -> Iterator[TensorMapping]:
-    yield table("embedding/table", f"{theirs}.word_embeddings.weight", tied)
-    yield table("input/positions/table", f"{theirs}.position_embeddings.weight")
-    yield table("input/token_types", f"{theirs}.token_type_embeddings.weight")
-    yield from norm("input/norm", f"{theirs}.LayerNorm")
+def _embeddings(prefix: str, tied: str) -> Iterator[TensorMapping]:
+    yield map_table("embedding/table", f"{prefix}.word_embeddings.weight", tied)
+    yield map_table("input/positions/table", f"{prefix}.position_embeddings.weight")
+    yield map_table("input/token_types", f"{prefix}.token_type_embeddings.weight")
+    yield from map_norm("input/norm", f"{prefix}.LayerNorm")
 
 
-def _layer(ours: str, theirs: str) -> Iterator[TensorMapping]:
+def _layer(path: str, prefix: str) -> Iterator[TensorMapping]:
     of_attention = ("self.query", "self.key", "self.value", "output.dense")
-    yield from attention(f"{ours}/self_attention", f"{theirs}.attention", of_attention)
-    yield from linear(f"{ours}/feed_forward/inner", f"{theirs}.intermediate.dense")
-    yield from linear(f"{ours}/feed_forward/outer", f"{theirs}.output.dense")
-    first, second = f"{ours}/self_attention_residual", f"{ours}/feed_forward_residual"
-    yield from norm(f"{first}/norm_after", f"{theirs}.attention.output.LayerNorm")
-    yield from norm(f"{second}/norm_after", f"{theirs}.output.LayerNorm")
-    yield from norm(f"{first}/norm_before", f"{theirs}.attention.LayerNorm")
-    yield from norm(f"{second}/norm_before", f"{theirs}.intermediate.LayerNorm")
+    yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", of_attention)
+    yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.intermediate.dense")
+    yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.output.dense")
+    first, second = f"{path}/self_attention_residual", f"{path}/feed_forward_residual"
+    yield from map_norm(f"{first}/norm_after", f"{prefix}.attention.output.LayerNorm")
+    yield from map_norm(f"{second}/norm_after", f"{prefix}.output.LayerNorm")
+    yield from map_norm(f"{first}/norm_before", f"{prefix}.attention.LayerNorm")
+    yield from map_norm(f"{second}/norm_before", f"{prefix}.intermediate.LayerNorm")
 
 
-def _distilbert_links(model: TransformerConfig) -> Iterator[TensorMapping]:
+def _distilbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from _embeddings("distilbert.embeddings", "vocab_projector.weight")
-    yield from linear("prediction_head/transform", "vocab_transform")
-    yield from norm("prediction_head/norm", "vocab_layer_norm")
+    yield from map_linear("prediction_head/transform", "vocab_transform")
+    yield from map_norm("prediction_head/norm", "vocab_layer_norm")
     yield TensorMapping("prediction_head/bias", ("vocab_projector.bias",))
     of_attention = ("q_lin", "k_lin", "v_lin", "out_lin")
     for i in range(model.num_layers):
-        ours, theirs = f"encoder/layer_{i}", f"distilbert.transformer.layer.{i}"
-        yield from attention(f"{ours}/self_attention", f"{theirs}.attention", of_attention)
-        yield from linear(f"{ours}/feed_forward/inner", f"{theirs}.ffn.lin1")
-        yield from linear(f"{ours}/feed_forward/outer", f"{theirs}.ffn.lin2")
-        yield from norm(f"{ours}/self_attention_residual/norm_after", f"{theirs}.sa_layer_norm")
-        yield from norm(f"{ours}/feed_forward_residual/norm_after", f"{theirs}.output_layer_norm")
+        path, prefix = f"encoder/layer_{i}", f"distilbert.transformer.layer.{i}"
+        yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", of_attention)
+        yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.ffn.lin1")
+        yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.ffn.lin2")
+        yield from map_norm(f"{path}/self_attention_residual/norm_after", f"{prefix}.sa_layer_norm")
+        yield from map_norm(
+            f"{path}/feed_forward_residual/norm_after", f"{prefix}.output_layer_norm"
+        )
 
 
 def _family(model_type: str, name: str, **others: Any) -> Family:
     options: dict[str, Any] = {
-        "same": _SAME,
-        "fixed": _FIXED,
+        "fields": _FIELDS,
+        "fixed_fields": _FIXED,
         "defaults": _DEFAULTS,
         "required": _REQUIRED,
-        "activation": "hidden_act",
+        "activation_key": "hidden_act",
         "tasks": {
             f"{name}ForMaskedLM": "masked_lm",
             f"{name}ForPreTraining": "masked_lm",
@@ -140,38 +148,39 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
 BERT = _family(
     "bert",
     "Bert",
-    same=_SAME | {"max_position_embeddings": "max_length"},
-    links=_bert_links,
-    left_out=r"bert\.embeddings\.position_ids|cls\.seq_relationship\..*|bert\.pooler\..*",
+    fields=_FIELDS | {"max_position_embeddings": "max_length"},
+    mappings=_bert_mappings,
+    ignored_tensors=r"bert\.embeddings\.position_ids|cls\.seq_relationship\..*|bert\.pooler\..*",
 )
-_EXACT = _REQUIRED | {"hidden_act": "gelu"}
-"""The head of RoBERTa has the exact GELU, whatever its layers have; here they share one."""
+_REQUIRED_ROBERTA = _REQUIRED | {"hidden_act": "gelu"}
+"""RoBERTa's head always uses the exact GELU. Here the head and the layers have the same
+activation."""
 
 ROBERTA = _family(
     "roberta",
     "Roberta",
-    required=_EXACT,
-    read=_read_roberta,
-    written=_written_roberta,
-    links=_roberta_links,
-    left_out=r"roberta\.embeddings\.position_ids|roberta\.pooler\..*",
+    required=_REQUIRED_ROBERTA,
+    to_options=_to_options_roberta,
+    to_keys=_to_keys_roberta,
+    mappings=_roberta_mappings,
+    ignored_tensors=r"roberta\.embeddings\.position_ids|roberta\.pooler\..*",
 )
 ROBERTA_PRELAYERNORM = _family(
     "roberta-prelayernorm",
     "RobertaPreLayerNorm",
-    fixed=_FIXED | {"norm_placement": "pre"},
-    required=_EXACT,
-    read=_read_roberta,
-    written=_written_roberta,
-    links=_pre_norm_links,
+    fixed_fields=_FIXED | {"norm_placement": "pre"},
+    required=_REQUIRED_ROBERTA,
+    to_options=_to_options_roberta,
+    to_keys=_to_keys_roberta,
+    mappings=_pre_norm_mappings,
     prefix="roberta_prelayernorm.",
-    left_out=r"roberta_prelayernorm\.(embeddings\.position_ids|pooler\..*)",
+    ignored_tensors=r"roberta_prelayernorm\.(embeddings\.position_ids|pooler\..*)",
 )
 DISTILBERT = _family(
     "distilbert",
     "DistilBert",
     tasks={"DistilBertForMaskedLM": "masked_lm", "DistilBertModel": "masked_lm"},
-    same={
+    fields={
         "dim": "d_model",
         "hidden_dim": "d_ff",
         "n_layers": "num_layers",
@@ -180,9 +189,9 @@ DISTILBERT = _family(
         "attention_dropout": "attention_dropout_rate",
         "max_position_embeddings": "max_length",
     },
-    fixed=_FIXED | {"norm_epsilon": 1e-12, "num_token_types": 0},
-    links=_distilbert_links,
-    activation="activation",
+    fixed_fields=_FIXED | {"norm_epsilon": 1e-12, "num_token_types": 0},
+    mappings=_distilbert_mappings,
+    activation_key="activation",
     defaults={
         "activation": "gelu",
         "dropout": 0.1,
@@ -190,5 +199,5 @@ DISTILBERT = _family(
         "max_position_embeddings": 512,
     },
     required={"tie_word_embeddings": True},
-    left_out=r"distilbert\.embeddings\.position_ids",
+    ignored_tensors=r"distilbert\.embeddings\.position_ids",
 )

@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 
 from transformer_jax.interop.families.base import Family, Keys, Options
-from transformer_jax.interop.tensor_mapping import TensorMapping, norm, table
+from transformer_jax.interop.tensor_mapping import (
+    TensorMapping,
+    map_norm,
+    map_table,
+)
 from transformer_jax.nn.config import TransformerConfig
 
 
-def _read(keys: Keys) -> Options:
+def _to_options(keys: Keys) -> Options:
     tied = keys.get("tie_word_embeddings", True)
     return {
         "d_ff": keys.get("n_inner") or 4 * keys["n_embd"],
@@ -16,7 +20,7 @@ def _read(keys: Keys) -> Options:
     }
 
 
-def _written(model: TransformerConfig) -> Keys:
+def _to_keys(model: TransformerConfig) -> Keys:
     return {
         "n_inner": model.d_ff,
         "tie_word_embeddings": model.tie_embeddings in ("all", "target"),
@@ -24,34 +28,36 @@ def _written(model: TransformerConfig) -> Keys:
     }
 
 
-def _links(model: TransformerConfig) -> Iterator[TensorMapping]:
+def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     tied = ["lm_head.weight"] if model.tie_embeddings in ("all", "target") else []
-    yield table("embedding/table", "transformer.wte.weight", *tied)
-    yield table("projection/table", "lm_head.weight")
-    yield table("input/positions/table", "transformer.wpe.weight")
-    yield from norm("decoder/final_norm", "transformer.ln_f")
+    yield map_table("embedding/table", "transformer.wte.weight", *tied)
+    yield map_table("projection/table", "lm_head.weight")
+    yield map_table("input/positions/table", "transformer.wpe.weight")
+    yield from map_norm("decoder/final_norm", "transformer.ln_f")
     for i in range(model.num_layers):
-        ours, theirs = f"decoder/layer_{i}", f"transformer.h.{i}"
+        path, prefix = f"decoder/layer_{i}", f"transformer.h.{i}"
         for part, name in enumerate(("query", "key", "value")):
-            yield from _map(f"{ours}/self_attention/{name}", f"{theirs}.attn.c_attn", (part, 3))
-        yield from _map(f"{ours}/self_attention/output", f"{theirs}.attn.c_proj")
-        yield from _map(f"{ours}/feed_forward/inner", f"{theirs}.mlp.c_fc")
-        yield from _map(f"{ours}/feed_forward/outer", f"{theirs}.mlp.c_proj")
-        yield from norm(f"{ours}/self_attention_residual/norm_before", f"{theirs}.ln_1")
-        yield from norm(f"{ours}/feed_forward_residual/norm_before", f"{theirs}.ln_2")
+            yield from _map_linear(
+                f"{path}/self_attention/{name}", f"{prefix}.attn.c_attn", (part, 3)
+            )
+        yield from _map_linear(f"{path}/self_attention/output", f"{prefix}.attn.c_proj")
+        yield from _map_linear(f"{path}/feed_forward/inner", f"{prefix}.mlp.c_fc")
+        yield from _map_linear(f"{path}/feed_forward/outer", f"{prefix}.mlp.c_proj")
+        yield from map_norm(f"{path}/self_attention_residual/norm_before", f"{prefix}.ln_1")
+        yield from map_norm(f"{path}/feed_forward_residual/norm_before", f"{prefix}.ln_2")
 
 
-def _map(ours: str, theirs: str, part: tuple[int, int] = (0, 1)) -> Iterator[TensorMapping]:
-    """A linear map, stored as [inputs, outputs]."""
-    yield TensorMapping(f"{ours}/kernel", (f"{theirs}.weight",), transposed=False, part=part)
-    yield TensorMapping(f"{ours}/bias", (f"{theirs}.bias",), part=part)
+def _map_linear(path: str, prefix: str, part: tuple[int, int] = (0, 1)) -> Iterator[TensorMapping]:
+    """Linear map stored as [inputs, outputs]."""
+    yield TensorMapping(f"{path}/kernel", (f"{prefix}.weight",), transposed=False, part=part)
+    yield TensorMapping(f"{path}/bias", (f"{prefix}.bias",), part=part)
 
 
 GPT2 = Family(
     model_type="gpt2",
     architecture="decoder_only",
     tasks={"GPT2LMHeadModel": "language_modeling", "GPT2Model": "language_modeling"},
-    same={
+    fields={
         "n_embd": "d_model",
         "n_layer": "num_layers",
         "n_head": "num_heads",
@@ -60,17 +66,17 @@ GPT2 = Family(
         "resid_pdrop": "dropout_rate",
         "attn_pdrop": "attention_dropout_rate",
     },
-    fixed={
+    fixed_fields={
         "norm": "layer",
         "norm_placement": "pre",
         "positions": "learned",
         "attention_bias": "all",
         "scale_embeddings": False,
     },
-    read=_read,
-    written=_written,
-    links=_links,
-    activation="activation_function",
+    to_options=_to_options,
+    to_keys=_to_keys,
+    mappings=_mappings,
+    activation_key="activation_function",
     defaults={
         "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5,
@@ -84,5 +90,5 @@ GPT2 = Family(
         "add_cross_attention": False,
     },
     prefix="transformer.",
-    left_out=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
+    ignored_tensors=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
 )

@@ -1,75 +1,25 @@
-"""Llama (Touvron et al. 2023, Dubey et al. 2024) and its relatives: Mistral (Jiang et al. 2023),
-Qwen2 and Qwen3 (Yang et al. 2024, 2025), Gemma 2 (Gemma team 2024)."""
+"""Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), Qwen2 (Yang et al.
+2024), Qwen3 (Yang et al. 2025) and Gemma 2 (Gemma team 2024)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families.base import Family, Keys, Options
-from transformer_jax.interop.tensor_mapping import TensorMapping, attention, linear, norm, table
+from transformer_jax.interop.tensor_mapping import (
+    TensorMapping,
+    map_attention,
+    map_linear,
+    map_norm,
+    map_table,
+)
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.ranges import short_repr
-
-# FOLDED interop.families.rope: Rotary positions and their scaling for longer texts, as a
-# config.json has them.
-
-
-_SCALING = {"factor": "rope_factor"}
-_LLAMA3 = {
-    **_SCALING,
-    "low_freq_factor": "rope_low_factor",
-    "high_freq_factor": "rope_high_factor",
-    "original_max_position_embeddings": "rope_original_length",
-}
-_FACTORS: Mapping[str, Mapping[str, str]] = {
-    "default": {},
-    "linear": _SCALING,
-    "llama3": _LLAMA3,
-}
-
-
-def read_rope(keys: Keys) -> Options:
-    """The options. Versions of transformers before 5 wrote rope_theta and rope_scaling apart.
-
-    Raises:
-      UserError: models here have no such scaling, or a number of it is missing.
-    """
-    given: dict[str, Any] = {
-        "rope_theta": keys["rope_theta"],
-        "partial_rotary_factor": keys.get("partial_rotary_factor", 1.0),
-        **(keys.get("rope_scaling") or {}),
-        **(keys.get("rope_parameters") or {}),
-    }
-    kind = given.get("rope_type", given.get("type", "default"))
-    if kind not in _FACTORS:
-        raise UserError(
-            f"config.json: rope_type is {kind!r}; models here have {', '.join(_FACTORS)}"
-        )
-    factors = _FACTORS[kind]
-    if missing := [key for key in factors if key not in given]:
-        raise UserError(f"config.json has no {missing[0]}, which rope_type {kind!r} needs")
-    return {
-        "rope_theta": float(given["rope_theta"]),
-        "rope_fraction": float(given["partial_rotary_factor"]),
-        "rope_scaling": "none" if kind == "default" else kind,
-        **{field: given[key] for key, field in factors.items()},
-    }
-
-
-def written_rope(model: TransformerConfig) -> Keys:
-    """The keys, as versions of transformers before 5 wrote them; the inverse of `read_rope`."""
-    scaling = None
-    if model.rope_scaling != "none":
-        factors = _FACTORS[model.rope_scaling].items()
-        scaling = {key: getattr(model, field) for key, field in factors}
-        scaling["rope_type"] = model.rope_scaling
-    return {"rope_theta": model.rope_theta, "rope_scaling": scaling}
-
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _LAYER_TYPES = ("sliding_attention", "full_attention")
 
-_SAME = {
+_FIELDS = {
     "hidden_size": "d_model",
     "intermediate_size": "d_ff",
     "num_hidden_layers": "num_layers",
@@ -95,8 +45,20 @@ _DEFAULTS = {
     "rope_theta": 10_000.0,
 }
 
+_ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "default": {},
+    "linear": {"factor": "rope_factor"},
+    "llama3": {
+        "factor": "rope_factor",
+        "low_freq_factor": "rope_low_factor",
+        "high_freq_factor": "rope_high_factor",
+        "original_max_position_embeddings": "rope_original_length",
+    },
+}
+"""Scaling of rotary positions (`rope_type`) -> its keys -> fields of the section `model`."""
 
-def _read(keys: Keys) -> dict[str, Any]:
+
+def _to_options(keys: Keys) -> dict[str, Any]:
     heads = keys["num_attention_heads"]
     size = keys.get("head_dim") or keys["hidden_size"] // heads
     return {
@@ -104,14 +66,14 @@ def _read(keys: Keys) -> dict[str, Any]:
         "key_size": size,
         "value_size": size,
         "tie_embeddings": "all" if keys.get("tie_word_embeddings", False) else "none",
-        **read_rope(keys),
-        **_read_windows(keys),
+        **_rope_options(keys),
+        **_window_options(keys),
     }
 
 
-def _read_windows(keys: Keys) -> Options:
-    """The window, and which layers have none: those that `layer_types` names, or else the first
-    `max_window_layers`."""
+def _window_options(keys: Keys) -> Options:
+    """Window options. Layers without a window are those of type full_attention in `layer_types`, or
+    else the first `max_window_layers`."""
     window, layers = keys.get("sliding_window"), keys["num_hidden_layers"]
     if not keys.get("use_sliding_window", True) or window is None:
         return {}
@@ -135,129 +97,168 @@ def _read_windows(keys: Keys) -> Options:
     return {"attention_window": window, "full_attention_every": every}
 
 
-def _written(model: TransformerConfig) -> dict[str, Any]:
+def _to_keys(model: TransformerConfig) -> dict[str, Any]:
     return {
         "num_key_value_heads": model.key_value_heads,
         "head_dim": model.d_k,
         "tie_word_embeddings": model.tie_embeddings in ("all", "target"),
         "max_position_embeddings": model.max_length,
-        **written_rope(model),
+        **_rope_keys(model),
     }
 
 
-def _written_windows(model: TransformerConfig) -> Keys:
-    return {**_written(model), "sliding_window": model.attention_window}
+def _to_keys_with_window(model: TransformerConfig) -> Keys:
+    return {**_to_keys(model), "sliding_window": model.attention_window}
 
 
-def _written_layers(model: TransformerConfig) -> Keys:
+def _to_keys_with_layer_types(model: TransformerConfig) -> Keys:
     every = model.full_attention_every or model.num_layers + 1
     full = [model.attention_window is None or (i + 1) % every == 0 for i in range(model.num_layers)]
     kinds = [_LAYER_TYPES[one] for one in full]
     used = {"use_sliding_window": model.attention_window is not None, "max_window_layers": 0}
-    return {**_written_windows(model), **used, "layer_types": kinds}
+    return {**_to_keys_with_window(model), **used, "layer_types": kinds}
 
 
-def _read_llama(keys: Keys) -> Options:
+def _to_options_llama(keys: Keys) -> Options:
     bias = {True: "all", False: "none"}[bool(keys.get("attention_bias", False))]
     mlp = bool(keys.get("mlp_bias", False))
-    return {**_read(keys), "attention_bias": bias, "feed_forward_bias": mlp}
+    return {**_to_options(keys), "attention_bias": bias, "feed_forward_bias": mlp}
 
 
-def _written_llama(model: TransformerConfig) -> Keys:
+def _to_keys_llama(model: TransformerConfig) -> Keys:
     biases = {"attention_bias": model.attention_bias == "all", "mlp_bias": model.feed_forward_bias}
-    return {**_written(model), **biases}
+    return {**_to_keys(model), **biases}
 
 
-def _read_gemma2(keys: Keys) -> Options:
+def _to_options_gemma2(keys: Keys) -> Options:
     kinds = [_LAYER_TYPES[i % 2] for i in range(keys["num_hidden_layers"])]
     given = {"layer_types": keys.get("layer_types") or kinds}
     return {
-        **_read({"tie_word_embeddings": True, **keys, **given}),
+        **_to_options({"tie_word_embeddings": True, **keys, **given}),
         "attention_scale": keys["query_pre_attn_scalar"] ** -0.5,
     }
 
 
-def _written_gemma2(model: TransformerConfig) -> Keys:
+def _to_keys_gemma2(model: TransformerConfig) -> Keys:
     scale = model.attention_scale or model.d_k**-0.5
-    return {**_written_layers(model), "query_pre_attn_scalar": _whole(scale**-2)}
+    return {**_to_keys_with_layer_types(model), "query_pre_attn_scalar": _round_if_close(scale**-2)}
 
 
-def _whole(number: float) -> float:
-    """The integer that a number is but for rounding."""
+def _round_if_close(number: float) -> float:
+    """The nearest integer if the difference is within rounding, else the number itself."""
     return round(number) if abs(number - round(number)) < 1e-6 * abs(number) else number
 
 
-def _links(model: TransformerConfig) -> Iterator[TensorMapping]:
+def _rope_options(keys: Keys) -> Options:
+    """Options of rotary positions. Before version 5, transformers wrote rope_theta separately.
+
+    Raises:
+      UserError: the scaling is not supported, or one of its keys is missing.
+    """
+    given: dict[str, Any] = {
+        "rope_theta": keys["rope_theta"],
+        "partial_rotary_factor": keys.get("partial_rotary_factor", 1.0),
+        **(keys.get("rope_scaling") or {}),
+        **(keys.get("rope_parameters") or {}),
+    }
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind not in _ROPE_FIELDS:
+        raise UserError(
+            f"config.json: rope_type is {kind!r}; supported are {', '.join(_ROPE_FIELDS)}"
+        )
+    factors = _ROPE_FIELDS[kind]
+    if missing := [key for key in factors if key not in given]:
+        raise UserError(f"config.json has no {missing[0]}, which rope_type {kind!r} needs")
+    return {
+        "rope_theta": float(given["rope_theta"]),
+        "rope_fraction": float(given["partial_rotary_factor"]),
+        "rope_scaling": "none" if kind == "default" else kind,
+        **{field: given[key] for key, field in factors.items()},
+    }
+
+
+def _rope_keys(model: TransformerConfig) -> Keys:
+    """Keys of rotary positions, as transformers before version 5 wrote them."""
+    scaling = None
+    if model.rope_scaling != "none":
+        factors = _ROPE_FIELDS[model.rope_scaling].items()
+        scaling = {key: getattr(model, field) for key, field in factors}
+        scaling["rope_type"] = model.rope_scaling
+    return {"rope_theta": model.rope_theta, "rope_scaling": scaling}
+
+
+def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     tied = ["lm_head.weight"] if model.tie_embeddings in ("all", "target") else []
-    yield table("embedding/table", "model.embed_tokens.weight", *tied)
-    yield table("projection/table", "lm_head.weight")
-    yield from norm("decoder/final_norm", "model.norm")
+    yield map_table("embedding/table", "model.embed_tokens.weight", *tied)
+    yield map_table("projection/table", "lm_head.weight")
+    yield from map_norm("decoder/final_norm", "model.norm")
     sandwich = model.norm_placement == "sandwich"
     for i in range(model.num_layers):
-        ours, theirs = f"decoder/layer_{i}", f"model.layers.{i}"
-        of_attention, mlp = f"{theirs}.self_attn", f"{theirs}.mlp"
-        yield from attention(f"{ours}/self_attention", of_attention, _ATTENTION)
-        yield from norm(f"{ours}/self_attention/norm_query", f"{of_attention}.q_norm")
-        yield from norm(f"{ours}/self_attention/norm_key", f"{of_attention}.k_norm")
-        yield from linear(f"{ours}/feed_forward/gate", f"{mlp}.gate_proj")
-        yield from linear(f"{ours}/feed_forward/inner", f"{mlp}.up_proj")
-        yield from linear(f"{ours}/feed_forward/outer", f"{mlp}.down_proj")
-        first, second = f"{ours}/self_attention_residual", f"{ours}/feed_forward_residual"
-        yield from norm(f"{first}/norm_before", f"{theirs}.input_layernorm")
+        path, prefix = f"decoder/layer_{i}", f"model.layers.{i}"
+        of_attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        yield from map_attention(f"{path}/self_attention", of_attention, _ATTENTION)
+        yield from map_norm(f"{path}/self_attention/norm_query", f"{of_attention}.q_norm")
+        yield from map_norm(f"{path}/self_attention/norm_key", f"{of_attention}.k_norm")
+        yield from map_linear(f"{path}/feed_forward/gate", f"{mlp}.gate_proj")
+        yield from map_linear(f"{path}/feed_forward/inner", f"{mlp}.up_proj")
+        yield from map_linear(f"{path}/feed_forward/outer", f"{mlp}.down_proj")
+        first, second = f"{path}/self_attention_residual", f"{path}/feed_forward_residual"
+        yield from map_norm(f"{first}/norm_before", f"{prefix}.input_layernorm")
         if sandwich:
-            yield from norm(f"{first}/norm_after", f"{theirs}.post_attention_layernorm")
-            yield from norm(f"{second}/norm_before", f"{theirs}.pre_feedforward_layernorm")
-            yield from norm(f"{second}/norm_after", f"{theirs}.post_feedforward_layernorm")
+            yield from map_norm(f"{first}/norm_after", f"{prefix}.post_attention_layernorm")
+            yield from map_norm(f"{second}/norm_before", f"{prefix}.pre_feedforward_layernorm")
+            yield from map_norm(f"{second}/norm_after", f"{prefix}.post_feedforward_layernorm")
         else:
-            yield from norm(f"{second}/norm_before", f"{theirs}.post_attention_layernorm")
+            yield from map_norm(f"{second}/norm_before", f"{prefix}.post_attention_layernorm")
 
 
 def _family(model_type: str, name: str, **others: Any) -> Family:
     options: dict[str, Any] = {
-        "same": _SAME,
-        "fixed": _FIXED,
-        "read": _read,
-        "written": _written,
+        "fields": _FIELDS,
+        "fixed_fields": _FIXED,
+        "to_options": _to_options,
+        "to_keys": _to_keys,
         "defaults": _DEFAULTS,
-        "activation": "hidden_act",
+        "activation_key": "hidden_act",
     }
     return Family(
         model_type=model_type,
         architecture="decoder_only",
         tasks={f"{name}ForCausalLM": "language_modeling", f"{name}Model": "language_modeling"},
-        links=_links,
+        mappings=_mappings,
         prefix="model.",
-        left_out=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+        ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
         **(options | others),
     )
 
 
-LLAMA = _family("llama", "Llama", read=_read_llama, written=_written_llama)
-MISTRAL = _family("mistral", "Mistral", written=_written_windows)
+LLAMA = _family("llama", "Llama", to_options=_to_options_llama, to_keys=_to_keys_llama)
+MISTRAL = _family("mistral", "Mistral", to_keys=_to_keys_with_window)
 _OF_QWEN = {"use_sliding_window": False, "max_window_layers": 28}
 QWEN2 = _family(
     "qwen2",
     "Qwen2",
-    fixed=_FIXED | {"attention_bias": "qkv"},
-    written=_written_layers,
+    fixed_fields=_FIXED | {"attention_bias": "qkv"},
+    to_keys=_to_keys_with_layer_types,
     defaults=_DEFAULTS | _OF_QWEN,
 )
 QWEN3 = _family(
     "qwen3",
     "Qwen3",
-    fixed=_FIXED | {"qk_norm": True},
-    written=_written_layers,
+    fixed_fields=_FIXED | {"qk_norm": True},
+    to_keys=_to_keys_with_layer_types,
     defaults=_DEFAULTS | _OF_QWEN | {"head_dim": 128},
     required={"attention_bias": False},
 )
 GEMMA2 = _family(
     "gemma2",
     "Gemma2",
-    same=_SAME
+    fields=_FIELDS
     | {"attn_logit_softcapping": "logit_cap", "final_logit_softcapping": "final_logit_cap"},
-    fixed=_FIXED | {"norm": "rms_plus_one", "norm_placement": "sandwich", "scale_embeddings": True},
-    read=_read_gemma2,
-    written=_written_gemma2,
+    fixed_fields=_FIXED
+    | {"norm": "rms_plus_one", "norm_placement": "sandwich", "scale_embeddings": True},
+    to_options=_to_options_gemma2,
+    to_keys=_to_keys_gemma2,
     defaults=_DEFAULTS
     | {
         "hidden_activation": "gelu_pytorch_tanh",
@@ -268,5 +269,5 @@ GEMMA2 = _family(
         "final_logit_softcapping": 30.0,
     },
     required={"attention_bias": False},
-    activation="hidden_activation",
+    activation_key="hidden_activation",
 )

@@ -2,21 +2,33 @@
 
 from collections.abc import Iterator
 
-from transformer_jax.interop.families.base import Family, Keys, Options, activation, theirs
-from transformer_jax.interop.tensor_mapping import TensorMapping, attention, linear, norm, table
+from transformer_jax.interop.families.base import (
+    Family,
+    Keys,
+    Options,
+    activation_name,
+    parse_activation,
+)
+from transformer_jax.interop.tensor_mapping import (
+    TensorMapping,
+    map_attention,
+    map_linear,
+    map_norm,
+    map_table,
+)
 from transformer_jax.nn.config import TransformerConfig
 
 _ATTENTION = ("q", "k", "v", "o")
 
 
-def _read(keys: Keys) -> Options:
+def _to_options(keys: Keys) -> Options:
     kind = keys["feed_forward_proj"]
     gated = kind.startswith("gated-")
     name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
     tied = keys.get("tie_word_embeddings", True)
     num_decoder_layers = keys.get("num_decoder_layers")
     return {
-        "activation": activation(name, "feed_forward_proj"),
+        "activation": parse_activation(name, "feed_forward_proj"),
         "gated_feed_forward": gated,
         "key_size": keys["d_kv"],
         "value_size": keys["d_kv"],
@@ -27,8 +39,8 @@ def _read(keys: Keys) -> Options:
     }
 
 
-def _written(model: TransformerConfig) -> Keys:
-    name = theirs(model.activation)
+def _to_keys(model: TransformerConfig) -> Keys:
+    name = activation_name(model.activation)
     if model.gated_feed_forward:
         name = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
     return {
@@ -42,42 +54,42 @@ def _written(model: TransformerConfig) -> Keys:
     }
 
 
-def _links(model: TransformerConfig) -> Iterator[TensorMapping]:
+def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     copies = ["shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
     if model.tie_embeddings == "all":
         copies.append("lm_head.weight")
-    yield table("target_embedding/table", *copies)
-    yield table("projection/table", "lm_head.weight")
+    yield map_table("target_embedding/table", *copies)
+    yield map_table("projection/table", "lm_head.weight")
     stacks = (
         ("encoder", "source", model.num_encoder_layers, 1),
         ("decoder", "target", model.num_decoder_layers, 2),
     )
     for stack, side, layers, feed_forward in stacks:
         of_first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield table(f"{side}_positions/bucket_biases", of_first)
-        yield from norm(f"{stack}/final_norm", f"{stack}.final_layer_norm")
+        yield map_table(f"{side}_positions/bucket_biases", of_first)
+        yield from map_norm(f"{stack}/final_norm", f"{stack}.final_layer_norm")
         for i in range(layers):
-            ours, theirs = f"{stack}/layer_{i}", f"{stack}.block.{i}.layer"
-            yield from _layer(ours, theirs, feed_forward, model.gated_feed_forward)
+            path, prefix = f"{stack}/layer_{i}", f"{stack}.block.{i}.layer"
+            yield from _layer(path, prefix, feed_forward, model.gated_feed_forward)
 
 
-def _layer(ours: str, theirs: str, feed_forward: int, gated: bool) -> Iterator[TensorMapping]:
-    yield from attention(f"{ours}/self_attention", f"{theirs}.0.SelfAttention", _ATTENTION)
-    yield from norm(f"{ours}/self_attention_residual/norm_before", f"{theirs}.0.layer_norm")
-    yield from attention(f"{ours}/cross_attention", f"{theirs}.1.EncDecAttention", _ATTENTION)
-    yield from norm(f"{ours}/cross_attention_residual/norm_before", f"{theirs}.1.layer_norm")
-    of_inputs, dense = f"{theirs}.{feed_forward}", f"{theirs}.{feed_forward}.DenseReluDense"
-    yield from norm(f"{ours}/feed_forward_residual/norm_before", f"{of_inputs}.layer_norm")
+def _layer(path: str, prefix: str, feed_forward: int, gated: bool) -> Iterator[TensorMapping]:
+    yield from map_attention(f"{path}/self_attention", f"{prefix}.0.SelfAttention", _ATTENTION)
+    yield from map_norm(f"{path}/self_attention_residual/norm_before", f"{prefix}.0.layer_norm")
+    yield from map_attention(f"{path}/cross_attention", f"{prefix}.1.EncDecAttention", _ATTENTION)
+    yield from map_norm(f"{path}/cross_attention_residual/norm_before", f"{prefix}.1.layer_norm")
+    of_inputs, dense = f"{prefix}.{feed_forward}", f"{prefix}.{feed_forward}.DenseReluDense"
+    yield from map_norm(f"{path}/feed_forward_residual/norm_before", f"{of_inputs}.layer_norm")
     names = {"inner": "wi_1", "gate": "wi_0"} if gated else {"inner": "wi"}
     for name, tensor in {**names, "outer": "wo"}.items():
-        yield from linear(f"{ours}/feed_forward/{name}", f"{dense}.{tensor}")
+        yield from map_linear(f"{path}/feed_forward/{name}", f"{dense}.{tensor}")
 
 
 T5 = Family(
     model_type="t5",
     architecture="encoder_decoder",
     tasks={"T5ForConditionalGeneration": "seq2seq"},
-    same={
+    fields={
         "d_model": "d_model",
         "d_ff": "d_ff",
         "num_layers": "num_encoder_layers",
@@ -86,7 +98,7 @@ T5 = Family(
         "dropout_rate": "dropout_rate",
         "layer_norm_epsilon": "norm_epsilon",
     },
-    fixed={
+    fixed_fields={
         "norm": "rms",
         "norm_placement": "pre",
         "positions": "t5",
@@ -95,9 +107,9 @@ T5 = Family(
         "feed_forward_bias": False,
         "scale_embeddings": False,
     },
-    read=_read,
-    written=_written,
-    links=_links,
+    to_options=_to_options,
+    to_keys=_to_keys,
+    mappings=_mappings,
     defaults={
         "d_kv": 64,
         "relative_attention_num_buckets": 32,
@@ -106,5 +118,5 @@ T5 = Family(
         "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": "relu",
     },
-    left_out=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+    ignored_tensors=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
 )
