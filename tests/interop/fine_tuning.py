@@ -1,7 +1,7 @@
 """Fine-tunes imported models; prints {name: {layout: losses of the steps}} as JSON.
 
 Not a test: `test_fine_tuning.py` starts it in a process of its own, where XLA_FLAGS forces four
-devices, with a folder that holds the imported runs `bert` and `gpt2` and the data.
+devices, with a folder of the imported runs `bert` and `gpt2` and the data.
 """
 
 import json
@@ -33,7 +33,7 @@ OF_TASK = {
 
 
 def losses(folder: Path, name: str, layout: str, parallel: dict) -> list[float]:
-    """Of the training steps."""
+    """Losses of the training steps."""
     suffix = "tsv" if name == "bert" else "txt"
     changes = {
         f"data.{split}_text": str(folder / f"{split}.{suffix}") for split in ("train", "valid")

@@ -1,4 +1,4 @@
-"""What transformers computes with a fixture: hidden states, logits and generations, in float32."""
+"""Computes the expected results of a fixture with transformers, in float32."""
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ MASKED = ["The {} runs.", "A {} and {} of the Hund", "{}"]
 
 
 def banned_ids(family, tokenizer):
-    """Tokens that no generation may hold: the special ones but eos, and ids without a token."""
+    """Tokens banned in generation: special ones except eos, and ids without a token."""
     names = ("pad", "unk", "bos", "mask")
     found = {getattr(tokenizer, f"{name}_token_id", None) for name in names}
     found.add(special_ids(family, tokenizer).get("decoder_start_token_id"))
@@ -24,7 +24,7 @@ def banned_ids(family, tokenizer):
 
 
 def random_rows(tokenizer, size, lengths, seed):
-    """Rows of ids that are no special tokens, shorter ones padded: (ids [B, T], lengths [B])."""
+    """Random rows without special tokens, padded: (ids [B, T], lengths [B])."""
     random = np.random.default_rng(seed)
     ordinary = np.setdiff1d(np.arange(size), tokenizer.all_special_ids)
     rows = [random.choice(ordinary, length) for length in lengths]
@@ -32,7 +32,7 @@ def random_rows(tokenizer, size, lengths, seed):
 
 
 def padded(rows, value, dtype=np.int32):
-    """Rows of unequal lengths as one array, the rest filled with `value`."""
+    """Pads rows of different lengths with `value`."""
     rows = [np.asarray(row, dtype) for row in rows]
     filled = np.full((len(rows), max(map(len, rows)), *rows[0].shape[1:]), value, dtype)
     for place, row in zip(filled, rows, strict=True):
@@ -55,13 +55,13 @@ def stacked(name, states):
 
 
 def same(first, second):
-    """Whether two arrays are equal up to float32's rounding, 1e-5 of the largest entry."""
+    """Checks that two arrays are equal up to float32 rounding, 1e-5 of the largest entry."""
     assert first.shape == second.shape
     assert np.abs(first - second).max() <= 1e-5 * max(1.0, np.abs(first).max())
 
 
 def encoder_decoder(model, tokenizer, family):
-    """Each pair by itself; the batch padded on the right gives the same logits."""
+    """Runs each pair separately; checks that the right-padded batch has the same logits."""
     config = model.config
     source, source_lengths = random_rows(tokenizer, config.vocab_size, LENGTHS, 1)
     size = getattr(config, "decoder_vocab_size", config.vocab_size)
@@ -84,7 +84,7 @@ def encoder_decoder(model, tokenizer, family):
 
 
 def searched(model, tokenizer, family):
-    """Greedy and beam search from six sources, each by itself."""
+    """Greedy and beam search for six sources, each separately."""
     sources, lengths = random_rows(tokenizer, model.config.vocab_size, SOURCES, 3)
     ends = [model.config.eos_token_id]
     if family.tokenizer == "mbart":
@@ -122,7 +122,7 @@ def generated(model, tokenizer, family, row, **options):
 
 
 def ended(rows, model):
-    """Rows up to their first eos, which belongs to them, padded with -1."""
+    """Rows up to and including their first eos, padded with -1."""
     kept = []
     for row in rows:
         row = np.asarray(row)
@@ -132,7 +132,10 @@ def ended(rows, model):
 
 
 def single_stack(model, tokenizer, family):
-    """Each row by itself; a batch padded on the right (a decoder's: or left) gives the same."""
+    """Runs each row separately; checks that padded batches have the same logits.
+
+    A decoder's batch is also padded on the left.
+    """
     tokens, lengths = random_rows(tokenizer, model.config.vocab_size, LENGTHS, 1)
     arrays = {"tokens": tokens, "lengths": lengths}
     mask = np.arange(tokens.shape[1]) < lengths[:, None]
@@ -145,7 +148,7 @@ def single_stack(model, tokenizer, family):
 
 
 def read(model, arrays, mask):
-    """Hidden states and logits of rows, one by one, once padding is seen to change nothing."""
+    """Hidden states and logits of each row; checks that padding does not change them."""
     inputs = {"input_ids": arrays["tokens"]}
     if "token_types" in arrays:
         inputs["token_type_ids"] = arrays["token_types"]
@@ -204,7 +207,7 @@ def continued(model, tokenizer, family):
 
 
 def classified(model, tokenizer, family):
-    """Texts and pairs as the tokenizer gives them; logits [B, C]."""
+    """Tokens of texts and pairs, and their logits [B, C]."""
     del family
     encoded = [tokenizer(text) for text in TEXTS] + [tokenizer(*pair) for pair in PAIRS]
     ids = [row["input_ids"] for row in encoded]

@@ -1,4 +1,4 @@
-"""The fixtures' tiny models: a config of each family, and weights that all show."""
+"""Tiny models of the fixtures: a config of each family, and weights that all affect the results."""
 
 from dataclasses import dataclass, field
 
@@ -55,17 +55,17 @@ LLAMA3_SCALING = dict(
 
 @dataclass(frozen=True)
 class Family:
-    """How one fixture is made.
+    """Recipe of one fixture.
 
     Attributes:
       model: the class of transformers.
       tokenizer: the function of fixture_tokenizers.
-      config: the config's fields, without the special ids, which are the tokenizer's.
+      config: fields of the config, except special ids, which come from the tokenizer.
       kind: encoder_decoder, decoder, masked_lm or classifier.
       extra_ids: rows of the embedding beyond the tokenizer's, as T5 has.
       matrices, tables: standard deviations of matrices and of embedding tables.
-      eos: factor of the output row of eos, which is to win now and then.
-      spelling: fields of config.json as files of transformers 4 have them; ...: without it.
+      eos: factor of the output row of eos, so that it is sometimes generated.
+      spelling: fields of config.json as transformers 4 writes them; ... removes a field.
       max_shard_size: bytes of one file of weights.
     """
 
@@ -82,7 +82,7 @@ class Family:
 
 
 def old_rope(theta, scaling=None):
-    """RoPE as config.json had it before `rope_parameters`."""
+    """Keys of rotary positions in files older than `rope_parameters`."""
     return {"rope_parameters": ..., "rope_theta": theta, "rope_scaling": scaling}
 
 
@@ -201,7 +201,7 @@ FAMILIES = {
 
 
 def special_ids(family, tokenizer):
-    """The config's special ids: the tokenizer's, and what decoding starts from."""
+    """Special ids of the config: those of the tokenizer, and the start token of decoding."""
     names = ("pad_token_id", "bos_token_id", "eos_token_id")
     ids = {name: getattr(tokenizer, name) for name in names}
     if family.tokenizer == "bert":
@@ -215,7 +215,7 @@ def special_ids(family, tokenizer):
 
 
 def build(family, tokenizer, seed):
-    """A model of `family` with weights drawn from `seed`."""
+    """Builds a model of `family` with random weights."""
     kind = getattr(transformers, family.model)
     ids = special_ids(family, tokenizer)
     sizes = {"vocab_size": len(tokenizer) + family.extra_ids}
@@ -234,7 +234,7 @@ def build(family, tokenizer, seed):
 
 @torch.no_grad()
 def draw_weights(model, family, seed):
-    """Every tensor but sinusoids anew; norms' scales lie around 1 and -1, Gemma's around 0."""
+    """Redraws all tensors except sinusoids; scales of norms are near 1 or -1, Gemma's near 0."""
     generator = torch.Generator().manual_seed(seed)
     embeddings = [table for table in model.modules() if isinstance(table, torch.nn.Embedding)]
     tables = {id(table.weight): table for table in embeddings}

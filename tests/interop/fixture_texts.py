@@ -1,4 +1,4 @@
-"""Texts of the fixtures: what tokenizers are trained on, and the lines that they must agree on."""
+"""Texts of the fixtures: sentences to train tokenizers on, and lines to compare them on."""
 
 import random
 import unicodedata
@@ -65,7 +65,7 @@ def decorated(word, draw):
 
 
 def mixed_line(draw):
-    """One to seven words, mostly of one script, with white space of all kinds."""
+    """One to seven words, mostly of one script, with various whitespace."""
     main = draw.choice(list(SCRIPTS))
     line = draw.choice(["", "", "", "", "", " ", "  ", "\t", "\u00a0"])
     for index in range(draw.randint(1, 7)):
@@ -77,7 +77,7 @@ def mixed_line(draw):
 
 
 def lines(count=1000):
-    """The mixed lines; none holds a line break."""
+    """Mixed lines, without line breaks in them."""
     draw = random.Random(1)
     found = FEW + [mixed_line(draw) for _ in range(count - len(FEW))]
     assert all(len(line.splitlines()) <= 1 and "\n" not in line for line in found)
@@ -85,7 +85,7 @@ def lines(count=1000):
 
 
 def training_lines(seed, count=800):
-    """Sentences for a tokenizer: Latin, with a little of other scripts for their letters."""
+    """Training sentences: Latin, with some of other scripts for their letters."""
     draw = random.Random(seed)
     sentences = []
     for _ in range(count):
@@ -99,7 +99,7 @@ def training_lines(seed, count=800):
 
 
 def normalization_rules():
-    """Compatibility characters of the lines as sentencepiece's rules: a small part of its NMT NFKC.
+    """Normalization rules for the compatibility characters of the lines: a small part of NMT NFKC.
 
     The whole map takes 240 kB in every model, so that only one fixture has it.
     """

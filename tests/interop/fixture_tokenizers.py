@@ -1,4 +1,4 @@
-"""Trains the fixtures' tokenizers, each of its family's class and with its special ids."""
+"""Trains the tokenizers of the fixtures, each with the class and special ids of its family."""
 
 import gzip
 import io
@@ -28,7 +28,7 @@ BYTE_FALLBACK = dict(
 
 
 def sentencepiece_model(seed, vocab_size, **options):
-    """The bytes of a trained model, free of paths; it normalizes by `normalization_rules`."""
+    """Trains a sentencepiece model with `normalization_rules`; its bytes contain no paths."""
     written = io.BytesIO()
     with tempfile.NamedTemporaryFile("w", suffix=".tsv") as table:
         table.write(normalization_rules())
@@ -71,7 +71,7 @@ def numbered(pieces):
 
 
 def loaded(kind, files, **config):
-    """A tokenizer of class `kind` from the files that published models of old have."""
+    """Loads a tokenizer of class `kind` from files in the format of older published models."""
     with tempfile.TemporaryDirectory() as directory:
         write_files(Path(directory), kind, files, **config)
         return getattr(transformers, kind).from_pretrained(directory)
@@ -93,7 +93,7 @@ def marian_pieces(models):
 
 
 def marian_files():
-    """The source's model has sentencepiece's whole normalization, as published models have."""
+    """Marian's tokenizer. Its source model has the complete NMT NFKC, like published ones."""
     source = sentencepiece_model(1, 130, normalization_rule_name="nmt_nfkc")
     target = sentencepiece_model(2, 130)
     vocabulary = json.dumps(marian_pieces([source, target]), ensure_ascii=False)
@@ -171,7 +171,7 @@ def gemma2():
 
 
 def llama3():
-    """Byte-level BPE with a pattern of its own, given whole in tokenizer.json."""
+    """Byte-level BPE with a custom pattern, completely defined by tokenizer.json."""
     pattern = pre_tokenizers.Split(tokenizers.Regex(LLAMA3_PATTERN), "isolated")
     bytes_only = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     split = pre_tokenizers.Sequence([pattern, bytes_only])
@@ -218,13 +218,13 @@ VARIANTS = {
 
 
 def write_json(path, value):
-    """gzip without a time stamp, so that equal values are equal files."""
+    """Writes gzip without a time stamp, so that equal values give equal files."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
 
 def write_tokens(directory):
-    """tokens.json.gz: the lines' ids, and the texts of the first 200, by the saved tokenizer."""
+    """Writes tokens.json.gz: ids of the lines, and decoded texts of the first 200."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     texts = lines()
     ids = [tokenizer(line)["input_ids"] for line in texts]

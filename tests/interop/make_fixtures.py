@@ -1,6 +1,6 @@
-"""Writes tests/interop/fixtures: tiny models and tokenizers by transformers, and what they compute.
+"""Writes tests/interop/fixtures: tiny models and tokenizers of transformers, and their results.
 
-The tests read the files alone; PyTorch is in no environment of the project. To make them anew:
+The tests read only the files; no environment of the project has PyTorch. To write them again:
 
     python3.11 -m venv /tmp/fixtures
     /tmp/fixtures/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu
@@ -34,21 +34,21 @@ NOT_KEPT = ("vocab_file", "is_local", "local_files_only", "source_spm", "target_
 
 
 def edited_json(path, edit):
-    """Rewrites a JSON file: fields set to the values of `edit`, left out where the value is ..."""
+    """Edits a JSON file: sets the fields of `edit`; the value ... removes a field."""
     content = json.loads(path.read_text()) | edit
     content = {name: value for name, value in content.items() if value is not ...}
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_tokenizer(family, directory):
-    """Saves the family's tokenizer; returns it as it is loaded again."""
+    """Saves the family's tokenizer and loads it again."""
     getattr(fixture_tokenizers, family.tokenizer)().save_pretrained(directory)
     edited_json(directory / "tokenizer_config.json", dict.fromkeys(NOT_KEPT, ...))
     return transformers.AutoTokenizer.from_pretrained(directory)
 
 
 def loaded(family, directory):
-    """The saved model, once its files are seen to give every tensor."""
+    """Loads a saved model; checks that its files have every tensor."""
     kind = getattr(transformers, family.model)
     model, report = kind.from_pretrained(
         directory, attn_implementation="eager", dtype=torch.float32, output_loading_info=True
@@ -58,7 +58,7 @@ def loaded(family, directory):
 
 
 def varied(arrays):
-    """Whether generations differ and are no mere repetitions; some end early, some at the limit."""
+    """True if the generations differ, do not just repeat tokens, and only some reach the limit."""
     for rows in (arrays[name] for name in ("greedy", "beam") if name in arrays):
         stopped = (rows == -1).any(1)
         if not stopped.any() or stopped.all() or len({tuple(row) for row in rows}) < len(rows):
@@ -68,7 +68,7 @@ def varied(arrays):
 
 
 def make_family(name):
-    """One directory, of the first seed whose generations are varied."""
+    """Writes one directory, with the first seed whose generations are varied."""
     family, directory = FAMILIES[name], FIXTURES / name
     tokenizer = write_tokenizer(family, directory)
     for seed in itertools.count():
@@ -88,7 +88,7 @@ def make_family(name):
 
 
 def make_gpt2_bare():
-    """GPT-2 as published: names without `transformer.`, causal masks as tensors, an old config."""
+    """Writes GPT-2 as published: no `transformer.` in names, causal masks, an old config."""
     source, directory = FIXTURES / "gpt2", FIXTURES / "gpt2_bare"
     weights = load_file(source / "model.safetensors")
     weights = {name.removeprefix("transformer."): weight for name, weight in weights.items()}
@@ -105,7 +105,7 @@ def make_gpt2_bare():
 
 
 def make_bert_gamma():
-    """BERT as published: LayerNorm.gamma and beta, and the pooler and head that MaskedLM lacks."""
+    """Writes BERT as published: LayerNorm.gamma and beta, with the pooler and the NSP head."""
     source, directory = FIXTURES / "bert", FIXTURES / "bert_gamma"
     weights = load_file(source / "model.safetensors")
     whole = load_file(FIXTURES / "bert_pretraining" / "model.safetensors")
@@ -122,7 +122,7 @@ def make_bert_gamma():
 
 
 def check_same(family, source, directory):
-    """Whether transformers reads both directories as the same model."""
+    """Checks that transformers reads both directories as the same model."""
     kind = getattr(transformers, family.model)
     ids = np.arange(20)[None]
     models = [kind.from_pretrained(path).eval() for path in (source, directory)]
@@ -131,7 +131,7 @@ def check_same(family, source, directory):
 
 
 def make_tokenizers():
-    """The mixed lines, and tokenizers in the files alone that old published models have."""
+    """Writes the mixed lines, and tokenizers in the formats of older published models."""
     fixture_tokenizers.write_json(FIXTURES / "lines.json.gz", lines())
     for name, (kind, files, config) in fixture_tokenizers.VARIANTS.items():
         directory = FIXTURES / "tokenizers" / name

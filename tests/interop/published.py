@@ -1,4 +1,4 @@
-"""The committed models of other programs, as the tests read them."""
+"""Loads the committed fixtures: tiny models written by transformers."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ ENCODERS += ["roberta_prelayernorm"]
 
 @functools.cache
 def published(name):
-    """(family, model, params, found) of a fixture, without its tokenizer."""
+    """(family, model, params, matched tensors) of a fixture."""
     directory = FIXTURES / name
     keys = read_json(directory / "config.json")
     family, _ = find_family(keys)
@@ -45,7 +45,7 @@ def published(name):
 
 
 SAME = {"gpt2_bare": "gpt2", "bert_gamma": "bert"}
-"""Older files of the same model -> the one that has the expected numbers."""
+"""Older files of a model -> the fixture with its expected numbers."""
 
 
 def expected(name):

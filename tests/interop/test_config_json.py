@@ -1,4 +1,4 @@
-"""What follows from keys of a config.json that files of several years write in several ways."""
+"""Keys of config.json and generation_config.json that older files write differently."""
 
 import pytest
 
@@ -30,19 +30,19 @@ def options(name, **changes):
         ("gemma2", {"layer_types": [SLIDING, SLIDING, FULL]}, 4, 3),
     ],
 )
-def test_which_layers_have_a_window(name, keys, window, every):
+def test_layers_with_a_window(name, keys, window, every):
     given = {"sliding_window": 4, "layer_types": ...} | keys
     found = options(name, **given)
     assert found.get("attention_window") == window
     assert found.get("full_attention_every") == every
 
 
-def test_special_tokens_that_there_are_not():
+def test_missing_special_tokens_are_left_out():
     keys = {"pad_token_id": -1, "bos_token_id": None, "eos_token_id": [7, 9]}
     assert special_ids(keys | {"decoder_start_token_id": 3}) == {"eos": 7, "start": 3}
 
 
-def test_how_outputs_are_found(tmp_path):
+def test_search_settings_of_generation_config(tmp_path):
     assert decode_fields(tmp_path, has_encoder=False) == {}
     (tmp_path / "generation_config.json").write_text('{"num_beams": null, "length_penalty": 0.8}')
     found = decode_fields(tmp_path, has_encoder=True)

@@ -1,4 +1,4 @@
-"""Runs go out: what is written comes in again, and CTranslate2 finds what the run finds."""
+"""Exports of runs can be imported again, and CTranslate2 generates the same outputs."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ LINES = ["Der Hund", "A woman", "two people", "<s> and 😀"]
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory):
-    """A function from the name of a fixture to the run that it becomes."""
+    """Function from the name of a fixture to its imported run."""
     runs = {}
 
     def run(name):
@@ -40,23 +40,23 @@ def imported(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own(tiny_config, tmp_path_factory):
-    """A run that was trained here: the paper's encoder-decoder, and its tokenizer."""
+    """Run trained here: the paper's encoder-decoder and its tokenizer."""
     workdir = tmp_path_factory.mktemp("own") / "run"
     return tj.train(tiny_config({"train.num_steps": 2}), workdir)
 
 
-ROUND = ["marian_separate", "gpt2", "gemma2", "roberta_classification"]
+ROUND_TRIP = ["marian_separate", "gpt2", "gemma2", "roberta_classification"]
 
 
-@pytest.mark.parametrize("name", ROUND)
-def test_a_published_model_goes_out_as_it_came(imported, tmp_path, name):
+@pytest.mark.parametrize("name", ROUND_TRIP)
+def test_exporting_an_imported_model_gives_the_original_files(imported, tmp_path, name):
     run, out = imported(name), tmp_path / "out"
     export_run(run, out, "hf")
     before, after = (load_file(one / "model.safetensors") for one in (FIXTURES / name, out))
     for tensor in after:
         np.testing.assert_array_equal(after[tensor], before[tensor])
     assert after.keys() <= before.keys()
-    left = before.keys() - after.keys()  # copies of tied matrices, and what is not of this model
+    left = before.keys() - after.keys()  # copies of tied matrices, and ignored tensors
     assert all("embed_positions" in one or "embed_tokens" in one for one in left)
     for file in out.iterdir():
         original = FIXTURES / name / file.name
@@ -71,7 +71,7 @@ def test_a_published_model_goes_out_as_it_came(imported, tmp_path, name):
     )
 
 
-def test_a_run_of_ones_own_comes_in_again(own, tmp_path, caplog):
+def test_an_exported_run_can_be_imported_again(own, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         export_run(own, tmp_path / "out", "hf")
     assert "norms add 1e-05 to the variance, and 1e-06 in the run" in caplog.text
@@ -95,8 +95,8 @@ def test_a_run_of_ones_own_comes_in_again(own, tmp_path, caplog):
     np.testing.assert_allclose(*scores, rtol=1e-3)
 
 
-def test_a_run_that_answers_goes_out_with_its_template(imported, tmp_path):
-    """As the model that it is of, which stops where an answer ends."""
+def test_a_chat_model_is_exported_with_its_template(imported, tmp_path):
+    """It has the class of its model, and the token that ends an answer also ends a generation."""
     run = imported("gemma2")
     task = run.task
     template = dataclasses.replace(TEMPLATES["alpaca"], assistant="A: {content}<mask>")
@@ -113,7 +113,7 @@ def test_a_run_that_answers_goes_out_with_its_template(imported, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["own", "marian", "bart", "t5"])
-def test_ctranslate2_translates_alike(own, imported, tmp_path, name):
+def test_ctranslate2_gives_the_same_translations(own, imported, tmp_path, name):
     run = own if name == "own" else imported(name)
     export_run(run, tmp_path / "out", "ctranslate2")
     translator = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
@@ -124,7 +124,8 @@ def test_ctranslate2_translates_alike(own, imported, tmp_path, name):
     for line, output in zip(LINES, ours, strict=False):
         frame = source.specials.translation
         around = frame.around(source.encode(line))
-        tail = len(frame.tail) if frame.tail == (source.specials.eos,) else 0  # it adds this one
+        # CTranslate2 adds eos itself.
+        tail = len(frame.tail) if frame.tail == (source.specials.eos,) else 0
         (found,) = translator.translate_batch(
             [source.pieces(around[: len(around) - tail])],
             target_prefix=[head] if head else None,
@@ -136,7 +137,7 @@ def test_ctranslate2_translates_alike(own, imported, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
-def test_ctranslate2_continues_alike(imported, tmp_path, name):
+def test_ctranslate2_gives_the_same_continuations(imported, tmp_path, name):
     run = imported(name)
     export_run(run, tmp_path / "out", "ctranslate2", "float32")
     generator = ctranslate2.Generator(str(tmp_path / "out"), compute_type="float32")
@@ -158,23 +159,23 @@ def test_int8_is_smaller(own, tmp_path):
     for quantization in ("float32", "int8"):
         export_run(own, tmp_path / quantization, "ctranslate2", quantization)
     sizes = [(tmp_path / one / "model.bin").stat().st_size for one in ("float32", "int8")]
-    assert sizes[1] < 0.7 * sizes[0]  # of so small a model
+    assert sizes[1] < 0.7 * sizes[0]  # the model is tiny
     translator = ctranslate2.Translator(str(tmp_path / "int8"))
     assert translator.translate_batch([["▁a"]], max_decoding_length=3)
 
 
 @pytest.mark.parametrize(
-    "name, format, told",
+    "name, format, message",
     [
         ("gemma2", "ctranslate2", "config.model.attention_window is 5"),
         ("bert", "ctranslate2", "config.model.architecture is 'encoder_only'"),
         ("llama3", "ctranslate2", "config.model.rope_scaling is 'llama3'"),
     ],
 )
-def test_what_a_format_has_not_is_named_and_nothing_is_written(
-    imported, tmp_path, name, format, told
+def test_an_unsupported_option_is_named_and_nothing_is_written(
+    imported, tmp_path, name, format, message
 ):
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         export_run(imported(name), tmp_path / "out", format)
     assert not (tmp_path / "out").exists()
 
@@ -189,7 +190,7 @@ def test_nothing_is_overwritten(own, tmp_path):
         export_run(own, tmp_path / "out", "hf", "int8")
 
 
-def test_parameters_are_written_under_their_names(own, tmp_path):
+def test_parameters_are_exported_under_transformers_names(own, tmp_path):
     export_run(own, tmp_path / "out", "hf")
     tensors = load_file(tmp_path / "out" / "model.safetensors")
     kernel = named_leaves(own.params)["encoder/layer_0/feed_forward/outer/kernel"]

@@ -1,4 +1,4 @@
-"""Every family against what transformers computes: `make_fixtures.py` wrote it."""
+"""Every family gives the hidden states and logits of transformers, stored by make_fixtures.py."""
 
 import flax.linen as nn
 import numpy as np
@@ -12,13 +12,13 @@ from transformer_jax.nn.transformer import DecoderLayer, EncoderLayer
 
 
 def row_of(lengths, width):
-    """Positions and segment ids of rows that are padded at their end."""
+    """Positions and segment ids of right-padded rows."""
     positions = np.broadcast_to(np.arange(width), (len(lengths), width))
     return positions, (positions < lengths[:, None]).astype(np.int32)
 
 
 def with_streams(model, params, *inputs):
-    """(output, [the streams of the encoder's layers, of the decoder's]), embeddings first."""
+    """(logits, [encoder streams, decoder streams]): embeddings, then the output of each layer."""
     streams = {EncoderLayer: [], DecoderLayer: []}
 
     def listen(method, args, kwargs, context):
@@ -35,7 +35,7 @@ def with_streams(model, params, *inputs):
 
 
 def assert_close(ours, theirs, real):
-    """To 1e-5 of the largest, where there is no padding."""
+    """Compares unpadded positions, up to 1e-5 of the largest entry."""
     ours, theirs = np.asarray(ours)[real], theirs[real]
     assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
 
@@ -46,7 +46,7 @@ def check_streams(streams, want, prefix, real, last_is_normalized):
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_an_encoder_decoder_computes_what_it_did(name):
+def test_an_encoder_decoder_computes_the_same(name):
     _, model, params, _ = published(name)
     want = expected(name)
     source = row_of(want["source_lengths"], want["source"].shape[1])
@@ -60,7 +60,7 @@ def test_an_encoder_decoder_computes_what_it_did(name):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_computes_what_it_did(name):
+def test_a_decoder_computes_the_same(name):
     _, model, params, _ = published(name)
     want = expected(name)
     row = row_of(want["lengths"], want["tokens"].shape[1])
@@ -70,10 +70,10 @@ def test_a_decoder_computes_what_it_did(name):
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_an_encoder_computes_what_it_did(name, monkeypatch):
+def test_an_encoder_computes_the_same(name, monkeypatch):
     _, model, params, _ = published(name)
     want = expected(name)
-    if "token_types" in want:  # of random tokens, none of which separates
+    if "token_types" in want:  # the random tokens contain no separator
         monkeypatch.setattr(encoder_only, "token_types", lambda *_: want["token_types"])
     row = row_of(want["lengths"], want["tokens"].shape[1])
     logits, (streams, _) = with_streams(model, params, want["tokens"], *row, row[0])
@@ -82,7 +82,7 @@ def test_an_encoder_computes_what_it_did(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TRANSLATORS + DECODERS + ENCODERS)
-def test_weights_go_out_as_they_came_in(name):
+def test_converted_weights_equal_the_original_tensors(name):
     family, model, params, found = published(name)
     leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(params).items()}
     out = to_tensors(family, model.config, leaves)

@@ -74,7 +74,7 @@ def abstract_params(model):
 
 
 def random_leaves(config):
-    """Arrays of all parameters, none of them 0 or 1."""
+    """Random arrays of all parameters, so that zero biases and unit scales differ from them."""
     draw = np.random.default_rng(0)
     leaves = named_leaves(abstract_params(MODELS[config.architecture](config)))
     return {
@@ -107,7 +107,7 @@ def test_a_matched_family_computes_the_same(name):
 
 
 @pytest.mark.parametrize(
-    "options, told",
+    "options, message",
     [
         (PAIRS | {"positions": "alibi"}, "config.model.positions is 'alibi'"),
         (PAIRS | {"positions": "sinusoidal", "norm": "rms"}, "config.model.norm is 'rms'"),
@@ -115,8 +115,8 @@ def test_a_matched_family_computes_the_same(name):
         (TEXT | {"positions": "rotary"}, "config.model.positions is 'rotary'"),
     ],
 )
-def test_an_option_of_no_family_is_named(options, told):
+def test_an_option_of_no_family_is_named(options, message):
     config = default_model(options)
     task = {"encoder_only": "masked_lm"}.get(config.architecture, "language_modeling")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         match_family(config, random_leaves(config), task, {})

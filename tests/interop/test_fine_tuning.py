@@ -1,4 +1,4 @@
-"""Training starts from imported models, on one device and divided among four."""
+"""Fine-tuning of imported models, on one device and sharded over four."""
 
 import json
 import os
@@ -19,7 +19,7 @@ CONFIG = "from ml_collections import ConfigDict\n\n\ndef get_config():\n    retu
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Imported runs, data, and a config that says nothing."""
+    """Folder with imported runs, data, and an empty config."""
     folder = tmp_path_factory.mktemp("fine_tuning")
     for name in OF_TASK:
         import_model(str(FIXTURES / name), folder / name)
@@ -35,13 +35,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(folder):
+def one_device(folder):
     """Losses on one device."""
     return {name: losses(folder, name, "one", {}) for name in OF_TASK}
 
 
 @pytest.fixture(scope="module")
-def divided(folder):
+def four_devices(folder):
     """Losses on four devices."""
     flags = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
     run = subprocess.run(
@@ -54,11 +54,11 @@ def divided(folder):
 
 
 @pytest.mark.parametrize("name", OF_TASK)
-def test_the_loss_falls(alone, name):
-    assert alone[name][-1] < alone[name][0]
+def test_the_loss_falls(one_device, name):
+    assert one_device[name][-1] < one_device[name][0]
 
 
-def test_the_published_options_and_tokenizer_are_taken_over(alone, folder):
+def test_options_and_tokenizer_come_from_the_imported_run(one_device, folder):
     before, after = (tj.load(folder / name) for name in ("gpt2", "gpt2 one"))
     assert after.settings.model.d_model == 20 and after.settings.model.d_ff == 36
     assert after.tokenizer.sha256 == before.tokenizer.sha256
@@ -66,6 +66,6 @@ def test_the_published_options_and_tokenizer_are_taken_over(alone, folder):
 
 
 @pytest.mark.parametrize("name", OF_TASK)
-def test_devices_do_not_change_it(alone, divided, name):
-    for of_layout in divided[name].values():
-        assert of_layout == pytest.approx(alone[name], rel=1e-4)
+def test_the_loss_is_the_same_on_four_devices(one_device, four_devices, name):
+    for of_layout in four_devices[name].values():
+        assert of_layout == pytest.approx(one_device[name], rel=1e-4)

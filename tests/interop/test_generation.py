@@ -1,4 +1,4 @@
-"""Searches with published weights find what transformers' `generate` found, token for token."""
+"""Searches with published weights generate the tokens that `generate` of transformers does."""
 
 import json
 
@@ -16,11 +16,11 @@ from transformer_jax.tokenization import Frame, SpecialTokens
 
 GREEDY = DecodeConfig(beam_size=1, alpha=1.0, length_penalty="power", max_extra_length=12)
 BEAM = DecodeConfig(beam_size=4, alpha=1.0, length_penalty="power")
-WITHOUT = ("gpt2_bare",)  # the same weights under other names
+SAME_WEIGHTS = ("gpt2_bare",)  # the same weights under other names
 
 
 def specials(name):
-    """As far as a search asks: the reference suppressed the tokens that are banned here."""
+    """Special tokens of a search, with the tokens banned that the reference suppressed."""
     keys = json.loads((FIXTURES / name / "config.json").read_text())
     banned = json.loads((FIXTURES / name / "expected.json").read_text())["banned"]
     eos = keys["eos_token_id"]
@@ -41,7 +41,7 @@ def found_rows(rows):
 
 @pytest.mark.parametrize("name", TRANSLATORS)
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
-def test_translations(name, kind):
+def test_translations_are_those_of_transformers(name, kind):
     _, model, params, _ = published(name)
     want, special = expected(name), specials(name)
     limit, source = want["greedy"].shape[1], want["generation_source"]
@@ -66,8 +66,8 @@ def test_translations(name, kind):
         np.testing.assert_allclose(np.asarray(scores)[:, 0], want["beam_scores"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in WITHOUT])
-def test_continuations(name):
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in SAME_WEIGHTS])
+def test_continuations_are_those_of_transformers(name):
     _, model, params, _ = published(name)
     want, special = expected(name), specials(name)
     prompts = [
@@ -81,8 +81,8 @@ def test_continuations(name):
     assert [row[:-1] if row[-1:] == [special.eos] else row for row in drawn] == ended
 
 
-@pytest.mark.parametrize("name", [name for name in DECODERS if name not in WITHOUT])
-def test_samples_with_given_noise(name):
+@pytest.mark.parametrize("name", [name for name in DECODERS if name not in SAME_WEIGHTS])
+def test_samples_with_the_same_noise_are_those_of_transformers(name):
     _, model, params, _ = published(name)
     want, special = expected(name), specials(name)
     lengths, noise = want["prompt_lengths"], want["noise"]

@@ -1,4 +1,4 @@
-"""Published models become runs: with their parameters, and as any other run thereafter."""
+"""Imported models have the published parameters, and work like any other run."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ SHORT = {"max_extra_length": 3, "num_outputs": 1}
 
 @pytest.fixture(scope="module")
 def workdir_of(tmp_path_factory):
-    """`workdir_of(name)`: of a fixture's run; not to be changed."""
+    """Function from the name of a fixture to the workdir of its run, which must not be changed."""
     made = {}
 
     def workdir(name):
@@ -43,7 +43,7 @@ def workdir_of(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run_of(workdir_of):
-    """`run_of(name)`: a fixture's run, loaded once, with products in float32."""
+    """Function from the name of a fixture to its run, loaded once, in float32."""
     loaded = {}
 
     def run(name):
@@ -55,7 +55,7 @@ def run_of(workdir_of):
 
 
 def tensors_of(directory):
-    """All tensors of a directory, by the library that their format is from."""
+    """Reads all tensors of a directory with the library safetensors."""
     names = [WEIGHTS]
     if (directory / INDEX).exists():
         names = sorted(set(read_json(directory / INDEX)["weight_map"].values()))
@@ -74,7 +74,7 @@ def test_the_parameters_are_the_tensors(run_of, name):
         np.testing.assert_array_equal(ours[tensor], theirs[tensor])
 
 
-def test_a_source_beyond_the_positions_is_cut_and_translated(run_of, caplog):
+def test_a_source_longer_than_the_positions_is_truncated(run_of, caplog):
     run = run_of("bart")
     assert run.settings.decode.max_extra_length == 14  # of 28 positions
     assert len(run.predict(["der Hund läuft " * 40])) == 1
@@ -82,7 +82,7 @@ def test_a_source_beyond_the_positions_is_cut_and_translated(run_of, caplog):
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "gpt2"])
-def test_a_line_gives_the_same_alone_and_among_others(run_of, name):
+def test_outputs_of_a_line_do_not_depend_on_the_batch(run_of, name):
     run = run_of(name)
     together = run.n_best(LINES, **SHORT)
     assert len(together) == len(LINES) and all(isinstance(one[0].text, str) for one in together)
@@ -93,7 +93,7 @@ def test_a_line_gives_the_same_alone_and_among_others(run_of, name):
 
 
 def log_probability(run, source, target):
-    """log P(target | source), of the pair by itself and by no program of the task's."""
+    """log P(target | source), computed without the task's own code."""
     specials = run.tokenizer.specials("target")
     rows = [
         run.tokenizer.specials(side).translation.around(run.tokenizer.text(side).encode(text))
@@ -110,14 +110,14 @@ def log_probability(run, source, target):
     return float(log_probs[jnp.arange(wanted.shape[1]), wanted[0]].sum())
 
 
-def test_pairs_are_scored(run_of):
+def test_scores_of_pairs_are_their_log_probabilities(run_of):
     run, pairs = run_of("marian"), (LINES[:2], ["das", "Der Hund läuft."])
     wanted = [log_probability(run, *pair) for pair in zip(*pairs, strict=True)]
     np.testing.assert_allclose(run.score(*pairs), wanted, rtol=1e-5)
 
 
 def text_rows(task, rows):
-    """Rows of tokens as one batch, padded at their end."""
+    """Right-padded batch of rows of tokens."""
     width = max(map(len, rows))
     tokens = np.array(
         [row + [task.tokenizers.specials("text").pad] * (width - len(row)) for row in rows]
@@ -128,7 +128,7 @@ def text_rows(task, rows):
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_texts_and_pairs_have_the_logits_of_the_published_classifier(run_of, name):
+def test_classifier_logits_are_those_of_the_published_model(run_of, name):
     run, want = run_of(name), expected(name)
     said = json.loads((FIXTURES / name / "expected.json").read_text())
     rows = [
@@ -139,7 +139,7 @@ def test_texts_and_pairs_have_the_logits_of_the_published_classifier(run_of, nam
     one_text = jnp.ones((len(rows), 1), jnp.int32)
     logits = jax.jit(run.task.logits)(run.params, text_rows(run.task, rows), one_text)[:, 0]
     np.testing.assert_allclose(logits, want["logits"], atol=1e-5 * np.abs(want["logits"]).max())
-    # The run's own answers, likeliest first, of lines of unequal lengths.
+    # The run's predictions, the most probable first, for lines of different lengths.
     lines = [*said["texts"], *("\t".join(pair) for pair in said["pairs"])]
     for found, row in zip(run.n_best(lines, num_outputs=3), want["logits"], strict=True):
         best = np.argsort(-row)
@@ -149,7 +149,7 @@ def test_texts_and_pairs_have_the_logits_of_the_published_classifier(run_of, nam
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_masks_have_the_likeliest_tokens_of_the_published_model(run_of, name):
+def test_predictions_of_masks_are_those_of_the_published_model(run_of, name):
     run, want = run_of(name), expected(name)
     lines = json.loads((FIXTURES / name / "expected.json").read_text())["masked"]
     task, specials = run.task, run.tokenizer.specials("text")
@@ -163,7 +163,7 @@ def test_masks_have_the_likeliest_tokens_of_the_published_model(run_of, name):
     np.testing.assert_array_equal(best, want["top5_ids"])
     chances = np.take_along_axis(at_masks, best, axis=1)
     np.testing.assert_allclose(chances, want["top5_probabilities"], rtol=1e-5)
-    # The run fills in no special token, and spreads their probability over the others.
+    # The run predicts no special tokens; the other probabilities are renormalized.
     (found,) = run.n_best([lines[0]], num_outputs=5)
     likely = np.where(task.is_text, at_masks[0], 0)
     likely /= likely.sum()
@@ -172,20 +172,20 @@ def test_masks_have_the_likeliest_tokens_of_the_published_model(run_of, name):
 
 
 @pytest.mark.parametrize(
-    "name, same, left_out",
+    "name, same, ignored",
     [
         ("bert_gamma", "bert", "bert.pooler.dense.bias"),
         ("bert_pretraining", None, "cls.seq_relationship.weight"),
         ("gpt2_bare", "gpt2", "h.0.attn.bias"),
     ],
 )
-def test_older_files_are_the_same_models_and_what_is_left_out_is_told(
-    run_of, tmp_path, caplog, name, same, left_out
+def test_older_files_give_the_same_models_and_ignored_tensors_are_logged(
+    run_of, tmp_path, caplog, name, same, ignored
 ):
     with caplog.at_level("INFO", logger="transformer_jax"):
         import_model(str(FIXTURES / name), tmp_path / name)
-    (told,) = (line for line in caplog.messages if line.startswith("ignored tensors"))
-    assert left_out in told
+    (message,) = (line for line in caplog.messages if line.startswith("ignored tensors"))
+    assert ignored in message
     assert not any(line.startswith("newly") for line in caplog.messages)
     if same:
         params = tj.load(tmp_path / name).params
@@ -194,7 +194,7 @@ def test_older_files_are_the_same_models_and_what_is_left_out_is_told(
 
 @pytest.fixture
 def bare_bert(tmp_path):
-    """BERT as `BertModel` is saved: without a head, and without the prefix of names."""
+    """BERT saved as `BertModel`: without a head, and without the prefix of names."""
     directory = shutil.copytree(FIXTURES / "bert", tmp_path / "bert")
     tensors = load_file(directory / WEIGHTS)
     body = {name for name in tensors if name.startswith("bert.")}
@@ -204,45 +204,45 @@ def bare_bert(tmp_path):
     return directory
 
 
-def test_a_body_alone_gets_a_new_head(run_of, bare_bert, tmp_path, caplog):
+def test_a_model_without_a_head_gets_a_new_one(run_of, bare_bert, tmp_path, caplog):
     with caplog.at_level("INFO", logger="transformer_jax"):
         import_model(str(bare_bert), tmp_path / "run")
-    (told,) = (line for line in caplog.messages if line.startswith("newly initialized"))
+    (message,) = (line for line in caplog.messages if line.startswith("newly initialized"))
     leaves = named_leaves(tj.load(tmp_path / "run").params)
     for path, leaf in named_leaves(run_of("bert").params).items():
         is_new = path.startswith("prediction_head/")
-        assert (path in told) == is_new
+        assert (path in message) == is_new
         assert is_new or np.array_equal(leaves[path], leaf)
 
 
-def test_a_run_keeps_its_tokenizers_and_says_where_it_is_from(workdir_of, tmp_path):
+def test_provenance_has_the_published_model_and_its_tokenizers(workdir_of, tmp_path):
     workdir = shutil.copytree(workdir_of("bert"), tmp_path / "run")
     kept = Checkpoints(workdir / "checkpoints", CheckpointConfig()).open().provenance
     assert kept["published model"] == str(FIXTURES / "bert")
     assert set(kept) >= {"tokenizer of text"}
     shutil.rmtree(workdir / "tokenizer")
-    other = import_tokenizer(FIXTURES / "bert_gamma", "text")  # of equal size
+    other = import_tokenizer(FIXTURES / "bert_gamma", "text")  # with the same size
     store_tokenizers("file", {"text": other}, workdir / "tokenizer")
     with pytest.raises(tj.UserError, match="was trained with another tokenizer of text"):
         tj.load(workdir)
 
 
-def test_a_published_model_is_started_from_and_not_trained_on(workdir_of, tiny, tmp_path, capsys):
+def test_an_imported_model_can_be_fine_tuned_but_not_resumed(workdir_of, tiny, tmp_path, capsys):
     workdir = shutil.copytree(workdir_of("marian"), tmp_path / "run")
     kept = json.loads((workdir / "config.json").read_text())
     empty = tmp_path / "empty.py"
     empty.write_text("from ml_collections import ConfigDict\n\nget_config = ConfigDict\n")
     config = tj.config(empty, {"train.init_from": str(workdir)})
-    taken = {name: value for name, value in kept["model"].items() if not name.endswith("_rate")}
-    assert taken.items() <= config.model.to_dict().items()
+    options = {name: value for name, value in kept["model"].items() if not name.endswith("_rate")}
+    assert options.items() <= config.model.to_dict().items()
     assert (config.model.d_model, config.model.positions) == (16, "sinusoidal_halves")
     before = sorted(workdir.rglob("*"))
     data = [f"--config.{name}={tiny[name]}" for name in tiny if name.startswith("data.")]
     of_origin = f"--config.train.init_from={workdir_of('marian')}"
     words = ["train", f"--config={empty}", f"--workdir={workdir}", of_origin, *data]
     assert main(words) == 2
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(told) == 1
-    assert f"{workdir} holds a published model, without the state of a training" in told[0]
-    assert f"--config.train.init_from={workdir}" in told[0]
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert f"{workdir} holds a published model, without the state of a training" in errors[0]
+    assert f"--config.train.init_from={workdir}" in errors[0]
     assert sorted(workdir.rglob("*")) == before

@@ -1,4 +1,4 @@
-"""The 1,000 lines of many scripts by each published tokenizer: its reference's ids and texts."""
+"""1,000 lines of many scripts: published tokenizers give the ids and texts of their references."""
 
 import functools
 import gzip
@@ -18,7 +18,7 @@ MODEL_OF = {
     "tokenizers/t5_spiece": "t5",
     "tokenizers/llama_model": "llama",
 }
-"""Directories without a model -> the one that has the same tokenizer."""
+"""Directory without a model -> directory of the model with the same tokenizer."""
 
 NAMES = sorted(
     path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("**/tokens.json.gz")
@@ -40,8 +40,8 @@ def reference(name):
 
 
 @functools.cache
-def taken(name, side=None):
-    """(tokenizer of a side, head and tail of its rows), as importing takes them."""
+def imported(name, side=None):
+    """Imports a tokenizer: (tokenizer of a side, head and tail of its rows)."""
     keys = read_json(FIXTURES / MODEL_OF.get(name, name) / "config.json")
     architecture = find_family(keys)[0].architecture
     side = side or ("source" if architecture == "encoder_decoder" else "text")
@@ -55,16 +55,16 @@ def taken(name, side=None):
 
 
 def rows_of(name, side=None):
-    tokenizer, head, tail = taken(name, side)
+    tokenizer, head, tail = imported(name, side)
     return [[*head, *tokenizer.encode(line), *tail] for line in LINES]
 
 
 def texts_of(name, ids, side=None):
-    return [taken(name, side)[0].decode(row) for row in ids[:200]]
+    return [imported(name, side)[0].decode(row) for row in ids[:200]]
 
 
 def differing(ours, theirs):
-    """The lines, or texts, that are not alike."""
+    """Lines whose ids or texts differ."""
     return [LINES[i] for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
 
 
@@ -73,9 +73,9 @@ def test_lines_have_the_ids_and_texts_of_transformers(name):
     theirs, ours = reference(name), rows_of(name)
     keys = read_json(FIXTURES / MODEL_OF.get(name, name) / "config.json")
     if keys["model_type"] in ("gpt2", "qwen2"):
-        # transformers puts nothing before a text. Here a document begins with what ends the one
-        # before it, as in these models' training: the end of text.
-        assert taken(name)[1] == (keys["eos_token_id"],)
+        # transformers adds nothing to a text. Here it begins with the end-of-text token of the
+        # document before it, as in the training of these models.
+        assert imported(name)[1] == (keys["eos_token_id"],)
         ours = [row[1:] for row in ours]
     assert ours == theirs["ids"]
     assert texts_of(name, ours) == theirs["decoded"]
@@ -84,12 +84,12 @@ def test_lines_have_the_ids_and_texts_of_transformers(name):
 @pytest.mark.parametrize("name", MARIAN)
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_marians_lines_have_the_ids_and_texts_of_transformers(name, side):
-    """But for three things that are told here."""
+    # Three differences are intended; comments explain each.
     prefix = "target_" if side == "target" else ""
     theirs, ours = reference(name)[f"{prefix}ids"], rows_of(name, side)
     if (name, side) == ("marian_separate", "target"):
-        # A <pad> that is written in a text: transformers has one id for it, of the source's
-        # vocabulary, which is another piece of the target's. Here it is the target's own <pad>.
+        # A text that spells out <pad>: transformers uses the id of the source's vocabulary, which
+        # is another piece in the target's. Here it is the target's own <pad>.
         vocab = read_json(FIXTURES / name / "target_vocab.json")
         pads = {vocab["<pad>"]: read_json(FIXTURES / name / "vocab.json")["<pad>"]}
         assert differing(ours, theirs) == [line for line in LINES if "<pad>" in line] != []
@@ -98,28 +98,29 @@ def test_marians_lines_have_the_ids_and_texts_of_transformers(name, side):
         assert ours == theirs
     expected = reference(name)[f"{prefix}decoded"]
     if (name, side) == ("marian_separate", "source"):
-        # transformers reads the source's ids as of the target's vocabulary.
+        # transformers decodes the source's ids with the target's vocabulary.
         assert texts_of(name, theirs, "target") == expected
         return
-    # A language's code stands for no text; transformers writes it out.
+    # A language code represents no text here; transformers writes it out.
     texts = texts_of(name, theirs, side)
     assert differing(texts, expected) == [">>deu<< the dog", ">>deu<<the dog"]
     assert texts[LINES.index(">>deu<<the dog")] == "the dog"
 
 
 def test_t5s_model_reads_as_sentencepiece_and_special_tokens_as_transformers():
-    """`spiece.model` is read by its own library: transformers makes another program of it, which
-    writes "▁" differently in 14 lines. That library knows no special tokens in a text, which are
-    read as transformers reads them."""
+    """Sentencepiece itself runs `spiece.model`. Special tokens in a text are read as transformers
+    does, because sentencepiece does not. transformers' own conversion of the model treats "▁"
+    differently in 14 lines.
+    """
     name = "tokenizers/t5_spiece"
-    tokenizer, _, tail = taken(name)
+    tokenizer, _, tail = imported(name)
     theirs, ours = reference(name), rows_of(name)
-    written = re.compile("<pad>|</s>|<unk>|<extra_id_[0-9]>")
+    spelled_out = re.compile("<pad>|</s>|<unk>|<extra_id_[0-9]>")
     own = [[*row, *tail] for row in theirs["sentencepiece_ids"]]
     for line, row, by_library, by_transformers in zip(LINES, ours, own, theirs["ids"], strict=True):
-        assert row == (by_transformers if written.search(line) else by_library)
+        assert row == (by_transformers if spelled_out.search(line) else by_library)
     assert len(differing(ours, theirs["ids"])) == 14
-    # Unknown pieces leave nothing in a text; transformers leaves the space before the first.
+    # Unknown pieces are dropped from a text; transformers keeps the space before the first.
     texts, unknown = texts_of(name, theirs["ids"]), tokenizer.specials.unk
     assert texts == [text.lstrip(" ") for text in theirs["decoded"]]
     assert all(
@@ -128,20 +129,22 @@ def test_t5s_model_reads_as_sentencepiece_and_special_tokens_as_transformers():
 
 
 def test_llamas_model_reads_as_sentencepiece_piece_by_piece():
-    """`tokenizer.model` is read by its own library, as Llama's authors do. transformers makes
-    another program of it, which differs in 239 lines: by the space that it leaves out before a text
-    that begins with one, and behind a special token. Special tokens in a text, which the library
-    does not know, stand for themselves, and what is between them is read by itself."""
+    """Sentencepiece itself runs `tokenizer.model`, as in the authors' code.
+
+    transformers' conversion differs in 239 lines: it adds no space before a text that begins with
+    one, nor after a special token. Special tokens in a text are read, although sentencepiece does
+    not, and the parts between them are encoded separately.
+    """
     name = "tokenizers/llama_model"
-    tokenizer, head, _ = taken(name)
+    tokenizer, head, _ = imported(name)
     theirs, ours = reference(name), rows_of(name)
-    written = re.compile("(<unk>|<s>|</s>)")
+    spelled_out = re.compile("(<unk>|<s>|</s>)")
     special = {"<unk>": 0, "<s>": 1, "</s>": 2}
     model = sentencepiece.SentencePieceProcessor(str(FIXTURES / name / "tokenizer.model"))
     for line, row, by_library in zip(LINES, ours, theirs["sentencepiece_ids"], strict=True):
-        parts = [part for part in written.split(line) if part]
+        parts = [part for part in spelled_out.split(line) if part]
         by_parts = [[special[part]] if part in special else model.encode(part) for part in parts]
-        assert row == [*head, *(sum(by_parts, []) if written.search(line) else by_library)]
+        assert row == [*head, *(sum(by_parts, []) if spelled_out.search(line) else by_library)]
     assert len(differing(ours, theirs["ids"])) == 239
     assert texts_of(name, theirs["ids"]) == theirs["decoded"]
     texts = texts_of(name, theirs["sentencepiece_ids"])

@@ -1,3 +1,5 @@
+"""Reading and writing safetensors files; damaged ones are reported in one line."""
+
 import json
 import os
 import random
@@ -23,14 +25,14 @@ def directory(tmp_path):
     return tmp_path
 
 
-def test_what_was_written_is_read(directory):
+def test_tensors_survive_a_round_trip(directory):
     tensors = Tensors(directory)
     assert dict(tensors) == {"a.weight": (2, 3), "a.bias": (2,)}
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(tensors.read(name), array)
 
 
-def test_files_may_be_links_as_in_the_cache_of_the_hub(directory, tmp_path_factory):
+def test_files_may_be_symlinks_as_in_the_hubs_cache(directory, tmp_path_factory):
     snapshot = tmp_path_factory.mktemp("snapshot")
     (snapshot / WEIGHTS).symlink_to(directory / WEIGHTS)
     np.testing.assert_array_equal(Tensors(snapshot).read("a.bias"), ARRAYS["a.bias"])
@@ -41,14 +43,14 @@ def test_files_may_be_links_as_in_the_cache_of_the_hub(directory, tmp_path_facto
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ml_dtypes.bfloat16])
-def test_other_floating_point_numbers_are_widened(tmp_path, dtype):
+def test_other_floating_point_types_become_float32(tmp_path, dtype):
     save_file({"a": ARRAYS["a.weight"].astype(dtype)}, tmp_path / WEIGHTS)
     read = Tensors(tmp_path).read("a")
     assert read.dtype == np.float32
     np.testing.assert_array_equal(read, ARRAYS["a.weight"])
 
 
-def test_shards_are_one_model(tmp_path):
+def test_shards_are_read_as_one_model(tmp_path):
     for i, (name, array) in enumerate(ARRAYS.items()):
         save_file({name: array}, tmp_path / f"model-{i}.safetensors")
     names = {name: f"model-{i}.safetensors" for i, name in enumerate(ARRAYS)}
@@ -63,15 +65,15 @@ def test_shards_are_one_model(tmp_path):
     ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": {}}', '{"weight_map": {"a": "../b"}}']
     + ['{"weight_map": {"a": 3}}', '{"weight_map": {"a": "gone.safetensors"}}', "[" * 100_000],
 )
-def test_a_wrong_index_is_told_in_one_line(tmp_path, index):
+def test_an_invalid_index_is_reported_in_one_line(tmp_path, index):
     (tmp_path / INDEX).write_text(index)
-    with pytest.raises(UserError, match="cannot be read") as told:
+    with pytest.raises(UserError, match="cannot be read") as caught:
         Tensors(tmp_path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["..", "../b", "/b", "a/b", "", ".", "C:b", "a\\b", "a\0b"])
-def test_an_index_names_files_beside_it_alone(tmp_path, name):
+def test_an_index_can_only_name_files_of_its_folder(tmp_path, name):
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
     with pytest.raises(UserError, match="it names no files of its folder"):
         Tensors(tmp_path)
@@ -79,12 +81,12 @@ def test_an_index_names_files_beside_it_alone(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "flax_model.msgpack"])
 def test_a_pickle_is_never_opened(tmp_path, name):
-    os.mkfifo(tmp_path / name)  # which whoever opens it would wait for
+    os.mkfifo(tmp_path / name)  # opening it would block
     with pytest.raises(UserError, match=f"{name}.*pickles are not read"):
         Tensors(tmp_path)
 
 
-def test_no_weights_and_weights_that_are_no_numbers(tmp_path):
+def test_missing_weights_and_integer_weights_are_errors(tmp_path):
     with pytest.raises(UserError, match="model.safetensors is missing"):
         Tensors(tmp_path)
     save_file({"a": np.arange(3)}, tmp_path / WEIGHTS)
@@ -92,13 +94,13 @@ def test_no_weights_and_weights_that_are_no_numbers(tmp_path):
         Tensors(tmp_path).read("a")
 
 
-def test_a_pipe_is_not_waited_for(tmp_path):
+def test_a_pipe_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / WEIGHTS)
     with pytest.raises(UserError, match="cannot be read"):
         Tensors(tmp_path)
 
 
-def test_damaged_headers_end_in_one_line_and_little_memory(directory):
+def test_damaged_headers_are_reported_in_one_line_with_little_memory(directory):
     path = directory / WEIGHTS
     intact, draw = path.read_bytes(), random.Random(0)
     header = int.from_bytes(intact[:8], "little")

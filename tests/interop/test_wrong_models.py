@@ -1,4 +1,4 @@
-"""What cannot be imported: one line on stderr, exit status 2, and nothing in the workdir."""
+"""Models that cannot be imported: one line on stderr, exit status 2, and an untouched workdir."""
 
 import json
 import shutil
@@ -13,8 +13,8 @@ from transformer_jax.interop.weights import WEIGHTS, save_tensors
 
 
 @pytest.fixture
-def told(tmp_path, capsys):
-    """`told(source)`: the line that importing it ends in."""
+def error_of(tmp_path, capsys):
+    """Function that imports a source and returns the line on stderr."""
 
     def line(source, workdir=tmp_path / "run"):
         before = sorted(tmp_path.rglob("*"))
@@ -30,7 +30,7 @@ def told(tmp_path, capsys):
 
 @pytest.fixture
 def copy_of(tmp_path):
-    """`copy_of(name, keys, tensors)`: a fixture with other keys and tensors; ... takes one away."""
+    """Function that copies a fixture with other keys and tensors; the value ... removes one."""
 
     def copy(name, keys=(), tensors=()):
         directory = shutil.copytree(FIXTURES / name, tmp_path / name)
@@ -65,16 +65,16 @@ def copy_of(tmp_path):
         (b'{"model_type": "bert"}', "config.json has no hidden_size"),
     ],
 )
-def test_a_config_that_says_nothing(told, tmp_path, content, message):
+def test_an_unusable_config_json(error_of, tmp_path, content, message):
     directory = tmp_path / "model"
     directory.mkdir()
     save_tensors({"a": np.zeros(1, np.float32)}, directory / WEIGHTS)
     if content is not None:
         (directory / "config.json").write_bytes(content)
-    assert message in told(directory)
+    assert message in error_of(directory)
 
 
-NO_SIZES = ["16", None, -3, 0, 1e99, 2.5, [16], {"a": 1}, True, float("nan")]
+INVALID_SIZES = ["16", None, -3, 0, 1e99, 2.5, [16], {"a": 1}, True, float("nan")]
 SIZES = {
     "bert": ("hidden_size", "num_hidden_layers", "max_position_embeddings", "vocab_size"),
     "marian": ("d_model", "encoder_layers", "decoder_ffn_dim", "max_position_embeddings"),
@@ -87,14 +87,14 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_size_that_is_none_is_named(told, copy_of, name):
+def test_an_invalid_size_is_named(error_of, copy_of, name):
     directory = copy_of(name)
     path = directory / "config.json"
     keys = json.loads(path.read_text())
     for key in SIZES[name]:
-        for value in NO_SIZES:
+        for value in INVALID_SIZES:
             path.write_text(json.dumps(keys | {key: value}))
-            assert f"config.json: {key} is " in told(directory)
+            assert f"config.json: {key} is " in error_of(directory)
 
 
 YARN = {"rope_type": "yarn", "factor": 2.0}
@@ -162,8 +162,8 @@ FULL, SLIDING = "full_attention", "sliding_attention"
         ),
     ],
 )
-def test_options_that_no_model_here_has_are_named(told, copy_of, name, keys, message):
-    assert message in told(copy_of(name, keys))
+def test_unsupported_keys_are_named(error_of, copy_of, name, keys, message):
+    assert message in error_of(copy_of(name, keys))
 
 
 EXTRA = np.zeros(3, np.float32)
@@ -187,57 +187,57 @@ QUERY = "bert.encoder.layer.0.attention.self.query.weight"
         ("bert_classification", {"classifier.bias": ...}, "no tensor classifier.bias"),
     ],
 )
-def test_tensors_that_are_not_those_of_the_config(told, copy_of, name, tensors, message):
-    assert message in told(copy_of(name, tensors=tensors))
+def test_tensors_that_contradict_the_config(error_of, copy_of, name, tensors, message):
+    assert message in error_of(copy_of(name, tensors=tensors))
 
 
-def test_copies_of_one_matrix_that_differ(told, copy_of):
+def test_copies_of_a_tied_matrix_must_be_equal(error_of, copy_of):
     table = load_file(FIXTURES / "gpt2" / WEIGHTS)["transformer.wte.weight"]
-    line = told(copy_of("gpt2", tensors={"lm_head.weight": table + 1}))
+    line = error_of(copy_of("gpt2", tensors={"lm_head.weight": table + 1}))
     assert "lm_head.weight differs from transformer.wte.weight, and by config.json they are" in line
 
 
-def test_weights_that_are_a_pickle_alone_or_damaged(told, copy_of):
+def test_damaged_weights_and_pickles(error_of, copy_of):
     directory = copy_of("bert")
     weights = directory / WEIGHTS
     intact = weights.read_bytes()
     for damaged in (b"", intact[:100], b"\xff" * 8 + intact[8:], intact[:-1]):
         weights.write_bytes(damaged)
-        assert f"{weights} cannot be read" in told(directory)
+        assert f"{weights} cannot be read" in error_of(directory)
     weights.unlink()
-    assert "model.safetensors is missing" in told(directory)
+    assert "model.safetensors is missing" in error_of(directory)
     (directory / "pytorch_model.bin").write_bytes(intact)
-    assert "pytorch_model.bin but no model.safetensors: pickles are not read" in told(directory)
+    assert "pytorch_model.bin but no model.safetensors: pickles are not read" in error_of(directory)
 
 
-def test_tokenizers_that_do_not_fit(told, copy_of):
+def test_tokenizers_that_do_not_fit(error_of, copy_of):
     directory = copy_of("bert_gamma")
     vocabulary = directory / "vocab.txt"
     with vocabulary.open("a") as file:
         file.write("one\n")
-    assert "the tokenizer has 132 tokens, and the model's table 131" in told(directory)
+    assert "the tokenizer has 132 tokens, and the model's table 131" in error_of(directory)
     vocabulary.write_text("a\nb\n")
-    assert "vocab.txt has no [UNK]" in told(directory)
+    assert "vocab.txt has no [UNK]" in error_of(directory)
     vocabulary.unlink()
-    assert "no tokenizer is there; it may be tokenizer.json" in told(directory)
+    assert "no tokenizer is there; it may be tokenizer.json" in error_of(directory)
     (directory / "tokenizer.json").write_text("{")
-    assert "tokenizer.json" in told(directory)
+    assert "tokenizer.json" in error_of(directory)
 
 
-def test_no_directory_and_no_repository(told, tmp_path, monkeypatch):
-    assert "is no directory (of the hub: hf:OWNER/NAME)" in told(tmp_path / "none")
+def test_a_missing_directory_or_repository(error_of, tmp_path, monkeypatch):
+    assert "is no directory (of the hub: hf:OWNER/NAME)" in error_of(tmp_path / "none")
     for name in ("hf:", "hf:bert", "hf:a/b/c", "hf:a/b@", "hf:a/b@../x y", "hf:../b"):
-        assert name in told(name)
+        assert name in error_of(name)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    assert "hf:nobody/nothing cannot be fetched (" in told("hf:nobody/nothing")
+    assert "hf:nobody/nothing cannot be fetched (" in error_of("hf:nobody/nothing")
 
 
-def test_a_workdir_that_is_not_empty_is_left_alone(told, tmp_path):
+def test_a_workdir_that_is_not_empty_stays_unchanged(error_of, tmp_path):
     source, full, file = FIXTURES / "bert", tmp_path / "full", tmp_path / "file"
     full.mkdir()
     (full / "notes").write_text("kept")
     file.write_text("kept")
-    assert "is not empty; choose a new or an empty folder as --workdir" in told(source, full)
-    assert f"{file}" in told(source, file)
+    assert "is not empty; choose a new or an empty folder as --workdir" in error_of(source, full)
+    assert f"{file}" in error_of(source, file)
     assert (full / "notes").read_text() == file.read_text() == "kept"

@@ -1,4 +1,4 @@
-"""A kind of tokenizer of the user's own registers in one place, and nothing else knows it."""
+"""A user's own tokenizer kind: one registration is all that it needs."""
 
 import json
 
@@ -18,7 +18,7 @@ from transformer_jax.tokenization.specials import NUM_SPECIALS, UNK
 
 
 class Letters:
-    """Each letter is a token, and begins a word behind a space."""
+    """Tokenizer of letters; a word begins at a space."""
 
     specials = DEFAULT_SPECIALS
 
@@ -59,7 +59,7 @@ def letters():
     TOKENIZERS.restore(before)
 
 
-def test_a_kind_of_the_users_own_is_trained_stored_and_loaded(letters, tmp_path):
+def test_a_custom_kind_is_trained_stored_and_loaded(letters, tmp_path):
     config = TokenizerConfig("letters", 20, lowercase=True)
     train_tokenizers(config, {"text": ["a dog", "a cat"]}, tmp_path / "tokenizer")
     tokenizer: Tokenizer = load_tokenizers(tmp_path / "tokenizer")["text"]
@@ -70,7 +70,7 @@ def test_a_kind_of_the_users_own_is_trained_stored_and_loaded(letters, tmp_path)
     assert tokenizer.count_unknown(tokenizer.encode("bad")) == 1
 
 
-def test_what_it_does_not_read_is_refused_as_with_others(letters, tiny_config):
+def test_config_fields_that_a_custom_kind_does_not_read_are_refused(letters, tiny_config):
     of_bytes = {"tokenizer.kind": "letters", "tokenizer.byte_fallback": True}
     with pytest.raises(UserError, match=r"byte_fallback .* 'letters' does not read it \(bpe, uni"):
         tiny_config(of_bytes)
@@ -78,7 +78,7 @@ def test_what_it_does_not_read_is_refused_as_with_others(letters, tiny_config):
         tiny_config({"tokenizer.kind": "char", "tokenizer.lowercase": True})
 
 
-def test_without_its_module_the_folder_is_not_loaded(letters, tmp_path):
+def test_loading_without_the_custom_kinds_module_is_an_error(letters, tmp_path):
     train_tokenizers(TokenizerConfig("letters"), {"text": ["a dog"]}, tmp_path / "tokenizer")
     TOKENIZERS.restore({name: TOKENIZERS[name] for name in TOKENIZERS if name != "letters"})
     with pytest.raises(UserError, match=r"sides.json: .* no registered kind stores \*.letters"):

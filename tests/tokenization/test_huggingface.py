@@ -1,4 +1,4 @@
-"""Byte-level BPE loses nothing, WordPiece reads as BERT's does, and no file can change how."""
+"""Byte-level BPE is lossless, WordPiece reads text as BERT's does, and no file changes either."""
 
 import json
 import pickle
@@ -40,31 +40,31 @@ def wordpiece():
         "\0\x0b▁Ġ##",
     ],
 )
-def test_bytes_lose_nothing(byte_bpe, text):
+def test_byte_bpe_is_lossless(byte_bpe, text):
     ids = byte_bpe.encode(text)
     assert byte_bpe.decode(ids) == text
     assert byte_bpe.count_unknown(ids) == 0
 
 
-def test_bytes_have_no_space_put_before_them(byte_bpe):
+def test_byte_bpe_adds_no_space_before_a_text(byte_bpe):
     assert byte_bpe.pieces(byte_bpe.encode("the the")) == ["the", "Ġthe"]
 
 
-def test_special_tokens_written_out_are_bytes(byte_bpe):
+def test_byte_bpe_reads_no_special_tokens_in_a_text(byte_bpe):
     text = "<s>⟨s⟩</s>⟨/s⟩<unk>⟨unk⟩⟨pad⟩[MASK][CLS]"
     assert min(byte_bpe.encode(text)) > EOS
     assert byte_bpe.decode(byte_bpe.encode(text)) == text
     assert byte_bpe.specials.mask is None
 
 
-def test_mask_alone_is_read_in_the_text_of_wordpiece(wordpiece):
+def test_wordpiece_reads_mask_but_no_other_special_token_in_a_text(wordpiece):
     ids = wordpiece.encode("the [MASK] dog")
     assert ids[1] == MASK == wordpiece.specials.mask
     assert wordpiece.pieces(ids) == ["the", "[MASK]", "dog"]
     assert not {PAD, BOS, EOS, MASK} & set(wordpiece.encode("[CLS] [SEP] [PAD] [UNK] [mask] CLS"))
 
 
-def test_words_are_split_into_pieces_and_punctuation(wordpiece):
+def test_wordpiece_splits_words_and_punctuation(wordpiece):
     ids = wordpiece.encode("  the  man,a mandog\n\u200b")
     assert wordpiece.pieces(ids)[:4] == ["the", "man", ",", "a"]
     assert wordpiece.pieces(ids)[4] == "man" and wordpiece.pieces(ids)[5].startswith("##")
@@ -84,7 +84,7 @@ def test_case_is_kept_unless_lowercase(wordpiece):
     assert lower.encode("[MASK]") == [MASK]
 
 
-def test_decode_drops_specials_and_stops_at_none(byte_bpe, wordpiece):
+def test_decode_drops_special_tokens_and_continues_after_eos(byte_bpe, wordpiece):
     for tokenizer in (byte_bpe, wordpiece):
         man, dog = tokenizer.encode("the man"), tokenizer.encode(" dog")
         ids = np.array([BOS, *man, UNK, EOS, *dog, EOS, PAD, PAD], np.int32)
@@ -100,17 +100,17 @@ def test_where_words_start(byte_bpe, wordpiece):
     ids = [BOS, *byte_bpe.encode("zt at\nthe"), EOS]
     assert byte_bpe.pieces(ids) == ["⟨s⟩", "z", "t", "Ġa", "t", "Ċ", "the", "⟨/s⟩"]
     assert byte_bpe.starts_word(ids) == [True, True, False, True, False, True, False, True]
-    assert byte_bpe.starts_word(ids[6:7]) == [True]  # the first in any case
+    assert byte_bpe.starts_word(ids[6:7]) == [True]  # the first id always begins a word
 
 
-def test_each_word_has_ids_of_its_own(byte_bpe, wordpiece):
+def test_words_are_encoded_separately(byte_bpe, wordpiece):
     words = ["man", "dog", "老", ""]
     assert byte_bpe.encode_words(words) == [byte_bpe.encode(t) for t in ("man", " dog", " 老", " ")]
     assert byte_bpe.encode_words([""]) == [[UNK]]
     assert wordpiece.encode_words(words) == [*map(wordpiece.encode, words[:2]), [UNK], [UNK]]
 
 
-def test_half_a_surrogate_pair_does_not_stop_an_encoding(byte_bpe, wordpiece):
+def test_lone_surrogates_are_replaced(byte_bpe, wordpiece):
     assert byte_bpe.decode(byte_bpe.encode("the \ud83d man")) == "the \ufffd man"
     assert wordpiece.decode(wordpiece.encode("the \ud83d man")) == "the man"
 
@@ -135,8 +135,8 @@ def change_vocab(function):
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece"])
-def test_a_file_cannot_say_how_text_is_read(kind):
-    """Only vocabulary and merges count: no padding without bounds, no pattern, no dropout."""
+def test_a_file_cannot_change_how_text_is_processed(kind):
+    """Only vocabulary and merges are read: no unlimited padding, no pattern, no dropout."""
 
     def change(content):
         content["padding"] = {"strategy": {"Fixed": 10**15}}
@@ -167,7 +167,7 @@ def test_a_file_cannot_say_how_text_is_read(kind):
         (lambda content: content.pop("model"), "no tokenizer file"),
     ],
 )
-def test_a_vocabulary_that_is_not_whole_is_refused(kind, change, message):
+def test_an_invalid_vocabulary_is_refused(kind, change, message):
     with pytest.raises(ValueError, match=message) as caught:
         HuggingFaceTokenizer(written(kind, change))
     assert "\n" not in str(caught.value)
@@ -176,7 +176,7 @@ def test_a_vocabulary_that_is_not_whole_is_refused(kind, change, message):
 @pytest.mark.parametrize(
     "merges", [[["the", "nothing"]], [["a", "b", "c"]], [["a"]], [[1, 2]], [[[], []]], 3, ["ab", 3]]
 )
-def test_merges_of_what_there_is_not_are_refused(merges):
+def test_invalid_merges_are_refused(merges):
     model = written("byte_bpe", lambda content: content["model"].update(merges=merges))
     with pytest.raises(ValueError, match=r"no tokenizer file"):
         HuggingFaceTokenizer(model)
@@ -185,6 +185,6 @@ def test_merges_of_what_there_is_not_are_refused(merges):
 @pytest.mark.parametrize(
     "model", [b"", b"[]", b"no model", b"\xff\xfe", b"[" * 100_000, b'{"model": {}}', b"9" * 9999]
 )
-def test_what_is_no_file_of_the_library_is_refused(model):
+def test_other_content_is_refused(model):
     with pytest.raises(ValueError, match=r"no tokenizer file"):
         HuggingFaceTokenizer(model)

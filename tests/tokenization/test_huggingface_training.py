@@ -1,4 +1,4 @@
-"""Byte-level BPE and WordPiece vocabularies: what is always in them, the same in every process."""
+"""Training byte-level BPE and WordPiece: order of ids, sizes, the same result in every process."""
 
 import hashlib
 import os
@@ -21,18 +21,18 @@ def vocabulary(kind, vocab_size, texts=TEXTS, **changes):
     return tokenizer.pieces(range(tokenizer.vocab_size))
 
 
-def test_bytes_follow_the_specials_and_merges_follow_them():
+def test_byte_bpe_ids_are_specials_then_bytes_then_merges():
     assert vocabulary("byte_bpe", 260) == ["⟨pad⟩", "⟨unk⟩", "⟨s⟩", "⟨/s⟩", *BYTE_CHARACTERS]
     pieces = vocabulary("byte_bpe", 268)
     assert len(pieces) == 268
     assert "the" in pieces[260:]
 
 
-def test_characters_follow_the_specials_and_words_follow_them():
+def test_wordpiece_ids_are_specials_then_characters_then_words():
     pieces = vocabulary("wordpiece", 60, ["an ant and", "an ant"])
     assert pieces[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert pieces[5:12] == ["a", "d", "n", "t", "##d", "##n", "##t"]
-    assert pieces[12:] == ["an", "ant"]  # "and" was met once
+    assert pieces[12:] == ["an", "ant"]  # "and" occurs once
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece"])
@@ -41,37 +41,37 @@ def test_size_is_an_upper_bound(kind):
     assert len(vocabulary(kind, 275 if kind == "byte_bpe" else 50)) in (275, 50)
 
 
-def test_lowercase_text_has_no_capitals_and_no_accents():
+def test_lowercase_removes_capitals_and_accents():
     texts = ["Été Été", "ÉTÉ"]
     assert "ete" in vocabulary("wordpiece", 30, texts, lowercase=True)
     assert "Été" in vocabulary("wordpiece", 30, texts)
 
 
-def test_vocabulary_smaller_than_the_alphabet():
+def test_a_vocabulary_smaller_than_the_alphabet_is_an_error():
     with pytest.raises(UserError, match=r"vocab_size 10 is too small: .* joint text alone need 12"):
         vocabulary("wordpiece", 10, ["an ant and"])
     assert len(vocabulary("wordpiece", 12, ["an ant and"])) == 12
 
 
-def test_the_rarest_of_very_many_characters_have_no_piece():
+def test_only_the_most_frequent_of_many_characters_get_a_piece():
     many = [chr(i) for i in range(0x4E00, 0x4E00 + 1003)]
     pieces = vocabulary("wordpiece", 1100, [" ".join([*many * 2, "㐀", *many[:1]])])
     assert len(set(pieces) & set(many)) == 1000
     assert many[0] in pieces and "㐀" not in pieces and many[-1] not in pieces
 
 
-def test_special_tokens_written_out_in_training_text_are_words_and_punctuation():
+def test_special_tokens_in_training_text_are_words_and_punctuation():
     pieces = vocabulary("wordpiece", 60, ["a [MASK] or [CLS]"] * 3)
     assert {"[", "]", "MASK", "CLS"} < set(pieces)
     assert [piece for piece in pieces[5:] if len(piece) > 1 and set("[]") & set(piece)] == []
 
 
-def test_text_without_a_word_is_one_line():
+def test_text_without_a_word_is_an_error():
     with pytest.raises(UserError, match="joint tokenizer has no text to learn from"):
         vocabulary("wordpiece", 30, ["\x01"])
 
 
-def test_long_documents_are_learned_whole():
+def test_long_documents_are_learned():
     book = "near\n" * 20_000 + "far away far away"
     assert "away" in vocabulary("wordpiece", 40, [book])
     assert "Ġaway" in vocabulary("byte_bpe", 290, [book])
@@ -90,7 +90,7 @@ os.waitpid(child, 0)
 """
 
 
-def test_another_process_finds_the_same_and_no_fork_is_warned_of():
+def test_another_process_trains_the_same_and_forks_without_a_warning():
     environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
     other = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment
@@ -99,7 +99,7 @@ def test_another_process_finds_the_same_and_no_fork_is_warned_of():
     assert (other.stdout.strip(), other.stderr) == (hashlib.sha256(here).hexdigest(), "")
 
 
-def test_what_the_environment_said_of_threads_it_says_again(monkeypatch):
+def test_training_restores_the_environment_variable_of_threads(monkeypatch):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
     vocabulary("byte_bpe", 262)
     assert os.environ["TOKENIZERS_PARALLELISM"] == "true"

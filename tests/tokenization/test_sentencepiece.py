@@ -1,4 +1,4 @@
-"""A tokenizer gives text back, keeps its special ids to itself, and says what it does not know."""
+"""Sentencepiece tokenizers: round trips, special tokens, unknown characters, whitespace."""
 
 import io
 import pickle
@@ -32,13 +32,13 @@ def tokenizer():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "char", "word"])
-def test_ordinary_text_comes_back_as_it_was(kind):
-    tokenizer = trained(kind, vocab_size=53)  # the most that unigram finds in so little text
+def test_ordinary_text_survives_a_round_trip(kind):
+    tokenizer = trained(kind, vocab_size=53)  # the largest size that unigram finds in this text
     for text in TEXTS:
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_white_space_is_normalised(tokenizer):
+def test_whitespace_is_normalized(tokenizer):
     assert tokenizer.decode(tokenizer.encode("  the\told \u00a0 man\n")) == "the old man"
 
 
@@ -47,11 +47,11 @@ def test_empty_text_has_no_ids(tokenizer):
     assert tokenizer.decode([]) == ""
 
 
-def test_special_tokens_written_out_in_text_are_only_text(tokenizer):
+def test_special_tokens_in_a_text_are_ordinary_characters(tokenizer):
     assert not {PAD, BOS, EOS} & set(tokenizer.encode("<s> the </s> <pad> ⟨s⟩ ⟨/s⟩ ⟨pad⟩"))
 
 
-def test_decode_drops_specials_and_stops_at_none(tokenizer):
+def test_decode_drops_special_tokens_and_continues_after_eos(tokenizer):
     old, man = tokenizer.encode("old"), tokenizer.encode("man")
     ids = np.array([BOS, *old, UNK, EOS, *man, EOS, PAD, PAD], np.int32)
     assert tokenizer.decode(ids) == "old man"
@@ -62,7 +62,7 @@ def test_unknown_characters_are_counted(tokenizer):
     assert tokenizer.count_unknown(tokenizer.encode("the 老 man 人")) == 2
 
 
-def test_half_a_surrogate_pair_does_not_stop_an_encoding(tokenizer):
+def test_lone_surrogates_are_replaced(tokenizer):
     assert tokenizer.decode(tokenizer.encode("the \ud83d man")).split() == ["the", "man"]
 
 
@@ -96,8 +96,8 @@ def identical(kind, vocab_size, texts=(LINES,), **changes):
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
-def test_identity_keeps_every_character_where_it_was(kind):
-    tokenizer = identical(kind, 52)  # the most that unigram finds
+def test_identity_is_lossless(kind):
+    tokenizer = identical(kind, 52)  # the largest size that unigram finds
     for text in (
         LINES,
         "\n",
@@ -114,31 +114,31 @@ def test_identity_keeps_every_character_where_it_was(kind):
         assert tokenizer.count_unknown(ids) == 0
 
 
-def test_identity_vocabulary_of_characters_is_those_of_the_text():
+def test_identity_characters_are_those_of_the_text():
     tokenizer = identical("char", 1000)
     known = tokenizer.pieces(range(4, tokenizer.vocab_size))
     assert sorted(known) == sorted({*LINES.replace(" ", "▁")})
     assert tokenizer.encode("We") == tokenizer.encode("W") + tokenizer.encode("e")
 
 
-def test_identity_with_bytes_takes_any_text():
+def test_identity_with_byte_fallback_encodes_any_text():
     tokenizer = identical("bpe", 330, byte_fallback=True)
     assert tokenizer.decode(tokenizer.encode(" 老\n\n\x0b ▅")) == " 老\n\n\x0b ▅"
 
 
-def test_lines_of_white_space_are_learned_too():
+def test_identity_learns_whitespace():
     tokenizer = identical("char", 20, ["ab", "\n", "\r\n\n", ""])
     assert tokenizer.count_unknown(tokenizer.encode("a\r\nb")) == 0
 
 
 @pytest.mark.parametrize("written", ["<s>", "<unk>", "</s>"])
-def test_special_tokens_written_out_in_training_text_are_learned(written):
+def test_special_tokens_in_training_text_are_learned_as_characters(written):
     tokenizer = identical("char", 30, [f"a {written} b"])
     assert tokenizer.decode(tokenizer.encode(written)) == written
 
 
 @pytest.mark.parametrize("refused", ["▅", "\0", "\ud800"])
-def test_a_character_that_no_token_can_have_costs_nothing_else(refused, capfd):
+def test_a_character_without_a_token_does_not_drop_its_text(refused, capfd):
     tokenizer = identical("char", 30, [f"a long {refused} book"])
     assert tokenizer.count_unknown(tokenizer.encode("a long book")) == 0
     assert capfd.readouterr() == ("", "")
@@ -149,10 +149,13 @@ def test_words_begin_at_spaces_and_line_breaks():
     ids = [BOS, *tokenizer.encode("we\nme A"), EOS]
     assert tokenizer.pieces(ids[1:-1]) == ["w", "e", "\n", "m", "e", "▁", "A"]
     assert tokenizer.starts_word(ids) == [True, True, False, True, False, False, True, False, True]
-    assert tokenizer.starts_word(np.array(ids[2:4])) == [True, True]  # the first in any case
+    assert tokenizer.starts_word(np.array(ids[2:4])) == [
+        True,
+        True,
+    ]  # the first always does
 
 
-def test_each_word_has_ids_of_its_own(tokenizer):
+def test_words_are_encoded_separately(tokenizer):
     words = ["old", "", "man.", "人"]
     ids = tokenizer.encode_words(words)
     assert ids[0] == tokenizer.encode("old") and ids[2] == tokenizer.encode("man.")
@@ -160,7 +163,7 @@ def test_each_word_has_ids_of_its_own(tokenizer):
     assert tokenizer.specials.mask is None
 
 
-def test_where_spaces_are_text_words_have_theirs():
+def test_identity_encodes_words_with_the_space_before_them():
     tokenizer = identical("char", 60)
     assert tokenizer.encode_words(["we", "me"]) == [tokenizer.encode("we"), tokenizer.encode(" me")]
 
@@ -172,21 +175,21 @@ def test_pickled_tokenizer_encodes_alike(tokenizer):
 
 
 @pytest.mark.parametrize("model", [b"", b"no model"])
-def test_what_is_no_model_is_refused(model):
+def test_other_content_is_refused(model):
     with pytest.raises(ValueError, match=r"empty|no sentencepiece model"):
         SentencePieceTokenizer(model)
 
 
-def test_model_with_other_special_ids_is_refused():
+def test_a_model_with_other_special_ids_is_refused():
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(  # whose defaults are unk 0, bos 1, eos 2, no pad
+    sentencepiece.SentencePieceTrainer.train(  # defaults: unk 0, bos 1, eos 2, no pad
         sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=52
     )
     with pytest.raises(ValueError, match="pad, unk, bos, eos"):
         SentencePieceTokenizer(model.getvalue())
 
 
-def test_a_piece_that_is_no_text_is_refused():
+def test_a_piece_that_is_not_utf8_is_refused():
     model = train_vocabulary(TokenizerConfig("bpe", 65), TEXTS, "joint")
     piece = "▁m".encode()
     assert model.count(piece) > 0
@@ -194,18 +197,18 @@ def test_a_piece_that_is_no_text_is_refused():
         SentencePieceTokenizer(model.replace(piece, piece[:1] + b"\xff" + piece[2:]))
 
 
-def test_words_encoded_one_by_one_are_the_text(tokenizer):
+def test_encoding_word_by_word_equals_encoding_the_text(tokenizer):
     draw = random.Random(0)
     strange = (
         "abeö .,\t\n\u00a0\u200b\u0308\u0301\u00ad\u2581\u3000\ufb01\u00a8\u1161\u11a8☃😀\x00\x7f"
     )
     texts = ["".join(draw.choices(strange, k=draw.randrange(12))) for _ in range(2000)]
     whole = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.__reduce__()[1][0])
-    for text in [*TEXTS, *texts, *texts]:  # the second time from memory
+    for text in [*TEXTS, *texts, *texts]:  # the second time from the cache
         assert tokenizer.encode(text) == whole.encode(text)
 
 
-def test_words_in_memory_are_bounded(tokenizer, monkeypatch):
+def test_the_word_cache_is_bounded(tokenizer, monkeypatch):
     monkeypatch.setattr(own_sentencepiece, "_MAX_CACHED_WORDS", 10)
     tokenizer = pickle.loads(pickle.dumps(tokenizer))
     for text in TEXTS * 2:

@@ -1,4 +1,4 @@
-"""Sentencepiece vocabularies are of the kind and size asked for, or one line says why not."""
+"""Training sentencepiece vocabularies: sizes, coverage, and errors in one line."""
 
 import pytest
 
@@ -36,12 +36,12 @@ def test_characters_beyond_the_coverage_get_no_token(coverage, size):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_vocabulary_larger_than_the_text_allows(kind):
+def test_a_vocabulary_larger_than_the_text_allows_is_an_error(kind):
     with pytest.raises(UserError, match=r"^tokenizer.vocab_size 1000 is too large.* at most \d+"):
         vocabulary(kind, 1000)
 
 
-def test_the_size_named_as_the_most_is_possible():
+def test_the_maximum_size_of_the_message_can_be_trained():
     with pytest.raises(UserError) as caught:
         vocabulary("bpe", 1000)
     most = int(str(caught.value).split("at most ")[1].split()[0])
@@ -49,23 +49,23 @@ def test_the_size_named_as_the_most_is_possible():
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_vocabulary_smaller_than_the_alphabet(kind):
+def test_a_vocabulary_smaller_than_the_alphabet_is_an_error(kind):
     with pytest.raises(UserError, match=rf"^tokenizer.vocab_size 6 .* need {4 + NUM_CHARACTERS};"):
         vocabulary(kind, 6)
 
 
-def test_text_without_a_visible_character_is_one_line(capfd):
+def test_text_without_visible_characters_is_an_error_of_one_line(capfd):
     with pytest.raises(UserError) as caught:
         vocabulary("bpe", 20, ["\u200b"])
     assert "\n" not in str(caught.value)
 
 
-def test_long_lines_are_not_left_out():
+def test_long_lines_are_learned():
     assert "▁far" in vocabulary("word", 10, ["near " * 2000 + "far"])
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_with_bytes_to_fall_back_to_no_character_is_unknown(kind):
+def test_byte_fallback_leaves_no_character_unknown(kind):
     config = TokenizerConfig(kind, 256 + 4 + NUM_CHARACTERS + 2, byte_fallback=True)
     tokenizer = SentencePieceTokenizer(train_vocabulary(config, TEXTS, "joint"))
     ids = tokenizer.encode("one \u6f22 two")

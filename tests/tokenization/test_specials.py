@@ -1,4 +1,4 @@
-"""Special tokens: what each part gives to frames, to searches and to what a text leaves out."""
+"""Special tokens: frames, ids that a search never generates, ids that decoding drops."""
 
 from transformer_jax.tokenization import DEFAULT_SPECIALS, Frame, SpecialTokens
 
@@ -19,7 +19,7 @@ MBART = SpecialTokens(
 )
 
 
-def test_a_frame_stands_around_a_text_and_between_a_pair():
+def test_a_frame_surrounds_a_text_and_separates_a_pair():
     frame = Frame((0,), (2,), (3, 4))
     assert frame.around([7, 8]) == [0, 7, 8, 2] and frame.size() == 2
     assert frame.around([7, 8], [9]) == [0, 7, 8, 3, 4, 9, 2] and frame.size(2) == 4
@@ -27,13 +27,13 @@ def test_a_frame_stands_around_a_text_and_between_a_pair():
     assert MBART.decoder.around([7]) == [0, 7, 2]
 
 
-def test_no_output_holds_what_fills_or_heads_a_text_and_every_one_may_end():
+def test_a_search_never_generates_padding_unknown_heads_or_unused_ids_but_may_end():
     assert DEFAULT_SPECIALS.banned == (0, 1, 2)
     assert GPT2.banned == ()
     assert set(MBART.banned) == {1, 3, 0, 6, 10, 11}
 
 
-def test_a_decoded_text_leaves_out_all_that_stands_for_no_text():
+def test_ids_without_text_include_all_special_and_unused_ones():
     assert DEFAULT_SPECIALS.ids == {0, 1, 2, 3}
     assert GPT2.ids == {9}
     assert MBART.ids == {0, 1, 2, 3, 5, 6, 7, 8, 10, 11}

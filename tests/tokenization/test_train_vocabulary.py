@@ -1,4 +1,4 @@
-"""Training repeats itself, stays quiet, reads its texts once, and says when there are none."""
+"""Training a vocabulary of any kind: deterministic, silent, and an error if there is no text."""
 
 import pytest
 
@@ -30,23 +30,23 @@ def test_training_prints_nothing(kind, capfd):
 
 @pytest.mark.parametrize("kind", TRAINED)
 @pytest.mark.parametrize("texts", [[], ["", ""]])
-def test_nothing_to_learn_from(kind, texts):
+def test_training_without_text_is_an_error(kind, texts):
     with pytest.raises(UserError, match="joint tokenizer has no text"):
         vocabulary(kind, texts)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
-def test_white_space_alone_is_nothing_where_it_is_lost(kind):
+def test_whitespace_is_no_text_for_kinds_that_drop_it(kind):
     with pytest.raises(UserError, match="joint tokenizer has no text"):
         vocabulary(kind, [" ", "\n"])
 
 
 @pytest.mark.parametrize("kind", TRAINED)
-def test_half_a_surrogate_pair_does_not_stop_a_training(kind):
+def test_training_accepts_lone_surrogates(kind):
     assert vocabulary(kind, [*TEXTS, "two \ud83d two"])
 
 
-def test_an_error_of_the_reader_stays_what_it_was():
+def test_an_error_while_reading_texts_is_passed_on():
     def texts():
         yield "one"
         raise UserError("train.de, line 2: not UTF-8")
@@ -55,7 +55,7 @@ def test_an_error_of_the_reader_stays_what_it_was():
         vocabulary("bpe", texts())
 
 
-def test_small_corpora_are_taken_whole_and_large_ones_sampled_evenly():
+def test_small_corpora_are_used_whole_and_large_ones_sampled_evenly():
     assert sample_texts("abc", 3) == ["a", "b", "c"]
     sample = [int(text) for text in sample_texts(map(str, range(10_000)), 500)]
     assert len(set(sample)) == 500

@@ -10,8 +10,8 @@ TEXT = ["the old man sees a dog\n", "a young woman walks home\n"]
 
 
 @pytest.mark.parametrize("kind", ["byte_bpe", "bpe"])
-def test_what_begins_a_language_models_texts_is_named_so(tmp_path, kind):
-    """Other programs put `bos_token` before a text, and it is what the model has seen there."""
+def test_bos_of_an_exported_language_model_is_the_token_that_begins_its_texts(tmp_path, kind):
+    """Other libraries add `bos_token` to a text, so it must be the token used in training."""
     config = TokenizerConfig(kind, vocab_size=300 if kind == "byte_bpe" else 40)
     sides = train_tokenizers(config, {"text": TEXT}, tmp_path / "tokenizer", {})
     ours = sides.text("text")

@@ -1,4 +1,4 @@
-"""A run's tokenizers are stored whole, come back as they were, and damage has a name."""
+"""Storing, loading and copying the tokenizers of a run; damaged files are named in one line."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def names(directory):
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_joint_vocabulary_is_one_object_that_knows_both_languages(directory):
+def test_a_joint_vocabulary_is_one_object_for_both_languages(directory):
     tokenizers = load_tokenizers(directory)
     assert names(directory) == ["joint.model", "sides.json"]
     assert tokenizers.joint
@@ -44,7 +44,7 @@ def test_joint_vocabulary_is_one_object_that_knows_both_languages(directory):
     assert tokenizers["source"].count_unknown(tokenizers["source"].encode("the old Mann")) == 0
 
 
-def test_separate_vocabularies_know_their_own_language(tmp_path):
+def test_separate_vocabularies_cover_their_own_language(tmp_path):
     train(tmp_path / "tokenizer", joint=False)
     tokenizers = load_tokenizers(tmp_path / "tokenizer")
     assert names(tmp_path / "tokenizer") == ["sides.json", "source.model", "target.model"]
@@ -53,7 +53,7 @@ def test_separate_vocabularies_know_their_own_language(tmp_path):
     assert tokenizers["target"].count_unknown(tokenizers["target"].encode("dog")) == 1  # "g"
 
 
-def test_one_sided_text_has_one_model_of_its_name(tmp_path):
+def test_a_single_side_has_one_file_of_its_name(tmp_path):
     tokenizers = train(tmp_path / "tokenizer", texts={"text": ["the old man"]})
     assert names(tmp_path / "tokenizer") == ["sides.json", "text.model"]
     assert tokenizers["text"].decode(tokenizers["text"].encode("old man")) == "old man"
@@ -69,7 +69,7 @@ def test_loaded_and_pickled_tokenizers_encode_like_the_trained_ones(tmp_path):
     assert unpickled.joint
 
 
-def test_killed_while_storing_leaves_nothing_and_the_next_run_succeeds(tmp_path, monkeypatch):
+def test_a_run_killed_while_storing_leaves_no_folder(tmp_path, monkeypatch):
     def killed(*_):
         raise KeyboardInterrupt
 
@@ -123,7 +123,7 @@ def test_manifest_of_another_shape_is_damage(directory, content):
 
 
 def refit(directory, name, content):
-    """Puts content in a file, with a checksum that fits."""
+    """Replaces the content of a file, and its SHA-256 in the manifest."""
     manifest = json.loads((directory / "sides.json").read_text())
     for entry in manifest.values():
         if entry["file"] == name:
@@ -132,7 +132,7 @@ def refit(directory, name, content):
     (directory / name).write_bytes(content)
 
 
-def test_empty_model_is_refused_even_when_its_checksum_fits(directory):
+def test_an_empty_model_is_refused_even_with_a_matching_checksum(directory):
     refit(directory, "joint.model", b"")
     with pytest.raises(UserError, match="joint.model: the tokenizer model is empty"):
         load_tokenizers(directory)
@@ -142,14 +142,14 @@ def test_empty_model_is_refused_even_when_its_checksum_fits(directory):
     "name",
     ["../joint.model", "/dev/zero", "..", ".", "", "sides.json", "joint.pickle", "a\0.json", 3],
 )
-def test_manifest_names_no_other_file(directory, name):
+def test_a_manifest_cannot_name_other_files(directory, name):
     content = {"source": {"file": name, "sha256": "0" * 64}}
     (directory / "sides.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match="sides.json: the tokenizer is damaged"):
         load_tokenizers(directory)
 
 
-def test_what_is_larger_than_any_vocabulary_is_not_read(directory, monkeypatch):
+def test_a_file_larger_than_any_vocabulary_is_not_read(directory, monkeypatch):
     sizes = {name: (directory / name).stat().st_size for name in names(directory)}
     largest = max(sizes, key=sizes.get)
     monkeypatch.setattr(vocabularies, "VOCABULARY_BYTES", sizes[largest])
@@ -160,9 +160,9 @@ def test_what_is_larger_than_any_vocabulary_is_not_read(directory, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["joint.model", "sides.json"])
-def test_what_is_no_file_is_not_read(directory, name):
+def test_a_pipe_is_not_read(directory, name):
     (directory / name).unlink()
-    os.mkfifo(directory / name)  # reading would wait for ever
+    os.mkfifo(directory / name)  # reading it would block forever
     with pytest.raises(UserError, match=rf"{name}: the tokenizer cannot be read .it is not"):
         load_tokenizers(directory)
 
@@ -176,7 +176,7 @@ def classes(directory, kind="wordpiece", vocab_size=60, labels=("pos", "neg", "p
 @pytest.mark.parametrize(
     ("kind", "size", "file"), [("char", 60, "text.model"), ("byte_bpe", 270, "text.json")]
 )
-def test_labels_are_kept_beside_the_tokenizer_of_the_text(tmp_path, kind, size, file):
+def test_labels_are_stored_with_the_tokenizer_of_the_text(tmp_path, kind, size, file):
     trained = classes(tmp_path / "tokenizer", kind, size)
     assert names(tmp_path / "tokenizer") == sorted(["label.labels.json", "sides.json", file])
     loaded = pickle.loads(pickle.dumps(load_tokenizers(tmp_path / "tokenizer")))
@@ -185,7 +185,7 @@ def test_labels_are_kept_beside_the_tokenizer_of_the_text(tmp_path, kind, size, 
     assert loaded.joint
 
 
-def test_joint_is_said_of_the_text_alone(tmp_path):
+def test_labels_do_not_change_whether_a_vocabulary_is_joint(tmp_path):
     config = TokenizerConfig("byte_bpe", 270)
     joint = train_tokenizers(config, TEXTS, tmp_path / "joint", {"label": ["a"]})
     assert joint.joint and isinstance(joint["source"], HuggingFaceTokenizer)
@@ -194,7 +194,7 @@ def test_joint_is_said_of_the_text_alone(tmp_path):
     assert not train_tokenizers(config, TEXTS, tmp_path / "two", {"label": ["a"]}).joint
 
 
-def test_a_side_without_labels_and_one_with_text_too_are_refused(tmp_path):
+def test_a_side_without_labels_or_with_labels_and_text_is_an_error(tmp_path):
     with pytest.raises(UserError, match="no labels to learn for side 'label'"):
         classes(tmp_path / "tokenizer", labels=[])
     with pytest.raises(ValueError, match="'source' there are both"):
@@ -204,7 +204,7 @@ def test_a_side_without_labels_and_one_with_text_too_are_refused(tmp_path):
     assert not (tmp_path / "tokenizer").exists()
 
 
-def test_a_copy_holds_the_same(tmp_path):
+def test_a_copy_has_the_same_files(tmp_path):
     classes(tmp_path / "tokenizer")
     copied = copy_tokenizers(tmp_path / "tokenizer", tmp_path / "copy")
     assert copied["label"].names == ("neg", "pos")
@@ -216,7 +216,7 @@ def test_a_copy_holds_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "sides_left"), [({}, {"text"}), ({"tag": ["O"]}, {"text", "tag"})]
 )
-def test_a_copy_with_labels_of_its_own_drops_the_others(tmp_path, labels, sides_left):
+def test_new_labels_of_a_copy_replace_the_old_ones(tmp_path, labels, sides_left):
     trained = classes(tmp_path / "tokenizer")
     copied = copy_tokenizers(tmp_path / "tokenizer", tmp_path / "copy", labels)
     assert set(copied.sides) == {"text", *labels}
@@ -235,7 +235,7 @@ def test_damage_is_not_copied(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["text.json", "label.labels.json"])
-def test_damage_has_one_line_for_every_kind_of_file(tmp_path, name):
+def test_damage_is_reported_in_one_line_for_every_kind_of_file(tmp_path, name):
     directory = tmp_path / "tokenizer"
     classes(directory)
     whole = (directory / name).read_bytes()
@@ -251,7 +251,7 @@ def test_damage_has_one_line_for_every_kind_of_file(tmp_path, name):
         load_tokenizers(directory)
 
 
-def test_a_copy_keeps_symbols_and_lends_its_one_text_to_a_side_that_lacks_it(tmp_path):
+def test_a_copy_keeps_symbols_and_gives_a_missing_side_its_only_text_vocabulary(tmp_path):
     old, new = {"target": SymbolTokenizer(["(A", ")"])}, {"target": SymbolTokenizer(["(B", ")"])}
     config = TokenizerConfig("char", 50)
     train_tokenizers(config, {"source": ["ab"]}, tmp_path / "parser", old)

@@ -1,4 +1,4 @@
-"""Labels have ids in order, and one never seen is named beside those that were."""
+"""Labels, symbols and word classes: ids, storage, and unknown entries."""
 
 import pickle
 
@@ -15,13 +15,13 @@ from transformer_jax.tokenization.word_level import (
 TAGS = Labels(("B-PER", "I-PER", "O"))
 
 
-def test_ids_are_the_places_of_names_and_come_back():
+def test_ids_are_the_indices_of_names():
     assert [TAGS.encode(name) for name in ("B-PER", "I-PER", "O")] == [0, 1, 2]
     assert [TAGS.decode(i) for i in range(3)] == list(TAGS.names)
     assert len(TAGS) == TAGS.vocab_size == 3
 
 
-def test_a_label_never_seen_is_named_with_the_known_ones():
+def test_an_unknown_label_is_named_with_the_known_ones():
     with pytest.raises(UserError) as caught:
         TAGS.encode("I-LOC")
     assert str(caught.value) == (
@@ -29,19 +29,19 @@ def test_a_label_never_seen_is_named_with_the_known_ones():
     )
 
 
-def test_of_many_known_labels_a_few_are_named():
+def test_only_a_few_of_many_known_labels_are_listed():
     with pytest.raises(UserError, match=r"are '000', '001', '002', '003', '004', ... \(900 in all"):
         Labels(tuple(f"{i:03}" for i in range(900))).encode("x")
 
 
 @pytest.mark.parametrize("names", [(), ("a", "a"), (1, 2), (["a"],)])
-def test_names_are_strings_that_differ(names):
+def test_names_must_be_distinct_strings(names):
     with pytest.raises(ValueError, match="labels must"):
         Labels(names)
 
 
 @pytest.mark.parametrize("name", ["größer", "two words", 'a"\n', "\ud800", ""])
-def test_written_labels_come_back(name):
+def test_labels_survive_json(name):
     labels = Labels(tuple(sorted(("m", name))))
     assert Labels.from_json(labels.to_json()) == labels
 
@@ -53,7 +53,7 @@ def test_pickled_labels_are_the_same():
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b'{"a": 1}', b'"ab"', b"[1]", b"[]", b"[" * 100_000, b"\xff", b"null"]
 )
-def test_what_is_no_list_of_labels_is_refused(content):
+def test_json_other_than_a_list_of_labels_is_refused(content):
     with pytest.raises(ValueError, match=r"no list of labels|labels must"):
         Labels.from_json(content)
 
@@ -61,7 +61,7 @@ def test_what_is_no_list_of_labels_is_refused(content):
 SYMBOLS = SymbolTokenizer(["(NP", ")", "NN"])
 
 
-def test_each_symbol_is_a_token_behind_the_special_ones():
+def test_each_symbol_is_a_token_after_the_special_ones():
     assert SYMBOLS.vocab_size == 7
     assert SYMBOLS.encode("(NP NN  XX )") == [4, 6, 1, 5]
     assert SYMBOLS.encode("") == []
@@ -72,7 +72,7 @@ def test_each_symbol_is_a_token_behind_the_special_ones():
     assert SYMBOLS.count_unknown([4, 1, 1]) == 2
 
 
-def test_they_are_stored_as_a_list():
+def test_symbols_are_stored_as_a_json_list():
     for copy in (SymbolTokenizer.from_json(SYMBOLS.to_json()), pickle.loads(pickle.dumps(SYMBOLS))):
         assert copy.symbols == SYMBOLS.symbols and copy.encode("NN )") == [6, 5]
 
@@ -80,12 +80,12 @@ def test_they_are_stored_as_a_list():
 @pytest.mark.parametrize(
     "content", [b"{", b"{}", b"[1]", b"[]", b'["a", "a"]', b'["a b"]', b'[""]']
 )
-def test_what_is_no_list_of_symbols_is_refused(content):
+def test_json_other_than_a_list_of_symbols_is_refused(content):
     with pytest.raises(ValueError, match="symbols"):
         SymbolTokenizer.from_json(content)
 
 
-def test_special_tokens_are_no_symbols():
+def test_special_tokens_are_refused_as_symbols():
     with pytest.raises(ValueError, match="differ"):
         SymbolTokenizer(["⟨pad⟩"])
 
@@ -124,7 +124,7 @@ def trained(vocab_size):
     return WordClassTokenizer.from_json(train_word_classes(config, TEXTS, "source"))
 
 
-def test_words_that_occur_once_are_learned_by_class():
+def test_words_that_occur_once_are_replaced_by_their_class():
     tokenizer = trained(50)
     classes = ("UNK", "UNK-CAPS", "UNK-LC", "UNK-LC-ing", "UNK-LC-s", "UNK-NUM")
     assert tokenizer.symbols == ("the", "dog", *classes)
@@ -135,14 +135,14 @@ def test_words_that_occur_once_are_learned_by_class():
     assert tokenizer.decode(tokenizer.encode("the fly")) == "the UNK-LC"
 
 
-def test_a_class_that_was_never_seen_is_the_nearest_one_that_was():
+def test_an_unknown_class_becomes_the_nearest_known_one():
     tokenizer = trained(50)
     words = ["nation", "Nation", "x-ray", "3D"]
     found = tokenizer.pieces(sum(tokenizer.encode_words(words), []))
     assert found == ["UNK-LC", "UNK-CAPS", "UNK-LC", "UNK-CAPS"]
 
 
-def test_the_most_frequent_ones_stay_in_a_small_vocabulary():
+def test_a_small_vocabulary_has_the_most_frequent_words():
     assert trained(5).symbols == ("UNK-LC",)
     assert trained(5).encode("Paris the") == [1, 4]
     assert len(trained(8).symbols) == 4

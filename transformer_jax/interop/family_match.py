@@ -136,7 +136,7 @@ def default_model(options: Mapping[str, Any]) -> TransformerConfig:
 
 
 def differing_options(model: TransformerConfig, other: TransformerConfig) -> dict[str, Any]:
-    """Options in which two models differ, and that affect results, with the second's values."""
+    """Options that affect results and differ between two models -> value in the second."""
     ours, theirs = _canonical_options(model), _canonical_options(other)
     return {field: theirs.get(field) for field, value in ours.items() if value != theirs.get(field)}
 

@@ -1,4 +1,4 @@
-"""Tiny tokenizers of each format, as their libraries write them."""
+"""Tiny tokenizers of each format, written by their own libraries."""
 
 import io
 import json
@@ -55,7 +55,7 @@ def llama(folder):
 
 
 def marian(folder, codes=(">>de<<",)):
-    """`source.spm` with all pieces in the vocabulary, `target.spm` with but half of them."""
+    """Marian's files: the vocabulary has all pieces of source.spm, and half of target.spm's."""
     source, target = sentencepiece_model(), sentencepiece_model(character_coverage=1.0)
     (folder / "source.spm").write_bytes(source)
     (folder / "target.spm").write_bytes(target)
@@ -99,7 +99,7 @@ MADE |= {"gpt2": gpt2, "bert": bert, "roberta": roberta}
 
 @pytest.fixture(scope="session")
 def folder_of(tmp_path_factory):
-    """`folder_of(name)`: with the files of a tokenizer; not to be changed."""
+    """Function from the name of a format to a folder with its files, which must not be changed."""
     made = {}
 
     def folder(name):
@@ -113,7 +113,7 @@ def folder_of(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tokenizer_of(folder_of):
-    """`tokenizer_of(name, side="text", **ids)`."""
+    """Function that imports and loads a tokenizer: `tokenizer_of(name, side="text", **ids)`."""
 
     def tokenizer(name, side="text", rows=None, **ids):
         return PublishedTokenizer(import_tokenizer(folder_of(name), side, ids, rows))

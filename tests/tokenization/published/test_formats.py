@@ -1,4 +1,4 @@
-"""Each format reads and writes text as its library does, and knows its special tokens."""
+"""Each format encodes and decodes as its library does, and has the right special tokens."""
 
 import json
 import pickle
@@ -17,7 +17,7 @@ LINES = ["the old man walks", "A dog  sees\tÉva .", "", " ", "日本 👩‍�
 
 @EACH
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_what_every_tokenizer_can_do(tokenizer_of, name, side):
+def test_every_format_implements_the_tokenizer_interface(tokenizer_of, name, side):
     tokenizer = tokenizer_of(name, side)
     specials, size = tokenizer.specials, tokenizer.vocab_size
     ids = tokenizer.encode("the old dog walks")
@@ -44,7 +44,7 @@ def test_the_original_files_are_kept_byte_for_byte(folder_of, tokenizer_of, name
     assert tokenizer_of(name).files == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_t5_has_sentinels_behind_its_pieces(folder_of, tokenizer_of):
+def test_t5_has_sentinels_after_its_pieces(folder_of, tokenizer_of):
     tokenizer = tokenizer_of("t5", rows=400)
     model = sentencepiece.SentencePieceProcessor(str(folder_of("t5") / "spiece.model"))
     for line in (LINES[0], LINES[1]):
@@ -60,7 +60,7 @@ def test_t5_has_sentinels_behind_its_pieces(folder_of, tokenizer_of):
     assert count + 99 in s.ids and count + 99 not in s.banned
 
 
-def test_llama_begins_running_text_with_its_own_token(folder_of, tokenizer_of):
+def test_llama_begins_running_text_with_bos(folder_of, tokenizer_of):
     tokenizer = tokenizer_of("llama")
     model = sentencepiece.SentencePieceProcessor(str(folder_of("llama") / "tokenizer.model"))
     assert tokenizer.encode("日 dog") == model.encode("日 dog")
@@ -68,7 +68,7 @@ def test_llama_begins_running_text_with_its_own_token(folder_of, tokenizer_of):
     assert (s.unk, s.first, s.start, s.eos, s.pad) == (0, 1, 1, 2, 2)
 
 
-def test_marian_has_ids_of_its_own_for_the_pieces_of_each_side(folder_of, tokenizer_of):
+def test_marian_maps_the_pieces_of_each_side_to_its_own_ids(folder_of, tokenizer_of):
     vocab = json.loads((folder_of("marian") / "vocab.json").read_text())
     source, target = tokenizer_of("marian", "source"), tokenizer_of("marian", "target")
     model = sentencepiece.SentencePieceProcessor(str(folder_of("marian") / "source.spm"))
@@ -94,7 +94,7 @@ def test_gpt2_has_a_single_special_token(tokenizer_of):
         assert tokenizer.decode(tokenizer.encode(line)) == line
 
 
-def test_bert_splits_words_as_its_options_say(folder_of, tokenizer_of, tmp_path):
+def test_bert_normalizes_text_by_its_settings(folder_of, tokenizer_of, tmp_path):
     tokenizer = tokenizer_of("bert")
     assert tokenizer.pieces(tokenizer.encode("The É [MASK] walks")) == [
         "the",
@@ -115,7 +115,7 @@ def test_bert_splits_words_as_its_options_say(folder_of, tokenizer_of, tmp_path)
     assert accents.pieces(accents.encode("The É")) == ["the", "[UNK]"]
 
 
-def test_tokenizer_json_is_used_as_it_is_without_its_padding(folder_of, tokenizer_of):
+def test_tokenizer_json_is_used_unchanged_without_its_padding(folder_of, tokenizer_of):
     tokenizer = tokenizer_of("roberta")
     library = tokenizers.Tokenizer.from_file(str(folder_of("roberta") / "tokenizer.json"))
     library.no_padding()
@@ -128,6 +128,6 @@ def test_tokenizer_json_is_used_as_it_is_without_its_padding(folder_of, tokenize
     dog, man = tokenizer.encode("dog"), tokenizer.encode("man")
     assert frame == [s.encoder.around(dog), s.encoder.around(dog, man)]
     assert tokenizer.pieces([s.mask]) == ["<mask>"]
-    # A decoder that starts from the head has it already.
+    # The decoder's first input is the head, so a target does not repeat it.
     assert tokenizer_of("roberta", "target").specials.translation.head == ()
     assert tokenizer_of("roberta", "target", start=2).specials.translation.head == (0,)

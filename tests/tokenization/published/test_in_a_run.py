@@ -19,7 +19,7 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_sides_share_a_vocabulary_unless_theirs_differ(folder_of, tmp_path):
+def test_sides_share_a_vocabulary_if_their_files_are_equal(folder_of, tmp_path):
     same = TokenizerConfig("file", path=str(folder_of("t5")))
     joint = train_tokenizers(same, PAIR, tmp_path / "joint")
     assert joint["source"] is joint["target"] and joint.joint
@@ -50,7 +50,7 @@ def test_an_importer_stores_each_side_with_ids_of_its_own(folder_of, tmp_path):
     assert found.text("source").vocab_size == found.text("target").vocab_size == 400
 
 
-def test_a_stored_vocabulary_that_is_damaged_is_one_line(folder_of, tmp_path):
+def test_a_damaged_stored_vocabulary_is_reported_in_one_line(folder_of, tmp_path):
     config = TokenizerConfig("file", path=str(folder_of("bert")))
     train_tokenizers(config, {"text": ["a"]}, tmp_path / "tokenizer")
     (tmp_path / "tokenizer" / "text.file.json").write_text("{}")
@@ -58,6 +58,6 @@ def test_a_stored_vocabulary_that_is_damaged_is_one_line(folder_of, tmp_path):
         copy_tokenizers(tmp_path / "tokenizer", tmp_path / "other")
 
 
-def test_a_path_goes_with_kind_file_and_kind_file_with_a_path():
+def test_kind_file_requires_a_path_and_other_kinds_refuse_one():
     with pytest.raises(ValueError, match="kind file needs an existing vocabulary; set path to its"):
         TokenizerConfig("file")

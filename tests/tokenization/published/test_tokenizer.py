@@ -1,4 +1,4 @@
-"""Special tokens from where they are told, and what cannot be taken, each in one line."""
+"""Importing published tokenizers: roles of special tokens, and errors in one line."""
 
 import base64
 import json
@@ -17,7 +17,7 @@ def copy_of(folder_of, tmp_path):
     return lambda name: shutil.copytree(folder_of(name), tmp_path / name)
 
 
-def test_ids_given_come_first_then_the_files_beside_then_what_is_usual(copy_of):
+def test_given_ids_override_settings_files_which_override_usual_pieces(copy_of):
     folder = copy_of("gpt2")
     vocab = json.loads((folder / "vocab.json").read_text())
     (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "!"}}')
@@ -35,7 +35,7 @@ def test_ids_given_come_first_then_the_files_beside_then_what_is_usual(copy_of):
     "name, inside",
     [("roberta", "tokenizer.json"), ("t5", "spiece.model"), ("gpt2", "merges.txt")],
 )
-def test_a_file_of_a_folder_will_do(folder_of, name, inside):
+def test_a_file_of_a_format_stands_for_its_folder(folder_of, name, inside):
     folder = folder_of(name)
     assert import_tokenizer(folder / inside, "text") == import_tokenizer(folder, "text")
 
@@ -47,7 +47,7 @@ def told(path, **given):
     return str(found.value)
 
 
-def test_what_cannot_be_taken_is_told_in_one_line(copy_of, folder_of, tmp_path):
+def test_an_unusable_tokenizer_is_reported_in_one_line(copy_of, folder_of, tmp_path):
     assert told(tmp_path / "none").endswith("/none: there is no such file or folder")
     assert "no tokenizer is there; it may be tokenizer.json, a sentencepiece .m" in told(tmp_path)
     assert "has 15 tokens, and the model's table 9" in told(folder_of("bert"), rows=9)
@@ -68,7 +68,7 @@ def test_what_cannot_be_taken_is_told_in_one_line(copy_of, folder_of, tmp_path):
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_damaged_files_are_one_line_or_a_tokenizer(copy_of, name):
+def test_damaged_files_give_a_tokenizer_or_one_line(copy_of, name):
     folder, rng = copy_of(name), random.Random(0)
     for path in sorted(folder.iterdir()):
         whole = path.read_bytes()
@@ -87,7 +87,7 @@ def test_damaged_files_are_one_line_or_a_tokenizer(copy_of, name):
         path.write_bytes(whole)
 
 
-def test_a_stored_one_that_is_damaged_is_refused(folder_of):
+def test_a_damaged_stored_tokenizer_is_refused(folder_of):
     content = import_tokenizer(folder_of("bert"), "text")
     found = json.loads(content)
     damaged = [content[: len(content) // 2], b"", b"[]", b"{}", b"null"]
