@@ -47,7 +47,7 @@ class FamilyMatch:
       family: the published family.
       class_name: the class of transformers.
       model: options that the family supports.
-      leaves: arrays with which these options compute what the run computes.
+      leaves: arrays that give the results of the run with these options.
       keys: content of config.json.
     """
 
@@ -169,8 +169,10 @@ def _unread(registry: Mapping[str, Any], name: str) -> set[str]:
 def rewrite_option(
     model: TransformerConfig, leaves: Leaves, field: str, value: Any
 ) -> tuple[TransformerConfig, Leaves] | None:
-    """The model with another value of an option, and arrays with which it computes the same; None
-    if there are none."""
+    """Changes the value of an option and rewrites the arrays so that the results stay the same.
+
+    Returns None if that is not possible.
+    """
     rewrite = REWRITES.get(field)
     if rewrite is None or value is None:
         return None
@@ -186,8 +188,8 @@ def remove_vocab_padding(
     """Removes the rows that `vocab_multiple` adds to embedding tables."""
     cut = {}
     for path, array in leaves.items():
-        of_source = path.startswith("source_embedding")
-        size = model.source_vocab_size if of_source else model.target_vocab_size
+        is_source = path.startswith("source_embedding")
+        size = model.source_vocab_size if is_source else model.target_vocab_size
         rows = size or model.vocab_size
         cut[path] = array[:rows] if _axes(path)[:1] == ("vocab",) else array
     return dataclasses.replace(model, vocab_multiple=1), cut
@@ -209,7 +211,7 @@ def approximation_warnings(model: TransformerConfig, other: TransformerConfig) -
     return warnings
 
 
-def _attention_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+def _add_attention_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     """Adds zero biases."""
     if value != "all" and model.attention_bias != "none":
         return None
@@ -218,7 +220,7 @@ def _attention_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> L
     return _with_zero_biases(leaves, ends)
 
 
-def _feed_forward_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+def _add_feed_forward_biases(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     ends = tuple(f"feed_forward/{name}/kernel" for name in ("inner", "gate", "outer"))
     return _with_zero_biases(leaves, ends) if value else None
 
@@ -234,7 +236,7 @@ def _with_zero_biases(leaves: Leaves, ends: tuple[str, ...]) -> Leaves:
     return added
 
 
-def _logits_bias(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+def _add_logits_bias(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     vocab_size = model.target_vocab_size or model.vocab_size
     return {**leaves, "logits_bias": np.zeros(vocab_size, np.float32)} if value else None
 
@@ -262,7 +264,7 @@ def _reorder_rotary_pairs(model: TransformerConfig, leaves: Leaves, value: Any) 
     }
 
 
-def _position_offset(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+def _add_position_rows(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     """Adds unused rows before that of position 0."""
     more = value - model.position_offset
     if more < 0:
@@ -273,11 +275,11 @@ def _position_offset(model: TransformerConfig, leaves: Leaves, value: Any) -> Le
     }
 
 
-def _norm_epsilon(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves:
+def _accept_norm_epsilon(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves:
     return leaves  # approximately the same
 
 
-def _activation(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+def _accept_activation(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
     return leaves if {model.activation, value} in (_SAME_ACTIVATION, _SIMILAR_ACTIVATIONS) else None
 
 
@@ -299,13 +301,13 @@ def _reorder_axis(
 
 
 REWRITES: dict[str, Rewrite] = {
-    "attention_bias": _attention_biases,
-    "feed_forward_bias": _feed_forward_biases,
-    "logits_bias": _logits_bias,
+    "attention_bias": _add_attention_biases,
+    "feed_forward_bias": _add_feed_forward_biases,
+    "logits_bias": _add_logits_bias,
     "positions": _reorder_sinusoids,
     "rope_layout": _reorder_rotary_pairs,
-    "position_offset": _position_offset,
-    "norm_epsilon": _norm_epsilon,
-    "activation": _activation,
+    "position_offset": _add_position_rows,
+    "norm_epsilon": _accept_norm_epsilon,
+    "activation": _accept_activation,
 }
 """Field of the section `model` -> rewrite."""

@@ -84,5 +84,5 @@ def map_attention(path: str, prefix: str, names: Sequence[str]) -> Iterator[Tens
 
 
 def map_table(path: str, *names: str) -> TensorMapping:
-    """Embedding table, which has the same layout in both."""
+    """Embedding table; its layout is the same in both."""
     return TensorMapping(path, names)

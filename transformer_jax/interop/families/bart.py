@@ -89,15 +89,15 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
         yield from map_norm(f"{name}_norm", f"model.{side}.layernorm_embedding")
         yield from map_norm(f"{side}/final_norm", f"model.{side}.layer_norm")
     for i in range(model.num_encoder_layers):
-        yield from _layer(f"encoder/layer_{i}", f"model.encoder.layers.{i}")
+        yield from _map_layer(f"encoder/layer_{i}", f"model.encoder.layers.{i}")
     for i in range(model.num_decoder_layers):
         path, prefix = f"decoder/layer_{i}", f"model.decoder.layers.{i}"
-        yield from _layer(path, prefix)
+        yield from _map_layer(path, prefix)
         yield from map_attention(f"{path}/cross_attention", f"{prefix}.encoder_attn", _ATTENTION)
-        yield from _norms(f"{path}/cross_attention", f"{prefix}.encoder_attn_layer_norm")
+        yield from _map_norms(f"{path}/cross_attention", f"{prefix}.encoder_attn_layer_norm")
 
 
-def _tables_of_sines(model: TransformerConfig) -> dict[str, np.ndarray]:
+def _sinusoid_tables(model: TransformerConfig) -> dict[str, np.ndarray]:
     """Sinusoid tables of the encoder and decoder, for PEGASUS's default number of positions."""
     pair = np.arange(0, model.d_model, 2) / model.d_model
     angles = np.arange(_DEFAULTS["max_position_embeddings"])[:, None] / 10_000.0**pair
@@ -106,15 +106,15 @@ def _tables_of_sines(model: TransformerConfig) -> dict[str, np.ndarray]:
     return {f"model.{side}.embed_positions.weight": rows for side in _SIDES}
 
 
-def _layer(path: str, prefix: str) -> Iterator[TensorMapping]:
+def _map_layer(path: str, prefix: str) -> Iterator[TensorMapping]:
     yield from map_attention(f"{path}/self_attention", f"{prefix}.self_attn", _ATTENTION)
-    yield from _norms(f"{path}/self_attention", f"{prefix}.self_attn_layer_norm")
+    yield from _map_norms(f"{path}/self_attention", f"{prefix}.self_attn_layer_norm")
     yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.fc1")
     yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.fc2")
-    yield from _norms(f"{path}/feed_forward", f"{prefix}.final_layer_norm")
+    yield from _map_norms(f"{path}/feed_forward", f"{prefix}.final_layer_norm")
 
 
-def _norms(sublayer: str, name: str) -> Iterator[TensorMapping]:
+def _map_norms(sublayer: str, name: str) -> Iterator[TensorMapping]:
     """Norm before or after a sublayer: the model has one of the two."""
     yield from map_norm(f"{sublayer}_residual/norm_before", name)
     yield from map_norm(f"{sublayer}_residual/norm_after", name)
@@ -135,28 +135,28 @@ def _family(model_type: str, name: str, task: str, fixed: Options, **others: Any
 
 
 _LEARNED = {"positions": "learned", "position_offset": _POSITION_OFFSET, "embedding_norm": True}
-_SINES = {"positions": "sinusoidal_halves"}
-_TABLES_OF_SINES = r"model\.(en|de)coder\.embed_positions\.weight"
+_SINUSOIDAL = {"positions": "sinusoidal_halves"}
+_SINUSOID_TABLES = r"model\.(en|de)coder\.embed_positions\.weight"
 
 MARIAN = _family(
     "marian",
     "MarianMTModel",
     "translation",
-    _SINES | {"norm_placement": "post"},
+    _SINUSOIDAL | {"norm_placement": "post"},
     to_options=_to_options_marian,
     to_keys=_to_keys_marian,
-    ignored_tensors=_TABLES_OF_SINES,
+    ignored_tensors=_SINUSOID_TABLES,
     required={"static_position_embeddings": True, "normalize_before": False},
 )
 PEGASUS = _family(
     "pegasus",
     "PegasusForConditionalGeneration",
     "seq2seq",
-    _SINES | {"norm_placement": "pre"},
+    _SINUSOIDAL | {"norm_placement": "pre"},
     to_options=_to_options,
     to_keys=_to_keys,
-    constant_tensors=_tables_of_sines,
-    ignored_tensors=_TABLES_OF_SINES,
+    constant_tensors=_sinusoid_tables,
+    ignored_tensors=_SINUSOID_TABLES,
 )
 BART = _family(
     "bart",

@@ -65,18 +65,18 @@ def _to_keys_roberta(model: TransformerConfig) -> Keys:
 
 def _bert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     head = "cls.predictions"
-    yield from _embeddings("bert.embeddings", f"{head}.decoder.weight")
+    yield from _map_embeddings("bert.embeddings", f"{head}.decoder.weight")
     yield from map_linear("prediction_head/transform", f"{head}.transform.dense")
     yield from map_norm("prediction_head/norm", f"{head}.transform.LayerNorm")
     yield TensorMapping("prediction_head/bias", (f"{head}.bias", f"{head}.decoder.bias"))
     yield from map_linear("pooler", "bert.pooler.dense")
     yield from map_linear("classifier", "classifier")
     for i in range(model.num_layers):
-        yield from _layer(f"encoder/layer_{i}", f"bert.encoder.layer.{i}")
+        yield from _map_layer(f"encoder/layer_{i}", f"bert.encoder.layer.{i}")
 
 
 def _roberta_mappings(model: TransformerConfig, name: str = "roberta") -> Iterator[TensorMapping]:
-    yield from _embeddings(f"{name}.embeddings", "lm_head.decoder.weight")
+    yield from _map_embeddings(f"{name}.embeddings", "lm_head.decoder.weight")
     yield from map_linear("prediction_head/transform", "lm_head.dense")
     yield from map_norm("prediction_head/norm", "lm_head.layer_norm")
     yield TensorMapping("prediction_head/bias", ("lm_head.bias", "lm_head.decoder.bias"))
@@ -84,23 +84,23 @@ def _roberta_mappings(model: TransformerConfig, name: str = "roberta") -> Iterat
     yield from map_linear("classifier", "classifier.out_proj")
     yield from map_norm("encoder/final_norm", f"{name}.LayerNorm")
     for i in range(model.num_layers):
-        yield from _layer(f"encoder/layer_{i}", f"{name}.encoder.layer.{i}")
+        yield from _map_layer(f"encoder/layer_{i}", f"{name}.encoder.layer.{i}")
 
 
 def _pre_norm_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     yield from _roberta_mappings(model, "roberta_prelayernorm")
 
 
-def _embeddings(prefix: str, tied: str) -> Iterator[TensorMapping]:
+def _map_embeddings(prefix: str, tied: str) -> Iterator[TensorMapping]:
     yield map_table("embedding/table", f"{prefix}.word_embeddings.weight", tied)
     yield map_table("input/positions/table", f"{prefix}.position_embeddings.weight")
     yield map_table("input/token_types", f"{prefix}.token_type_embeddings.weight")
     yield from map_norm("input/norm", f"{prefix}.LayerNorm")
 
 
-def _layer(path: str, prefix: str) -> Iterator[TensorMapping]:
-    of_attention = ("self.query", "self.key", "self.value", "output.dense")
-    yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", of_attention)
+def _map_layer(path: str, prefix: str) -> Iterator[TensorMapping]:
+    attention_names = ("self.query", "self.key", "self.value", "output.dense")
+    yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", attention_names)
     yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.intermediate.dense")
     yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.output.dense")
     first, second = f"{path}/self_attention_residual", f"{path}/feed_forward_residual"
@@ -111,14 +111,14 @@ def _layer(path: str, prefix: str) -> Iterator[TensorMapping]:
 
 
 def _distilbert_mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
-    yield from _embeddings("distilbert.embeddings", "vocab_projector.weight")
+    yield from _map_embeddings("distilbert.embeddings", "vocab_projector.weight")
     yield from map_linear("prediction_head/transform", "vocab_transform")
     yield from map_norm("prediction_head/norm", "vocab_layer_norm")
     yield TensorMapping("prediction_head/bias", ("vocab_projector.bias",))
-    of_attention = ("q_lin", "k_lin", "v_lin", "out_lin")
+    attention_names = ("q_lin", "k_lin", "v_lin", "out_lin")
     for i in range(model.num_layers):
         path, prefix = f"encoder/layer_{i}", f"distilbert.transformer.layer.{i}"
-        yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", of_attention)
+        yield from map_attention(f"{path}/self_attention", f"{prefix}.attention", attention_names)
         yield from map_linear(f"{path}/feed_forward/inner", f"{prefix}.ffn.lin1")
         yield from map_linear(f"{path}/feed_forward/outer", f"{prefix}.ffn.lin2")
         yield from map_norm(f"{path}/self_attention_residual/norm_after", f"{prefix}.sa_layer_norm")

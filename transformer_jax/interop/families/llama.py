@@ -72,8 +72,7 @@ def _to_options(keys: Keys) -> dict[str, Any]:
 
 
 def _window_options(keys: Keys) -> Options:
-    """Window options. Layers without a window are those of type full_attention in `layer_types`, or
-    else the first `max_window_layers`."""
+    """Window options. `layer_types`, or else `max_window_layers`, says which layers have none."""
     window, layers = keys.get("sliding_window"), keys["num_hidden_layers"]
     if not keys.get("use_sliding_window", True) or window is None:
         return {}
@@ -195,10 +194,10 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
     sandwich = model.norm_placement == "sandwich"
     for i in range(model.num_layers):
         path, prefix = f"decoder/layer_{i}", f"model.layers.{i}"
-        of_attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-        yield from map_attention(f"{path}/self_attention", of_attention, _ATTENTION)
-        yield from map_norm(f"{path}/self_attention/norm_query", f"{of_attention}.q_norm")
-        yield from map_norm(f"{path}/self_attention/norm_key", f"{of_attention}.k_norm")
+        self_attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        yield from map_attention(f"{path}/self_attention", self_attention, _ATTENTION)
+        yield from map_norm(f"{path}/self_attention/norm_query", f"{self_attention}.q_norm")
+        yield from map_norm(f"{path}/self_attention/norm_key", f"{self_attention}.k_norm")
         yield from map_linear(f"{path}/feed_forward/gate", f"{mlp}.gate_proj")
         yield from map_linear(f"{path}/feed_forward/inner", f"{mlp}.up_proj")
         yield from map_linear(f"{path}/feed_forward/outer", f"{mlp}.down_proj")

@@ -64,25 +64,26 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
         ("encoder", "source", model.num_encoder_layers, 1),
         ("decoder", "target", model.num_decoder_layers, 2),
     )
-    for stack, side, layers, feed_forward in stacks:
-        of_first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield map_table(f"{side}_positions/bucket_biases", of_first)
+    for stack, side, layers, feed_forward_index in stacks:
+        biases = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        yield map_table(f"{side}_positions/bucket_biases", biases)
         yield from map_norm(f"{stack}/final_norm", f"{stack}.final_layer_norm")
         for i in range(layers):
             path, prefix = f"{stack}/layer_{i}", f"{stack}.block.{i}.layer"
-            yield from _layer(path, prefix, feed_forward, model.gated_feed_forward)
+            yield from _map_layer(path, prefix, feed_forward_index, model.gated_feed_forward)
 
 
-def _layer(path: str, prefix: str, feed_forward: int, gated: bool) -> Iterator[TensorMapping]:
+def _map_layer(path: str, prefix: str, index: int, gated: bool) -> Iterator[TensorMapping]:
+    """Maps a layer whose feed-forward sublayer is number `index`."""
     yield from map_attention(f"{path}/self_attention", f"{prefix}.0.SelfAttention", _ATTENTION)
     yield from map_norm(f"{path}/self_attention_residual/norm_before", f"{prefix}.0.layer_norm")
     yield from map_attention(f"{path}/cross_attention", f"{prefix}.1.EncDecAttention", _ATTENTION)
     yield from map_norm(f"{path}/cross_attention_residual/norm_before", f"{prefix}.1.layer_norm")
-    of_inputs, dense = f"{prefix}.{feed_forward}", f"{prefix}.{feed_forward}.DenseReluDense"
-    yield from map_norm(f"{path}/feed_forward_residual/norm_before", f"{of_inputs}.layer_norm")
+    sublayer = f"{prefix}.{index}"
+    yield from map_norm(f"{path}/feed_forward_residual/norm_before", f"{sublayer}.layer_norm")
     names = {"inner": "wi_1", "gate": "wi_0"} if gated else {"inner": "wi"}
     for name, tensor in {**names, "outer": "wo"}.items():
-        yield from map_linear(f"{path}/feed_forward/{name}", f"{dense}.{tensor}")
+        yield from map_linear(f"{path}/feed_forward/{name}", f"{sublayer}.DenseReluDense.{tensor}")
 
 
 T5 = Family(
