@@ -243,7 +243,7 @@ def _single_threaded() -> Iterator[None]:
 def _alphabet(
     tokenizer: tokenizers.Tokenizer, texts: Sequence[str], limit: int
 ) -> tuple[list[str], list[str]]:
-    """Finds the most frequent characters: (at most `limit`, those inside words with "##" before)."""
+    """Finds the most frequent characters: at most `limit`, and "##" with those inside words."""
     chunks: Counter[str] = Counter()
     for text in texts:
         chunks.update(text.replace("\n", " ").split(" "))
