@@ -4,10 +4,10 @@
     config = tj.config("configs/quickstart.py", {"train.num_steps": 500})
     run = tj.train(config, workdir)                  # or tj.load(workdir)
     rows = tj.sweep(tj.Sweep(...), workdir)          # variants, each with several seeds
-    tj.plan(config, "h100:8")                        # what its step would cost there
-    "".join(tj.Chat(run).ask("..."))                 # of a run that follows instructions
+    tj.plan(config, "h100:8")                        # cost of a training step there
+    "".join(tj.Chat(run).ask("..."))                 # chat with an instruction-tuned run
 
-Nothing heavy is imported until one of these names is used, so that the shell answers at once.
+Imports are lazy, so that the command line answers at once.
 """
 
 from importlib import import_module

@@ -68,7 +68,7 @@ def attention_logits(
     logit_cap: float | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> Float[Array, "B H T S"]:
-    """Q K^T / sqrt(d_k), plus the bias, capped; arguments as of `scaled_dot_product_attention`."""
+    """Q K^T / sqrt(d_k), biased and capped; arguments as of `scaled_dot_product_attention`."""
     logits = head_products(query / math.sqrt(query.shape[-1]), key, dtype)
     if logit_bias is not None:
         logits += logit_bias
@@ -253,7 +253,7 @@ class MultiHeadAttention(nn.Module):
     def _fused_kernel(
         self, inputs: AttentionInputs, deterministic: bool, encoding: PositionEncoding | None
     ) -> Callable[[AttentionInputs], Heads] | None:
-        """Fused kernel that computes exactly this attention; None: equation 1 as it is written."""
+        """Fused kernel that computes exactly this attention; None: use the plain function."""
         requirements = fused_attention.AttentionRequirements(
             weights=self.needs_weights(),
             dropout=self.dropout.rate > 0 and not deterministic,
