@@ -23,7 +23,7 @@ MEANS = ("margin", "chosen_reward", "rejected_reward")
 def token_sums(
     found: TokenLosses, weights: Num[Array | np.ndarray, "*B"]
 ) -> dict[str, Num[Array, ""]]:
-    """Sums from which the metrics of a batch are computed.
+    """Sums over a batch that its metrics are computed from.
 
     Args:
       found: losses of each position.

@@ -111,7 +111,7 @@ class Verdict:
 
 def run(cases: Iterable[Case], workdir: Path, jobs: int = 2) -> Iterator[Verdict]:
     """Runs the cases, `jobs` at a time, each in a new folder of `workdir` that is deleted if
-    nothing is wrong. Yields verdicts in the order in which the cases end."""
+    nothing is wrong. Yields verdicts in the order of the cases' ends."""
     workdir.mkdir(parents=True, exist_ok=True)
     import_everything()
     waiting, running = enumerate(cases), []

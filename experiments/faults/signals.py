@@ -119,7 +119,7 @@ class Interruption:
 
     Attributes:
       how: the signal.
-      reached: the phase in which it is sent.
+      reached: the phase when it is sent.
       after: seconds after the start of the phase.
       began, sent: times of the phase and the signal, in seconds since the start of the case; None:
         not yet.

@@ -1,4 +1,4 @@
-"""Meaning of a sentence, from which both languages are generated."""
+"""Meaning of a sentence; both languages are generated from it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ def code_cells(notebook):
 
 
 def kinds(notebook):
-    """What each code cell puts out: streams by name, and the types of what it shows."""
+    """Outputs of each code cell: streams by name, and the types of what it shows."""
     return [
         {kind for output in cell.outputs for kind in output.get("data", [output.get("name")])}
         for cell in code_cells(notebook)
@@ -71,7 +71,7 @@ def test_a_notebook_runs_from_the_top(path, run_notebook):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_committed_with_its_outputs(path):
-    """Of one run from top to bottom, without what goes to stderr or names this machine's folders;
+    """Outputs of one run from top to bottom, without stderr and names of local folders;
     small, as every change of it stays in the history."""
     notebook = read(path)
     counts = [cell.execution_count for cell in code_cells(notebook)]

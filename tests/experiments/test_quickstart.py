@@ -1,4 +1,4 @@
-"""What the quick start ends with."""
+"""The end of the quick start: pages and the summary."""
 
 from types import SimpleNamespace
 

@@ -32,7 +32,7 @@ from transformer_jax.runtime.files import (
 
 MANIFEST = "manifest.json"
 _DIGITS = 32  # of a SHA-256 in a message
-_ARRAYS = "d"  # the folders in which Orbax stores the contents of arrays
+_ARRAYS = "d"  # Orbax's folders of array contents
 _SECONDS_OF_A_SAVE = 3600  # how long other processes wait until all files are written
 _SECONDS_TO_HASH = 60  # how long process 0 waits for the others after it has hashed its own share
 

@@ -91,7 +91,7 @@ def request_arrays(
     Args:
       specials: special tokens of the outputs.
       requests: the requests, one for each row.
-      max_extra_length: tokens by which an output may be longer than its source.
+      max_extra_length: number of tokens that an output may exceed its source by.
 
     Returns:
       "source" [B, S] and "prompt" [B, P], with "source_lengths" [B] and "prompt_lengths" [B];

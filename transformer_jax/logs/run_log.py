@@ -77,7 +77,7 @@ class RunLog:
 
     Args:
       workdir: workdir of the run.
-      start_step: step from which the run resumes, 0 for a new one. Later records of an earlier
+      start_step: step where the run resumes, 0 for a new one. Later records of an earlier
         start are dropped from both files.
       num_steps: total number of steps.
       wandb: Weights & Biases project that also receives the metrics; None: none.

@@ -145,7 +145,7 @@ def patched_model(model: Any, changes: Mapping[str, Any], points: HookPointAxes)
 
     Args:
       model: if it is patched already, the new patches are applied after its own.
-      changes: {key: change}, in the order in which they are applied.
+      changes: {key: change}, in order of application.
       points: of the model, from `find_hook_points`.
 
     Raises:

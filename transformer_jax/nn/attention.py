@@ -112,7 +112,7 @@ class MultiHeadAttention(nn.Module):
 
     Attributes:
       config: of the model.
-      num_sublayers: sublayers of the stack, by which initialization "gpt2" scales W^O.
+      num_sublayers: sublayers of the stack; initialization "gpt2" scales W^O by their number.
     """
 
     config: TransformerConfig

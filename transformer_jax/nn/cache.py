@@ -21,7 +21,7 @@ from transformer_jax.nn.ops import dtype_for_rows, product_dtype
 
 
 class EncoderOutput(struct.PyTreeNode):
-    """The encoder's output, from which each decoder layer computes its memory.
+    """The encoder's output; each decoder layer computes its memory from it.
 
     Attributes:
       features: [B, S, D].
@@ -161,7 +161,7 @@ class KVCache(struct.PyTreeNode):
         return jnp.broadcast_to(slots, (len(self.length), len(slots)))
 
     def _mask(self, num_new: int) -> Bool[Array, "B 1 JT S"]:
-        """Mask by which each of the last T tokens sees its beam's past and itself."""
+        """Mask of the last T tokens: each sees its beam's past and itself."""
         beams, slots = self.origins.shape[1:]
         own = self.origins[:, :, None, :, None] == jnp.arange(beams)  # [B, J, 1, L, J]
         reach = self.length[:, None] - num_new + jnp.arange(num_new)  # [B, T]

@@ -33,7 +33,7 @@ class FeedForward(nn.Module):
 
     Attributes:
       config: of the model.
-      num_sublayers: sublayers of the stack, by which initialization "gpt2" scales W2.
+      num_sublayers: sublayers of the stack; initialization "gpt2" scales W2 by their number.
     """
 
     config: TransformerConfig

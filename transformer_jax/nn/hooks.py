@@ -90,7 +90,7 @@ def matches_pattern(pattern: str, path: str) -> bool:
 def intercept_activations(
     change: Change, wanted: Callable[[str], bool] = lambda path: True
 ) -> contextlib.AbstractContextManager[None]:
-    """Context in which models pass the value at each wanted hook point through `change`.
+    """Context: inside, models pass the value at each wanted hook point through `change`.
 
     Attention whose weights are wanted is computed by the plain function, on whole rows. Stacked
     layers (`nn.layer_scan`) have no hook points.

@@ -26,7 +26,7 @@ def sharded_call(function: Callable, heads: tuple[Array, ...], rows: tuple[Array
 
 
 def use_sharded_call(call: ShardedCall | None) -> contextlib.AbstractContextManager[None]:
-    """Context in which models call fused kernels and hardware random bits through `call`.
+    """Context: inside, models call fused kernels and hardware random bits through `call`.
 
     Training steps are traced in it. Outside, or with None, attention is plain, so that hooks see
     its weights.

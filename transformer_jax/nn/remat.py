@@ -27,7 +27,7 @@ REMAT = ("none", *POLICIES)
 
 
 def rematerialized_layers(remat: str) -> contextlib.AbstractContextManager[None]:
-    """Context in which layers save only their input and the results that the policy names; the
+    """Context: inside, layers save only their input and the results that the policy names; the
     backward pass computes the rest again (Chen et al. 2016). With "none" all results are saved."""
     inside: list[nn.Module] = []
 

@@ -65,7 +65,7 @@ class Residual(nn.Module):
 def intercept_residual_stream(
     change: Callable[[Array], Array],
 ) -> contextlib.AbstractContextManager[None]:
-    """Context in which models pass the residual stream [B, T, D] after each sublayer through
+    """Context: inside, models pass the residual stream [B, T, D] after each sublayer through
     `change`, for example to constrain its sharding."""
 
     def intercept(method: Callable, args: tuple, kwargs: dict, context: Any) -> Any:

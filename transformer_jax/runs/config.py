@@ -1,7 +1,7 @@
 """Configs: completed with defaults, overridden, compared, and turned into dataclasses.
 
-A config is an `ml_collections.ConfigDict` of sections, one for each dataclass of `Settings`. A
-config file sets the fields in which a run differs from the defaults. No other module reads a
+A config is an `ml_collections.ConfigDict` of sections, one for each dataclass of `Settings`.
+A config file sets only the fields that differ from the defaults. No other module reads a
 ConfigDict.
 """
 
@@ -270,7 +270,7 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     current directory: its folder is first on the import path, as for a script.
 
     Args:
-      path: the file, or its address, from which all Python files of its folder are fetch_folder.
+      path: the file, or its address; all Python files of its folder are fetched.
       kind: "config" or "sweep", for messages.
       function: name of a function without arguments.
       result: the type that it must return.

@@ -196,7 +196,7 @@ class _ResumePoint:
 
 @dataclasses.dataclass(frozen=True)
 class _ResumePoints:
-    """The points from which `trainable` can be trained; `abstract` is the shape of its state."""
+    """The points where training of `trainable` can start; `abstract` is the shape of its state."""
 
     trainable: Trainable
     checkpoints: Checkpoints

@@ -36,7 +36,7 @@ from transformer_jax.tokenization import (
     train_tokenizers,
 )
 
-_SAMPLED_BYTES = 2**28  # of text in blocks, from which a tokenizer is trained
+_SAMPLED_BYTES = 2**28  # of text in blocks, for training a tokenizer
 
 
 def prepare(
@@ -52,7 +52,7 @@ def prepare(
       config: the config of the run.
       workdir: the workdir, which may hold an earlier start of the run.
       checkpoints: the checkpoints of the workdir.
-      examples: the training examples, from which tokenizers are trained.
+      examples: the training examples; tokenizers are trained from them.
       modules: the modules given for the run.
 
     Raises:

@@ -48,7 +48,7 @@ class UserModule:
     """A user's module, as `modules.json` records it.
 
     Attributes:
-      name: the name of its file, or the dotted name by which it is imported.
+      name: the name of its file, or its dotted import name.
       sha256: the SHA-256 of its file, in hexadecimal digits.
     """
 

@@ -123,7 +123,7 @@ _FOR_TRAINING = re.compile(rf"({_STEP}/training|(^|/){TENSORBOARD}|(^|/){PROFILE
 
 
 def workdir_path(workdir: str | Path) -> Path:
-    """The path of a workdir in which nothing is a link; a local copy if it is at an address.
+    """The path of a workdir that contains no links; a local copy if it is at an address.
 
     The copy has all that is needed to use the run.
 
@@ -291,7 +291,7 @@ def _wait_for_mark(mark: Path, content: str) -> Fingerprint:
 
 
 class WorkdirHandle(NamedTuple):
-    """A folder of this process in which a run is written.
+    """A local folder that a run is written to.
 
     Attributes:
       folder: the workdir, or a copy of a workdir at an address.
@@ -309,7 +309,7 @@ class WorkdirHandle(NamedTuple):
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the folder in which the run is written (`lock_workdir`)."""
+        """Locks the folder of the run (`lock_workdir`)."""
         with contextlib.ExitStack() as locks:
             if self.is_shared:
                 locks.enter_context(lock_workdir(self.folder))
@@ -331,7 +331,7 @@ class WorkdirHandle(NamedTuple):
 
 @contextlib.contextmanager
 def open_for_writing(workdir: str | Path) -> Iterator[WorkdirHandle]:
-    """Opens a workdir in which a run is written while the block runs.
+    """Opens a workdir for writing a run while the block runs.
 
     For an address it is a copy with all that is there; changes are uploaded. In a job process 0
     uploads them; the processes that see its copy use it too.

@@ -27,7 +27,7 @@ def parseval(outputs: Sequence[str], references: Sequence[str]) -> dict[str, flo
     """Corpus scores of trees in brackets, 0 to 1.
 
     The tags of the references decide which words are removed. (EVALB uses each tree's own tags, and
-    skips the sentences in which they disagree.)
+    skips the sentences where they disagree.)
 
     Args:
       outputs, references: trees over the same words.
