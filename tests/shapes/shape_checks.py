@@ -7,14 +7,17 @@ from beartype import beartype
 
 CHECKED = ("nn", "models", "decoding", "losses", "metrics", "training.step")
 """Packages and modules whose signatures have shapes."""
+UNCHECKED = "transformer_jax.models.patches"
 
 
 def checked(function):
     """Type checker beartype, which here accepts NumPy arrays as arrays, because tests pass them.
 
-    Constructors of dataclasses are not checked, as `jax.tree.map` calls them with any values.
+    Constructors of dataclasses are not checked, as `jax.tree.map` calls them with any values, nor
+    is `models.patches`: a patched model has the class and the attributes of another one, in which
+    the checker's messages recurse without end.
     """
-    if function.__name__ == "__init__":
+    if function.__name__ == "__init__" or function.__module__ == UNCHECKED:
         return function
     check = beartype(function)
 
