@@ -231,14 +231,14 @@ def test_decoding_steps_are_the_full_forward(walked, kind):
         best = np.argsort(-probabilities)[:5]
         assert by_kind["next"].axes[0].labels == tuple(map(name_of, best))
         np.testing.assert_allclose(by_kind["next"].values[:, 1], probabilities[best], rtol=1e-4)
-        assert f"{index} of 16 were filled, now {index + 1}" in by_kind["cache"].explanation
+        assert f"{index + 1} of 16 slots are filled" in by_kind["cache"].explanation
 
 
 def test_what_is_written_after_a_token_is_named(of_trained):
     found, given = of_trained
     tables = found.of("next", "decoding")
-    assert f"{given.pieces['decoder'][1]}\u2069”" in tables[0].explanation.split("goes on with")[1]
-    assert tables[-1].explanation.endswith("Here the text ends.")
+    assert f"{given.pieces['decoder'][1]}\u2069”" in tables[0].explanation.split("continues with")[1]
+    assert tables[-1].explanation.endswith("The text ends here.")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -276,7 +276,7 @@ def test_formulas_become_trees():
         ["mfrac", product, ["msqrt", ["mrow", root[1]]]],
     ]
     assert parse_formula('2x "if" y_a^b')[3] == ["mtext", "\u00a0if\u00a0"]
-    with pytest.raises(ValueError, match="nothing opens this \\)"):
+    with pytest.raises(ValueError, match="unmatched \\)"):
         parse_formula("a) b")
 
 

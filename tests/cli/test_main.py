@@ -201,7 +201,7 @@ def test_evaluate_prints_one_json_object(api, capsys):
 def test_max_length_changes_a_run(api, capsys):
     asked = []
     longer = SimpleNamespace(evaluate=lambda **options: {"loss": 1.0})
-    run = SimpleNamespace(under=lambda changes: asked.append(changes) or longer)
+    run = SimpleNamespace(with_config=lambda changes: asked.append(changes) or longer)
     api.load = lambda workdir, checkpoint, average, modules, base: run
     assert main(["evaluate", "--workdir=w", "--max_length=96"]) == 0
     assert json.loads(capsys.readouterr().out) == {"loss": 1.0}

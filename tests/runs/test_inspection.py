@@ -67,7 +67,7 @@ def test_a_patched_run_leaves_the_workdir_as_it_is(trained, tmp_path):
     kept = sorted(trained.workdir.rglob("*"))
     metrics = trained.patched(HEAD).evaluate(split="valid")
     assert metrics["num_examples"] == 12 and sorted(trained.workdir.rglob("*")) == kept
-    with pytest.raises(UserError, match="a patched run is not exported"):
+    with pytest.raises(UserError, match="a patched run cannot be exported"):
         export_run(trained.patched(HEAD), tmp_path / "out", "hf")
 
 
@@ -80,10 +80,10 @@ def test_importance_is_in_nats_a_token_of_a_split(trained):
         "encoder.layer_0.self_attention.heads",
     ]
     assert found[place].shape == (2,)
-    with pytest.raises(UserError, match="by is 'loss'; it is one of gradient, switching_off"):
+    with pytest.raises(UserError, match="by is 'loss'; choose from gradient, switching_off"):
         trained.head_importance(by="loss")
 
 
 def test_unsupported_inspection_is_refused(trained):
-    with pytest.raises(UserError, match="reading: source is a list of texts; give one text"):
+    with pytest.raises(UserError, match="model_inputs: source is a list of texts; give one text"):
         trained.attention([LINE])

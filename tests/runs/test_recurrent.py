@@ -59,7 +59,7 @@ def test_a_layer_can_be_patched_and_weights_cannot(run):
     assert list(run.hook_points) == ["encoder.input", "encoder.layer_0", "encoder"]
     pair = ([LINE], ["der hund"])
     assert run.patched({"encoder.layer_0": 0}).score(*pair) != run.score(*pair)
-    with pytest.raises(UserError, match="no place decoder.cross_attention.weights that can be ch"):
+    with pytest.raises(UserError, match="no hook point decoder.cross_attention.weights that"):
         run.patched({"decoder.cross_attention.weights": 0})
 
 
@@ -67,7 +67,7 @@ def test_a_layer_can_be_patched_and_weights_cannot(run):
     ("ask", "message"),
     [
         (lambda run: run.hidden(LINE, "hund"), "hidden: this model's decoder has no residual str"),
-        (lambda run: run.walk(LINE, "hund"), "walk: no layers were found in RecurrentEncoderDec"),
+        (lambda run: run.walk(LINE, "hund"), "walk: RecurrentEncoderDecoder has no layers"),
         (lambda run: run.head_importance(), "head_importance: this run's model has no heads"),
     ],
 )
@@ -80,5 +80,5 @@ def test_without_attention_there_is_nothing_to_show(run, random_params):
     config = dataclasses.replace(run.model.config, attention_score="none")
     model, reading = type(run.model)(config), run.model_inputs(LINE, "hund")
     params = random_params(model, *reading.inputs)["params"]
-    with pytest.raises(UserError, match="this run's model attends to nothing"):
+    with pytest.raises(UserError, match="this run's model has no attention"):
         attention(model, params, reading)
