@@ -237,7 +237,8 @@ def test_decoding_steps_are_the_full_forward(walked, kind):
 def test_what_is_written_after_a_token_is_named(of_trained):
     found, given = of_trained
     tables = found.of("next", "decoding")
-    assert f"{given.pieces['decoder'][1]}\u2069”" in tables[0].explanation.split("continues with")[1]
+    continuation = tables[0].explanation.split("continues with")[1]
+    assert f"{given.pieces['decoder'][1]}\u2069”" in continuation
     assert tables[-1].explanation.endswith("The text ends here.")
 
 
