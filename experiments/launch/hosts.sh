@@ -18,7 +18,8 @@ port=${PORT:-8476}
 stopped=
 
 on() { ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 "$@"; }
-trap 'stopped=yes; on "${alive[0]}" "pkill -TERM -f -- --coordinator=${alive[0]}:$port"' TERM INT
+pid=$folder/.venv/hosts.$port.pid  # of the process on the first host; SIGTERM to it stops all
+trap 'stopped=yes; on "${alive[0]}" "kill -TERM \$(cat $pid)"' TERM INT
 
 for _ in {0..10}; do
   alive=()
@@ -30,7 +31,8 @@ for _ in {0..10}; do
   running=()
   for i in "${!alive[@]}"; do
     job="--coordinator=${alive[0]}:$port --num_processes=${#alive[@]} --process_id=$i"
-    on "${alive[$i]}" "cd $folder && exec .venv/bin/python -m transformer_jax $words --distributed $job" &
+    note=$([ "$i" -eq 0 ] && echo "echo \$\$ > $pid;")
+    on "${alive[$i]}" "cd $folder && { $note exec .venv/bin/python -m transformer_jax $words --distributed $job; }" &
     running+=($!)
   done
 
