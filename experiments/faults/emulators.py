@@ -169,13 +169,20 @@ class _Proxy(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            return self._read(int(self.headers.get("Content-Length") or 0))
         chunks = []
         while size := int(self.rfile.readline().split(b";")[0], 16):
-            chunks.append(self.rfile.read(size))
+            chunks.append(self._read(size))
             self.rfile.readline()
         self.rfile.readline()
         return b"".join(chunks)
+
+    def _read(self, size: int) -> bytes:
+        """Reads bytes of the body; like a real bucket, stores nothing of a body that was cut."""
+        content = self.rfile.read(size)
+        if len(content) < size:
+            raise ConnectionError("the client closed the connection inside a body")
+        return content
 
     def _exists(self, body: bytes) -> bool:
         """Returns True if a Cloud Storage write requires a new object, but it exists."""
