@@ -35,7 +35,7 @@ def read(monkeypatch):
 def test_each_line_has_a_page(shell, read, tmp_path):
     folder = tmp_path / "new" / "pages"
     stdin = b"A dog.\n\n \na\\nb <b>\n"
-    answer = shell("inspect", "--workdir=w", f"--to={folder}", stdin=stdin)
+    answer = shell("inspect", "--workdir=w", f"--to={folder}", "--escape", stdin=stdin)
     assert answer.status == 0
     written = [folder / name for name in ("0001.html", "0004.html", "index.html")]
     assert answer.out.splitlines() == list(map(str, written))

@@ -1,13 +1,24 @@
 """Examples as lines: escapes, and the ends of lines."""
 
 import io
+import json
 import logging
+import re
 import time
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
+import sacrebleu
 
-from transformer_jax.cli.lines import escape, read_batches, unescape
+from transformer_jax.cli.lines import escape, example_reader, one_line, read_batches, unescape
+from transformer_jax.data.config import DataConfig
+from transformer_jax.data.files.lines import TextLines
+from transformer_jax.data.files.text import open_blocks
+from transformer_jax.runs.run import Run
+from transformer_jax.tasks.interface import Prediction
+from transformer_jax.tasks.translation import Translation
+from transformer_jax.training.evaluation import Evaluator
 
 
 def read_all(data, most=512):
@@ -37,18 +48,52 @@ def test_a_backslash_before_other_characters_is_kept(line):
 
 
 @pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (r"\nabla \rho \\ 1\/2", r"\nabla \rho \\ 1\/2"),
+        ("a\nb\r\nc", r"a\nb\r\nc"),
+        ("a\u2028b\x0bc\x85", "a\u2028b\x0bc\x85"),
+    ],
+)
+def test_an_output_is_written_as_it_is_but_for_line_feeds_and_returns(text, line):
+    assert one_line(text) == line
+
+
+def test_a_line_is_its_example_unless_lines_are_escaped():
+    line, an_object = r"\nabla \\", r'{"instruction": "a\nb"}'
+    literal = example_reader(escaped=False, reads_objects=True)
+    assert (literal(line), literal(an_object)) == (line, an_object)
+    escaped = example_reader(escaped=True, reads_objects=True)
+    assert (escaped(line), escaped(an_object)) == ("\nabla \\", an_object)
+    assert example_reader(escaped=True, reads_objects=False)(an_object) != an_object
+
+
+@pytest.mark.parametrize(
     ("data", "lines"),
     [
         (b"", []),
         (b"a\nb\n", ["a", "b"]),
         (b"a\nb", ["a", "b"]),
         (b"\n\na\n\n", ["", "", "a", ""]),
-        (b"a\r\nb\x0bc\n", ["a\r", "b\x0bc"]),
+        (b"a\r\nb\r\r\nc\rd\x0b\r", ["a", "b\r", "c\rd\x0b\r"]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+        (b"\xef\xbb\xbf\xef\xbb\xbfa", ["\ufeffa"]),
         ("ä\u2028ö\n".encode(), ["ä\u2028ö"]),
     ],
 )
-def test_only_line_feeds_end_lines(data, lines):
+def test_the_input_and_files_have_the_same_lines(data, lines, tmp_path):
     assert [line for batch in read_all(data) for line in batch] == lines
+    assert [line for (line,) in read_all(data, most=1)] == lines
+    if data:
+        (tmp_path / "a.txt").write_bytes(data)
+        path = str(tmp_path / "a.txt")
+        assert list(TextLines(path)) == lines
+        assert TextLines(path).text().removesuffix("\n") == "\n".join(lines)
+        for megabytes in (1e-4, 1):
+            config = DataConfig(documents="line", block_megabytes=megabytes)
+            blocks = open_blocks(config, [path])
+            documents = [text for i in range(len(blocks)) for text in blocks.documents(i)]
+            assert documents == [line for line in lines if line.strip()]
 
 
 def test_batches_have_at_most_the_given_size():
@@ -73,3 +118,47 @@ def test_bytes_that_are_not_utf8_are_replaced_with_a_warning(caplog):
     assert batches == [["fine", "also"], ["M\ufffdnchen"]]
     (message,) = caplog.messages
     assert message.startswith("line 3 of the input is not UTF-8 from byte 2 on")
+
+
+class Copies(Translation):
+    """A translator that copies its sources, with spaces for line ends and without each third word.
+
+    A tokenizer that normalizes white space makes spaces of it, too.
+    """
+
+    def __init__(self):
+        tokenizers = SimpleNamespace(sides=("source", "target"))
+        for name, value in {"metric": "bleu", "tokenizers": tokenizers, "model": None}.items():
+            object.__setattr__(self, name, value)
+
+    lengths: ClassVar = {"source": 48, "target": 48}
+
+    def predict(self, params, lines, decode, first_line=1):
+        for line in lines:
+            words = re.sub("[\r\u2028]", " ", line).split(" ")
+            yield [Prediction(" ".join(words[:2] + words[3:]), 0.0)]
+
+
+NOISE = [
+    r"\alpha \nabla x \rho C:\new \\ 1\/2 \r end",
+    "it sees\ra lone return and\r\rtwo",
+    "a\u2028separator and\x85next line and\x0bform\x0cfeed here",
+    "a byte order mark \ufeffwithin the line",
+    "the last of a windows file \\n",
+]
+
+
+def test_predictions_score_as_evaluate_says(shell, monkeypatch, tmp_path, tiny_config):
+    run = Run(tiny_config(), tmp_path, Copies(), {}, 1)
+    monkeypatch.setattr("transformer_jax.runs.load.load", lambda *_, **__: run)
+    monkeypatch.setattr(Evaluator, "loss_metrics", lambda self, params: {})
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(NOISE).encode())
+    files = [f"--source={tmp_path}/a", f"--target={tmp_path}/a"]
+    evaluated = json.loads(shell("evaluate", f"--workdir={tmp_path}", *files).out)
+    stdin = (tmp_path / "a").read_bytes()
+    predicted = shell("predict", f"--workdir={tmp_path}", stdin=stdin).out
+    outputs = predicted.removesuffix("\n").split("\n")
+    assert evaluated["num_examples"] == len(outputs) == len(NOISE)
+    assert outputs[0] == r"\alpha \nabla \rho C:\new \\ 1\/2 \r end"
+    own = sacrebleu.corpus_bleu(outputs, [NOISE]).score
+    assert 40 < own < 95 and evaluated["bleu"] == pytest.approx(own, abs=1e-4)

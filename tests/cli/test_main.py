@@ -109,21 +109,29 @@ def test_a_run_that_is_stopped_is_resumable(api, caplog):
 
 
 def test_predict_writes_one_line_for_each_line_in_order(capitals):
-    data = b"one\n\nM\xfcnchen\r\ntwo \\n three\\\\\nlast"
+    data = b"one\n\nM\xfcnchen\r\ntwo \\_ three\\\\ \r.\nlast"
     result = subprocess.run(capitals, input=data, capture_output=True)
-    expected = "ONE\n\nM\ufffdNCHEN\\r\nTWO \\n THREE\\\\\nLAST\n"
+    expected = "ONE\n\nM\ufffdNCHEN\nTWO \\_ THREE\\\\ \\r.\nLAST\n"
     assert result.stdout == expected.encode()
     assert result.returncode == 0
     assert b"line 3 of the input is not UTF-8" in result.stderr
 
 
 def test_predict_writes_json_lines(capitals):
-    words = [*capitals, "--format=jsonl"]
-    result = subprocess.run(words, input="grün\na\\nb\n".encode(), capture_output=True)
-    assert [json.loads(line) for line in result.stdout.splitlines()] == [
-        {"outputs": [{"text": "GRÜN", "score": -1.5}]},
-        {"outputs": [{"text": "A\nB", "score": -1.5}]},
-    ]
+    stdin = "grün\na\\nb\n".encode()
+    for flags, second in ([], "A\\NB"), (["--escape"], "A\nB"):
+        words = [*capitals, "--format=jsonl", *flags]
+        result = subprocess.run(words, input=stdin, capture_output=True)
+        assert [json.loads(line) for line in result.stdout.splitlines()] == [
+            {"outputs": [{"text": "GRÜN", "score": -1.5}]},
+            {"outputs": [{"text": second, "score": -1.5}]},
+        ]
+
+
+def test_predict_escapes_in_both_directions_if_asked(capitals):
+    words = [*capitals, "--escape"]
+    result = subprocess.run(words, input=b"a\\nb \\\\ c\\r\n", capture_output=True)
+    assert result.stdout == b"A\\nB \\\\ C\\r\n"
 
 
 def test_predict_answers_at_once_and_is_quiet_when_the_reader_leaves(capitals, monkeypatch):

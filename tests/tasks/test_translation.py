@@ -286,6 +286,12 @@ def test_unknown_characters_are_translated_with_a_warning(task, params, caplog):
     assert caplog.messages == ["line 3 has 2 pieces unknown to the tokenizer"]
 
 
+def test_unknown_characters_of_a_prefix_are_left_out_with_a_warning(task, params, caplog):
+    with caplog.at_level(logging.WARNING, logger="transformer_jax"):
+        list(task.predict_with_prefixes(params, ["the man"], ["der \u6f22"], DECODE, first_line=3))
+    assert caplog.messages == ["the prefix of line 3 has 1 pieces unknown to the tokenizer"]
+
+
 def test_an_evaluation_scores_the_best_outputs(task, params, examples, n_best):
     metrics, outputs = task.evaluate(params, examples[:5], DECODE)
     assert outputs == [found[0] for found in n_best[1]]

@@ -191,6 +191,16 @@ def add_max_length_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_escape_flag(parser: argparse.ArgumentParser) -> None:
+    """Adds --escape."""
+    parser.add_argument(
+        "--escape",
+        action="store_true",
+        help=r"read \\ in a line as a backslash, \n as a line feed, \r as a carriage return: an "
+        "example can have several lines",
+    )
+
+
 def add_patch_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --patch."""
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Examples as lines of text: reading, escaping and counting them."""
+"""Examples as lines of text: reading, writing and counting them."""
 
 import json
 import logging
@@ -19,8 +19,13 @@ _ESCAPED = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
 _UNESCAPED = {escaped: character for character, escaped in _ESCAPED.items()}
 
 
+def one_line(text: str) -> str:
+    r"""Puts an output on one line: line feed and return become `\n` and `\r`; all else stays."""
+    return re.sub(r"[\n\r]", lambda match: _ESCAPED[match[0]], text)
+
+
 def escape(text: str) -> str:
-    r"""Puts an example on one line: backslash, line feed and return become `\\`, `\n` and `\r`."""
+    r"""Like `one_line`, and a backslash becomes `\\`, so that `unescape` can invert it."""
     return re.sub(r"[\\\n\r]", lambda match: _ESCAPED[match[0]], text)
 
 
@@ -29,9 +34,17 @@ def unescape(line: str) -> str:
     return re.sub(r"\\[\\nr]", lambda match: _UNESCAPED[match[0]], line)
 
 
-def read_example(line: str, reads_objects: bool) -> str:
-    """The example on a line, unescaped unless it is a JSON object and the task reads these."""
-    return line if reads_objects and _is_object(line) else unescape(line)
+def example_reader(*, escaped: bool, reads_objects: bool) -> Callable[[str], str]:
+    """Function that returns the example on a line.
+
+    Args:
+      escaped: unescape lines, except JSON objects if the task reads these; otherwise a line is its
+        example.
+      reads_objects: the task reads JSON objects.
+    """
+    if not escaped:
+        return str
+    return lambda line: line if reads_objects and _is_object(line) else unescape(line)
 
 
 def _is_object(line: str) -> bool:
@@ -42,11 +55,11 @@ def _is_object(line: str) -> bool:
 
 
 def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
-    r"""Yields the lines of `stream` in batches of at most `most`, as soon as they arrive.
+    """Yields the lines of `stream` in batches of at most `most`, as soon as they arrive.
 
-    A writer that waits for the answer to a line gets it; a file is read in full batches. Only "\n"
-    ends a line, and the last line may lack it. Bytes that are not UTF-8 become U+FFFD, with a
-    warning that names the line.
+    A writer that waits for the answer to a line gets it; a file is read in full batches. Lines are
+    those of `data.files.lines.line_content`, and the last one may lack its line end. Bytes that are
+    not UTF-8 become U+FFFD, with a warning that names the line.
 
     Raises:
       UserError: the stream cannot be read.
@@ -65,7 +78,7 @@ def _read_available(stream: BufferedIOBase, most: int) -> Iterator[tuple[bytes, 
         if others:
             lines = [b"".join(parts), *others]
             parts = [lines.pop()]
-            yield from batched(lines, most)
+            yield from batched((line + b"\n" for line in lines), most)
     if rest := b"".join(parts):
         yield (rest,)
 
@@ -78,6 +91,9 @@ def _read_block(stream: BufferedIOBase) -> bytes:
 
 
 def _decode(line: bytes, number: int) -> str:
+    from transformer_jax.data.files.lines import line_content
+
+    line = line_content(line, is_first=number == 1)
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -122,8 +138,10 @@ class LineCount:
             )
 
 
-def open_prefixes(path: str | None) -> Callable[[int, list[str]], dict[str, list[str]]]:
-    """Opens a file with the prefix of each output, one a line.
+def open_prefixes(
+    path: str | None, read_prefix: Callable[[str], str]
+) -> Callable[[int, list[str]], dict[str, list[str]]]:
+    """Opens a file with the prefix of each output, one a line, which `read_prefix` reads.
 
     Returns:
       A function of the number of the first line and the lines: the option `prefixes` for them, or
@@ -141,6 +159,6 @@ def open_prefixes(path: str | None) -> Callable[[int, list[str]], dict[str, list
     def prefixes_of(number: int, lines: list[str]) -> dict[str, list[str]]:
         if number + len(lines) - 1 > len(file):
             raise UserError(f"--prefixes: {path} has {len(file)} lines, fewer than the input")
-        return {"prefixes": [unescape(file[number - 1 + i]) for i in range(len(lines))]}
+        return {"prefixes": [read_prefix(file[number - 1 + i]) for i in range(len(lines))]}
 
     return prefixes_of

@@ -19,6 +19,7 @@ from transformer_jax.cli.arguments import (
     add_config_flag,
     add_decode_flags,
     add_distributed_flags,
+    add_escape_flag,
     add_max_length_flag,
     add_modules_flag,
     add_patch_flag,
@@ -210,8 +211,8 @@ def _add_predict(verbs: Verbs) -> None:
     predict = verbs.add_parser(
         "predict",
         help="read one example a line from stdin, write one line for each",
-        epilog=r"In a line, \\ stands for a backslash, \n for a line feed and \r for a carriage "
-        r"return; the output is escaped in the same way, unless --format=jsonl.",
+        epilog=r"Lines are read as they are. In an output, a line feed is written as \n and a "
+        r"carriage return as \r; --format=jsonl is exact, and --escape exact in both directions.",
     )
     add_run_flags(predict)
     add_max_length_flag(predict)
@@ -226,10 +227,12 @@ def _add_predict(verbs: Verbs) -> None:
     predict.add_argument(
         "--prefixes", metavar="FILE", help="how each output starts, one line an example"
     )
+    add_escape_flag(predict)
     predict.add_argument(
         "--stream",
         action="store_true",
-        help="write an output piece by piece as it is generated, one example at a time, unescaped",
+        help="write an output piece by piece as it is generated, one example at a time, with its "
+        "line feeds",
     )
     add_decode_flags(predict)
     add_distributed_flags(predict)
@@ -262,6 +265,7 @@ def _add_score(verbs: Verbs) -> None:
         default="text",
         help="jsonl: objects that also say whether greedy search generates the target",
     )
+    add_escape_flag(score)
     add_distributed_flags(score)
 
 
@@ -349,6 +353,7 @@ def _add_inspect(verbs: Verbs) -> None:
     add_run_flags(inspect)
     add_max_length_flag(inspect)
     add_patch_flag(inspect)
+    add_escape_flag(inspect)
     inspect.add_argument("--to", metavar="DIR", help="where pages are written; made if absent")
     inspect.add_argument(
         "--walk",

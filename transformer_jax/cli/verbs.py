@@ -7,6 +7,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from io import BufferedIOBase
 from itertools import batched
 from pathlib import Path
@@ -17,10 +18,10 @@ from transformer_jax.cli.arguments import BENCHMARK_SIZES, DECODE_OPTIONS
 from transformer_jax.cli.lines import (
     LineCount,
     escape,
+    example_reader,
+    one_line,
     open_prefixes,
     read_batches,
-    read_example,
-    unescape,
 )
 from transformer_jax.cli.parser import CHAT_COMMANDS
 from transformer_jax.errors import UserError
@@ -101,14 +102,16 @@ def predict(args: argparse.Namespace) -> None:
 
     stdin, run = terminal.binary_stdin(), _load_in_job(args)
     if args.stream:
-        return _stream(run, _given(args, DECODE_OPTIONS), stdin)
+        return _stream(run, _given(args, DECODE_OPTIONS), stdin, _example_reader(args, run))
     options = _given(args, (*DECODE_OPTIONS, "num_outputs"))
-    format_outputs = {"text": _as_text, "jsonl": _as_json}[args.format]
-    prefixes_of, reads_objects = open_prefixes(args.prefixes), _reads_objects(run)
+    as_text = partial(_as_text, escape if args.escape else one_line)
+    format_outputs = {"text": as_text, "jsonl": _as_json}[args.format]
+    read_example, read_text = _example_reader(args, run), _text_reader(args)
+    prefixes_of = open_prefixes(args.prefixes, read_text)
     first_line, batches = 1, read_batches(stdin, most=_LINES_AT_ONCE)
     with LineCount("predicted") as count:
         while lines := hosts.run_on_primary(lambda: next(batches, None)):
-            examples = [read_example(line, reads_objects) for line in lines]
+            examples = list(map(read_example, lines))
             prefixes = prefixes_of(first_line, lines)
             n_best = run.n_best(examples, first_line=first_line, **options, **prefixes)
             for _, outputs in zip(examples, n_best, strict=True):
@@ -145,11 +148,12 @@ def score(args: argparse.Namespace) -> None:
     from transformer_jax.data.files.pairs import read_aligned
 
     pairs, run = read_aligned(args.source, args.target, once=True), _load_in_job(args)
+    read_source, read_target = _example_reader(args, run), _text_reader(args)
     with LineCount("scored", total=len(pairs)) as count:
         for indices in batched(range(len(pairs)), _LINES_AT_ONCE):
             chunk = [pairs[i] for i in indices]
-            sources = [read_example(str(pair["source"]), _reads_objects(run)) for pair in chunk]
-            targets = [unescape(str(pair["target"])) for pair in chunk]
+            sources = [read_source(pair["source"]) for pair in chunk]
+            targets = [read_target(pair["target"]) for pair in chunk]
             for scores in run.pair_scores(sources, targets):
                 as_json = args.format == "jsonl"
                 _write_result(to_json(scores._asdict()) if as_json else f"{scores.log_prob:.6f}")
@@ -226,6 +230,7 @@ def inspect(args: argparse.Namespace) -> None:
     folder = Path(args.to)
     _require_empty(folder)
     stdin, run = terminal.binary_stdin(), load_run(args)
+    read_text = _text_reader(args)
     folder.mkdir(parents=True, exist_ok=True)
     pages: list[tuple[str, str]] = []  # file name and line
     number = 0
@@ -233,7 +238,7 @@ def inspect(args: argparse.Namespace) -> None:
         for lines in read_batches(stdin, most=1):
             number += 1
             count.advance(1)
-            text = unescape(lines[0])
+            text = read_text(lines[0])
             if not text.strip():
                 logger.warning("line %d is blank: it has no page", number)
                 continue
@@ -344,15 +349,21 @@ def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:
     return {"source": args.source, "target": args.target}
 
 
-def _reads_objects(run: Any) -> bool:
-    """Returns True if the run's task accepts JSON objects as examples."""
+def _text_reader(args: argparse.Namespace) -> Callable[[str], str]:
+    """Function that returns the text on a line: unescaped if --escape is given."""
+    return example_reader(escaped=args.escape, reads_objects=False)
+
+
+def _example_reader(args: argparse.Namespace, run: Any) -> Callable[[str], str]:
+    """Like `_text_reader`, for an example of the run's task, which may be a JSON object."""
     from transformer_jax.tasks.interface import SupportsJsonObjects
 
-    return isinstance(run.task, SupportsJsonObjects)
+    reads_objects = isinstance(run.task, SupportsJsonObjects)
+    return example_reader(escaped=args.escape, reads_objects=reads_objects)
 
 
-def _as_text(outputs: list[Any]) -> str:
-    return escape(outputs[0].text)
+def _as_text(to_line: Callable[[str], str], outputs: list[Any]) -> str:
+    return to_line(outputs[0].text)
 
 
 def _as_json(outputs: list[Any]) -> str:
@@ -373,9 +384,11 @@ def _write_table(rows: list[Any]) -> None:
     terminal.write(f"{as_text(rows)}\n")
 
 
-def _stream(run: Any, options: dict[str, Any], stdin: BufferedIOBase) -> None:
+def _stream(
+    run: Any, options: dict[str, Any], stdin: BufferedIOBase, read_example: Callable[[str], str]
+) -> None:
     for lines in read_batches(stdin, most=1):
-        for piece in run.stream(read_example(lines[0], _reads_objects(run)), **options):
+        for piece in run.stream(read_example(lines[0]), **options):
             terminal.write(piece)
             terminal.flush()
         terminal.write("\n")
@@ -410,7 +423,7 @@ def _draw_attention(args: argparse.Namespace) -> Path:
 
     output = Path(args.output or "attention.png")
     run = load(args.workdir, modules=args.modules, base=args.base)
-    plot_attention(run.attention(unescape(args.attention)), output, args.kind, args.layer)
+    plot_attention(run.attention(args.attention), output, args.kind, args.layer)
     return output
 
 

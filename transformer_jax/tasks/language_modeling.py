@@ -29,7 +29,7 @@ from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.metrics import compute_metrics
 from transformer_jax.tasks.base import CausalTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tokenization import Tokenizer, Tokenizers
+from transformer_jax.tokenization import Tokenizer, Tokenizers, encode_and_warn
 
 logger = logging.getLogger(__name__)
 
@@ -176,8 +176,8 @@ class LanguageModeling(CausalTask):
         first. A score is the log-probability in nats of all tokens up to the end token, or to the
         one that completes a text of `decode.stop`.
 
-        A prompt longer than the context is continued from its last half a context, with a warning
-        that names its line.
+        A prompt longer than the context is continued from its last half a context, and pieces
+        unknown to the tokenizer are left to the model; each with a warning that names the line.
 
         Raises:
           UserError: the search cannot generate token by token, such as beam search.
@@ -193,7 +193,10 @@ class LanguageModeling(CausalTask):
 
     def _prompt(self, line: str, number: int) -> list[int]:
         tokenizer = self.tokenizers.text("text")
-        prompt = [tokenizer.specials.first, *tokenizer.encode(line)]
+        prompt = [
+            tokenizer.specials.first,
+            *encode_and_warn(tokenizer, line, f"line {number}"),
+        ]
         if len(prompt) > self.max_length:
             logger.warning(
                 "line %d has %d tokens, more than the model sees; it is continued from its last %d "

@@ -21,7 +21,7 @@ from transformer_jax.inference.seq2seq_search import Request, Seq2SeqSearch, sea
 from transformer_jax.scoring import METRICS, best_by
 from transformer_jax.tasks.base import Seq2SeqTask
 from transformer_jax.tasks.interface import Params, Prediction, TaskParts
-from transformer_jax.tokenization import Tokenizer
+from transformer_jax.tokenization import Tokenizer, encode_and_warn
 
 logger = logging.getLogger(__name__)
 
@@ -103,9 +103,14 @@ class Translation(Seq2SeqTask):
     ) -> Iterator[list[Prediction]]:
         """Like `predict`; each translation starts with its line's prefix, which should consist of
         whole words. Scores do not count the prefix."""
-        encode = self.tokenizers.text("target").encode
         requests = [
-            Request(self._encode_source(line, f"line {number}"), encode(prefix), number)
+            Request(
+                self._encode_source(line, f"line {number}"),
+                encode_and_warn(
+                    self.tokenizers.text("target"), prefix, f"the prefix of line {number}"
+                ),
+                number,
+            )
             for number, (line, prefix) in enumerate(zip(lines, prefixes, strict=True), first_line)
         ]
         frame_size = self.tokenizers.specials("source").translation.size()
@@ -155,13 +160,11 @@ class Translation(Seq2SeqTask):
         """Tokens of a source, cut at `max_source_length`, with special tokens. Warnings name the
         source by `name`, such as "line 3"; without a name there are none."""
         tokenizer, limit = self.tokenizers.text("source"), self.max_source_length
-        frame, tokens = tokenizer.specials.translation, tokenizer.encode(line)
+        frame, tokens = tokenizer.specials.translation, encode_and_warn(tokenizer, line, name)
         kept = max(0, limit - frame.size())
         if name is not None:
             if not tokens:
                 logger.warning("%s is blank, and so is its translation", name)
-            if unknown := tokenizer.count_unknown(tokens):
-                logger.warning("%s has %d pieces unknown to the tokenizer", name, unknown)
             if len(tokens) > kept:
                 logger.warning(
                     "%s has %d tokens; only the first %d are translated "

@@ -21,7 +21,12 @@ from transformer_jax.tokenization.specials import (
     Frame,
     SpecialTokens,
 )
-from transformer_jax.tokenization.tokenizer import Tokenizer, encode_plain, special_token_ids
+from transformer_jax.tokenization.tokenizer import (
+    Tokenizer,
+    encode_and_warn,
+    encode_plain,
+    special_token_ids,
+)
 from transformer_jax.tokenization.vocabularies import (
     Tokenizers,
     copy_tokenizers,
@@ -57,6 +62,7 @@ __all__ = [
     "WordClassTokenizer",
     "choose_words_and_classes",
     "copy_tokenizers",
+    "encode_and_warn",
     "encode_plain",
     "expected_sizes",
     "import_tokenizer",

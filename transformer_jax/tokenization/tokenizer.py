@@ -1,10 +1,13 @@
 """The interface of all tokenizers, and functions that their implementations share."""
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from transformer_jax.tokenization.specials import SpecialTokens
+
+logger = logging.getLogger(__name__)
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -62,6 +65,17 @@ def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
     if isinstance(tokenizer, ReadsSpecialTokens):
         return tokenizer.encode_plain(text)
     return tokenizer.encode(text)
+
+
+def encode_and_warn(tokenizer: Tokenizer, text: str, name: str | None) -> list[int]:
+    """Token ids of a user's text, with a warning if pieces of it are unknown.
+
+    The warning names the text by `name`, such as "line 3"; without a name there is none.
+    """
+    ids = tokenizer.encode(text)
+    if name is not None and (unknown := tokenizer.count_unknown(ids)):
+        logger.warning("%s has %d pieces unknown to the tokenizer", name, unknown)
+    return ids
 
 
 def special_token_ids(tokenizer: Tokenizer) -> dict[str, int]:

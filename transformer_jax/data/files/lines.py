@@ -1,8 +1,6 @@
 """Lines of text files, mapped into memory: a corpus may be larger than memory.
 
-A line ends at "\\n" alone: U+2028, form feeds and other characters at which `str.splitlines` splits
-are text. One "\\r" before the line end and a byte order mark before the first line are dropped, so
-that files from Windows read the same.
+`line_content` says what is text and what is a line end, in files and in the program's input.
 """
 
 import codecs
@@ -36,6 +34,17 @@ _BEGINS_TEXT = np.array(
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def line_content(line: bytes, *, is_first: bool) -> bytes:
+    """Content of a line: without its line end, and without a byte order mark if it is the first.
+
+    A line ends at "\\n", or at "\\r\\n" in files from Windows. All else is text: a "\\r" elsewhere,
+    U+2028, form feeds and other characters at which `str.splitlines` splits.
+    """
+    if line.endswith(b"\n"):
+        line = line[:-1].removesuffix(b"\r")
+    return line.removeprefix(codecs.BOM_UTF8) if is_first else line
+
+
 class TextLines(RandomAccess[str]):
     """Lines of a UTF-8 text file, without line ends.
 
@@ -67,8 +76,9 @@ class TextLines(RandomAccess[str]):
 
     def line_bytes(self, index: int) -> bytes:
         """Bytes of line `index` >= 0, without its line end."""
-        start = self._ends[index - 1] + 1 if index else self._first
-        return bytes(self._bytes[start : self._ends[index]]).removesuffix(b"\r")
+        start = self._ends[index - 1] + 1 if index else 0
+        line = bytes(self._bytes[start : self._ends[index] + 1])
+        return line_content(line, is_first=index == 0)
 
     def text(self, start: int = 0, stop: int | None = None) -> str:
         """Text of the lines from `start` to before `stop` (None: to the end), with line ends.
@@ -78,7 +88,7 @@ class TextLines(RandomAccess[str]):
         stop = len(self) if stop is None else stop
         first = self._ends[start - 1] + 1 if start else self._first
         text = bytes(self._bytes[first : self._ends[stop - 1] + 1]).decode()
-        return text.replace("\r\n", "\n").removesuffix("\r")
+        return text.replace("\r\n", "\n")
 
     @property
     def content(self) -> mmap.mmap | memoryview:

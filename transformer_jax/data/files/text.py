@@ -24,7 +24,13 @@ from transformer_jax.buckets.bucket import as_bucket_errors, require_allowed
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
 from transformer_jax.data.files.json_lines import read_objects
-from transformer_jax.data.files.lines import TextLines, open_files, paragraphs, zstd_unpacked
+from transformer_jax.data.files.lines import (
+    TextLines,
+    line_content,
+    open_files,
+    paragraphs,
+    zstd_unpacked,
+)
 from transformer_jax.errors import UserError
 
 TABLE_ENDINGS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet")
@@ -191,8 +197,8 @@ class TextBlocks(RandomAccess[Example]):
             if block.path.endswith(TABLE_ENDINGS):
                 return [_parse_row(block, line, self.column) for line in lines if line.strip()]
             if self.by_line:
-                return [line for line in map(_decode, lines) if line.strip()]
-            return ["\n".join(map(_decode, lines))]
+                return [line for line in map(bytes.decode, lines) if line.strip()]
+            return ["\n".join(map(bytes.decode, lines))]
 
     def sample(self, num_bytes: int) -> "TextBlocks":
         """Evenly spaced blocks with about `num_bytes` in total."""
@@ -301,17 +307,13 @@ def _read_lines(file: Any, block: Block) -> Iterator[bytes]:
     if block.path.endswith(_COMPRESSED_ENDINGS):
         unpack: Any = gzip.open if block.path.endswith(".gz") else zstd_unpacked
         with unpack(file) as lines:
-            yield from (line.rstrip(b"\r\n") for line in lines)
+            yield from (line_content(line, is_first=i == 0) for i, line in enumerate(lines))
         return
     if block.start:  # skip the rest of a line that begins in the previous block
         file.seek(block.start - 1)
         file.readline()
-    while file.tell() < block.stop and (line := file.readline()):
-        yield line.rstrip(b"\r\n")
-
-
-def _decode(line: bytes) -> str:
-    return line.decode().removeprefix("\ufeff")
+    while (start := file.tell()) < block.stop and (line := file.readline()):
+        yield line_content(line, is_first=start == 0)
 
 
 def _parse_row(block: Block, line: bytes, column: str) -> str:
