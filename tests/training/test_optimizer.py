@@ -1,4 +1,4 @@
-"""Optimizers, compared with their formulas written out or with optax; also of stacked layers."""
+"""Optimizers, compared with their formulas written out; also of stacked layers."""
 
 import flax.traverse_util
 import jax
@@ -18,6 +18,8 @@ from transformer_jax.training.optimizer import (
     OptimizerKind,
     make_optimizer,
     make_schedule,
+    raised_rate,
+    unfinished_decay,
 )
 from transformer_jax.training.schedules import SCHEDULES, ScheduleKind
 from transformer_jax.training.state import TrainState
@@ -151,23 +153,67 @@ def test_adafactor_keeps_less_than_a_matrix_per_matrix():
     assert kept("adafactor") < 0.05 * 256 * 4 * 64
 
 
-BETAS = {"b1": 0.9, "b2": 0.98, "eps": 1e-9}
-OF_OPTAX = {
-    "adam": lambda rate, decay: optax.adam(rate, **BETAS),
-    "adamw": lambda rate, decay: optax.adamw(rate, **BETAS, **decay),
-    "nadam": lambda rate, decay: optax.nadamw(rate, **BETAS, **decay),
-    "lamb": lambda rate, decay: optax.lamb(rate, **BETAS, **decay),
-    "lion": lambda rate, decay: optax.lion(rate, b1=0.9, b2=0.98, **decay),
-    "sgd": lambda *rest: with_decay(optax.sgd(-1.0, momentum=0.9), *rest),
-    "adagrad": lambda *rest: with_decay(optax.adagrad(-1.0, eps=1e-9), *rest),
-    "rmsprop": lambda *rest: with_decay(optax.rmsprop(-1.0, decay=0.98, eps=1e-9), *rest),
+B1, B2, EPS = 0.9, 0.98, 1e-3
+"""Momenta of the formulas; epsilon is so large that its place matters."""
+
+
+def momenta(grads):
+    """Momentum, mean square, and both with Adam's bias correction, after the last gradient."""
+    mean, square = np.zeros_like(grads[0]), np.zeros_like(grads[0])
+    for grad in grads:
+        mean, square = B1 * mean + (1 - B1) * grad, B2 * square + (1 - B2) * grad**2
+    n = len(grads)
+    return mean, square, mean / (1 - B1**n), square / (1 - B2**n)
+
+
+def adam_step(grads, param):
+    """Kingma and Ba (2015), algorithm 1."""
+    _, _, mean, square = momenta(grads)
+    return mean / (np.sqrt(square) + EPS)
+
+
+def nadam_step(grads, param):
+    """Dozat (2016), algorithm 2 with a constant momentum."""
+    n = len(grads)
+    mean, _, _, square = momenta(grads)
+    ahead = B1 * mean / (1 - B1 ** (n + 1)) + (1 - B1) * grads[-1] / (1 - B1**n)
+    return ahead / (np.sqrt(square) + EPS)
+
+
+def sgd_step(grads, param):
+    """torch.optim.SGD(momentum=B1): v = B1 v + g."""
+    return sum(B1**age * grad for age, grad in enumerate(reversed(grads)))
+
+
+def adagrad_step(grads, param):
+    """torch.optim.Adagrad: g / (sqrt(sum of g^2) + eps)."""
+    return grads[-1] / (np.sqrt(sum(grad**2 for grad in grads)) + EPS)
+
+
+def rmsprop_step(grads, param):
+    """torch.optim.RMSprop(alpha=B2): g / (sqrt(mean of g^2) + eps)."""
+    return grads[-1] / (np.sqrt(momenta(grads)[1]) + EPS)
+
+
+def lion_step(grads, param):
+    """Chen et al. (2023), algorithm 2."""
+    momentum = np.zeros_like(param)
+    for grad in grads[:-1]:
+        momentum = B2 * momentum + (1 - B2) * grad
+    return np.sign(B1 * momentum + (1 - B1) * grads[-1])
+
+
+STEPS = {
+    "adam": adam_step,
+    "adamw": adam_step,
+    "nadam": nadam_step,
+    "lamb": adam_step,
+    "lion": lion_step,
+    "sgd": sgd_step,
+    "adagrad": adagrad_step,
+    "rmsprop": rmsprop_step,
 }
-
-
-def with_decay(scaling, rate, decay):
-    """Adds weight decay and a learning rate to an optimizer whose own rate is -1."""
-    parts = scaling, optax.add_decayed_weights(**decay)
-    return optax.chain(*parts, optax.scale_by_learning_rate(rate))
+"""Functions (gradients so far, parameter) -> update before weight decay and learning rate."""
 
 
 def layer(rng):
@@ -186,27 +232,51 @@ def layer(rng):
     )
 
 
-def is_matrix(params):
-    return jax.tree.map(lambda leaf: leaf.ndim > 1, params)
-
-
-@pytest.mark.parametrize("name", OF_OPTAX)
-def test_updates_are_those_of_optax(name):
+@pytest.mark.parametrize("name", STEPS)
+def test_updates_are_those_of_the_formula(name):
     rng = np.random.default_rng(0)
-    params, gradients = layer(rng), [layer(rng), layer(rng)]
+    params, gradients = layer(rng), [layer(rng) for _ in range(3)]
     decay = 0.0 if name == "adam" else 0.1
-    config = OptimizerConfig(name=name, weight_decay=decay, warmup_steps=1)
-    theirs = OF_OPTAX[name](
-        make_schedule(config, D_MODEL, NUM_STEPS), {"weight_decay": decay, "mask": is_matrix}
+    given = dict(beta1=B1, beta2=B2, epsilon=EPS, weight_decay=decay, warmup_steps=1)
+    found = train(OptimizerConfig(name=name, **given), params, gradients)[-1]
+    rates = [paper_rate(n, 1) for n in (1, 2, 3)]
+    for path, start in flax.traverse_util.flatten_dict(params).items():
+        of_path = [np.asarray(flax.traverse_util.flatten_dict(each)[path]) for each in gradients]
+        param = np.asarray(start)
+        for n, rate in enumerate(rates, 1):
+            update = STEPS[name](of_path[:n], param) + decay * param * (param.ndim > 1)
+            if name == "lamb":  # You et al. (2020), algorithm 2
+                update *= np.linalg.norm(param) / np.linalg.norm(update)
+            param = param - rate * update
+        got = flax.traverse_util.flatten_dict(found)[path]
+        np.testing.assert_allclose(got, param, rtol=1e-4, atol=1e-5, err_msg=str(path))
+
+
+def test_adagrad_can_start_from_another_sum():
+    """torch.optim.Adagrad(lr=1, initial_accumulator_value=0.25, eps=1e-9): 2 / sqrt(0.25 + 4)."""
+    config = OptimizerConfig(
+        name="adagrad", schedule="constant", warmup_steps=1, initial_accumulator=0.25
     )
-    expected, state = params, theirs.init(params)
-    for grads in gradients:
-        updates, state = theirs.update(grads, state, expected)
-        expected = optax.apply_updates(expected, updates)
-    found = train(config, params, gradients)[-1]
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected
-    )
+    (after,) = train(config, jnp.zeros(1), [jnp.full(1, 2.0)])
+    np.testing.assert_allclose(after, -0.9701425, rtol=1e-6)
+
+
+def test_adafactor_forgets_gradients_as_its_decay_says():
+    """The second update by Shazeer and Stern (2018), algorithm 4: beta2 at step t is 1 - t^-0.8."""
+    rng = np.random.default_rng(0)
+    param, *grads = rng.normal(size=(3, 40, 48)).astype(np.float32)
+    config = OptimizerConfig(name="adafactor", warmup_steps=1)
+    trees = [{"kernel": jnp.asarray(grad)} for grad in grads]
+    after = train(config, {"kernel": jnp.asarray(param)}, trees)[-1]["kernel"]
+    rows, columns = np.zeros((40, 1)), np.zeros(48)
+    for t, grad in enumerate(grads, 1):
+        decay, square = 1 - t**-0.8, grad**2
+        rows = decay * rows + (1 - decay) * square.mean(1, keepdims=True)
+        columns = decay * columns + (1 - decay) * square.mean(0)
+        update = grad / np.sqrt(rows * columns / rows.mean())
+        update /= max(1.0, np.sqrt((update**2).mean()))
+        param = param - paper_rate(t, 1) * np.sqrt((param**2).mean()) * update
+    np.testing.assert_allclose(after, param, rtol=1e-4, atol=1e-5)
 
 
 def test_muon_orthogonalizes_only_the_matrices_of_layers():
@@ -254,6 +324,52 @@ def test_all_optimizers_except_adam_decay_matrices():
         ]:
             expected = kept * params[module][leaf]
             np.testing.assert_allclose(decayed[module][leaf], expected, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("num_steps", [30, 100, 997])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in SCHEDULES.items() if "optimizer.final_ratio" in kind.reads]
+)
+def test_a_decay_ends_at_its_floor_in_the_last_update(name, num_steps):
+    """With the defaults of its fields, for each schedule that has a final rate."""
+    config = OptimizerConfig(schedule=name, learning_rate=2.0, warmup_steps=7, final_ratio=0.1)
+    rates = np.asarray(make_schedule(config, D_MODEL, num_steps)(jnp.arange(num_steps)))
+    assert rates[-1] == pytest.approx(0.2, rel=1e-4)
+    assert rates[-2] >= rates[-1]
+    assert rates.max() == pytest.approx(2.0)  # no overshoot where warm-up ends
+    assert unfinished_decay(config, D_MODEL, num_steps) is None
+
+
+def test_a_run_that_ends_before_its_schedule_is_reported():
+    def message(num_steps, **options):
+        return unfinished_decay(OptimizerConfig(**options), D_MODEL, num_steps) or ""
+
+    cosine = dict(schedule="cosine", learning_rate=2.0, warmup_steps=10)
+    assert message(60, decay_steps=110, **cosine).startswith(
+        "the learning rate of the last step is 1, not 0: train.num_steps is 60, but "
+        "optimizer.schedule 'cosine' has decay_steps 110; lower"
+    )
+    assert not message(110, decay_steps=110, **cosine)
+    assert "is 1.8, not 0" in message(9, **cosine) and "warmup_steps 10" in message(9, **cosine)
+    cycles = cosine | dict(schedule="cosine_cycles", cycle_steps=40)
+    assert "has cycle_steps 40;" in message(70, **cycles)
+    assert not message(90, **cycles)
+    assert not message(5) and not message(5, schedule="constant")
+
+
+def test_a_run_extended_at_a_higher_rate_is_reported():
+    def message(before=None, now=None, **options):
+        own = dict(schedule="cosine", learning_rate=2.0, warmup_steps=10) | options
+        configs = (OptimizerConfig(**own, decay_steps=steps) for steps in (before, now))
+        return raised_rate(*configs, D_MODEL, 110, 210) or ""
+
+    assert "of step 110, where the run would have ended, is now 1; it was 0" in message()
+    assert "final_ratio can be extended" in message()
+    floored = message(final_ratio=0.1)
+    assert "it was 0.2" in floored and floored.endswith("set optimizer.decay_steps to 110")
+    assert not message(now=110, final_ratio=0.1)
+    assert not message(before=210, now=210)
+    assert not message(schedule="inverse_sqrt")
 
 
 GPT2 = {

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import importlib
 import json
+import logging
 import runpy
 import sys
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,9 @@ from transformer_jax.runs.user_modules import Modules, describe_error, load_modu
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.tasks import TASKS
+from transformer_jax.training.optimizer import raised_rate
+
+logger = logging.getLogger(__name__)
 
 FIXED = ("task", "model", "tokenizer", "data", "optimizer", "lora", "train", "seed")
 """Sections that stay the same for the life of a run, except for the fields `CHANGEABLE` and for
@@ -164,7 +168,10 @@ def check_trainable(config: ConfigDict) -> Settings:
 
 
 def check_same_run(config: ConfigDict, saved: ConfigDict, workdir: Path) -> None:
-    """Raises UserError, naming the first difference, if `config` is not that of `workdir`'s run."""
+    """Raises UserError, naming the first difference, if `config` is not that of `workdir`'s run.
+
+    Logs a warning if the run is extended at a higher learning rate.
+    """
     before, now = flatten(saved.to_dict()), flatten(config.to_dict())
     idle = unread_fields(before)  # earlier versions allowed them to be set
     for name in [name for name in FIELDS if name not in idle]:
@@ -178,6 +185,11 @@ def check_same_run(config: ConfigDict, saved: ConfigDict, workdir: Path) -> None
                 f"{workdir} holds another run: its {name} is {old!r}, the config's is {new!r}; "
                 "choose another --workdir or the same value"
             )
+    lengths = before["train.num_steps"], now["train.num_steps"]
+    if lengths[0] < lengths[1]:
+        old, new = (read_settings(each).optimizer for each in (saved, config))
+        if message := raised_rate(old, new, now["model.d_model"], *lengths):
+            logger.warning("%s: %s", workdir, message)
 
 
 def _require_modules(config: ConfigDict) -> None:

@@ -29,6 +29,7 @@ from transformer_jax.runtime.preemption import watch_preemption
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
+from transformer_jax.training.optimizer import unfinished_decay
 from transformer_jax.training.profiling import Profiler, step_products, utilization
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 
@@ -120,6 +121,9 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
         if _is_finished(trainable, point):
             return point.take_state()
         batches.set_state(point.data_state)
+    optimizer, num_steps = settings.optimizer, settings.train.num_steps
+    if message := unfinished_decay(optimizer, settings.model.d_model, num_steps):
+        logger.warning(message)
     validate = trainable.validation()  # before any step: it refuses a split it cannot evaluate
     with record_kernel_choices() as attention:
         step = engine.compile(train_step, abstract, batch)  # in the background

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from transformer_jax.errors import UserError
@@ -53,7 +54,8 @@ class OptimizerConfig:
         example "^(embedding|input|encoder)/" for a pre-trained body.
       beta1: decay of the momentum; unused by "adafactor", "adagrad" and "rmsprop".
       beta2: decay of the mean of squared gradients; in "lion" of the momentum.
-      epsilon: constant added to the denominator of the update.
+      epsilon: constant added to the denominator of the update, outside the root.
+      initial_accumulator: value at which "adagrad" starts each sum of squared gradients.
 
     Raises:
       ValueError: an unknown choice or a value out of range.
@@ -77,6 +79,7 @@ class OptimizerConfig:
     beta1: Decay = 0.9
     beta2: Decay = 0.98
     epsilon: Annotated[float, Range(1e-30, 1)] = 1e-9
+    initial_accumulator: Annotated[float, Range(0, 1e6)] = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -135,13 +138,29 @@ def _sgd(config: OptimizerConfig) -> Transformations:
 
 
 def _adagrad(config: OptimizerConfig) -> Transformations:
-    """AdaGrad: gradient over the root of the sum of squared gradients (Duchi et al. 2011)."""
-    return [optax.scale_by_rss(eps=config.epsilon)]
+    """AdaGrad: gradient over the root of the sum of squared gradients (Duchi et al. 2011).
+
+    Unlike `optax.scale_by_rss`, whose state it has, it adds epsilon outside the root.
+    """
+
+    def init(params: Params) -> optax.ScaleByRssState:
+        return optax.ScaleByRssState(optax.tree.full_like(params, config.initial_accumulator))
+
+    def update(
+        grads: Params, state: optax.ScaleByRssState, params: Params = None
+    ) -> tuple[Params, optax.ScaleByRssState]:
+        sums = jax.tree.map(lambda total, grad: total + grad**2, state.sum_of_squares, grads)
+        updates = jax.tree.map(
+            lambda grad, total: grad / (jnp.sqrt(total) + config.epsilon), grads, sums
+        )
+        return updates, optax.ScaleByRssState(sums)
+
+    return [optax.GradientTransformation(init, update)]
 
 
 def _rmsprop(config: OptimizerConfig) -> Transformations:
     """RMSProp: gradient over the root mean squared gradient (Tieleman and Hinton 2012)."""
-    return [optax.scale_by_rms(config.beta2, config.epsilon)]
+    return [optax.scale_by_rms(config.beta2, config.epsilon, eps_in_sqrt=False)]
 
 
 def _lion(config: OptimizerConfig) -> Transformations:
@@ -166,7 +185,8 @@ def _muon(config: OptimizerConfig) -> Transformations:
 
 
 _MOMENTS = _BETA1, _BETA2, _EPSILON = "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"
-_DECAY = "optimizer.weight_decay"
+_FINAL = "optimizer.final_ratio"
+_DECAY, _ACCUMULATOR = "optimizer.weight_decay", "optimizer.initial_accumulator"
 
 OPTIMIZERS: Registry[OptimizerKind] = Registry(
     "optimizer.name",
@@ -176,7 +196,7 @@ OPTIMIZERS: Registry[OptimizerKind] = Registry(
         "nadam": OptimizerKind(_nadam, (*_MOMENTS, _DECAY), stackable=True),
         "adafactor": OptimizerKind(_adafactor, (_DECAY,)),
         "sgd": OptimizerKind(_sgd, (_BETA1, _DECAY), stackable=True),
-        "adagrad": OptimizerKind(_adagrad, (_EPSILON, _DECAY), stackable=True),
+        "adagrad": OptimizerKind(_adagrad, (_EPSILON, _DECAY, _ACCUMULATOR), stackable=True),
         "rmsprop": OptimizerKind(_rmsprop, (_BETA2, _EPSILON, _DECAY), stackable=True),
         # Updates are relative to the size of the parameter (You et al. 2020).
         "lamb": OptimizerKind(_adam, (*_MOMENTS, _DECAY), rescale=(optax.scale_by_trust_ratio(),)),
@@ -208,6 +228,53 @@ def make_schedule(config: OptimizerConfig, d_model: int, num_steps: int) -> opta
         d_model=d_model,
     )
     return SCHEDULES.find(config.schedule).make(options)
+
+
+def unfinished_decay(config: OptimizerConfig, d_model: int, num_steps: int) -> str | None:
+    """Message that the last step of a run comes before its schedule ends; None if it does not."""
+    kind = SCHEDULES.find(config.schedule)
+    if not kind.decays and _FINAL not in kind.reads:
+        return None
+    last = float(make_schedule(config, d_model, num_steps)(num_steps - 1))
+    floor = config.learning_rate * (config.final_ratio if _FINAL in kind.reads else 0)
+    if last <= floor + 0.01 * config.learning_rate:
+        return None
+    reads = {"warmup_steps": num_steps <= config.warmup_steps}
+    reads |= {name: f"optimizer.{name}" in kind.reads for name in ("decay_steps", "cycle_steps")}
+    given = [f"{name} {getattr(config, name)}" for name, does in reads.items() if does]
+    return (
+        f"the learning rate of the last step is {last:.2g}, not {floor:.2g}: train.num_steps is "
+        f"{num_steps}, but optimizer.schedule {config.schedule!r} has {', '.join(given)}; lower "
+        "them (decay_steps or cycle_steps none: until num_steps)"
+    )
+
+
+def raised_rate(
+    before: OptimizerConfig, now: OptimizerConfig, d_model: int, old_steps: int, num_steps: int
+) -> str | None:
+    """Message that a longer run has a higher learning rate where the shorter one ended.
+
+    None if it does not.
+
+    Args:
+      before, now: the section `optimizer` of the shorter and of the longer run.
+      d_model: width of the model.
+      old_steps, num_steps: their `train.num_steps`.
+    """
+    old = float(make_schedule(before, d_model, old_steps)(old_steps - 1))
+    new = float(make_schedule(now, d_model, num_steps)(old_steps - 1))
+    if new <= 1.01 * old:
+        return None
+    message = (
+        f"the learning rate of step {old_steps}, where the run would have ended, is now {new:.2g}; "
+        f"it was {old:.2g}, as optimizer.schedule {now.schedule!r} ended there"
+    )
+    if not SCHEDULES.find(now.schedule).decays:
+        return message
+    if not now.final_ratio:
+        return f"{message} (a run with optimizer.final_ratio can be extended at its final rate)"
+    end = before.decay_steps or old_steps
+    return f"{message}; to stay at that rate set optimizer.decay_steps to {end}"
 
 
 def make_optimizer(

@@ -83,18 +83,21 @@ def cosine_cycles(
     """Linear warm-up to `peak`, then cycles of half a cosine from `peak` to `peak * final_ratio`
     (SGDR, Loshchilov and Hutter 2017).
 
-    The first cycle has `cycle_steps` steps; each further one is `cycle_growth` times as long.
+    The first cycle has `cycle_steps` steps; each further one is `cycle_growth` times as long. The
+    last step of a cycle has the final rate.
     """
 
     def schedule(count: jax.typing.ArrayLike) -> jax.Array:
-        done = jnp.maximum(jnp.asarray(count, jnp.float32) + 1 - warmup_steps, 0.0) / cycle_steps
+        step = jnp.maximum(jnp.asarray(count, jnp.float32) + 1 - warmup_steps, 0.0)
+        # The middle of the interval before a step is in the step's own cycle, rounding or not.
+        cycles, inside = step / cycle_steps, jnp.maximum(step - 0.5, 0.0) / cycle_steps
         if cycle_growth == 1:
-            place = done % 1.0
-        else:  # cycle k begins at (growth^k - 1) / (growth - 1) cycles
-            grown = 1 + done * (cycle_growth - 1)
-            cycle = jnp.floor(jnp.log(grown) / math.log(cycle_growth) + 1e-5)
-            length = cycle_growth**cycle
-            place = jnp.maximum(grown - length, 0.0) / (cycle_growth - 1) / length
+            place = cycles - jnp.floor(inside)
+        else:  # cycle k begins after (growth^k - 1) / (growth - 1) first cycles
+            rate = cycle_growth - 1
+            length = cycle_growth ** jnp.floor(jnp.log1p(inside * rate) / math.log(cycle_growth))
+            place = (1 + cycles * rate - length) / rate / length
+        place = jnp.clip(place, 0.0, 1.0)
         left = (1 + jnp.cos(jnp.pi * place)) / 2
         return peak * jnp.minimum((count + 1) / warmup_steps, _between(final_ratio, left))
 
