@@ -108,6 +108,30 @@ def test_top_k_keeps_the_first_of_equal_tokens():
         assert np.take_along_axis(left, order, axis=1).all()
 
 
+@pytest.mark.parametrize(("top_p", "count"), [(0.05, 1), (0.35, 4), (0.95, 10), (1.0, 10)])
+def test_top_p_keeps_the_fewest_of_equal_tokens(top_p, count):
+    left = np.isfinite(np.asarray(truncated_logits(jnp.zeros((1, 10)), 1.0, top_p=top_p)))[0]
+    assert left.tolist() == [True] * count + [False] * (10 - count)
+
+
+def test_top_p_keeps_the_nucleus_of_rounded_logits():
+    """Rounded to bfloat16, many logits are equal. Compared with a stable sort in float64."""
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(4 * rng.normal(size=(8, 500)), jnp.bfloat16).astype(jnp.float32)
+    for top_p in (0.3, 0.9, 0.99):
+        left = np.isfinite(np.asarray(truncated_logits(logits, 1.0, top_p=top_p)))
+        for row, kept in zip(np.asarray(logits, np.float64), left, strict=True):
+            order = np.argsort(-row, kind="stable")
+            sums = np.cumsum(np.exp(row[order] - row.max())) / np.exp(row - row.max()).sum()
+            expected = order[: np.searchsorted(sums, top_p) + 1]
+            assert set(np.flatnonzero(kept)) == set(expected)
+
+
+def test_top_p_of_one_keeps_unlikely_tokens():
+    logits = jnp.array([[0.0, -20.0, -30.0, -80.0]])
+    assert np.isfinite(np.asarray(truncated_logits(logits, 1.0, top_p=1.0))).all()
+
+
 def test_top_k_of_one_is_greedy():
     tokens, _ = draw(1, 1, top_k=1)
     expected, last = [], BOS

@@ -38,7 +38,7 @@ def truncated_logits(
       temperature: divides the logits; below 1 makes likely tokens likelier.
       top_k: keep the k most likely tokens (Fan et al. 2018); of equal ones the first.
       top_p: keep the smallest set of most likely tokens with this total probability (Holtzman et
-        al. 2020); applied after `top_k`.
+        al. 2020), of equal ones the first; applied after `top_k`. 1 keeps all.
       banned_ids: tokens that are never sampled.
     """
     logits = logits / temperature
@@ -48,13 +48,20 @@ def truncated_logits(
         values, ids = block_top_k(logits, top_k)
         none = jnp.full_like(logits, -jnp.inf)
         logits = jnp.put_along_axis(none, ids, values, axis=-1, inplace=False)
-    if top_p is not None:
-        ordered = -jnp.sort(-logits, axis=-1)
-        probabilities = jax.nn.softmax(ordered)
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        least = jnp.where(before < top_p, ordered, jnp.inf).min(axis=-1, keepdims=True)
-        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if top_p is not None and top_p < 1:
+        logits = jnp.where(nucleus(logits, top_p), logits, -jnp.inf)
     return logits
+
+
+def nucleus(logits: Float[Array, "N V"], top_p: float) -> Bool[Array, "N V"]:
+    """True for the fewest most likely tokens with a total probability of at least `top_p`."""
+    ordered = -jnp.sort(-logits, axis=-1)
+    before = jnp.cumsum(jax.nn.softmax(ordered), axis=-1)[:, :-1]
+    count = 1 + (before < top_p).sum(axis=-1, keepdims=True)
+    least = jnp.take_along_axis(ordered, count - 1, axis=-1)
+    above, equal = logits > least, logits == least
+    room = count - above.sum(axis=-1, keepdims=True)
+    return above | (equal & (jnp.cumsum(equal, axis=-1) <= room))
 
 
 @jax.tree_util.register_dataclass
