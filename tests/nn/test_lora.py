@@ -11,7 +11,13 @@ from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.linear import Linear
-from transformer_jax.nn.lora import AdaptedMatrix, LowRankAdapter, merge_adapters, with_adapters
+from transformer_jax.nn.lora import (
+    AdaptedMatrix,
+    LowRankAdapter,
+    init_adapter,
+    merge_adapters,
+    with_adapters,
+)
 from transformer_jax.training.lora import LoraConfig
 
 CONFIG = TransformerConfig(
@@ -48,6 +54,15 @@ def test_initial_adapters_change_no_bit(model, params):
         for one in (params, with_adapters(params, adapters))
     )
     np.testing.assert_array_equal(plain, beside)
+
+
+def test_initial_adapters_are_those_of_peft():
+    """kaiming_uniform_(A, a=sqrt(5)): uniform in +-1 / sqrt(inputs), of variance 1 / (3 inputs)."""
+    kernel = jax.ShapeDtypeStruct((40, 5, 7), jnp.float32)
+    adapter = init_adapter(jax.random.key(0), kernel, 2, 100, scale=1.0, dropout_rate=0.0)
+    assert adapter.down.shape == (200, 100) and not np.asarray(adapter.up).any()
+    assert np.abs(adapter.down).max() == pytest.approx(200**-0.5, rel=1e-3)
+    assert np.var(adapter.down) == pytest.approx(1 / 600, rel=0.02)
 
 
 def test_merged_equals_unmerged(model, params):

@@ -92,8 +92,10 @@ def merge_adapters(params: Any) -> Any:
 def init_adapter(
     key: jax.Array, kernel: Any, input_axes: int, rank: int, scale: float, dropout_rate: float
 ) -> LowRankAdapter:
-    """Initial adapter of a kernel: A is normal with variance 1 / I, B is 0."""
+    """Initial adapter of a kernel: A is uniform in +-1 / sqrt(I), of variance 1 / (3 I), as in
+    peft, so that learning rates carry over; B is 0."""
     inputs = math.prod(kernel.shape[:input_axes])
     outputs = math.prod(kernel.shape[input_axes:])
-    down = jax.random.normal(key, (inputs, rank)) / math.sqrt(inputs)
+    limit = 1 / math.sqrt(inputs)
+    down = jax.random.uniform(key, (inputs, rank), minval=-limit, maxval=limit)
     return LowRankAdapter(down, jnp.zeros((rank, outputs)), scale, dropout_rate)
