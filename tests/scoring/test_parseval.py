@@ -61,6 +61,17 @@ def test_prt_equals_advp():
     assert of("(TOP (VP (VB a) (ADVP (RP b))))", "(TOP (VP (VB a) (PRT (RP b))))")["f1"] == 1
 
 
+def test_labels_end_at_function_tags_and_indices_as_in_evalb():
+    """EVALB's README, section 7: NP-SBJ is processed to give NP, NP=2 is changed to NP."""
+    plain = "(TOP (S (NP (NN a)) (VP (VB b) (PRT (RP c)))))"
+    marked = "(TOP-1 (S=2 (NP-SBJ-3 (NN a)) (VP=1-X (VB b) (ADVP-DIR (RP c)))))"
+    assert of(marked, plain) == of(plain, marked) == dict.fromkeys(METRICS, 1.0)
+    tagged = plain.replace("NN", "NN-X")  # EVALB compares tags as they are
+    assert of(tagged, plain)["f1"] == 1 and of(tagged, plain)["tag_accuracy"] == 2 / 3
+    bracket, other = "(TOP (-LRB- (NN a)))", "(TOP (-RRB- (NN a)))"
+    assert of(bracket, bracket)["f1"] == 1 and of(bracket, other)["f1"] == 0
+
+
 def test_scores_are_over_all_trees():
     found = parseval([GOLD, "(TOP (NP (NN a)))"], [GOLD, "(TOP (VP (VB a)))"])
     assert found["f1"] == pytest.approx(5 / 6) and found["exact_match"] == 1 / 2

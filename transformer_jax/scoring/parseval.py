@@ -1,10 +1,12 @@
 """Labelled precision, recall and F1 of constituency trees (Black et al. 1991), by EVALB's rules.
 
 The rules are those of COLLINS.prm: roots (TOP) do not count; traces and punctuation are removed
-from both trees, with the constituents that this leaves empty; PRT equals ADVP. A constituent is a
-label and the words that it spans. Equal constituents of a tree count as often as they occur.
+from both trees, with the constituents that this leaves empty; labels end at the first - or =, so
+that NP-SBJ and NP=2 equal NP; PRT equals ADVP. A constituent is a label and the words that it
+spans. Equal constituents of a tree count as often as they occur.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -19,6 +21,7 @@ DELETED_TAGS = ("-NONE-", ",", ":", "``", "''", ".")
 METRICS = ("f1", "precision", "recall", "exact_match", "tag_accuracy")
 
 _EQUIVALENT = {"PRT": "ADVP"}
+_FUNCTION = re.compile("[-=].*")
 
 Span = tuple[str, int, int]
 
@@ -73,6 +76,8 @@ def constituents(tree: Tree, kept: Sequence[bool]) -> Counter[Span]:
     for node in tree.walk():
         if node is None:
             label, start = open_nodes.pop()
+            if not label.startswith("-"):  # EVALB cuts -LRB- to nothing
+                label = _FUNCTION.sub("", label)
             if start < place and label not in ROOTS:
                 spans[_EQUIVALENT.get(label, label), start, place] += 1
         elif node.word is None:
