@@ -544,6 +544,19 @@ def test_an_average_skips_damaged_snapshots(tmp_path, caplog):
         checkpoints.open(None).average(4, TARGET.params)
 
 
+def test_an_old_best_checkpoint_is_not_averaged(tmp_path):
+    """Step 1 is kept as the best; steps 2 and 3 between it and the snapshots are gone."""
+    checkpoints = save_steps(
+        tmp_path, range(1, 6), keep=1, keep_params=2, scores={1: 1, 2: 0, 3: 0, 4: 0, 5: 0}
+    )
+    assert steps_in(tmp_path) == [1, 5] and steps_in(tmp_path / "snapshots") == [4, 5]
+    latest = checkpoints.open(None)
+    assert latest.average(2, TARGET.params, keep=1)[0] == [5, 4]
+    with pytest.raises(UserError, match="cannot average 3 checkpoints: .* parameters of 2"):
+        latest.average(3, TARGET.params, keep=1)
+    assert checkpoints.open("best").average(1, TARGET.params, keep=1)[0] == [1]
+
+
 @pytest.mark.parametrize("count", [0, 4])
 def test_an_average_of_more_than_there_are_is_refused(run, count):
     with pytest.raises(UserError, match=f"cannot average {count} checkpoints: .* parameters of 3"):

@@ -112,8 +112,16 @@ class Snapshot:
         training = self._read_arrays(TRAINING, training, fresh)
         return join_state(abstract_state, params, training)
 
-    def average(self, count: int, abstract_params: Any) -> tuple[list[int], Any]:
+    def average(
+        self, count: int, abstract_params: Any, keep: int | None = None
+    ) -> tuple[list[int], Any]:
         """The mean, taken in float32, of the last `count` saved parameters up to this step.
+
+        Args:
+          count: number of saved parameters.
+          abstract_params: as of `state`.
+          keep: `checkpoint.keep` of the run. A full checkpoint before the latest `keep` is there
+            only because it is the best, whatever was saved between it and them, so it is left out.
 
         Returns:
           (the steps, newest first; params)
@@ -122,7 +130,9 @@ class Snapshot:
           UserError: there are fewer, or as of `state`.
         """
         directory = self.folder.parent
-        saved = step_folders(directory / SNAPSHOTS) | step_folders(directory)
+        full = step_folders(directory)
+        latest = sorted(full)[-keep:] if keep else full
+        saved = step_folders(directory / SNAPSHOTS) | {step: full[step] for step in latest}
         earlier = [saved[step] for step in sorted(saved, reverse=True) if step < self.step]
         verified = skip_damaged(
             earlier, (PARAMS,), most_bytes(abstract_params), manifest.find_damage_in_job

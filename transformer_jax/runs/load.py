@@ -78,7 +78,10 @@ def load(
     frozen = open_base(settings, loaded_from, most_bytes(abstract))
     now = tokenizer_provenance(tokenizers) | base_provenance(frozen)
     check_provenance(now, snapshot.provenance, workdir)
-    params = snapshot.params(saved) if average is None else snapshot.average(average, saved)[1]
+    if average is None:
+        params = snapshot.params(saved)
+    else:
+        params = snapshot.average(average, saved, settings.checkpoint.keep)[1]
     if frozen is not None:
         params = merge_adapters(with_adapters(frozen.params(abstract), params))
     return Run(config, workdir, task, params, snapshot.step)
