@@ -8,7 +8,7 @@ SHELL := /bin/bash
 VENV := .venv
 WORKDIR := runs/quickstart
 CAMPAIGNS := runs/campaigns
-PYTEST_FLAGS := -n 2 --dist loadgroup --durations=50
+PYTEST_FLAGS := -n 2 --dist loadgroup --no-loadscope-reorder --durations=50
 RUN := $(VENV)/bin/python -m transformer_jax
 INSTALLED := $(VENV)/.installed$(addprefix -,$(EXTRAS))
 INSTALL := install -r requirements.txt -e '.$(if $(EXTRAS),[$(EXTRAS)])'

@@ -85,6 +85,8 @@ TINY = {
     "logging.every_steps": 5,
 }
 """Changes that shrink the quick start's config to a run of seconds."""
+LONGEST = ("experiments", "parallel", "recorded")
+"""Folders whose tests run first, so that both workers end at the same time."""
 OF_PAIRS = ["model.num_encoder_layers", "model.num_decoder_layers", "eval.num_examples"]
 OF_PAIRS += ["data.max_source_length", "data.max_target_length"]
 OF_PAIRS += [f"data.{split}_{side}" for split in PAIRS for side in ("source", "target")]
@@ -102,7 +104,14 @@ def pytest_collection_modifyitems(items):
         found = item._fixtureinfo.name2fixturedefs.values()
         if any(fixtures[-1].scope == "module" for fixtures in found):
             item.add_marker(pytest.mark.xdist_group(item.path.relative_to(ROOT).as_posix()))
-    items.sort(key=lambda item: not item.path.is_relative_to(ROOT / "tests" / "experiments"))
+    items.sort(key=lambda item: item.path.relative_to(ROOT / "tests").parts[0] not in LONGEST)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the test's fixtures
+def pytest_runtest_setup(item):
+    """Checks shapes in the tests of modules that have them."""
+    tested = item.path.relative_to(ROOT / "tests").parts[0] in shape_checks.TESTS
+    jaxtyping.config.update("jaxtyping_disable", not tested)
 
 
 def pytest_sessionstart(session):
