@@ -1,14 +1,41 @@
-"""Exceptions for user errors, which are one line, and for runs that were asked to stop."""
+"""Exceptions for user errors, which are one line, and for runs that were asked to stop.
+
+Messages quote texts of others: names of files and tensors, addresses, replies of servers.
+`escape_controls` makes them safe to print.
+"""
+
+import re
 
 RESUMABLE = 75
 """Exit status of a run that the same command resumes: EX_TEMPFAIL of sysexits."""
+
+
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, except tab and line feed
+    "\u2028\u2029\ud800-\udfff"  # separators of lines and paragraphs, lone surrogates
+    "\u202a-\u202e\u2066-\u2069]"  # embeddings, overrides and isolates of text direction
+)
+
+
+def escape_controls(text: str) -> str:
+    r"""Escapes characters that act on a terminal or reorder its text, such as ESC: `\x1b`.
+
+    Tabs and line feeds are kept.
+    """
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class UserError(Exception):
     """A user's mistake, in one line: what is wrong, where, and what would fix it.
 
     The shell prints it to stderr and exits with status 2; a notebook gets the exception.
+
+    Args:
+      message: the line; its control characters are escaped.
     """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(escape_controls(message))
 
 
 class DivergedError(UserError):

@@ -1,5 +1,7 @@
 """The verb `inspect`: a page for each line, and its errors."""
 
+import errno
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -63,6 +65,23 @@ def test_a_folder_that_is_not_empty_is_rejected_before_a_run_is_loaded(shell, re
         assert answer.status == 2
         assert answer.err == f"error: --to: {folder} {message}; choose a new directory\n"
     assert read == [] and (tmp_path / "mine").read_text() == "kept"
+
+
+def test_a_full_disk_leaves_whole_pages(shell, read, tmp_path, monkeypatch):
+    before, written = os.fsync, []
+
+    def fill(descriptor):
+        written.append(descriptor)
+        if len(written) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        before(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fill)
+    answer = shell("inspect", "--workdir=w", f"--to={tmp_path}", stdin=b"A dog.\nA cat.\n")
+    assert answer.status == 2
+    assert answer.err == f"error: {tmp_path}/0002.html: No space left on device\n"
+    (page,) = tmp_path.iterdir()
+    assert page.name == "0001.html" and page.read_text().rstrip().endswith("</html>")
 
 
 def test_a_line_that_cannot_be_read_is_named(shell, read, tmp_path):

@@ -9,6 +9,8 @@ import select
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +19,8 @@ from transformer_jax.cli import terminal
 from transformer_jax.cli.main import main
 from transformer_jax.cli.terminal import log_to_stderr
 from transformer_jax.errors import Stopped, UserError
+
+ROOT = Path(__file__).parents[2]
 
 
 def shell(*words):
@@ -57,6 +61,26 @@ def test_neither_the_package_nor_the_shell_imports_jax():
     heavy = "{'jax', 'numpy', 'tensorboardX', 'tqdm'}"
     code = f"import sys, transformer_jax.cli.main; sys.exit(bool({heavy} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_console_script_executes_no_file_of_the_current_folder(tmp_path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["transformer_jax"].partition(":")
+    script = tmp_path / "bin" / "transformer_jax"  # as pip writes it
+    foreign = tmp_path / "foreign" / "argparse.py"
+    for path, text in (
+        (script, f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n"),
+        (foreign, "print('executed')\n"),
+    ):
+        path.parent.mkdir()
+        path.write_text(text)
+    words = [sys.executable, str(script), "evaluate", "--help"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    answer = subprocess.run(
+        words, cwd=foreign.parent, env=environment, capture_output=True, text=True
+    )
+    assert answer.returncode == 0 and "executed" not in answer.stdout
+    assert "--workdir" in answer.stdout
 
 
 @pytest.mark.parametrize("words", [["trian"], ["predict", "--workdr=x"], [], ["predict"]])

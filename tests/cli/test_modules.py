@@ -90,3 +90,43 @@ def test_a_run_that_needs_a_module_asks_for_it(shell, trained_workdir, tmp_path,
     asks = f"the run in {workdir} needs absent_positions.py, whose code is not in it: give "
     assert f"{asks}--modules=PATH/TO/absent_positions.py" in answer.err
     assert answer.err.count("\n") == 1
+
+
+FAILING = """
+def outer(inner):
+    inner()
+
+def fail():
+    outer(lambda: {}["size"])
+"""
+
+
+def test_an_error_in_a_module_is_one_line_unless_its_traceback_is_asked_for(
+    shell, own, monkeypatch
+):
+    own.write_text(FAILING)
+    (module,) = user_modules.load_modules(own) and [
+        sys.modules[name] for name in user_modules._loaded if name.startswith("own_")
+    ]
+    monkeypatch.setattr("transformer_jax.runs.load.load", lambda *_, **__: module.fail())
+    answer = shell("evaluate", "--workdir=w")
+    assert answer.status == 2
+    hint = "(--traceback shows how it got there)"
+    assert answer.err == f"error: {own}, line 6: KeyError: 'size' {hint}\n"
+    answer = shell("evaluate", "--workdir=w", "--traceback")
+    assert answer.status == 2
+    assert answer.err.startswith("Traceback (most recent call last):\n")
+    assert f'File "{own}", line 3, in outer' in answer.err and answer.err.endswith(f"{hint}\n")
+
+
+def test_an_error_outside_of_modules_is_raised(shell, monkeypatch):
+    monkeypatch.setattr("transformer_jax.runs.load.load", lambda *_, **__: {}["size"])
+    with pytest.raises(KeyError):
+        shell("evaluate", "--workdir=w")
+
+
+def test_a_failing_config_file_names_its_line(shell, tmp_path):
+    (tmp_path / "c.py").write_text("def get_config():\n    return 1 / 0\n")
+    answer = shell("train", f"--config={tmp_path}/c.py", f"--workdir={tmp_path}/w")
+    told = f"config file {tmp_path}/c.py fails: ZeroDivisionError: division by zero (line 2)"
+    assert (answer.status, answer.err) == (2, f"error: {told}\n")

@@ -1,12 +1,18 @@
 """Standard streams that are closed, full or left by their reader; interrupts."""
 
+import io
+import logging
 import os
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
+
+from transformer_jax.cli import terminal
+from transformer_jax.cli.terminal import log_to_stderr
 
 HELP = [sys.executable, "-m", "transformer_jax", "--help"]
 DAMAGED = b"M\xfcnchen\n"  # causes a warning
@@ -145,3 +151,26 @@ def test_an_ignored_interrupt_stays_ignored():
     ignored = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     words = [sys.executable, "-c", ignored + PROGRAM.format(how=how)]
     assert subprocess.run(words).returncode == 7
+
+
+FOREIGN = "a\x1b]0;b\x07\r\u202ec"
+SHOWN = r"a\x1b]0;b\x07\r\u202ec"
+
+
+def test_messages_and_log_lines_have_no_control_characters(capsys):
+    terminal.print_message(f"error: {FOREIGN}")
+    log_to_stderr()
+    logging.getLogger("transformer_jax").warning("%s", FOREIGN)
+    terminal.print_traceback(ValueError(FOREIGN))
+    message, warning, traceback = capsys.readouterr().err.splitlines()
+    assert message == f"error: {SHOWN}"
+    assert warning.endswith(SHOWN) and traceback == f"ValueError: {SHOWN}"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_results_are_escaped_on_a_terminal_alone(monkeypatch, is_terminal):
+    buffer = type("Stream", (io.BytesIO,), {"isatty": lambda self: is_terminal})()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=buffer))
+    terminal.write(f"{FOREIGN}\n")
+    expected = SHOWN if is_terminal else FOREIGN
+    assert buffer.getvalue() == f"{expected}\n".encode()

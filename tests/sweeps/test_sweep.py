@@ -10,6 +10,8 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.errors import DivergedError
+from transformer_jax.nn.norms import NORMS
+from transformer_jax.runs import user_modules
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.sweeps.sweep import Sweep, load_sweep, run_seeds, run_sweep, write_tables
@@ -232,6 +234,79 @@ def test_rows_may_depend_on_the_base_config_and_be_chosen(sweep):
     assert list(relative.configs({"model.num_heads": 4}, "^8")) == ["8 heads"]
     with pytest.raises(tj.UserError, match="--rows=deep matches no name of a row"):
         relative.configs({}, "deep")
+
+
+@pytest.mark.parametrize("name", ["table.txt", "Table.png", ".transformer_jax_sweep", "ü" * 101])
+def test_names_of_rows_that_cannot_be_folders_are_refused(sweep, name):
+    with pytest.raises(tj.UserError, match=f"row '{name}': the "):
+        Sweep(sweep.config, {name: {}}, sweep.base).configs({})
+
+
+BROKEN = """
+from flax import linen as nn
+from transformer_jax.nn.norms import NORMS
+class Twice(nn.Module):
+    epsilon: float
+    @nn.compact
+    def __call__(self, x):
+        self.param("scale", nn.initializers.ones, (1,))
+        return x * self.param("scale", nn.initializers.ones, (1,))
+NORMS.register("twice", Twice)
+"""
+
+
+@pytest.fixture
+def restored_norms():
+    """Undoes what a test loads and registers."""
+    entries, loaded = dict(NORMS), dict(user_modules._loaded)
+    yield
+    NORMS.restore(entries)
+    for name in set(user_modules._loaded) - set(loaded):
+        del user_modules._loaded[name], sys.modules[name]
+
+
+def test_all_models_are_built_before_a_row_is_trained(sweep, tmp_path, restored_norms):
+    module = tmp_path / "twice.py"
+    module.write_text(BROKEN)
+    rows = {"fine": {}, "wrong": {"model.norm": "twice"}}
+    with pytest.raises(tj.UserError) as caught:
+        run_sweep(Sweep(sweep.config, rows, sweep.base), tmp_path / "swept", modules=module)
+    message = str(caught.value)
+    assert message.startswith(f"row 'wrong': config.model: {module}, line 9: NameInUseError: ")
+    assert "\n" not in message and not (tmp_path / "swept").exists()
+
+
+def test_rows_whose_seeds_do_not_train_together_are_refused_before_any_training(sweep, tmp_path):
+    rows = {"fine": {}, "patient": {"eval.patience": 2}}
+    patient = Sweep(sweep.config, rows, sweep.base, seeds=2)
+    with pytest.raises(tj.UserError, match="^row 'patient': config.eval.patience.*--at_once=1"):
+        run_sweep(patient, tmp_path / "swept")
+    assert not (tmp_path / "swept").exists()
+
+
+def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
+    def draw(rows):
+        raise ValueError("no such glyph")
+
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.draw_rows", draw)
+    write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "table.csv",
+        "table.md",
+        "table.txt",
+    ]
+    assert "table.png is left out, the tables are written: no such glyph" in caplog.text
+
+
+def test_any_name_can_be_drawn(tmp_path):
+    names = ["$x^$", "a $ b", "$\\frac$ costs $5", "_hidden", "a|b\nc", "\x1b[31m"]
+    rows = [Row(name, {"$loss_$": [1.0, 2.0]}, 1, 1.0, 1.0) for name in names]
+    write_tables(rows, tmp_path)
+    assert (tmp_path / "table.png").exists()
+    markdown = (tmp_path / "table.md").read_text().splitlines()
+    assert len(markdown) == 2 + len(rows)
+    assert markdown[6].startswith(r"| a\|b c | 1.500 ± 0.707")
+    assert markdown[7].startswith(r"| \x1b[31m | ")
 
 
 def test_names_of_rows_that_share_a_folder_are_refused(sweep):

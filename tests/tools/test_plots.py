@@ -48,6 +48,16 @@ def test_each_run_has_its_line_in_each_panel():
     assert found["learning rate"]["two train"] == [1, 2, 3]
 
 
+def test_labels_are_drawn_as_text(tmp_path):
+    names = ["$x^$ $y$", "_hidden", "a\nb"]
+    figure = draw_curves({name: records(6) for name in names})
+    plots.save_figure(figure, tmp_path / "curves.svg")
+    (legend, *_) = [ax.get_legend() for ax in figure.axes]
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown[::2] == [r"\$x^\$ \$y\$ train", " _hidden train", "a\ufffdb train"]
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.svg"]
+
+
 def test_a_run_that_has_not_been_scored_yet_has_no_line_there():
     found = panels(draw_curves({"one": records(6), "two": records(12)[:3]}))
     assert list(found["validation bleu"]) == ["one valid"]

@@ -17,7 +17,7 @@ from typing import Any
 import fsspec
 from tqdm import tqdm
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, escape_controls
 from transformer_jax.runtime.files import is_safe_name, path_below
 
 logger = logging.getLogger(__name__)
@@ -276,7 +276,7 @@ def download_files(
     """Downloads files to a folder; those for which `is_last` is True after all others."""
     bar = tqdm(
         total=len(names),
-        desc=bucket.address,
+        desc=escape_controls(bucket.address),
         unit="file",
         delay=_PROGRESS_BAR_DELAY,
         disable=None,

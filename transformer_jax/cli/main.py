@@ -4,7 +4,6 @@ import argparse
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 
 from transformer_jax.cli import terminal
@@ -34,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     without a message.
     """
     terminal.open_standard_streams()
+    args = argparse.Namespace(traceback=False)
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         terminal.require_stdout()
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         skip_plugins_without_devices()
         check_environment()
     except (UserError, OSError) as error:
-        return _exit_status(error)
+        return _exit_status(error, args.traceback)
     return _run_in_job(args) if getattr(args, "distributed", False) else _run(args)
 
 
@@ -55,12 +55,14 @@ def _run(args: argparse.Namespace) -> int:
     except Exception as error:
         if terminal.was_interrupted():  # compiled code turns an interrupt into another error
             return terminal.INTERRUPTED
-        return _exit_status(error)
+        return _exit_status(error, args.traceback)
     return 0
 
 
-def _exit_status(error: Exception) -> int:
+def _exit_status(error: Exception, with_traceback: bool) -> int:
     """Reports an error and returns its exit status; raises it again if it is a bug."""
+    if with_traceback and not isinstance(error, Stopped | BrokenPipeError):
+        terminal.print_traceback(error)
     match error:
         case Stopped():
             logger.info("%s", error)
@@ -78,6 +80,10 @@ def _exit_status(error: Exception) -> int:
             return _fail(f"out of memory: {error}")
         case RuntimeError() if str(error).startswith("RESOURCE_EXHAUSTED"):  # from XLA
             return _fail(f"out of memory: {error}")
+    from transformer_jax.runs.user_modules import describe_module_error
+
+    if line := describe_module_error(error):
+        return _fail(f"{line} (--traceback shows how it got there)")
     raise error
 
 
@@ -97,7 +103,7 @@ def _run_in_job(args: argparse.Namespace) -> int:
                 f"lost another process ({lost}); start the job again: its last checkpoint is there"
             )
             hosts.exit_now(RESUMABLE)
-        traceback.print_exc()
+        terminal.print_traceback(error)
         hosts.exit_now(1)
     if status not in (0, RESUMABLE):  # with these two, all processes end together
         hosts.exit_now(status)

@@ -127,11 +127,17 @@ def build_parser() -> argparse.ArgumentParser:
     _add_chat(verbs)
     _add_score(verbs)
     _add_plot(verbs)
-    _add_benchmark(verbs)
+    what = _add_benchmark(verbs)
     _add_plan(verbs)
     _add_inspect(verbs)
     _add_import(verbs)
     _add_export(verbs)
+    for verb in [*verbs.choices.values(), *what.choices.values()]:
+        verb.add_argument(
+            "--traceback",
+            action="store_true",
+            help="with an error, also print where in the code it was raised",
+        )
     return parser
 
 
@@ -301,7 +307,8 @@ def _add_plot(verbs: Verbs) -> None:
     add_modules_flag(plot)
 
 
-def _add_benchmark(verbs: Verbs) -> None:
+def _add_benchmark(verbs: Verbs) -> Verbs:
+    """Returns the verbs of what is timed."""
     benchmark = verbs.add_parser(
         "benchmark", help="time a config's training step or search; prints one JSON object"
     )
@@ -312,6 +319,7 @@ def _add_benchmark(verbs: Verbs) -> None:
         for size in sizes:
             verb.add_argument(f"--{size}", type=positive_int, metavar="N")
         add_modules_flag(verb)
+    return what
 
 
 def _add_plan(verbs: Verbs) -> None:

@@ -11,12 +11,13 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
 from io import BufferedIOBase
 from types import FrameType
 from typing import TextIO, cast
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, escape_controls
 
 INTERRUPTED = 130
 """Exit status of a program that SIGINT ended."""
@@ -58,7 +59,12 @@ def binary_stdin() -> BufferedIOBase:
 
 
 def write(text: str) -> None:
-    """Writes results to stdout as UTF-8; bytes of file names that are not UTF-8 stay."""
+    """Writes results to stdout as UTF-8; bytes of file names that are not UTF-8 stay.
+
+    On a terminal, control characters are escaped: a model may have learned to write them.
+    """
+    if sys.stdout.buffer.isatty():
+        text = escape_controls(text)
     with _stdout_errors():
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
 
@@ -70,11 +76,24 @@ def flush() -> None:
 
 
 def print_message(message: str) -> None:
-    """Prints a line to stderr; drops it and all later ones if stderr cannot be written."""
+    """Prints lines to stderr, with control characters escaped.
+
+    Drops them and all later ones if stderr cannot be written.
+    """
     try:
-        print(message, file=sys.stderr, flush=True)
+        print(escape_controls(message), file=sys.stderr, flush=True)
     except OSError:
         _discard(sys.stderr)
+
+
+def print_traceback(error: BaseException) -> None:
+    """Prints the traceback of an error to stderr."""
+    print_message("".join(traceback.format_exception(error)).rstrip())
+
+
+def report_uncaught_errors() -> None:
+    """Makes Python report an uncaught error by `print_traceback`."""
+    sys.excepthook = lambda kind, error, trace: print_traceback(error)
 
 
 def _discard(stream: TextIO) -> None:

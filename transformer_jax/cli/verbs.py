@@ -26,6 +26,7 @@ from transformer_jax.cli.lines import (
 from transformer_jax.cli.parser import CHAT_COMMANDS
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import to_json
+from transformer_jax.runtime.files import write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ _PROCESS_FLAGS = (
     "coordinator",
     "num_processes",
     "process_id",
+    "traceback",
 )
 """Flags that may differ between the processes of a job, or that are compared in another way."""
 _FILE_FLAGS = ("source", "target", "prefixes", "choices")
@@ -461,8 +463,7 @@ def _attention_page(run: Any, text: str) -> str:
 
 
 def _write_page(path: Path, html: str) -> None:
-    """Writes a new file and prints its path."""
-    with path.open("x", encoding="utf-8") as file:
-        file.write(html)
+    """Writes a file, completely or not at all, and prints its path."""
+    write_atomic(path, html)
     terminal.write(f"{path}\n")
     terminal.flush()

@@ -21,6 +21,7 @@ from transformer_jax.parallel.scan_engine import ScanEngine
 from transformer_jax.parallel.sharding import make_mesh, row_shards
 from transformer_jax.registry import Registry
 from transformer_jax.runs.settings import Settings
+from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Batch, LossOptions, Task, TaskKind, TaskParts
@@ -76,8 +77,14 @@ def build_task(
     try:
         task = kind.build(parts)
         jax.eval_shape(task.init, jax.random.key(0))  # a Flax module refuses its choices here
-    except ValueError as error:
-        raise UserError(f"config.model: {error}") from error
+    except UserError:
+        raise
+    except Exception as error:
+        if line := describe_module_error(error):
+            raise UserError(f"config.model: {line}") from error
+        if isinstance(error, ValueError):
+            raise UserError(f"config.model: {error}") from error
+        raise
     return task
 
 

@@ -35,7 +35,12 @@ from transformer_jax.runs.settings import (
     refuse_unread,
     unread_fields,
 )
-from transformer_jax.runs.user_modules import Modules, describe_error, load_modules
+from transformer_jax.runs.user_modules import (
+    Modules,
+    describe_error,
+    line_in_file,
+    load_modules,
+)
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.tasks import TASKS
@@ -294,7 +299,7 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     given, path = path, _local_file(path)
     if not path.is_file():
         raise UserError(f"there is no {kind} file {given}; see {_EXAMPLES[kind]} for what there is")
-    with failing_as(f"{kind} file {given} fails"), _siblings_importable(path):
+    with failing_as(f"{kind} file {given} fails", path), _siblings_importable(path):
         names = runpy.run_path(str(path))
         found = names[function]() if function in names else None
     if function not in names:
@@ -315,14 +320,18 @@ def _local_file(path: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def failing_as(what: str) -> Iterator[None]:
-    """Turns any error of a user's code, exit() too, into a UserError of one line."""
+def failing_as(what: str, path: Path | None = None) -> Iterator[None]:
+    """Turns any error of a user's code, exit() too, into a UserError of one line.
+
+    It begins with `what`, and ends with the line of the file `path` that led to the error.
+    """
     try:
         yield
-    except SystemExit as error:
-        raise UserError(f"{what}: it calls exit()") from error
-    except Exception as error:
-        raise UserError(f"{what}: {describe_error(error)}") from error
+    except (Exception, SystemExit) as error:
+        line = line_in_file(error, path) if path else None
+        where = "" if line is None else f" (line {line})"
+        reason = "it calls exit()" if isinstance(error, SystemExit) else describe_error(error)
+        raise UserError(f"{what}: {reason}{where}") from error
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ def train_replicas(
     workdir = workdir_path(workdir)
     named = load_modules(modules, workdir)
     members = {name: read_settings(config) for name, config in configs.items()}
-    _check_alike(members)
+    check_alike(members)
     common, first = workdir_within(workdir, TOGETHER), next(iter(configs.values()))
     folders = {name: workdir_within(workdir, name) for name in configs}
     settings = check_trainable(first)
@@ -133,8 +133,9 @@ def _locked(folders: Sequence[Path]) -> Iterator[None]:
         yield
 
 
-def _check_alike(members: Mapping[str, Settings]) -> None:
-    """Raises UserError if replicas differ in more than seed and learning rate."""
+def check_alike(members: Mapping[str, Settings]) -> None:
+    """Raises UserError if replicas differ in more than seed and learning rate, or if their config
+    has an option that replicas do not support."""
     names = list(members)
     first = members[names[0]]
     for is_set, what in (
@@ -147,8 +148,8 @@ def _check_alike(members: Mapping[str, Settings]) -> None:
     ):
         if is_set:
             raise UserError(
-                f"{what}: such runs do not train together; train one seed after another, each in a "
-                "workdir of its own"
+                f"{what}: such runs do not train together; train one seed after another: in a "
+                "sweep with --at_once=1, otherwise each in a workdir of its own"
             )
     for name in names[1:]:
         rate = members[name].optimizer.learning_rate

@@ -176,15 +176,31 @@ def _executing(name: str, path: Path, replaces: str = "") -> Iterator[None]:
         sys.modules.pop(replaces, None)
         if before is not None:
             sys.modules[replaces] = before
-        raise UserError(f"modules: {name}{_line(error, path)}: {_reason(error)}") from error
+        line = line_in_file(error, path)
+        where = name if line is None else f"{name}, line {line}"
+        raise UserError(f"modules: {where}: {_reason(error)}") from error
 
 
-def _line(error: BaseException, path: Path) -> str:
+def line_in_file(error: BaseException, path: Path) -> int | None:
+    """The number of the last line of a file that led to an error; None if none did."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines.append(error.lineno)
-    return f", line {lines[-1]}" if lines else ""
+    return lines[-1] if lines else None
+
+
+def describe_module_error(error: BaseException) -> str | None:
+    """An error that was raised in or below code of a loaded module, in one line with file and line.
+
+    Returns None if no such code led to the error.
+    """
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in _loaded}
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if frame.filename in files:
+            return f"{frame.filename}, line {frame.lineno}: {describe_error(error)}"
+    return None
 
 
 def _reason(error: BaseException) -> str:

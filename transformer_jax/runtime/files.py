@@ -120,7 +120,8 @@ def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
 def atomic_writer(path: Path) -> Iterator[BinaryIO]:
     """Context of a temporary file that replaces `path` at the end of the block.
 
-    After an error or a kill, `path` is unchanged. A link at `path` is replaced, not followed.
+    After an error or a kill, `path` is unchanged. A link at `path` is replaced, not followed. An
+    OSError that names no file, such as that of a full disk, gets the name `path`.
     """
     partial = path.with_name(path.name + ".partial")
     partial.unlink(missing_ok=True)
@@ -129,8 +130,10 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        except BaseException:
+        except BaseException as error:
             partial.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.errno and error.filename is None:
+                raise OSError(error.errno, error.strerror, str(path)) from error
             raise
     partial.replace(path)
 

@@ -28,7 +28,7 @@ from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, failing_as, load_config, read_settings, run_file
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.seeds import seed_configs, train_replicas
+from transformer_jax.runs.seeds import check_alike, seed_configs, train_replicas
 from transformer_jax.runs.train import train
 from transformer_jax.runs.user_modules import Modules, load_modules
 from transformer_jax.runs.workdir import (
@@ -43,14 +43,16 @@ from transformer_jax.runs.workdir import (
 )
 from transformer_jax.runtime.files import (
     SETTINGS_BYTES,
-    atomic_writer,
     read_regular,
     write_atomic,
 )
 from transformer_jax.scoring import METRICS
 from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.tables import Row, draw_rows
-from transformer_jax.tools.plots import read_records
+from transformer_jax.tools.plots import read_records, save_figure
+
+_LONGEST_NAME = 200
+"""Most bytes of the name of a row; its folder has that name, and file systems allow 255 bytes."""
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +109,8 @@ class Sweep:
           chosen: a regular expression; rows whose name does not contain a match are left out.
 
         Raises:
-          UserError: a config is invalid (the row is named), no row is chosen, or two rows would
-            have the same folder.
+          UserError: a config is invalid (the row is named), no row is chosen, two rows would have
+            the same folder, or a row the name of a table.
         """
         rows = self.rows
         if callable(rows):
@@ -118,6 +120,11 @@ class Sweep:
                 _check_overrides("rows", rows)
         if len({_folder_name(name) for name in rows}) < len(rows):
             raise UserError("two names of rows differ only in punctuation")
+        for name in rows:
+            if _folder_name(name).lower().startswith((f"{TABLE}.", SWEEP.mark)):
+                raise UserError(f"row {name!r}: the sweep's own files have this name; change it")
+            if len(_folder_name(name).encode()) > _LONGEST_NAME:
+                raise UserError(f"row {name!r}: the name has more than {_LONGEST_NAME} bytes")
         rows = {name: own for name, own in rows.items() if re.search(chosen, name)}
         if not rows:
             raise UserError(f"--rows={chosen} matches no name of a row")
@@ -176,16 +183,15 @@ def run_sweep(
     load_modules(modules, workdir)
     rows: list[Row] = []
     configs = sweep.configs(overrides or {}, chosen)
+    at_once = min(at_once or sweep.seeds, sweep.seeds)
     for name, config in configs.items():
-        _check_metrics(sweep, name, read_settings(config))
+        _check_row(sweep, name, config, at_once)
     with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
             folder = workdir_within(handle.folder, _folder_name(name))
             with lock_workdir(folder, SWEEP):
-                rows.append(
-                    _train_row(sweep, name, config, folder, at_once or sweep.seeds, modules)
-                )
+                rows.append(_train_row(sweep, name, config, folder, at_once, modules))
             write_tables(rows, handle.folder)
     return rows
 
@@ -211,12 +217,18 @@ def run_seeds(
 
 
 def write_tables(rows: Sequence[Row], workdir: Path) -> None:
-    """Writes table.txt, table.md, table.csv and table.png into a workdir."""
+    """Writes table.txt, table.md, table.csv and table.png into a workdir.
+
+    If the picture cannot be drawn or written, only a warning is logged.
+    """
     writers = {"txt": tables.as_text, "md": tables.as_markdown, "csv": tables.as_csv}
     for ending, write in writers.items():
         write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
-    with atomic_writer(workdir / f"{TABLE}.png") as file:
-        draw_rows(rows).savefig(file, format="png")
+    picture = workdir / f"{TABLE}.png"
+    try:
+        save_figure(draw_rows(rows), picture)
+    except Exception as error:  # matplotlib's, of any type
+        logger.warning("%s is left out, the tables are written: %s", picture, error)
 
 
 def _folder_name(row: str) -> str:
@@ -235,8 +247,22 @@ def _check_overrides(field: str, given: Any) -> None:
             raise ValueError(f"{field}: {name!r} is {own!r}, not a dict of overrides")
 
 
-def _check_metrics(sweep: Sweep, row: str, settings: Settings) -> None:
-    """Raises UserError if a sweep names a metric that a row's runs will not have."""
+def _check_row(sweep: Sweep, name: str, config: ConfigDict, at_once: int) -> None:
+    """Raises UserError if a row cannot train: before any row has, so that none trains in vain."""
+    try:
+        seeds = seed_configs(config, sweep.seeds).items()
+        members = {seed: read_settings(one) for seed, one in seeds}
+        settings = next(iter(members.values()))
+        _check_metrics(sweep, settings)
+        if at_once > 1:
+            check_alike(members)
+        build.build_untokenized_task(settings)
+    except UserError as error:
+        raise UserError(f"row {name!r}: {error}") from error
+
+
+def _check_metrics(sweep: Sweep, settings: Settings) -> None:
+    """Raises UserError if a sweep names a metric that the runs of a row will not have."""
     kind = build.task_kind(settings)
     if not kind.metrics:
         return
@@ -249,8 +275,7 @@ def _check_metrics(sweep: Sweep, row: str, settings: Settings) -> None:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
             raise UserError(
-                f"row {row!r}: task {settings.task.name} has no metric {name!r}; "
-                f"did you mean {nearest}?"
+                f"task {settings.task.name} has no metric {name!r}; did you mean {nearest}?"
             )
 
 

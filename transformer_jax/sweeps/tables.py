@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
-from transformer_jax.tools.plots import grid
+from transformer_jax.errors import escape_controls
+from transformer_jax.tools.plots import drawable, grid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,8 @@ def as_markdown(rows: Sequence[Row]) -> str:
     header = _header(rows)
     rule = ["---", *["---:"] * (len(header) - 1)]
     lines = [header, rule, *(_cells(row, _metrics(rows)) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    escaped = [[cell.replace("|", r"\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
 
 
 def as_csv(rows: Sequence[Row]) -> str:
@@ -99,13 +101,19 @@ def _metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _header(rows: Sequence[Row]) -> list[str]:
-    return ["", *_metrics(rows), "seeds", "parameters", "tokens/s", "time"]
+    return ["", *map(_shown, _metrics(rows)), "seeds", "parameters", "tokens/s", "time"]
 
 
 def _cells(row: Row, names: Sequence[str]) -> list[str]:
     metrics = [_metric(row, name) for name in names]
     size, speed = f"{row.parameters:,}", f"{row.tokens_per_s:,.0f}"
-    return [row.name, *metrics, str(row.seeds), size, speed, f"{row.seconds / 60:.1f} min"]
+    name, time = _shown(row.name), f"{row.seconds / 60:.1f} min"
+    return [name, *metrics, str(row.seeds), size, speed, time]
+
+
+def _shown(name: str) -> str:
+    """A user's name on one line, without control characters."""
+    return escape_controls(" ".join(name.split()))
 
 
 def _metric(row: Row, name: str) -> str:
@@ -133,7 +141,8 @@ def draw_rows(rows: Sequence[Row]) -> Figure:
             if values:
                 spread = row.deviation(name) if len(values) > 1 else 0.0
                 ax.errorbar(row.mean(name), height, xerr=spread, fmt="|", color="C3", capsize=3)
-        ax.set(title=name, yticks=range(len(rows)), yticklabels=[row.name for row in rows])
+        labels = [drawable(row.name) for row in rows]
+        ax.set(title=drawable(name), yticks=range(len(rows)), yticklabels=labels)
         ax.invert_yaxis()
         ax.grid(alpha=0.3, axis="x")
     return figure

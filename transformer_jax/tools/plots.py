@@ -21,6 +21,7 @@ from transformer_jax.logs.records import read_lines
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.config import Settings, read_settings
 from transformer_jax.runs.workdir import METRICS
+from transformer_jax.runtime.files import atomic_writer
 from transformer_jax.training.optimizer import make_schedule
 
 Records = Sequence[Mapping[str, Any]]
@@ -113,7 +114,7 @@ def draw_curves(runs: Mapping[str, Records]) -> Figure:
                 style: dict[str, Any] = {"color": f"C{number}"}
                 style |= {"ls": "--", "marker": "o", "ms": 3} if split == "valid" else {"lw": 1.2}
                 if steps:
-                    ax.plot(steps, values, **style, label=f"{label} {split}")
+                    ax.plot(steps, values, **style, label=drawable(f"{label} {split}"))
         ax.set(title=title, xlabel="step")
         ax.grid(alpha=0.3)
         ax.legend(fontsize="small")
@@ -177,9 +178,9 @@ def draw_heads(
         ax.set_title(f"head {head}", fontsize=8)
         ax.tick_params(length=0, labelsize=6)
         in_first, in_last = head % columns == 0, head + columns >= heads
-        ax.set_yticks(range(T), _labels(queries) if in_first else [""] * T, parse_math=False)
-        marks = _labels(keys) if in_last else [""] * S
-        ax.set_xticks(range(S), marks, rotation=90, parse_math=False)
+        ax.set_yticks(range(T), list(map(drawable, queries)) if in_first else [""] * T)
+        marks = list(map(drawable, keys)) if in_last else [""] * S
+        ax.set_xticks(range(S), marks, rotation=90)
     bar = figure.colorbar(picture, ax=figure.axes, fraction=0.02, ticks=_WEIGHT_TICKS)
     bar.ax.tick_params(labelsize=6)
     return figure
@@ -218,9 +219,21 @@ def save_figure(figure: Figure, output: Path) -> None:
     """Writes an SVG if the name ends in .svg, otherwise a PNG; raises UserError if it cannot."""
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output, format="svg" if output.suffix.lower() == ".svg" else "png")
+        with atomic_writer(output) as file:
+            figure.savefig(file, format="svg" if output.suffix.lower() == ".svg" else "png")
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror}") from error
+
+
+def drawable(text: str) -> str:
+    r"""A user's text for matplotlib, which would read `$` as mathematics.
+
+    Characters that cannot be drawn, such as line feeds, become U+FFFD. A text that begins with "_"
+    gets a space before it, without which a legend leaves it out.
+    """
+    unknown = "\N{REPLACEMENT CHARACTER}"
+    shown = "".join(c if c.isprintable() else unknown for c in text).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def _series(records: Records, split: str, name: str) -> tuple[list[int], list[float]]:
@@ -250,9 +263,3 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
-
-
-def _labels(tokens: Sequence[str]) -> list[str]:
-    """Tokens with U+FFFD for characters that cannot be drawn: line breaks, control characters."""
-    unknown = "\N{REPLACEMENT CHARACTER}"
-    return ["".join(c if c.isprintable() else unknown for c in token) for token in tokens]

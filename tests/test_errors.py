@@ -1,0 +1,23 @@
+"""Messages of errors are safe to print, whatever they quote."""
+
+import pickle
+
+import pytest
+
+from transformer_jax.errors import DivergedError, UserError, escape_controls
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred\x1b", r"\x1b[31mred\x1b"),
+        ("\x1b]0;title without an end", r"\x1b]0;title without an end"),
+        ("\x9b31m\x07\x08\x7f\r", r"\x9b31m\x07\x08\x7f\r"),
+        ("txt.\u202eexe \u2066a\u2069", r"txt.\u202eexe \u2066a\u2069"),
+        ("a\u2028b\x85c\udcff", r"a\u2028b\x85c\udcff"),
+        ("a\tb\nc \\ \u200d \u3000 漢字 עברית \N{GRINNING FACE}",) * 2,
+    ],
+)
+def test_only_characters_that_act_on_a_terminal_are_escaped(text, shown):
+    assert escape_controls(text) == shown == escape_controls(shown)
+    assert str(UserError(text)) == str(pickle.loads(pickle.dumps(DivergedError(text)))) == shown
