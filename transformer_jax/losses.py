@@ -128,6 +128,7 @@ def tiled_token_losses(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     tiles: int | None = None,
+    exact: bool = True,
 ) -> TokenLosses:
     """Computes `token_losses` for one tile of the vocabulary after another.
 
@@ -142,12 +143,14 @@ def tiled_token_losses(
         elsewhere the power of two (which divides a padded vocabulary) that keeps a tile's logits
         within 1/64 of a device's memory, and at least 2, because a tile is read once and all logits
         several times.
+      exact: False: on CPUs, round the logits to the dtype of their product, for speed in training.
     """
     count = tiles or _num_tiles(4 * labels.size * predicted.vocab_size)
     if count == 1 or isinstance(predicted.table, Int8Matrix):
-        return token_losses(predicted.logits(), labels, label_smoothing, z_loss)
+        return token_losses(predicted.logits(exact), labels, label_smoothing, z_loss)
     flat = predicted.replace(x=predicted.x.reshape(-1, predicted.x.shape[-1]))
-    found = _tiled_losses(count, label_smoothing, z_loss, flat, labels.reshape(-1))
+    options = _TileOptions(count, label_smoothing, z_loss, exact)
+    found = _tiled_losses(options, flat, labels.reshape(-1))
     return TokenLosses(*(each.reshape(labels.shape) for each in found))
 
 
@@ -160,6 +163,15 @@ def _num_tiles(logits_bytes: int) -> int:
     return max(2, 1 << (least - 1).bit_length())
 
 
+class _TileOptions(NamedTuple):
+    """Number of tiles, and options of the losses as of `tiled_token_losses`."""
+
+    count: int
+    eps: float
+    z_loss: float
+    exact: bool
+
+
 class _Tile(NamedTuple):
     """Part of the vocabulary: tokens, their rows of the table, and their biases."""
 
@@ -167,10 +179,10 @@ class _Tile(NamedTuple):
     table: Float[Array, "*T W D"]
     bias: Float[Array, "*T W"]
 
-    def logits(self, x: Float[Array, "N D"], cap: float | None) -> Float[Array, "N W"]:
+    def logits(self, x: Float[Array, "N D"], cap: float | None, exact: bool) -> Float[Array, "N W"]:
         """Logits of this tile's tokens."""
         with jax.named_scope("logits"):
-            logits = einsum("nd,wd->nw", x, self.table, x.dtype) + self.bias
+            logits = einsum("nd,wd->nw", x, self.table, x.dtype, exact) + self.bias
             if cap is None:
                 return logits
             return jnp.where(jnp.isneginf(self.bias), -jnp.inf, soft_cap(logits, cap))
@@ -230,24 +242,23 @@ def _merge_stats(one: _LogitStats, other: _LogitStats) -> _LogitStats:
     )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _tiled_losses(
-    count: int, eps: float, z_loss: float, predicted: Unprojected, labels: Labels
-) -> TokenLosses:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _tiled_losses(options: _TileOptions, predicted: Unprojected, labels: Labels) -> TokenLosses:
     """Computes `token_losses` of hidden states [N, D], tile by tile."""
-    return _tiled_forward(count, eps, z_loss, predicted, labels)[0]
+    return _tiled_forward(options, predicted, labels)[0]
 
 
 def _tiled_forward(
-    count: int, eps: float, z_loss: float, predicted: Unprojected, labels: Labels
+    options: _TileOptions, predicted: Unprojected, labels: Labels
 ) -> tuple[TokenLosses, tuple[Unprojected, Labels, Losses]]:
     """Forward pass: the losses, and for the backward pass the arguments and the log-normalizer."""
+    count, eps, z_loss, exact = options
     size, x = predicted.vocab_size, predicted.x.astype(predicted.dtype)
     empty = _LogitStats(*(jnp.asarray(each) for each in (_LOWEST, size, 0.0, 0.0, 0.0)))
 
     def read(stats: _LogitStats, tile: _Tile) -> tuple[_LogitStats, None]:
         """Adds a tile to the statistics, in one pass over its logits."""
-        logits = tile.logits(x, predicted.cap)
+        logits = tile.logits(x, predicted.cap, exact)
         each = _LogitStats(
             maximum=jnp.maximum(logits, _LOWEST),
             argmax=jnp.broadcast_to(tile.tokens, logits.shape),
@@ -269,20 +280,19 @@ def _tiled_forward(
 
 
 def _tiled_backward(
-    count: int,
-    eps: float,
-    z_loss: float,
+    options: _TileOptions,
     saved: tuple[Unprojected, Labels, Losses],
     cotangents: TokenLosses,
 ) -> tuple[Unprojected, None]:
     """Backward pass: the gradient of `cross_entropy`, through the logits of one tile at a time."""
+    count, eps, z_loss, exact = options
     predicted, labels, log_normalizer = saved
     size, dtype, x = predicted.vocab_size, predicted.dtype, predicted.x.astype(predicted.dtype)
 
     def add(x_gradient: Array, tile: _Tile) -> tuple[Array, tuple[Array, Array]]:
         is_label = tile.tokens == labels[:, None]
         target = jnp.where(is_label, 1 - eps + eps / size, eps / size)
-        logits = tile.logits(x, predicted.cap)
+        logits = tile.logits(x, predicted.cap, exact)
         probabilities = jnp.exp(logits - log_normalizer[:, None])
         if z_loss:
             probabilities *= 1 + 2 * z_loss * log_normalizer[:, None]

@@ -124,6 +124,19 @@ def test_bfloat16_accumulates_and_returns_float32_on_an_accelerator(target, monk
         assert "bf16" in operands and result.endswith("xf32>")
 
 
+def test_exact_products_of_bfloat16_are_not_rounded():
+    rng = np.random.default_rng(0)
+    a, b = (jnp.asarray(rng.normal(size=(64, 64)), jnp.bfloat16) for _ in range(2))
+    expected = np.asarray(a, np.float64) @ np.asarray(b, np.float64).T
+    exact, rounded = (
+        einsum("nd,vd->nv", *(each.astype(jnp.float32) for each in (a, b)), jnp.bfloat16, exact)
+        for exact in (True, False)
+    )
+    np.testing.assert_allclose(exact, expected, atol=1e-4)
+    assert np.abs(rounded - expected).max() > 1e-2
+    assert len(np.unique(rounded)) < len(np.unique(exact))
+
+
 def test_bfloat16_is_what_onednn_multiplies_on_a_cpu():
     def step(x, kernel):
         return jax.grad(lambda *args: einsum("nd,df->nf", *args, jnp.bfloat16).sum(), (0, 1))(

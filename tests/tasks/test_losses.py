@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from transformer_jax.data.batches.loss_masks import loss_mask_features
 from transformer_jax.data.batches.packing import padded_batch
@@ -32,10 +33,11 @@ ARCHITECTURES = {
 TASKS = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
-def task_of(name, tiles, vocab_multiple=1):
+def task_of(name, tiles, vocab_multiple=1, dtype="float32"):
     given = {
         "task": {"name": name, "mask_rate": 0.5},
-        "model": MODEL | {"architecture": ARCHITECTURES[name], "vocab_multiple": vocab_multiple},
+        "model": MODEL
+        | {"architecture": ARCHITECTURES[name], "vocab_multiple": vocab_multiple, "dtype": dtype},
         "data": dict.fromkeys(("max_length", "max_source_length", "max_target_length"), LENGTH),
         "train": {"loss_tiles": tiles},
     }
@@ -55,6 +57,33 @@ def batch_of(task):
         positions = np.where(np.arange(LENGTH) < 5, 0, -5) + np.arange(LENGTH)
         batch[f"{feature}_positions"] = np.tile(positions, (ROWS, 1)).astype(np.int32)
     return batch
+
+
+def logit_dtypes(jaxpr):
+    """Dtypes of the products with V columns."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general" and equation.outvars[0].aval.shape[-1] == V:
+            yield equation.outvars[0].aval.dtype.name
+        for inner in jaxprs_in_params(equation.params):
+            yield from logit_dtypes(inner)
+
+
+@TASKS
+def test_logits_are_rounded_in_training_alone(name):
+    """On CPUs, where a rounded product is faster; rounded logits are often equal."""
+    task = task_of(name, None, dtype="bfloat16")
+    params, batch = jax.eval_shape(task.init, jax.random.key(0)), batch_of(task)
+
+    def found(function, *args):
+        traced = getattr(function, "trace", jax.make_jaxpr(function))(params, batch, *args)
+        return set(logit_dtypes(traced.jaxpr))
+
+    assert found(lambda *args: task.loss(*args, None)) == {"float32"}
+    assert found(task.loss, jax.random.key(0)) == {"bfloat16"}
+    if name != "masked_lm":
+        assert found(task.losses.scores) == {"float32"}
+    if name == "language_modeling":  # preferences compare log-probabilities, in training too
+        assert found(task.losses.log_probs, jax.random.key(0)) == {"float32"}
 
 
 def lowered_gradient(task):

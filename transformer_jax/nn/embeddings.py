@@ -43,14 +43,18 @@ class Unprojected(struct.PyTreeNode):
     vocab_size: int = struct.field(pytree_node=False)
     cap: float | None = struct.field(pytree_node=False, default=None)
 
-    def logits(self) -> Float[Array, "*B V"]:
-        """Projects the hidden states to logits, one for each token of the vocabulary."""
+    def logits(self, exact: bool = True) -> Float[Array, "*B V"]:
+        """Projects the hidden states to logits, one for each token of the vocabulary.
+
+        Args:
+          exact: False: on CPUs, round them to `dtype`, which is faster in training.
+        """
         flat = self.x.reshape(-1, self.x.shape[-1])
         with jax.named_scope("logits"):
             if isinstance(self.table, Int8Matrix):
                 logits = self.table.product(flat)
             else:
-                logits = einsum("nd,vd->nv", flat, self.table, self.dtype)
+                logits = einsum("nd,vd->nv", flat, self.table, self.dtype, exact)
             logits = logits[:, : self.vocab_size].reshape(*self.x.shape[:-1], self.vocab_size)
             if self.bias is not None:
                 logits += self.bias[: self.vocab_size]

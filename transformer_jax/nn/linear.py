@@ -23,7 +23,7 @@ class Linear(nn.Module):
       use_bias: adds b.
       config: of the model; it has the dtypes of products and activations.
       std: standard deviation of the normal distribution of the initial W; None: Xavier-uniform.
-      exact: y is float32, as logits are; otherwise it has the dtype of activations.
+      exact: y is float32 and not rounded, as logits are; otherwise it has the dtype of activations.
     """
 
     inputs: tuple[int, ...]
@@ -60,7 +60,7 @@ class Linear(nn.Module):
         init = _initializer(self.inputs, self.outputs, self.std)
         kernel = self.param("kernel", init, (*self.inputs, *self.outputs))
         kernel = kernel.reshape(x.shape[1], -1)
-        return einsum("nd,df->nf", x, kernel, product_dtype(self.config.dtype))
+        return einsum("nd,df->nf", x, kernel, product_dtype(self.config.dtype), self.exact)
 
 
 def fused_projection(

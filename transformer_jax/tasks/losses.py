@@ -111,7 +111,7 @@ class CausalLosses:
 
     def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Label-smoothed cross-entropy of the targets that count."""
-        found = self._losses(params, batch, self.options, rng)
+        found = self._losses(params, batch, self.options, rng, exact=rng is None)
         return packed_loss(batch, self.read, found, _counted(batch))
 
     def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
@@ -161,6 +161,7 @@ class CausalLosses:
         batch: Batch,
         options: LossOptions,
         rng: jax.Array | None = None,
+        exact: bool = True,
     ) -> TokenLosses:
         """Losses of all targets, [B, T] each."""
         inputs = row_inputs(batch, "input")
@@ -168,6 +169,7 @@ class CausalLosses:
         return tiled_token_losses(
             *(predicted, batch["target"], options.label_smoothing, options.z_loss),
             tiles=options.loss_tiles,
+            exact=exact,
         )
 
 
@@ -240,7 +242,7 @@ class Seq2SeqLosses:
         if self.options.r_drop and rng is not None:
             found = self._r_drop_losses(params, batch, rng)
         else:
-            found = self._losses(params, batch, self.options, rng)
+            found = self._losses(params, batch, self.options, rng, exact=rng is None)
         return packed_loss(batch, self.read, found, self._predicted(batch))
 
     def score(self, params: Params, pairs: Sequence[Pair], batch_size: int) -> list[PairScore]:
@@ -281,6 +283,7 @@ class Seq2SeqLosses:
         batch: Batch,
         options: LossOptions,
         rng: jax.Array | None = None,
+        exact: bool = True,
     ) -> TokenLosses:
         """Losses of all target tokens, [B, T] each."""
         predicted = apply_model(
@@ -289,6 +292,7 @@ class Seq2SeqLosses:
         return tiled_token_losses(
             *(predicted, self._labels(batch), options.label_smoothing, options.z_loss),
             tiles=options.loss_tiles,
+            exact=exact,
         )
 
     def _r_drop_losses(self, params: Params, batch: Batch, rng: jax.Array) -> TokenLosses:
@@ -300,7 +304,9 @@ class Seq2SeqLosses:
         """
         # The copies of a row are neighbors, so that both are on the device of the row.
         twice = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
-        logits = apply_model(self.model, params, *self._inputs(twice), rng=rng)
+        inputs = self._inputs(twice)
+        predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
+        logits = predicted.logits(exact=False)
         eps, z_loss = self.options.label_smoothing, self.options.z_loss
         found = token_losses(logits, self._labels(twice), eps, z_loss)
         divergence = symmetric_kl(logits[::2], logits[1::2])

@@ -170,7 +170,9 @@ class MaskedLanguageModeling(BaseTask):
         labels = jnp.take_along_axis(jnp.maximum(batch["labels"] - 1, 0), places, axis=1)
         inputs = (*row_inputs(batch, "text"), places)
         predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        found = tiled_token_losses(predicted, labels, 0.0, self.z_loss, self.loss_tiles)
+        found = tiled_token_losses(
+            predicted, labels, 0.0, self.z_loss, self.loss_tiles, exact=rng is None
+        )
         return packed_loss(batch, self.read, found, is_chosen > 0)
 
     def predict(
