@@ -117,8 +117,9 @@ def test_peaks_are_looked_up_by_the_start_of_the_kind(kind, peak):
     assert peak_flops(Device(kind), jnp.bfloat16) == peak
 
 
-def test_the_peak_of_a_cpu_is_measured():
-    assert 1e9 < peak_flops(jax.devices()[0], jnp.float32) < 1e14
+def test_a_cpu_has_no_known_peak():
+    """A measured one depends on the load: the MFU of a training was above 1 at times."""
+    assert peak_flops(jax.devices()[0], jnp.float32) is None
 
 
 def test_content_larger_than_the_memory_is_refused_with_both_sizes(monkeypatch):

@@ -1,5 +1,7 @@
 """Traces of some steps, and FLOPs counted by hand."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -61,6 +63,13 @@ def test_a_training_step_has_the_flops_of_the_textbook(tiny_config):
     loss = lambda params, batch: task.loss(params, batch, None)[0]  # noqa: E731
     found = count_products(jax.grad(loss), params, batch).flops
     assert step_products(task, params, batch).flops == found
+
+    twice = build.build_task(
+        dataclasses.replace(settings, train=dataclasses.replace(settings.train, r_drop=5.0)),
+        {"source": vocab, "target": vocab},
+        None,
+    )
+    assert step_products(twice, params, batch).flops == 2 * found
 
     attention, feed_forward = 4 * d_model**2, 2 * d_model * d_ff
     matrices = 3 * attention + 2 * feed_forward + vocab * d_model

@@ -72,6 +72,15 @@ def test_micro_batches_of_unequal_weight_equal_one_large_batch(batch, accumulati
     assert state.step == 1
 
 
+@pytest.mark.parametrize("accumulation_steps", [1, 2])
+def test_a_batch_in_which_nothing_counts_has_gradient_zero(batch, accumulation_steps):
+    step, make_state = sgd_step(accumulation_steps=accumulation_steps)
+    state = linear_state(make_state)
+    after, sums = step(state, batch | {"weight": np.zeros(6, np.float32)})
+    np.testing.assert_array_equal(after.params["w"], state.params["w"])
+    assert sums["weight"] == sums["loss"] == sums["grad_norm"] == 0
+
+
 def test_each_step_and_micro_batch_has_its_own_key(batch):
     step, make_state = sgd_step()
     start = linear_state(make_state)

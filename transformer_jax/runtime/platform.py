@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 import resource
-import time
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -96,35 +95,16 @@ def require_device() -> None:
 
 
 def peak_flops(device: jax.Device, dtype: jnp.dtype) -> float | None:
-    """Peak FLOPs per second of a device for matrix products; None if its kind is not known.
-
-    The peak of a CPU is measured, with products in `dtype` on all cores at once.
-    """
-    if device.platform == "cpu":
-        return _measured_peak(dtype)
+    """Peak FLOPs per second of a device for matrix products; None if its kind is not known, as that
+    of a CPU: what can be measured there depends on the load of its cores."""
     known = accelerator_of(device.device_kind)
     return known.peak(jnp.dtype(dtype).name) if known else None
 
 
 def job_peak_flops(dtype: jnp.dtype) -> float | None:
     """Peak FLOPs per second of all devices of the job; None if their kind is not known."""
-    device = jax.devices()[0]
-    peak = peak_flops(device, dtype)
-    # All CPU devices of a process share its cores.
-    count = jax.process_count() if device.platform == "cpu" else jax.device_count()
-    return peak and peak * count
-
-
-def _measured_peak(dtype: jnp.dtype) -> float:
-    size = 1024
-    ones = jnp.ones((size, size), dtype)
-    product = jax.jit(jnp.matmul).lower(ones, ones).compile()
-    seconds = []
-    for _ in range(8):
-        start = time.perf_counter()
-        product(ones, ones).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / min(seconds)
+    peak = peak_flops(jax.devices()[0], dtype)
+    return peak and peak * jax.device_count()
 
 
 def usable_memory() -> int | None:

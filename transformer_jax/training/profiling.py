@@ -97,7 +97,7 @@ def _array(variable: Var | Literal) -> jax.core.ShapedArray:
 
 
 def step_products(task: Task, params: Any, batch: Any) -> Products:
-    """Counts the model's matrix products in a training step.
+    """Counts the model's matrix products in a training step, with both passes of R-Drop.
 
     For each product of the forward pass, the backward pass has two of the same size, one for each
     operand. `largest` is that of the forward pass.
@@ -108,18 +108,16 @@ def step_products(task: Task, params: Any, batch: Any) -> Products:
       batch: shapes of the batch.
     """
 
-    def loss(params: Any, batch: Any) -> Any:
-        return task.loss(params, batch, None)
-
-    forward = count_products(loss, params, batch)
+    forward = count_products(task.loss, params, batch, jax.eval_shape(jax.random.key, 0))
     return Products(3 * forward.flops, forward.largest)
 
 
 def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float], dict[str, float]]:
     """Makes a function from the seconds of a step to metrics of hardware utilization.
 
-    The metrics are "mfu" (FLOPs of the model relative to the peak of the devices) and
-    "xla_flops_per_s" (FLOPs of the compiled step, as XLA counts them), if they are known.
+    The metrics are "mfu" (FLOPs of the model relative to the peak of the devices, of accelerators
+    alone) and "xla_flops_per_s" (FLOPs of the compiled step, as XLA counts them), if they are
+    known.
 
     Args:
       flops: FLOPs of the model in a step, for all replicas.

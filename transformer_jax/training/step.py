@@ -116,9 +116,10 @@ def compute_update(
     grads, sums = _summed_gradients(loss, state.trained, batch, key, accumulation_steps)
     if axis_name is not None:
         grads, sums = jax.lax.psum((grads, sums), axis_name)
+    weight = jnp.where(sums["weight"] == 0, 1, sums["weight"])  # nothing counts: the sums are 0
     # The norm of the sums, so that XLA divides where the mean is used and does not store it.
-    sums["grad_norm"] = optax.tree.norm(grads) / sums["weight"]
-    grads = jax.tree.map(lambda grad: grad / sums["weight"], grads)
+    sums["grad_norm"] = optax.tree.norm(grads) / weight
+    grads = jax.tree.map(lambda grad: grad / weight, grads)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.trained)
     return Update(grads, updates, opt_state, sums)
 
