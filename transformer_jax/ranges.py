@@ -104,6 +104,18 @@ def check_fields(config: Any) -> None:
                 raise ValueError(f"{name} is {short_repr(value)}{reason}{also}")
 
 
+def violation(cls: type, field: str, value: Any) -> str | None:
+    """What is wrong with a value for a field of a dataclass: the rest of a message after the value.
+
+    None if the field may have the value.
+    """
+    for name, type_, optional, limits in _limits(cls):
+        if name == field and not (value is None and optional):
+            reasons = (limit.violation(value, type_) for limit in limits)
+            return next((reason for reason in reasons if reason is not None), None)
+    return None
+
+
 @functools.cache
 def _limits(cls: Any) -> list[tuple[str, type, bool, tuple[Limit, ...]]]:
     """(name, type, optional, limits) of each field of a dataclass that has limits."""

@@ -30,6 +30,11 @@ from safetensors.torch import load_file, save_file
 
 FIXTURES = Path(__file__).parent / "fixtures"
 # What save_pretrained notes of the machine and of how it was called.
+MODEL_TYPES = (
+    *("marian", "pegasus", "bart", "mbart", "t5"),
+    *("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2"),
+    *("bert", "roberta", "roberta-prelayernorm", "distilbert"),
+)
 NOT_KEPT = ("vocab_file", "is_local", "local_files_only", "source_spm", "target_spm", "vocab")
 
 
@@ -139,7 +144,18 @@ def make_tokenizers():
         fixture_tokenizers.write_tokens(directory)
 
 
+def make_class_defaults():
+    """Writes the keys of config.json of each family, and those of generation, by default."""
+    configs = {name: transformers.CONFIG_MAPPING[name]().to_dict() for name in sorted(MODEL_TYPES)}
+    generation = transformers.GenerationConfig().to_dict()
+    generation |= transformers.GenerationConfig._get_default_generation_params()
+    content = {"config": configs, "generation": generation}
+    text = json.dumps(content, indent=1, sort_keys=True)
+    (FIXTURES / "class_defaults" / "defaults.json").write_text(text + "\n")
+
+
 OTHERS = {
+    "class_defaults": make_class_defaults,
     "gpt2_bare": make_gpt2_bare,
     "bert_gamma": make_bert_gamma,
     "tokenizers": make_tokenizers,

@@ -1,9 +1,24 @@
-"""Keys of config.json and generation_config.json that older files write differently."""
+"""Keys of config.json: each is read, has no effect, or is refused or warned about by name."""
+
+from pathlib import Path
 
 import pytest
 
 from tests.interop.published import FIXTURES
-from transformer_jax.interop.config_json import decode_fields, find_family, read_json, special_ids
+from transformer_jax.errors import UserError
+from transformer_jax.interop.config_json import (
+    NO_EFFECT,
+    class_names,
+    default_ids,
+    find_family,
+    read_json,
+    special_ids,
+    unread_keys,
+    vocabulary_rows,
+)
+from transformer_jax.interop.families import FAMILIES
+from transformer_jax.interop.families.base import ReadKeys
+from transformer_jax.interop.generation_config import read_generation
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -42,13 +57,129 @@ def test_missing_special_tokens_are_left_out():
     assert special_ids(keys | {"decoder_start_token_id": 3}) == {"eos": 7, "start": 3}
 
 
-def test_search_settings_of_generation_config(tmp_path):
-    assert decode_fields(tmp_path, has_encoder=False) == {}
-    (tmp_path / "generation_config.json").write_text('{"num_beams": null, "length_penalty": 0.8}')
-    found = decode_fields(tmp_path, has_encoder=True)
-    assert (found["decode.beam_size"], found["decode.alpha"]) == (1, 0.8)
-    (tmp_path / "generation_config.json").write_text('{"do_sample": true, "top_k": 0, "top_p": 1}')
-    assert decode_fields(tmp_path, has_encoder=False) == {
-        "decode.temperature": 1.0,
-        "decode.top_p": 1,
-    }
+DEFAULTS = read_json(FIXTURES / "class_defaults" / "defaults.json")["config"]
+WINDOW = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 0}
+WINDOW |= {"layer_types": None}
+OTHER_VALUES = {
+    "rope_parameters": {"rope_theta": 5.0, "rope_type": "default"},
+    "id2label": {"0": "a", "1": "b", "2": "c"},
+    "hidden_act": "relu",
+    "hidden_activation": "relu",
+    "activation_function": "relu",
+    "activation": "relu",
+    "feed_forward_proj": "gated-silu",
+    "model_type": "vit",
+    "architectures": ["BertLMHeadModel"],
+}
+
+
+def defaults_of(model_type):
+    """Keys of a config.json of the class's defaults, with attention windows where it has them."""
+    keys = {name: value for name, value in DEFAULTS[model_type].items() if value is not None}
+    return keys | {key: value for key, value in WINDOW.items() if key in DEFAULTS[model_type]}
+
+
+def outcome(given):
+    """What an import makes of a config.json without its tensors, or the error."""
+    keys = ReadKeys({name: value for name, value in given.items() if value is not None})
+    try:
+        family, class_name = find_family(keys)
+        rows = vocabulary_rows(keys)
+        ids = special_ids(keys.with_defaults(default_ids(family, rows["text"])))
+        options, labels = family.options(keys), class_names(keys)
+    except UserError as error:
+        return str(error)
+    generation = read_generation(Path("none"), keys, family.architecture)
+    model = (options, family.tasks[class_name], rows, ids, labels)
+    return *model, generation, unread_keys(family, keys)[0]
+
+
+def other_value(key, value):
+    if key in OTHER_VALUES:
+        return OTHER_VALUES[key]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value / 2 if value else 0.25
+    if key.endswith("_token_id"):
+        return 3
+    kinds = ["full_attention"] * 26
+    return kinds if key == "layer_types" else "other"
+
+
+@pytest.mark.parametrize("model_type", DEFAULTS)
+def test_no_key_is_dropped_in_silence(model_type):
+    keys, family = defaults_of(model_type), FAMILIES[model_type]
+    before = outcome(keys)
+    assert not isinstance(before, str), before
+    for key, value in DEFAULTS[model_type].items():
+        changed = keys | {key: other_value(key, keys.get(key, value))}
+        is_known = key in (*NO_EFFECT, *family.no_effect)
+        assert is_known or outcome(changed) != before, key
+
+
+@pytest.mark.parametrize("model_type", DEFAULTS)
+def test_missing_keys_have_the_default_of_the_class(model_type):
+    keys = defaults_of(model_type)
+    before = outcome(keys)
+    for key in keys:
+        found = outcome({name: value for name, value in keys.items() if name != key})
+        if key in WINDOW:
+            continue
+        assert found == before or f"config.json has no {key}" in found or "model_type" in found, key
+
+
+def test_unknown_keys_are_warned_about():
+    found = outcome(defaults_of("llama") | {"rotary_scale": 2.0, "dtype": "bfloat16"})
+    assert found[-1] == ["config.json: rotary_scale is 2.0; it is not imported"]
+
+
+def test_quantized_weights_are_refused():
+    found = outcome(defaults_of("llama") | {"quantization_config": {"bits": 4}})
+    assert "quantization_config is {'bits': 4}; only {} is supported" in found
+
+
+def test_llama_has_no_window_and_rotates_whole_heads():
+    before = outcome(defaults_of("llama"))
+    found = outcome(defaults_of("llama") | {"partial_rotary_factor": 0.5, "sliding_window": 4})
+    assert found[:-1] == before[:-1]
+    assert found[-1] == ["config.json: sliding_window is 4; it is not imported"]
+    scaling = {"type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}
+    assert "partial_rotary_factor is 0.5" in outcome(
+        defaults_of("llama") | {"rope_scaling": scaling}
+    )
+
+
+@pytest.mark.parametrize(
+    "keys, message",
+    [
+        ({"problem_type": "regression"}, "problem_type is 'regression'; only 'single_label"),
+        ({"problem_type": "multi_label_classification"}, "problem_type is 'multi_label_class"),
+        ({"id2label": {"0": "LABEL_0"}}, "id2label has one class"),
+        ({"id2label": None, "num_labels": 1}, "id2label has one class"),
+    ],
+)
+def test_heads_that_are_no_softmax_are_refused(keys, message):
+    with pytest.raises(UserError, match=message):
+        class_names(keys)
+
+
+def test_labels_that_no_one_named_have_the_names_of_the_class():
+    assert class_names({}) == ["LABEL_0", "LABEL_1"]
+    assert class_names({"num_labels": 3}) == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+@pytest.mark.parametrize(
+    "keys, tie, is_scaled",
+    [
+        ({"tie_word_embeddings": True}, "all", True),
+        ({"tie_word_embeddings": False}, "inputs", False),  # as transformers 4 writes v1.1
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, "inputs", False),  # 5
+        ({"tie_word_embeddings": False, "scale_decoder_outputs": True}, "inputs", True),
+    ],
+)
+def test_projections_of_t5(keys, tie, is_scaled):
+    found = options("t5", **{"scale_decoder_outputs": ...} | keys)
+    assert (found["tie_embeddings"], found["scale_logits"]) == (tie, is_scaled)

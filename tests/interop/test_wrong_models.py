@@ -152,7 +152,11 @@ FULL, SLIDING = "full_attention", "sliding_attention"
         ("gemma2", {"layer_types": [FULL]}, "layer_types must name one of"),
         ("gemma2", {"layer_types": "full_attention"}, "layer_types is 'full_attention'; it must"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0"),
-        ("bert_classification", {"id2label": ...}, "id2label does not name the classes 0, 1, .."),
+        (
+            "bert_classification",
+            {"id2label": ...},
+            "has the shape [3]; by config.json it must be [2]",
+        ),
         ("bert_classification", {"id2label": {"0": "a", "2": "b"}}, "id2label does not name"),
         ("bert_classification", {"id2label": {"0": "a", "1": "a"}}, "one of them twice"),
         (

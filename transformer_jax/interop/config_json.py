@@ -1,20 +1,56 @@
-"""Reads config.json and generation_config.json; derives the keys of a run's tokenizers."""
+"""Reads config.json; derives the keys of a run's tokenizers.
+
+Every key of a config.json is read by a part of the import (`ReadKeys` notes which), or is known to
+have no effect on what the model computes, or has the value with which it has none. Any other key is
+refused (`Family.required`) or warned about by name (`unread_keys`).
+"""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.interop.families import FAMILIES, Family
-from transformer_jax.interop.families.base import Keys
+from transformer_jax.interop.families.base import Keys, ReadKeys
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.ranges import short_repr
 from transformer_jax.runtime.files import METADATA_BYTES, read_regular
 from transformer_jax.tokenization import Labels, Tokenizers
 
 NO_TOKEN = -1
 """Id of a missing special token, in older files of Llama."""
 CONFIG = "config.json"
-GENERATION = "generation_config.json"
+
+NO_EFFECT = (
+    # Metadata.
+    *("_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "finetuning_task"),
+    *("dtype", "torch_dtype", "tokenizer_class", "model_max_length", "language", "name"),
+    # What a call returns, and how fast it is.
+    *("output_attentions", "output_hidden_states", "output_past", "return_dict", "use_return_dict"),
+    *("use_cache", "torchscript", "use_bfloat16", "gradient_checkpointing", "xla_device"),
+    *("chunk_size_feed_forward", "pretraining_tp", "tf_legacy_loss", "use_flash_attn"),
+    *("attn_implementation", "_attn_implementation", "_attn_implementation_autoset"),
+    *("reorder_and_upcast_attn", "cache_implementation", "save_step"),
+    # Initial values of parameters.
+    *("initializer_range", "init_std", "initializer_factor"),
+    # Follow from other keys, or are of heads and pipelines that are not imported.
+    *("is_encoder_decoder", "label2id", "num_labels", "_num_labels", "id2label", "problem_type"),
+    *(
+        "sep_token_id",
+        "cls_token_id",
+        "mask_token_id",
+        "unk_token_id",
+        "cross_attention_hidden_size",
+    ),
+    *("task_specific_params", "prefix"),
+)
+"""Keys of any family that do not change what a model computes, if nothing reads them."""
+
+_NEUTRAL: Keys = {"tie_encoder_decoder": False, "is_decoder": False, "add_cross_attention": False}
+"""`Family.neutral` of all families."""
+
+_DEFAULT_LABELS = 2
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -51,6 +87,35 @@ def find_family(keys: Keys) -> tuple[Family, str]:
     return family, classes[0]
 
 
+def unread_keys(family: Family, keys: ReadKeys) -> tuple[list[str], int]:
+    """Judges the keys of a config.json that nothing has read.
+
+    Returns:
+      One line for each key that may change what the model computes, or how it is trained, and that
+      has no equivalent here; and the number of keys that are known to have no effect.
+    """
+    neutral = _NEUTRAL | dict(family.neutral)
+    odd = {
+        key: value
+        for key, value in keys.unread().items()
+        if key not in (*NO_EFFECT, *family.no_effect) and neutral.get(key, ...) != value
+    }
+    lines = [
+        f"config.json: {key} is {short_repr(value)}; it is not imported"
+        for key, value in odd.items()
+    ]
+    return lines, len(keys.unread()) - len(odd)
+
+
+def default_ids(family: Family, rows: int) -> Keys:
+    """Special tokens that a config.json of the family leaves out, if the vocabulary has them."""
+    return {
+        key: value
+        for key, value in family.defaults.items()
+        if key.endswith("_token_id") and value < rows
+    }
+
+
 def special_ids(keys: Keys) -> dict[str, int]:
     """Special tokens of a config.json: role, as in `import_tokenizer` -> id."""
     ids = {}
@@ -62,12 +127,26 @@ def special_ids(keys: Keys) -> dict[str, int]:
 
 
 def class_names(keys: Keys) -> list[str]:
-    """Names of the classes, in the order of their ids.
+    """Names of the classes, in the order of their ids: "LABEL_0", ... if config.json has none.
 
     Raises:
-      UserError: config.json does not name all classes, or gives two the same name.
+      UserError: config.json does not name all classes, gives two the same name, or the head does
+        not choose among classes (regression, several labels at once).
     """
+    if keys.get("problem_type") not in (None, "single_label_classification"):
+        raise UserError(
+            f"config.json: problem_type is {keys['problem_type']!r}; only "
+            "'single_label_classification' is supported"
+        )
     named: Any = keys.get("id2label")
+    if named is None:
+        count = keys.get("num_labels", _DEFAULT_LABELS)
+        named = {str(i): f"LABEL_{i}" for i in range(count if type(count) is int else 0)}
+    if isinstance(named, Mapping) and len(named) == 1:
+        raise UserError(
+            "config.json: id2label has one class, so that the model's output is a number "
+            "(regression); only classification among two or more is supported"
+        )
     try:
         names = [str(named[str(i)]) for i in range(len(named))]
     except (TypeError, KeyError) as error:
@@ -105,26 +184,3 @@ def vocabulary_rows(keys: Keys) -> dict[str, int]:
         raise UserError("config.json has no vocab_size")
     rows["target"] = keys.get("decoder_vocab_size") or rows["source"]
     return rows
-
-
-def decode_fields(directory: Path, has_encoder: bool) -> dict[str, Any]:
-    """Config fields of the search, "decode.field" -> value, from generation_config.json.
-
-    Args:
-      directory: of the model.
-      has_encoder: True if the model has an encoder and a decoder. If so, fields that the file does
-        not name get the defaults of transformers.
-    """
-    path = directory / GENERATION
-    keys = read_json(path) if path.exists() else {}
-    if keys.get("do_sample"):
-        fields = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k"}
-        found = {f"decode.{ours}": keys[name] for name, ours in fields.items() if keys.get(name)}
-        return {"decode.temperature": 1.0, **found}
-    if not has_encoder:
-        return {}
-    return {
-        "decode.beam_size": keys.get("num_beams") or 1,
-        "decode.length_penalty": "power",
-        "decode.alpha": keys.get("length_penalty", 1.0),
-    }

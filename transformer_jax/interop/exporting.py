@@ -1,5 +1,6 @@
 """Exports a run as a directory that transformers or CTranslate2 can load."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -13,18 +14,20 @@ from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.conversations import chat_template
 from transformer_jax.errors import UserError
 from transformer_jax.interop import ctranslate2_spec
-from transformer_jax.interop.config_json import CONFIG, GENERATION, tokenizer_keys
+from transformer_jax.interop.config_json import CONFIG, tokenizer_keys
 from transformer_jax.interop.family_match import (
     Leaves,
     approximation_warnings,
     match_family,
     remove_vocab_padding,
 )
+from transformer_jax.interop.generation_config import GENERATION
 from transformer_jax.interop.weights import WEIGHTS, save_tensors, to_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.patches import PatchedModel
 from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.run import Run
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
@@ -67,6 +70,7 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
 
 
 def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directory: Path) -> None:
+    model = dataclasses.replace(model, max_length=_context_length(run, model))
     keys = tokenizer_keys(run.tokenizer, model)
     # A decoder exports as a language model, whatever task trained it.
     task = _LANGUAGE_MODELING if isinstance(run.model, DecoderOnly) else run.settings.task.name
@@ -90,6 +94,22 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         logger.warning(
             "the exported %s computes slightly different results: %s", match.class_name, warning
         )
+
+
+def _context_length(run: Run, model: TransformerConfig) -> int:
+    """Positions of the model. If their number is not limited, at least those that it has learned.
+
+    An import keeps the length of the published model in `model.max_length`.
+    """
+    positions = encoding_class(model)
+    if positions.num_positions(model) == model.max_length:
+        return model.max_length
+    data = run.settings.data
+    lengths = {"text": ("max_length",), "source": ("max_source_length", "max_target_length")}
+    learned = [
+        getattr(data, name) for side in run.tokenizer.sides for name in lengths.get(side, ())
+    ]
+    return max(model.max_length, *learned)
 
 
 def _generation_config(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
-from transformer_jax.interop.families.base import Keys
+from transformer_jax.interop.families.base import ReadKeys
+from transformer_jax.interop.generation_config import Generation, read_generation
 from transformer_jax.interop.weights import MatchedTensors, Tensors, match_tensors
 from transformer_jax.models.classifier import body_config
+from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.runs import build, provenance
 from transformer_jax.runs.config import config_of, read_settings, save_json
 from transformer_jax.runs.settings import Settings
@@ -69,16 +71,17 @@ def _import(source: str, workdir: Path) -> None:
     if workdir.exists() and any(os.scandir(workdir)):
         raise UserError(f"{workdir} is not empty; choose a new or an empty folder as --workdir")
     directory = fetch_model(source)
-    keys = config_json.read_json(directory / config_json.CONFIG)
+    keys = ReadKeys(config_json.read_json(directory / config_json.CONFIG))
     family, class_name = config_json.find_family(keys)
     tensors = Tensors(directory)
-    fields = _config_fields(source, directory, family, class_name, keys)
+    generation = read_generation(directory, keys, family.architecture)
+    fields = {**_config_fields(source, family, class_name, keys), **generation.fields}
     try:
         config = config_of(fields, "its options")
         settings = read_settings(config)
     except UserError as error:
         raise UserError(f"{directory / config_json.CONFIG} cannot be a run: {error}") from error
-    texts, labels = _vocabularies(directory, settings, keys)
+    texts, labels = _vocabularies(directory, settings, family, keys, generation)
     sides = {side: PublishedTokenizer(content) for side, content in texts.items()}
     tokenizers = Tokenizers({**sides, **labels})
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
@@ -94,6 +97,10 @@ def _import(source: str, workdir: Path) -> None:
     logger.info("%s: %d arrays of a %s loaded", source, len(found.matches), class_name)
     log_names("newly initialized", found.new)
     log_names("ignored tensors, as models here have no such part", found.ignored)
+    unread, without_effect = config_json.unread_keys(family, keys)
+    logger.info("config.json: %d keys have no effect on the model", without_effect)
+    for warning in (*unread, *generation.warnings):
+        logger.warning("%s", warning)
 
 
 def fetch_model(source: str) -> Path:
@@ -129,9 +136,7 @@ def fetch_model(source: str) -> Path:
         ) from error
 
 
-def _config_fields(
-    source: str, directory: Path, family: Family, class_name: str, keys: Keys
-) -> dict[str, Any]:
+def _config_fields(source: str, family: Family, class_name: str, keys: ReadKeys) -> dict[str, Any]:
     """Fields of the run's config: "section.field" -> value."""
     options = family.options(keys)
     fields = {f"model.{field}": value for field, value in options.items()}
@@ -140,23 +145,21 @@ def _config_fields(
         "tokenizer.kind": "file",
         "tokenizer.path": source,
     }
-    fields |= _length_fields(family, options, keys)
-    has_encoder = family.architecture == "encoder_decoder"
-    return {**fields, **config_json.decode_fields(directory, has_encoder)}
+    return fields | _length_fields(options)
 
 
-def _length_fields(family: Family, options: Mapping[str, Any], keys: Keys) -> dict[str, int]:
+def _length_fields(options: Mapping[str, Any]) -> dict[str, int]:
     """Maximum lengths of texts: as far as positions reach, but at most _MAX_LENGTH.
 
     If the number of positions is limited, sources are shortened so that a translation may be longer
     than its source.
     """
-    reach = int(options.get("max_length", keys.get("max_position_embeddings", _MAX_LENGTH)))
+    reach = int(options.get("max_length", _MAX_LENGTH))
     longest = min(reach, _MAX_LENGTH)
-    if family.architecture != "encoder_decoder":
+    if options["architecture"] != "encoder_decoder":
         return {"data.max_length": longest}
     extra = DecodeConfig.max_extra_length
-    if "max_length" in options:
+    if "model.max_length" in POSITIONS[options["positions"]].reads:
         extra = min(extra, reach // 2)
         longest = max(1, min(longest, reach - extra - 1))  # 1: the token before a target
     return {
@@ -167,12 +170,18 @@ def _length_fields(family: Family, options: Mapping[str, Any], keys: Keys) -> di
 
 
 def _vocabularies(
-    directory: Path, settings: Settings, keys: Keys
+    directory: Path, settings: Settings, family: Family, keys: ReadKeys, generation: Generation
 ) -> tuple[dict[str, bytes], dict[str, Labels]]:
     """Side -> stored tokenizer of the model, and side -> its labels."""
     kind = TASKS[settings.task.name]
-    ids, rows = config_json.special_ids(keys), config_json.vocabulary_rows(keys)
-    texts = {side: import_tokenizer(directory, side, ids, rows[side]) for side in kind.texts}
+    rows = config_json.vocabulary_rows(keys)
+    texts = {}
+    for side in kind.texts:
+        defaults = config_json.default_ids(family, rows[side])
+        ids: dict[str, Any] = config_json.special_ids(keys.with_defaults(defaults))
+        if side == "target" and generation.head is not None:
+            ids["head"] = generation.head
+        texts[side] = import_tokenizer(directory, side, ids, rows[side])
     return texts, {side: Labels(tuple(config_json.class_names(keys))) for side in kind.labels}
 
 

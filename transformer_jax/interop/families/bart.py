@@ -27,6 +27,7 @@ _FIELDS = {
     "attention_dropout": "attention_dropout_rate",
     "activation_dropout": "feed_forward_dropout_rate",
     "scale_embedding": "scale_embeddings",
+    "max_position_embeddings": "max_length",
 }
 _FIXED = {
     "norm": "layer",
@@ -41,6 +42,13 @@ _DEFAULTS: dict[str, Any] = {
     "scale_embedding": False,
     "max_position_embeddings": 1024,
 }
+_BART_IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_REQUIRED = {"tie_word_embeddings": True}
+_NEUTRAL = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+_NO_EFFECT = (
+    *("num_hidden_layers", "classifier_dropout", "classif_dropout", "add_bias_logits"),
+    *("normalize_embedding", "extra_pos_embeddings", "static_position_embeddings"),
+)
 _POSITION_OFFSET = 2
 
 
@@ -56,14 +64,6 @@ def _to_keys(model: TransformerConfig) -> dict[str, Any]:
     sides = {f"{side}_attention_heads": model.num_heads for side in _SIDES}
     sides |= {f"{side}_ffn_dim": model.d_ff for side in _SIDES}
     return {**sides, "is_encoder_decoder": True, "tie_word_embeddings": True}
-
-
-def _to_options_with_positions(keys: Keys) -> Options:
-    return {**_to_options(keys), "max_length": keys["max_position_embeddings"]}
-
-
-def _to_keys_with_positions(model: TransformerConfig) -> Keys:
-    return {**_to_keys(model), "max_position_embeddings": model.max_length}
 
 
 def _to_options_marian(keys: Keys) -> Options:
@@ -98,9 +98,9 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
 
 
 def _sinusoid_tables(model: TransformerConfig) -> dict[str, np.ndarray]:
-    """Sinusoid tables of the encoder and decoder, for PEGASUS's default number of positions."""
+    """Sinusoid tables of the encoder and decoder."""
     pair = np.arange(0, model.d_model, 2) / model.d_model
-    angles = np.arange(_DEFAULTS["max_position_embeddings"])[:, None] / 10_000.0**pair
+    angles = np.arange(model.max_length)[:, None] / 10_000.0**pair
     waves = [np.sin(angles), np.cos(angles)[:, : model.d_model // 2]]
     rows = np.concatenate(waves, axis=1).astype(np.float32)
     return {f"model.{side}.embed_positions.weight": rows for side in _SIDES}
@@ -120,7 +120,10 @@ def _map_norms(sublayer: str, name: str) -> Iterator[TensorMapping]:
     yield from map_norm(f"{sublayer}_residual/norm_after", name)
 
 
-def _family(model_type: str, name: str, task: str, fixed: Options, **others: Any) -> Family:
+def _family(
+    model_type: str, name: str, task: str, fixed: Options, ids: Keys, **others: Any
+) -> Family:
+    options: dict[str, Any] = {"required": _REQUIRED, "neutral": _NEUTRAL}
     return Family(
         model_type=model_type,
         architecture="encoder_decoder",
@@ -128,14 +131,16 @@ def _family(model_type: str, name: str, task: str, fixed: Options, **others: Any
         fields=_FIELDS,
         fixed_fields={**_FIXED, **fixed},
         mappings=_mappings,
-        defaults=_DEFAULTS,
+        defaults=_DEFAULTS | dict(ids),
         activation_key="activation_function",
-        **others,
+        no_effect=_NO_EFFECT,
+        **(options | others),
     )
 
 
 _LEARNED = {"positions": "learned", "position_offset": _POSITION_OFFSET, "embedding_norm": True}
 _SINUSOIDAL = {"positions": "sinusoidal_halves"}
+_PRE_NORM = _NEUTRAL | {"normalize_before": True, "add_final_layer_norm": True}
 _SINUSOID_TABLES = r"model\.(en|de)coder\.embed_positions\.weight"
 
 MARIAN = _family(
@@ -143,16 +148,20 @@ MARIAN = _family(
     "MarianMTModel",
     "translation",
     _SINUSOIDAL | {"norm_placement": "post"},
+    {"pad_token_id": 58_100, "eos_token_id": 0, "decoder_start_token_id": 58_100},
     to_options=_to_options_marian,
     to_keys=_to_keys_marian,
     ignored_tensors=_SINUSOID_TABLES,
-    required={"static_position_embeddings": True, "normalize_before": False},
+    required=_REQUIRED | {"static_position_embeddings": True, "normalize_before": False},
+    neutral=_NEUTRAL | {"add_final_layer_norm": False},
 )
 PEGASUS = _family(
     "pegasus",
     "PegasusForConditionalGeneration",
     "seq2seq",
     _SINUSOIDAL | {"norm_placement": "pre"},
+    {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+    neutral=_PRE_NORM,
     to_options=_to_options,
     to_keys=_to_keys,
     constant_tensors=_sinusoid_tables,
@@ -163,17 +172,20 @@ BART = _family(
     "BartForConditionalGeneration",
     "seq2seq",
     _LEARNED | {"norm_placement": "post"},
-    to_options=_to_options_with_positions,
-    to_keys=_to_keys_with_positions,
+    _BART_IDS | {"decoder_start_token_id": 2},
+    to_options=_to_options,
+    to_keys=_to_keys,
     ignored_tensors=r"model\.(en|de)coder\.version",
-    required={"normalize_before": False, "add_final_layer_norm": False},
+    required=_REQUIRED | {"normalize_before": False, "add_final_layer_norm": False},
 )
 MBART = _family(
     "mbart",
     "MBartForConditionalGeneration",
     "translation",
     _LEARNED | {"norm_placement": "pre"},
-    to_options=_to_options_with_positions,
-    to_keys=_to_keys_with_positions,
+    _BART_IDS,
+    neutral=_PRE_NORM,
+    to_options=_to_options,
+    to_keys=_to_keys,
     ignored_tensors=r"model\.(en|de)coder\.version",
 )

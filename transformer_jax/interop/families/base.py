@@ -5,8 +5,8 @@ fields that come back from config.json with another value are not supported by t
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,6 +17,44 @@ from transformer_jax.ranges import Range, short_repr
 
 Keys = Mapping[str, Any]
 """Content of a config.json."""
+
+
+class ReadKeys(Keys):
+    """Content of a JSON file that notes which of its keys are read.
+
+    Attributes:
+      content: the keys of the file, and their values.
+      read: names of the keys read so far, whether the file has them or not.
+    """
+
+    def __init__(self, content: Keys):
+        self.content = dict(content)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return self.content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    def with_defaults(self, defaults: Keys) -> Self:
+        """The same keys, with values for those that are missing; both note what is read."""
+        keys = type(self)({**defaults, **self.content})
+        keys.read = self.read
+        return keys
+
+    def unread(self) -> dict[str, Any]:
+        """Keys of the file that were not read, without those that are null."""
+        return {
+            key: value
+            for key, value in self.content.items()
+            if key not in self.read and value is not None
+        }
+
 
 Options = Mapping[str, Any]
 """Field of the config section `model` -> value."""
@@ -73,6 +111,9 @@ _TYPES: Mapping[str, tuple[type, Range | None]] = {
 }
 """Key of config.json -> its type and range."""
 
+REQUIRED: Keys = {"pruned_heads": {}, "quantization_config": {}}
+"""`Family.required` of all families."""
+
 _MAY_BE_NULL = (
     *("head_dim", "n_inner", "num_decoder_layers", "num_key_value_heads", "decoder_vocab_size"),
     *("sliding_window", "layer_types", "rope_scaling", "rope_parameters", "pad_token_id"),
@@ -94,8 +135,14 @@ class Family:
         not have are ignored.
       to_options: keys -> fields that follow from several keys, or from one with another meaning.
       to_keys: model -> keys; the inverse of `to_options`.
-      defaults: values of keys that a config.json leaves out.
-      required: key without equivalent here -> the only value with which it has no effect.
+      defaults: values of keys that a config.json leaves out: those of the class of transformers,
+        never ours.
+      required: key without equivalent here -> the only value with which it has no effect. A model
+        with another value is refused.
+      neutral: key without equivalent here -> the value with which it has no effect. Another value
+        changes how the model is trained or used, not what it computes: it is warned about.
+      no_effect: keys that do not change what the model computes, beside those of all families
+        (`config_json.NO_EFFECT`).
       constant_tensors: model -> tensors that contain no parameters but belong in the file.
       prefix: of all tensor names. Files of models without a head leave it out.
       ignored_tensors: regular expression of tensors that are not imported.
@@ -112,6 +159,8 @@ class Family:
     to_keys: Callable[[TransformerConfig], Keys] = lambda model: {}
     defaults: Keys = dataclasses.field(default_factory=dict)
     required: Keys = dataclasses.field(default_factory=dict)
+    neutral: Keys = dataclasses.field(default_factory=dict)
+    no_effect: Collection[str] = ()
     constant_tensors: Callable[[TransformerConfig], Mapping[str, np.ndarray]] = lambda model: {}
     prefix: str = ""
     ignored_tensors: str = r"(?!)"
@@ -120,13 +169,18 @@ class Family:
     def options(self, keys: Keys) -> dict[str, Any]:
         """Fields of the section `model` for a config.json.
 
+        Args:
+          keys: of the config.json. `ReadKeys` note which of them a family reads; what it does not
+            read, `config_json.unread_keys` judges.
+
         Raises:
           UserError: a key is missing, has a wrong type, or has a value that is not supported here.
         """
-        keys = {**self.defaults, **keys}
-        check_keys(keys)
-        for key, value in self.required.items():
-            if keys.get(key, value) != value:
+        given = keys if isinstance(keys, ReadKeys) else ReadKeys(keys)
+        keys = given.with_defaults(self.defaults)
+        check_keys(keys.content)
+        for key, value in (REQUIRED | dict(self.required)).items():
+            if keys.get(key) not in (None, value):
                 raise UserError(f"config.json: {key} is {keys[key]!r}; only {value!r} is supported")
         wanted = [*self.fields, *([self.activation_key] if self.activation_key else [])]
         if missing := [key for key in wanted if key not in keys]:

@@ -41,8 +41,12 @@ _DEFAULTS = {
     "layer_norm_eps": 1e-12,
     "type_vocab_size": 2,
     "max_position_embeddings": 512,
-    "pad_token_id": 1,
 }
+_ROBERTA_DEFAULTS = _DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_POOLER = tuple(
+    f"pooler_{name}"
+    for name in ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")
+)
 _REQUIRED = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -133,6 +137,7 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
         "fixed_fields": _FIXED,
         "defaults": _DEFAULTS,
         "required": _REQUIRED,
+        "no_effect": ("directionality", *_POOLER),
         "activation_key": "hidden_act",
         "tasks": {
             f"{name}ForMaskedLM": "masked_lm",
@@ -149,6 +154,7 @@ BERT = _family(
     "bert",
     "Bert",
     fields=_FIELDS | {"max_position_embeddings": "max_length"},
+    defaults=_DEFAULTS | {"pad_token_id": 0},
     mappings=_bert_mappings,
     ignored_tensors=r"bert\.embeddings\.position_ids|cls\.seq_relationship\..*|bert\.pooler\..*",
 )
@@ -159,6 +165,7 @@ activation."""
 ROBERTA = _family(
     "roberta",
     "Roberta",
+    defaults=_ROBERTA_DEFAULTS,
     required=_REQUIRED_ROBERTA,
     to_options=_to_options_roberta,
     to_keys=_to_keys_roberta,
@@ -169,6 +176,7 @@ ROBERTA_PRELAYERNORM = _family(
     "roberta-prelayernorm",
     "RobertaPreLayerNorm",
     fixed_fields=_FIXED | {"norm_placement": "pre"},
+    defaults=_ROBERTA_DEFAULTS,
     required=_REQUIRED_ROBERTA,
     to_options=_to_options_roberta,
     to_keys=_to_keys_roberta,
@@ -197,7 +205,10 @@ DISTILBERT = _family(
         "dropout": 0.1,
         "attention_dropout": 0.1,
         "max_position_embeddings": 512,
+        "pad_token_id": 0,
     },
     required={"tie_word_embeddings": True},
+    neutral={"tie_weights_": True},
+    no_effect=("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout"),
     ignored_tensors=r"distilbert\.embeddings\.position_ids",
 )

@@ -12,7 +12,7 @@ from transformer_jax.nn.config import TransformerConfig
 
 
 def _to_options(keys: Keys) -> Options:
-    tied = keys.get("tie_word_embeddings", True)
+    tied = keys["tie_word_embeddings"]
     return {
         "d_ff": keys.get("n_inner") or 4 * keys["n_embd"],
         "tie_embeddings": "all" if tied else "none",
@@ -78,7 +78,11 @@ GPT2 = Family(
     mappings=_mappings,
     activation_key="activation_function",
     defaults={
+        **{"bos_token_id": 50_256, "eos_token_id": 50_256},
         "activation_function": "gelu_new",
+        "n_positions": 1024,
+        "n_inner": None,
+        "tie_word_embeddings": True,
         "layer_norm_epsilon": 1e-5,
         "embd_pdrop": 0.1,
         "resid_pdrop": 0.1,
@@ -89,6 +93,10 @@ GPT2 = Family(
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,
     },
+    no_effect=(
+        *("n_ctx", "summary_type", "summary_use_proj", "summary_activation"),
+        *("summary_proj_to_labels", "summary_first_dropout"),
+    ),
     prefix="transformer.",
     ignored_tensors=r"transformer\.h\.\d+\.attn\.(masked_)?bias",
 )

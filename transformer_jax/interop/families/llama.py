@@ -26,6 +26,7 @@ _FIELDS = {
     "num_attention_heads": "num_heads",
     "rms_norm_eps": "norm_epsilon",
     "attention_dropout": "attention_dropout_rate",
+    "max_position_embeddings": "max_length",
 }
 _FIXED = {
     "norm": "rms",
@@ -42,8 +43,10 @@ _DEFAULTS = {
     "rms_norm_eps": 1e-6,
     "attention_dropout": 0.0,
     "hidden_act": "silu",
-    "rope_theta": 10_000.0,
+    "tie_word_embeddings": False,
 }
+_ROPE_THETA = 10_000.0
+_LLAMA_IDS = {"bos_token_id": 1, "eos_token_id": 2}
 
 _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
     "default": {},
@@ -65,19 +68,28 @@ def _to_options(keys: Keys) -> dict[str, Any]:
         "num_key_value_heads": keys.get("num_key_value_heads") or heads,
         "key_size": size,
         "value_size": size,
-        "tie_embeddings": "all" if keys.get("tie_word_embeddings", False) else "none",
+        "tie_embeddings": "all" if keys["tie_word_embeddings"] else "none",
         **_rope_options(keys),
-        **_window_options(keys),
     }
 
 
-def _window_options(keys: Keys) -> Options:
+def _to_options_mistral(keys: Keys) -> Options:
+    window = keys["sliding_window"]
+    windows = {} if window is None else {"attention_window": window, "full_attention_every": None}
+    return {**_to_options(keys), **windows}
+
+
+def _to_options_qwen(keys: Keys) -> Options:
+    return {**_to_options(keys), **_window_options(keys, keys["use_sliding_window"])}
+
+
+def _window_options(keys: Keys, has_window: bool = True) -> Options:
     """Window options. `layer_types`, or else `max_window_layers`, says which layers have none."""
-    window, layers = keys.get("sliding_window"), keys["num_hidden_layers"]
-    if not keys.get("use_sliding_window", True) or window is None:
+    window, layers = keys["sliding_window"], keys["num_hidden_layers"]
+    first, kinds = keys.get("max_window_layers", 0), keys.get("layer_types")
+    if not has_window or window is None:
         return {}
-    first = keys.get("max_window_layers", 0)
-    kinds = keys.get("layer_types") or [_LAYER_TYPES[i < first] for i in range(layers)]
+    kinds = kinds or [_LAYER_TYPES[i < first] for i in range(layers)]
     if len(kinds) != layers or any(kind not in _LAYER_TYPES for kind in kinds):
         raise UserError(
             f"config.json: layer_types must name one of {' and '.join(_LAYER_TYPES)} for each of "
@@ -101,7 +113,6 @@ def _to_keys(model: TransformerConfig) -> dict[str, Any]:
         "num_key_value_heads": model.key_value_heads,
         "head_dim": model.d_k,
         "tie_word_embeddings": model.tie_embeddings in ("all", "target"),
-        "max_position_embeddings": model.max_length,
         **_rope_keys(model),
     }
 
@@ -131,9 +142,10 @@ def _to_keys_llama(model: TransformerConfig) -> Keys:
 
 def _to_options_gemma2(keys: Keys) -> Options:
     kinds = [_LAYER_TYPES[i % 2] for i in range(keys["num_hidden_layers"])]
-    given = {"layer_types": keys.get("layer_types") or kinds}
+    windows = {name: keys[name] for name in ("sliding_window", "num_hidden_layers")}
     return {
-        **_to_options({"tie_word_embeddings": True, **keys, **given}),
+        **_to_options(keys),
+        **_window_options({**windows, "layer_types": keys.get("layer_types") or kinds}),
         "attention_scale": keys["query_pre_attn_scalar"] ** -0.5,
     }
 
@@ -154,12 +166,7 @@ def _rope_options(keys: Keys) -> Options:
     Raises:
       UserError: the scaling is not supported, or one of its keys is missing.
     """
-    given: dict[str, Any] = {
-        "rope_theta": keys["rope_theta"],
-        "partial_rotary_factor": keys.get("partial_rotary_factor", 1.0),
-        **(keys.get("rope_scaling") or {}),
-        **(keys.get("rope_parameters") or {}),
-    }
+    given = _rope_parameters(keys)
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in _ROPE_FIELDS:
         raise UserError(
@@ -168,11 +175,30 @@ def _rope_options(keys: Keys) -> Options:
     factors = _ROPE_FIELDS[kind]
     if missing := [key for key in factors if key not in given]:
         raise UserError(f"config.json has no {missing[0]}, which rope_type {kind!r} needs")
+    fraction = given.get("partial_rotary_factor", 1.0)
+    if kind != "default" and fraction != 1:  # "default" ignores it, as in transformers
+        raise UserError(
+            f"config.json: partial_rotary_factor is {fraction!r}; rope_type {kind!r} of these "
+            "models supports only 1.0"
+        )
     return {
         "rope_theta": float(given["rope_theta"]),
-        "rope_fraction": float(given["partial_rotary_factor"]),
         "rope_scaling": "none" if kind == "default" else kind,
         **{field: given[key] for key, field in factors.items()},
+    }
+
+
+def _rope_parameters(keys: Keys) -> dict[str, Any]:
+    """Parameters of rotary positions, wherever a config.json has them."""
+    others = {name: keys.get(name) for name in ("rope_theta", "partial_rotary_factor")}
+    top = {name: value for name, value in others.items() if value is not None}
+    scaling, parameters = keys.get("rope_scaling"), keys.get("rope_parameters")
+    original = keys.get("original_max_position_embeddings") or keys["max_position_embeddings"]
+    return {
+        "rope_theta": _ROPE_THETA,
+        "original_max_position_embeddings": original,
+        **top,
+        **(scaling or parameters or {}),
     }
 
 
@@ -231,13 +257,36 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
     )
 
 
-LLAMA = _family("llama", "Llama", to_options=_to_options_llama, to_keys=_to_keys_llama)
-MISTRAL = _family("mistral", "Mistral", to_keys=_to_keys_with_window)
-_OF_QWEN = {"use_sliding_window": False, "max_window_layers": 28}
+LLAMA = _family(
+    "llama",
+    "Llama",
+    to_options=_to_options_llama,
+    to_keys=_to_keys_llama,
+    defaults=_DEFAULTS
+    | {"max_position_embeddings": 2048, "attention_bias": False, "mlp_bias": False}
+    | _LLAMA_IDS,
+)
+MISTRAL = _family(
+    "mistral",
+    "Mistral",
+    to_options=_to_options_mistral,
+    to_keys=_to_keys_with_window,
+    defaults=_DEFAULTS
+    | {"max_position_embeddings": 131_072, "num_key_value_heads": 8, "sliding_window": 4096}
+    | _LLAMA_IDS,
+)
+_OF_QWEN = {
+    "max_position_embeddings": 32_768,
+    "num_key_value_heads": 32,
+    "sliding_window": 4096,
+    "use_sliding_window": False,
+    "max_window_layers": 28,
+}
 QWEN2 = _family(
     "qwen2",
     "Qwen2",
     fixed_fields=_FIXED | {"attention_bias": "qkv"},
+    to_options=_to_options_qwen,
     to_keys=_to_keys_with_layer_types,
     defaults=_DEFAULTS | _OF_QWEN,
 )
@@ -245,6 +294,7 @@ QWEN3 = _family(
     "qwen3",
     "Qwen3",
     fixed_fields=_FIXED | {"qk_norm": True},
+    to_options=_to_options_qwen,
     to_keys=_to_keys_with_layer_types,
     defaults=_DEFAULTS | _OF_QWEN | {"head_dim": 128},
     required={"attention_bias": False},
@@ -260,13 +310,18 @@ GEMMA2 = _family(
     to_keys=_to_keys_gemma2,
     defaults=_DEFAULTS
     | {
+        **{"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2},
         "hidden_activation": "gelu_pytorch_tanh",
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 8192,
+        "num_key_value_heads": 4,
         "head_dim": 256,
         "query_pre_attn_scalar": 256,
         "sliding_window": 4096,
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
     },
-    required={"attention_bias": False},
+    required={"attention_bias": False, "use_bidirectional_attention": False},
+    no_effect=("hidden_act",),
     activation_key="hidden_activation",
 )

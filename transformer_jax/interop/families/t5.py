@@ -25,7 +25,11 @@ def _to_options(keys: Keys) -> Options:
     kind = keys["feed_forward_proj"]
     gated = kind.startswith("gated-")
     name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
-    tied = keys.get("tie_word_embeddings", True)
+    # Models that scale no outputs (v1.1, Flan) have a projection of their own. transformers 4 wrote
+    # `tie_word_embeddings: false` for them; version 5 writes true, and `scale_decoder_outputs`.
+    scaled = keys.get("scale_decoder_outputs")
+    scaled = keys["tie_word_embeddings"] if scaled is None else scaled
+    tied = keys["tie_word_embeddings"] and scaled
     num_decoder_layers = keys.get("num_decoder_layers")
     return {
         "activation": parse_activation(name, "feed_forward_proj"),
@@ -34,7 +38,7 @@ def _to_options(keys: Keys) -> Options:
         "value_size": keys["d_kv"],
         "max_distance": keys["relative_attention_max_distance"],
         "num_decoder_layers": num_decoder_layers or keys["num_layers"],
-        "scale_logits": bool(keys.get("scale_decoder_outputs", tied)),
+        "scale_logits": scaled,
         "tie_embeddings": "all" if tied else "inputs",
     }
 
@@ -112,12 +116,16 @@ T5 = Family(
     to_keys=_to_keys,
     mappings=_mappings,
     defaults={
+        **{"pad_token_id": 0, "eos_token_id": 1},
         "d_kv": 64,
+        "num_decoder_layers": None,
+        "tie_word_embeddings": True,
         "relative_attention_num_buckets": 32,
         "relative_attention_max_distance": 128,
         "dropout_rate": 0.1,
         "layer_norm_epsilon": 1e-6,
         "feed_forward_proj": "relu",
     },
+    no_effect=("dense_act_fn", "is_gated_act", "classifier_dropout", "n_positions"),
     ignored_tensors=r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
 )
