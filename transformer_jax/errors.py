@@ -38,6 +38,11 @@ class UserError(Exception):
         super().__init__(escape_controls(message))
 
 
+def install_hint(extra: str) -> str:
+    """End of a message that an extra of pyproject.toml is missing: how to install it."""
+    return f"`make setup EXTRAS={extra}` in the project's folder installs it"
+
+
 class DivergedError(UserError):
     """The loss of a run is not finite."""
 

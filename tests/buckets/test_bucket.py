@@ -171,7 +171,7 @@ def test_chained_addresses_are_rejected(address, monkeypatch):
     ("error", "kind", "words"),
     [
         (FileNotFoundError("x"), NotInBucketError, "there is no such file or bucket"),
-        (ImportError("Install s3fs"), BucketError, "s3:// needs a package (Install"),
+        (ImportError("Install s3fs"), BucketError, "Install s3fs); `make setup EXTRAS=s3`"),
         (RuntimeError("first\nsecond"), BucketError, "first"),
         (RuntimeError(), BucketError, "RuntimeError()"),
         (UserError("as it is"), UserError, "as it is"),

@@ -1,6 +1,7 @@
 """The documentation names files, headings, functions and classes that exist."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,16 @@ def test_experiments_and_configs_that_are_named_exist(page):
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_extras_are_installed_in_one_way():
+    """The package is on no registry: `pip install 'transformer_jax[...]'` would find another."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    files = [*PAGES, ROOT / "Makefile", *(ROOT / "transformer_jax").rglob("*.py")]
+    named, others = set(), []
+    for path in files:
+        text = path.read_text()
+        named |= set(re.findall(r"(?:EXTRAS=|install_hint\(['\"])([a-z0-9-]+)", text))
+        others += re.findall(r"transformer_jax\[\w+\]", text)
+    assert len(named) > 6 and named <= project["optional-dependencies"].keys()
+    assert others == []

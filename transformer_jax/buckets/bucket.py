@@ -17,7 +17,7 @@ from typing import Any
 import fsspec
 from tqdm import tqdm
 
-from transformer_jax.errors import UserError, escape_controls
+from transformer_jax.errors import UserError, escape_controls, install_hint
 from transformer_jax.runtime.files import is_safe_name, path_below
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ PATIENCE_SECONDS = 60.0
 
 _ADDRESS = re.compile(r"([A-Za-z][\w+.-]*)://")
 _PATH_OF_ADDRESS = re.compile(r"(s3|gs|gcs):/[^/]")  # `Path` drops one slash of an address
+_EXTRAS = {"s3": "s3", "gs": "gcs", "gcs": "gcs"}
+"""Protocol -> the extra of pyproject.toml with its client."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 8.0  # seconds between two tries
 _PROGRESS_BAR_DELAY = 2  # seconds
 _PARALLEL_TRANSFERS = 8
@@ -95,8 +97,10 @@ def as_bucket_errors(failure: str, address: str) -> Iterator[None]:
         raise NotInBucketError(f"{failure} {address}: there is no such file or bucket") from error
     except ImportError as error:
         protocol = address.partition("://")[0]
+        extra = _EXTRAS.get(protocol)
+        hint = install_hint(extra) if extra else "install it"
         raise BucketError(
-            f"{failure} {address}: {protocol}:// needs a package ({error}); pip install it"
+            f"{failure} {address}: {protocol}:// needs a package ({error}); {hint}"
         ) from error
     except Exception as error:
         raise BucketError(f"{failure} {address}: {_first_line(error)}") from error

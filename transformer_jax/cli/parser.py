@@ -393,7 +393,7 @@ def _add_export(verbs: Verbs) -> None:
     export.add_argument(
         "--format",
         choices=("hf", "ctranslate2"),
-        help="hf: as transformers' save_pretrained; ctranslate2: needs the extra [export]",
+        help="hf: as transformers' save_pretrained; ctranslate2: needs its library (extra export)",
     )
     export.add_argument(
         "--quantization",

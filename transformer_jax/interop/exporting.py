@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.conversations import chat_template
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, install_hint
 from transformer_jax.interop import ctranslate2_spec
 from transformer_jax.interop.config_json import CONFIG, tokenizer_keys
 from transformer_jax.interop.family_match import (
@@ -134,8 +134,7 @@ def _to_ctranslate2(
         import ctranslate2  # noqa: F401 (takes a second)
     except ImportError as error:
         raise UserError(
-            "--format=ctranslate2 needs the library; install the extra: "
-            "pip install 'transformer_jax[export]'"
+            f"--format=ctranslate2 needs the library ctranslate2: {install_hint('export')}"
         ) from error
     model, leaves = remove_vocab_padding(model, leaves)
     leaves = {path: np.array(leaf) for path, leaf in leaves.items()}  # quantized in place

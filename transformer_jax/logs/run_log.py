@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol, Self
 import numpy as np
 from tqdm import tqdm
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, install_hint
 from transformer_jax.logs.records import RecordFile, to_python
 from transformer_jax.logs.tensorboard import EventFile
 from transformer_jax.ranges import Range, Steps, check_fields
@@ -197,7 +197,8 @@ def _start_wandb(project: str, workdir: Path) -> Any:
         import wandb
     except ImportError as error:
         raise UserError(
-            "logging.wandb: the package wandb is not installed: pip install it, or set none"
+            f"logging.wandb: the package wandb is not installed: {install_hint('wandb')}; "
+            "or set it to none"
         ) from error
     id_file = workdir / "wandb" / "run_id"
     if not id_file.exists():

@@ -48,5 +48,5 @@ def test_unknown_devices_and_topologies_are_rejected(text, slices, message):
 @pytest.mark.parametrize(("device", "extra"), [("v5e:2x2", "plan-tpu"), ("t4:1", "plan-gpu")])
 def test_without_its_extra_the_command_that_installs_it_is_named(device, extra, monkeypatch):
     monkeypatch.setattr(target.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=rf"pip install -e '\.\[{extra}\]'"):
+    with pytest.raises(UserError, match=f"`make setup EXTRAS={extra}`"):
         target.require_compiler(target.parse_target(device))

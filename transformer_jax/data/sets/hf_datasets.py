@@ -16,7 +16,7 @@ from typing import Any
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, install_hint
 
 _SPLITS = {
     "train": ("train",),
@@ -68,7 +68,7 @@ def _library() -> Any:
         return importlib.import_module("datasets")
     except ImportError as error:
         raise UserError(
-            f"data.name hf_dataset needs the extra [hf]: make setup EXTRAS=hf ({error})"
+            f"data.name hf_dataset needs the library datasets ({error}): {install_hint('hf')}"
         ) from error
 
 

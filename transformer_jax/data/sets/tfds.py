@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, install_hint
 
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _PAIR_CONFIGS = ("{0}-{1}", "{1}-{0}", "{0}_to_{1}", "{1}_to_{0}", "{0}{1}", "{1}{0}")
@@ -141,7 +141,7 @@ def _library() -> Any:
         tfds = importlib.import_module("tensorflow_datasets")
     except ImportError as error:
         raise UserError(
-            f"data.name tfds needs the extra [tfds]: make setup EXTRAS=tfds ({error})"
+            f"data.name tfds needs tensorflow_datasets ({error}): {install_hint('tfds')}"
         ) from error
     # Builders outside of the folder `datasets`, such as wmt14_translate and glue, are registered
     # only when they are imported.

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from transformer_jax.errors import UserError
+from transformer_jax.errors import UserError, install_hint
 from transformer_jax.runtime.accelerators import ACCELERATORS, Accelerator
 
 GIB = 2**30
@@ -148,8 +148,7 @@ def require_compiler(target: Target) -> None:
         libraries, extra = ["jax_cuda13_plugin", "nvidia", "nvidia.cudnn"], "plan-gpu"
     if any(importlib.util.find_spec(library) is None for library in libraries):
         raise UserError(
-            f"plan: the compiler for {target.name} is not installed; python -m pip install -e "
-            f"'.[{extra}]' in the project's folder installs it"
+            f"plan: the compiler for {target.name} is not installed: {install_hint(extra)}"
         )
 
 
