@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "transformer_jax"
 
 LAYERS = [
-    {"errors", "ranges", "registry"},
+    {"errors", "ranges", "registry", "suggestions"},
     {"runtime", "trees"},
     {"nn", "scoring", "tokenization", "decoding", "buckets"},
     {"losses", "metrics", "conversations"},

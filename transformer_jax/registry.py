@@ -1,12 +1,12 @@
 """Registries: the entries that a config field can name."""
 
 import contextlib
-import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, overload
 
 from transformer_jax.errors import UserError
+from transformer_jax.suggestions import VALUE_SYNONYMS, suggest
 
 
 class Registry[T](Mapping[str, T]):
@@ -59,8 +59,7 @@ class Registry[T](Mapping[str, T]):
         if name in self._entries:
             return self._entries[name]
         known = f"not one of {', '.join(self._entries)}"
-        near = difflib.get_close_matches(name, self._entries, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = suggest(name, self._entries, VALUE_SYNONYMS.get(self.field))
         raise ValueError(f"{self.field.partition('.')[2]} is {name!r}, {known}{hint}")
 
     def module_of(self, name: str) -> str | None:

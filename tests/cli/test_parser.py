@@ -52,6 +52,21 @@ def test_a_dry_run_needs_no_workdir():
             "unknown flag --beam-size; did you mean --beam_size?",
         ),
         ("predict --workdir=w --beam=4", "unknown flag --beam; did you mean --beam_size?"),
+        (
+            "train --config=a.py --workdir=w --d_model=4",
+            "unknown flag --d_model; did you mean --config.model.d_model=VALUE?",
+        ),
+        (
+            "train --config=a.py --workdir=w --epochs 4",
+            "unknown flag --epochs; did you mean --config.train.num_steps=VALUE?",
+        ),
+        (
+            "train --config=a.py --output_dir=w",
+            "unknown flag --output_dir; did you mean --workdir?",
+        ),
+        ("predict --workdir=w --input=a", "did you mean a shell's redirection, < FILE?"),
+        ("predict --workdir=w --d_model=4", "unknown flag --d_model; known: --workdir, "),
+        ("train --config=a.py --workdir=w --foo", "unknown flag --foo; known: --config, "),
         ("evaluate --workdir=w extra", "unexpected argument extra"),
         ("benchmark train --config=a.py --beam_size=4", "unknown flag --beam_size"),
         ("", "needs a verb: train, sweep, evaluate, predict, chat, score, plot, benchmark"),

@@ -322,8 +322,9 @@ def test_a_file_that_fails_is_an_error_of_one_line(message_of, tmp_path, text, r
         ("config.model = 3", "config.model is a section; set one of its fields"),
         ("config.model = dict(source_vocab_size=9)", "there is no config.model.source_vocab_size"),
         ("config.seed = dict(x=1)", "config.seed is {'x': 1}; it must be of type int"),
-        ("config.model = {3: 64}", "there is no config.model.3; did you mean config.model"),
-        ("config = ConfigDict({3: 64})", "there is no config.3; did you mean config."),
+        ("config.model = {3: 64}", "there is no config.model.3; the fields of config.model "
+         "are architecture, d_model"),
+        ("config = ConfigDict({3: 64})", "there is no config.3; the sections are task, model"),
     ],
 )  # fmt: skip
 def test_an_unknown_field_of_a_file_is_refused(message_of, write_config, line, nearest):
@@ -351,3 +352,17 @@ NORMS.register("mine", NORMS["layer"])
         )
     finally:
         NORMS.restore(entries)
+
+
+def test_the_config_of_a_run_is_a_config_file(write_config, tmp_path):
+    config = load_config(write_config("config.model = dict(d_model=64)"), {"seed": 3})
+    (tmp_path / "run").mkdir()
+    save_json(config, tmp_path / "run" / "config.json")
+    again = load_config(tmp_path / "run" / "config.json", {"model.num_heads": 4})
+    model = {**config.model.to_dict(), "num_heads": 4}
+    assert again.to_dict() == {**config.to_dict(), "model": model}
+    with pytest.raises(UserError, match=r"run is a folder; did you mean .*run/config.json\?"):
+        load_config(tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text("[1]")
+    with pytest.raises(UserError, match="it holds no object"):
+        load_config(tmp_path / "run" / "config.json")

@@ -2,6 +2,7 @@
 
 import pytest
 
+import transformer_jax as tj
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
@@ -77,3 +78,14 @@ def test_symbols_are_listed_again_for_a_run_that_starts_from_another(
     origin = load_tokenizers(trained_workdir / "tokenizer")
     assert found["source"].encode("the dog") == origin["source"].encode("the dog")
     assert vocab_sizes(found)["target"] == 4 + 5
+
+
+def test_a_mistyped_origin_is_named(tiny_config, tmp_path):
+    (tmp_path / "gpt2").mkdir()
+    config = tiny_config({"train.init_from": str(tmp_path / "gtp2")})
+    with pytest.raises(UserError) as caught:
+        tj.train(config, tmp_path / "run")
+    assert str(caught.value) == (
+        f"config.train.init_from: {tmp_path}/gtp2 holds no run: config.json is missing; "
+        f"did you mean {tmp_path}/gpt2?"
+    )

@@ -169,7 +169,8 @@ def test_a_renamed_name_in_a_moved_module_is_found_by_both_modules(monkeypatch):
 
 def test_the_error_of_a_config_files_old_import_has_the_new_name(write):
     path = write("from transformer_jax.nn.heads import multiply\n", "config.py")
-    assert told(tj.config, path).endswith("transformer_jax.nn.heads is now transformer_jax.nn.ops")
+    now = "transformer_jax.nn.heads is now transformer_jax.nn.ops (line 1)"
+    assert told(tj.config, path).endswith(now)
 
 
 def test_moved_names_are_gone_and_their_new_names_exist():

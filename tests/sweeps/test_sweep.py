@@ -154,7 +154,10 @@ def test_a_sweep_file_is_read(tmp_path):
         ("def get_sweep():\n    raise SystemExit(0)", "fails: it calls exit()"),
         ("def get_sweep():\n    return None", "get_sweep() returns NoneType, not a dict"),
         ("def get_sweep():\n    return ['a']", "get_sweep() returns list, not a dict"),
-        ("def get_sweep():\n    return {3: 'a'}", "there is no field 3; did you mean"),
+        (
+            "def get_sweep():\n    return {3: 'a'}",
+            "there is no field 3; the fields are config, rows",
+        ),
         (RETURNS + "rows=['a'])", "rows is ['a'], not a dict of names"),
         (RETURNS + "rows={'a': 3})", "rows: 'a' is 3, not a dict of overrides"),
         (RETURNS + "rows={3: {}})", "rows has the name 3; write a text"),

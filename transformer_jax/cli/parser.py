@@ -4,8 +4,7 @@ Imports nothing heavy, so that `--help` answers at once.
 """
 
 import argparse
-import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_jax.cli.arguments import (
@@ -30,6 +29,7 @@ from transformer_jax.cli.arguments import (
     seed_count,
 )
 from transformer_jax.errors import UserError
+from transformer_jax.suggestions import FLAG_SYNONYMS, fields_named, suggest
 
 VERBS: dict[str, dict[str, Any]] = {
     "train": {},
@@ -408,7 +408,8 @@ def _check_verbs(words: Sequence[str]) -> None:
         if not known or word.startswith("-"):
             return
         if word not in known:
-            raise UserError(_unknown("verb", word, known))
+            hint = suggest(word, known) or f"; known: {', '.join(known)}"
+            raise UserError(f"unknown verb {word}{hint}")
         known = known[word]
 
 
@@ -419,7 +420,20 @@ def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
     if not word.startswith("-"):
         raise UserError(f"unexpected argument {word}; flags are written --FLAG=VALUE")
     flags = ["--" + name for name in vars(args) if name not in ("verb", "what")]
-    raise UserError(_unknown("flag", word, flags or ["--help"]))
+    hint = suggest(word, flags or ["--help"], FLAG_SYNONYMS)
+    if fields := _fields_of_flag(args, word):
+        found = " or ".join(f"{OVERRIDE}{field}=VALUE" for field in fields)
+        hint = f"; did you mean {found}?"
+    raise UserError(f"unknown flag {word}{hint or f'; known: {", ".join(flags)}'}")
+
+
+def _fields_of_flag(args: argparse.Namespace, word: str) -> list[str]:
+    """Fields of the config that an unknown flag names, if the verb takes a config."""
+    if "config" not in vars(args):
+        return []
+    from transformer_jax.runs.settings import FIELDS
+
+    return fields_named(word, FIELDS)
 
 
 def _check_overrides(args: argparse.Namespace, overrides: Mapping[str, str]) -> None:
@@ -474,10 +488,3 @@ def _check_distributed(args: argparse.Namespace) -> None:
     for name in ("coordinator", "num_processes", "process_id"):
         if getattr(args, name) is not None:
             raise UserError(f"--{name} goes with --distributed")
-
-
-def _unknown(kind: str, word: str, known: Collection[str]) -> str:
-    longer = [name for name in known if name.startswith(word)]
-    near = longer or difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-    return f"unknown {kind} {word}; {hint}"

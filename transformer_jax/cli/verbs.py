@@ -107,7 +107,7 @@ def predict(args: argparse.Namespace) -> None:
         return _stream(run, _given(args, DECODE_OPTIONS), stdin, _example_reader(args, run))
     options = _given(args, (*DECODE_OPTIONS, "num_outputs"))
     as_text = partial(_as_text, escape if args.escape else one_line)
-    format_outputs = {"text": as_text, "jsonl": _as_json}[args.format]
+    format_outputs = _as_json if args.format == "jsonl" else as_text
     read_example, read_text = _example_reader(args, run), _text_reader(args)
     prefixes_of = open_prefixes(args.prefixes, read_text)
     first_line, batches = 1, read_batches(stdin, most=_LINES_AT_ONCE)

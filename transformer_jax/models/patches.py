@@ -15,7 +15,7 @@ sublayers, heads and all other values become zero.
 
 import contextlib
 import dataclasses
-import difflib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -27,6 +27,7 @@ from jaxtyping import Array
 
 from transformer_jax.errors import UserError
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
+from transformer_jax.suggestions import suggest
 
 TOKENS = ("position", "query", "key")
 """Axes that count tokens."""
@@ -183,10 +184,11 @@ def find_hook_points(init: Callable[[jax.Array], Any]) -> HookPointAxes:
 def _check(patch: Patch, points: HookPointAxes) -> None:
     matched = [path for path in points if patch.matches(path)]
     if not matched:
-        near = difflib.get_close_matches(patch.pattern, points, n=1, cutoff=0.0)[0]
+        known = ", ".join(itertools.islice(points, 8))
+        hint = suggest(patch.pattern, points) or f"; it has {known}, ..."
         raise UserError(
             f"patch {patch.key!r}: the model has no hook point {patch.pattern} that can be "
-            f"changed; the nearest is {near}"
+            f"changed{hint}"
         )
     for path in matched:
         axes = points[path]

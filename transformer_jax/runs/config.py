@@ -19,7 +19,7 @@ from typing import Any
 from ml_collections import ConfigDict, config_dict
 
 from transformer_jax.buckets.bucket import is_address
-from transformer_jax.buckets.copies import fetch_folder
+from transformer_jax.buckets.copies import fetch_file, fetch_folder
 from transformer_jax.errors import UserError
 from transformer_jax.models import MODELS
 from transformer_jax.runs.settings import (
@@ -43,6 +43,7 @@ from transformer_jax.runs.user_modules import (
 )
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.suggestions import suggest_file
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.optimizer import raised_rate
 
@@ -113,15 +114,21 @@ def override(config: ConfigDict, overrides: Mapping[str, Any]) -> ConfigDict:
 
 def load_json(path: Path) -> ConfigDict:
     """Reads a config that `save_json` wrote; UserError if the file is missing or damaged."""
+    return complete_config(_read_json(path), str(path))
+
+
+def _read_json(path: Path) -> dict[Any, Any]:
+    """Reads an object of sections; errors are those of `load_json`."""
     try:
         given = json.loads(read_regular(path, SETTINGS_BYTES))
     except FileNotFoundError as error:
-        raise UserError(f"{path.parent} holds no run: {path.name} is missing") from error
+        hint = "" if path.parent.exists() else suggest_file(path.parent)
+        raise UserError(f"{path.parent} holds no run: {path.name} is missing{hint}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    if not isinstance(given, Mapping):
+    if not isinstance(given, dict):
         raise UserError(f"{path} is damaged: it holds no object")
-    return complete_config(given, str(path))
+    return given
 
 
 def save_json(config: ConfigDict, path: Path) -> None:
@@ -274,9 +281,15 @@ def _still_read(in_file: dict[str, Any], overrides: dict[str, Any]) -> dict[str,
 def run_config_file(path: str | Path) -> dict[Any, Any]:
     """Runs a config file; returns the result of its `get_config()` as nested dicts.
 
+    A file that ends in .json is read instead, such as the config.json of a run.
+
     Raises:
       UserError: there is no such file, it fails, or it has no get_config that returns a ConfigDict.
     """
+    if str(path).endswith(".json"):
+        local = fetch_file(str(path)) if is_address(path) else Path(path)
+        _require_file(local, "config", path)
+        return _read_json(local)
     return run_file(path, "config", "get_config", ConfigDict).to_dict()
 
 
@@ -297,8 +310,7 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
         type.
     """
     given, path = path, _local_file(path)
-    if not path.is_file():
-        raise UserError(f"there is no {kind} file {given}; see {_EXAMPLES[kind]} for what there is")
+    _require_file(path, kind, given)
     with failing_as(f"{kind} file {given} fails", path), _siblings_importable(path):
         names = runpy.run_path(str(path))
         found = names[function]() if function in names else None
@@ -310,6 +322,17 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
             f"{kind} file {given} fails: {function}() returns {returned}, not a {wanted}"
         )
     return found
+
+
+def _require_file(path: Path, kind: str, given: str | Path) -> None:
+    """Raises UserError if a path is not a file; it suggests one with a similar name."""
+    if path.is_file():
+        return
+    if (path / CONFIG).is_file():
+        raise UserError(f"{given} is a folder; did you mean {path / CONFIG}?")
+    examples = _EXAMPLES[kind]
+    hint = suggest_file(path, Path(examples)) or f"; see {examples} for what there is"
+    raise UserError(f"there is no {kind} file {given}{hint}")
 
 
 def _local_file(path: str | Path) -> Path:

@@ -73,12 +73,12 @@ def prepare(
         check_provenance(now, _latest_provenance(checkpoints.directory), workdir)
     else:
         _require_nothing_lost(workdir, checkpoints.directory)
+        if settings.train.init_from:
+            _check_origin(settings.train.init_from)
         # Whatever is there is from a start that failed, with any config.
         remove(tokenizer)
         remove(workdir / REFERENCE)
         checkpoints.directory.mkdir(exist_ok=True)
-        if settings.train.init_from:
-            _check_tokenizers(workdir_path(settings.train.init_from))
     build_tokenizers(settings, tokenizer, examples)
     save_json(config, saved_config)
     record_modules(workdir, config, modules)
@@ -88,8 +88,14 @@ def _latest_provenance(directory: Path) -> dict[str, str]:
     return open_snapshot(directory, items=(PROVENANCE,), most=METADATA_BYTES).provenance
 
 
-def _check_tokenizers(workdir: Path) -> None:
-    """Raises UserError if a run does not have the tokenizers that it was trained with."""
+def _check_origin(init_from: str) -> None:
+    """Raises UserError if there is no run to start from, or it does not have the tokenizers that it
+    was trained with."""
+    workdir = workdir_path(init_from)
+    try:
+        load_json(workdir / CONFIG)
+    except UserError as error:
+        raise UserError(f"config.train.init_from: {error}") from error
     now = tokenizer_provenance(load_tokenizers(workdir / TOKENIZER))
     check_provenance(now, _latest_provenance(workdir / CHECKPOINTS), workdir)
 

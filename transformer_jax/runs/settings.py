@@ -7,7 +7,6 @@ refused by the dataclass of the section.
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import math
 import operator
@@ -35,6 +34,7 @@ from transformer_jax.parallel.sharding import ParallelConfig
 from transformer_jax.ranges import Seed, check_fields, short_repr
 from transformer_jax.registry import Registry
 from transformer_jax.scoring import METRICS
+from transformer_jax.suggestions import suggest_fields
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.config import TaskConfig
 from transformer_jax.tokenization import TokenizerConfig
@@ -211,9 +211,15 @@ def _find_field(name: Any, where: str) -> Field:
         return FIELDS[name]
     if name in SECTIONS:
         raise UserError(f"{where}: config.{name} is a section; set one of its fields")
-    known = [*SECTIONS, *FIELDS]
-    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0)[0]
-    raise UserError(f"{where}: there is no config.{name}; did you mean config.{nearest}?")
+    name = str(name)
+    if found := suggest_fields(name, [*SECTIONS, *FIELDS]):
+        hint = f"did you mean {' or '.join(f'config.{field}' for field in found)}?"
+    elif (section := name.partition(".")[0]) in SECTIONS:
+        own = (field.partition(".")[2] for field in FIELDS if field.startswith(f"{section}."))
+        hint = f"the fields of config.{section} are {', '.join(own)}"
+    else:
+        hint = f"the sections are {', '.join(SECTIONS)}"
+    raise UserError(f"{where}: there is no config.{name}; {hint}")
 
 
 def _read_text(text: str) -> Any:

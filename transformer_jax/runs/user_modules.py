@@ -30,6 +30,7 @@ from transformer_jax.registry import reload_registrations
 from transformer_jax.runs.settings import CHOICES, field_of
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.suggestions import suggest_file
 
 _warn_once = functools.cache(logging.getLogger(__name__).warning)
 
@@ -109,7 +110,8 @@ def _load_file(path: Path, workdir: Path | None) -> UserModule:
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise UserError(f"modules: cannot read {path}: {error.strerror}") from error
+        hint = "" if path.exists() else suggest_file(path)
+        raise UserError(f"modules: cannot read {path}: {error.strerror}{hint}") from error
     user_module = UserModule(path.name, _digest(source))
     if _loaded.get(name) != user_module:
         with _executing(path.name, path, replaces=name):

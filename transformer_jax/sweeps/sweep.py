@@ -7,7 +7,6 @@ finished is not trained again.
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import logging
 import math
@@ -47,6 +46,7 @@ from transformer_jax.runtime.files import (
     write_atomic,
 )
 from transformer_jax.scoring import METRICS
+from transformer_jax.suggestions import suggest
 from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.tables import Row, draw_rows
 from transformer_jax.tools.plots import read_records, save_figure
@@ -147,8 +147,8 @@ def load_sweep(path: str | Path, **changes: Any) -> Sweep:
     known = [field.name for field in dataclasses.fields(Sweep)]
     for name in given:
         if name not in known:
-            nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0)[0]
-            raise UserError(f"sweep file {path}: there is no field {name}; did you mean {nearest}?")
+            hint = suggest(str(name), known) or f"; the fields are {', '.join(known)}"
+            raise UserError(f"sweep file {path}: there is no field {name}{hint}")
     try:
         return Sweep(**{**given, **changes})
     except (TypeError, ValueError) as error:
@@ -273,10 +273,8 @@ def _check_metrics(sweep: Sweep, settings: Settings) -> None:
         known |= {name for name, value in found.items() if not isinstance(value, str)}
     for name in sweep.metrics:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-            raise UserError(
-                f"task {settings.task.name} has no metric {name!r}; did you mean {nearest}?"
-            )
+            hint = suggest(name, known) or f"; it has {', '.join(sorted(known))}"
+            raise UserError(f"task {settings.task.name} has no metric {name!r}{hint}")
 
 
 def _train_row(

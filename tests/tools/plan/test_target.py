@@ -24,6 +24,7 @@ def test_devices_have_names_and_sizes(text, slices, shape, shown):
 @pytest.mark.parametrize(
     ("text", "slices", "message"),
     [
+        ("rtx4090:1", 1, "no device is called 'rtx4090'; known: b200, "),
         ("h10:8", 1, "no device is called 'h10'; did you mean h100"),
         ("v5:4x4", 1, "did you mean v5"),
         ("h100", 1, "give the number of devices, as h100:8"),

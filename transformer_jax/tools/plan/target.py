@@ -1,7 +1,6 @@
 """Devices to compile for that are not here, as `--device` names them."""
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import math
@@ -13,6 +12,7 @@ from jax.experimental import topologies
 
 from transformer_jax.errors import UserError, install_hint
 from transformer_jax.runtime.accelerators import ACCELERATORS, Accelerator
+from transformer_jax.suggestions import suggest
 
 GIB = 2**30
 MAX_GPUS_PER_HOST = 8
@@ -123,9 +123,8 @@ def parse_target(text: str, slices: int = 1) -> Target:
     """
     name, _, size = text.strip().lower().partition(":")
     if name not in ACCELERATORS:
-        known = difflib.get_close_matches(name, ACCELERATORS, n=1, cutoff=0)[0]
         raise UserError(
-            f"--device={text}: no device is called {name!r}; did you mean {known}? Known: "
+            f"--device={text}: no device is called {name!r}{suggest(name, ACCELERATORS)}; known: "
             f"{', '.join(ACCELERATORS)}"
         )
     example = _example(name)
