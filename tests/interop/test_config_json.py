@@ -86,7 +86,8 @@ def outcome(given):
         family, class_name = find_family(keys)
         rows = vocabulary_rows(keys)
         ids = special_ids(keys.with_defaults(default_ids(family, rows["text"])))
-        options, labels = family.options(keys), class_names(keys)
+        options = family.options(keys)
+        labels = class_names(keys.with_defaults(family.defaults))
     except UserError as error:
         return str(error)
     generation = read_generation(Path("none"), keys, family.architecture)

@@ -182,7 +182,9 @@ def _vocabularies(
         if side == "target" and generation.head is not None:
             ids["head"] = generation.head
         texts[side] = import_tokenizer(directory, side, ids, rows[side])
-    return texts, {side: Labels(tuple(config_json.class_names(keys))) for side in kind.labels}
+    with_defaults = keys.with_defaults(family.defaults)
+    labels = {side: Labels(tuple(config_json.class_names(with_defaults))) for side in kind.labels}
+    return texts, labels
 
 
 def _params(task: Task, found: MatchedTensors, abstract: Any) -> Any:

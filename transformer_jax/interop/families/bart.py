@@ -172,7 +172,7 @@ BART = _family(
     "BartForConditionalGeneration",
     "seq2seq",
     _LEARNED | {"norm_placement": "post"},
-    _BART_IDS | {"decoder_start_token_id": 2},
+    _BART_IDS | {"decoder_start_token_id": 2, "num_labels": 3},
     to_options=_to_options,
     to_keys=_to_keys,
     ignored_tensors=r"model\.(en|de)coder\.version",
