@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
-from tests.interop.fine_tuning import OF_TASK, losses
+from tests.interop.fine_tuning import OF_TASK, STEPS, losses
 from tests.interop.published import FIXTURES
 from transformer_jax.interop.importing import import_model
 
@@ -69,3 +69,22 @@ def test_options_and_tokenizer_come_from_the_imported_run(one_device, folder):
 def test_the_loss_is_the_same_on_four_devices(one_device, four_devices, name):
     for of_layout in four_devices[name].values():
         assert of_layout == pytest.approx(one_device[name], rel=1e-4)
+
+
+def test_fine_tuning_starts_at_the_loss_of_the_published_model(folder):
+    """Without dropout, which Llama never had, and with adapters, which change nothing at first."""
+    import_model(str(FIXTURES / "llama"), folder / "llama")
+    steps = {name: value for name, value in STEPS.items() if name != "model.dropout_rate"}
+    steps |= {f"data.{split}_text": str(folder / f"{split}.txt") for split in ("train", "valid")}
+    steps |= {"train.init_from": str(folder / "llama"), **OF_TASK["gpt2"], "train.num_steps": 1}
+    found = {}
+    for name, changes in {
+        "without dropout": {"model.dropout_rate": 0.0, "model.attention_dropout_rate": 0.0},
+        "full": {},
+        "adapters": {"lora.rank": 2},
+    }.items():
+        run = tj.train(tj.config(folder / "empty.py", steps | changes), folder / name)
+        records = map(json.loads, (run.workdir / "metrics.jsonl").read_text().splitlines())
+        found[name] = next(record["loss"] for record in records if record["split"] == "train")
+    assert found["full"] == found["without dropout"]
+    assert found["adapters"] == pytest.approx(found["full"], rel=1e-6)

@@ -59,8 +59,6 @@ CHANGEABLE = (
 
 _EXAMPLES = {"config": "configs/", "sweep": "experiments/sweeps/"}
 _ENCODER_ONLY, _ENCODER_DECODER = "encoder_only", "encoder_decoder"
-_TRAINING_OPTION = "dropout_rate"
-"""Ends the names of model options that belong to a training, not to its parameters."""
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
 
 
@@ -242,8 +240,9 @@ def defaults_for(chosen: Mapping[str, Any]) -> dict[str, Any]:
 def model_options(init_from: str | None, architecture: str | None = None) -> dict[str, Any]:
     """The model options of the run to start from, {"model.field": value}.
 
-    They are the defaults of the run that starts from its parameters. Empty if there is no such run;
-    the reader of its parameters reports that.
+    They are the defaults of the run that starts from its parameters, its dropout rates too: a model
+    that was trained without dropout would start at a far higher loss with it. Empty if there is no
+    such run; the reader of its parameters reports that.
 
     Args:
       init_from: workdir of the run to start from.
@@ -259,7 +258,7 @@ def model_options(init_from: str | None, architecture: str | None = None) -> dic
         return {}
     if not isinstance(model, Mapping):
         return {}
-    options = {name: one for name, one in model.items() if not name.endswith(_TRAINING_OPTION)}
+    options = dict(model)
     if (options.get("architecture"), architecture) == (_ENCODER_ONLY, _ENCODER_DECODER):
         options["num_encoder_layers"] = options.get("num_layers")
         options = {name: one for name, one in options.items() if name not in _SINGLE_STACK_OPTIONS}
