@@ -49,6 +49,7 @@ campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose s
 	$(SCRIPTS)/fuzz_config.py --workdir=$(CAMPAIGNS)/fuzz_config --cases=2000
 	$(SCRIPTS)/disagree.py --workdir=$(CAMPAIGNS)/disagree --cases=60
 	$(SCRIPTS)/hostile_workdirs.py --workdir=$(CAMPAIGNS)/hostile --cases=2000
+	$(SCRIPTS)/hostile_tokenizers.py --cases=100
 	$(SCRIPTS)/signals.py --workdir=$(CAMPAIGNS)/signals --cases=200
 	$(SCRIPTS)/kill_resume.py $(TINY) --workdir=$(CAMPAIGNS)/kill --quick --kills=100 --during_save=50 \
 		$(call steps,4000) $(call often,10)

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from tests.tokenization.published.conftest import MADE
+from tests.tokenization.published.conftest import MADE, byte_level
 from transformer_jax.errors import UserError
 from transformer_jax.tokenization import Frame, PublishedTokenizer, import_tokenizer
 
@@ -108,3 +108,36 @@ def test_a_damaged_stored_tokenizer_is_refused(folder_of):
     for each in damaged:
         with pytest.raises(ValueError, match="this is no tokenizer from a file"):
             PublishedTokenizer(each)
+
+
+def test_ordinary_pieces_have_no_role_unless_they_are_declared(tmp_path):
+    """Qwen3's vocabulary has "<s>" and "<unk>", as pieces of text."""
+    tokenizer = byte_level(["<|endoftext|>"])
+    tokenizer.add_tokens(["<s>", "<unk>", "<mask>", "<pad>"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    specials = PublishedTokenizer(import_tokenizer(tmp_path, "text")).specials
+    end = tokenizer.token_to_id("<|endoftext|>")
+    assert (specials.eos, specials.pad, specials.first) == (end, end, end)
+    assert specials.unk is None and specials.mask is None
+    added = {str(tokenizer.token_to_id("<mask>")): {"content": "<mask>", "special": True}}
+    settings = {"unk_token": "<unk>", "added_tokens_decoder": added}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    specials = PublishedTokenizer(import_tokenizer(tmp_path, "text")).specials
+    assert specials.unk == tokenizer.token_to_id("<unk>")
+    assert specials.mask == tokenizer.token_to_id("<mask>")
+
+
+def test_an_id_beyond_the_vocabulary_is_reported_for_each_role(folder_of):
+    for role in ("bos", "eos", "unk", "mask"):
+        assert "a special token has id 99; there are 15" in told(folder_of("bert"), ids={role: 99})
+
+
+def test_settings_are_read_refused_or_named(copy_of, caplog):
+    folder = copy_of("gpt2")
+    path = folder / "tokenizer_config.json"
+    path.write_text('{"split_special_tokens": true}')
+    assert "split_special_tokens is True; only False is supported" in told(folder)
+    path.write_text('{"model_max_length": 9, "reverse_words": true, "errors": "replace"}')
+    import_tokenizer(folder, "text")
+    assert "unknown keys, which are ignored: ['reverse_words']" in caplog.text
+    assert "model_max_length" not in caplog.text

@@ -4,10 +4,12 @@ Reading executes nothing from a file. A special token that a text spells out is 
 as the original libraries do.
 """
 
+import contextlib
 import functools
 import json
+import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -15,8 +17,13 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from transformer_jax.errors import UserError
+from transformer_jax.ranges import short_repr
+from transformer_jax.tokenization.published.limits import check_limits
 from transformer_jax.tokenization.sentencepiece import load_sentencepiece
 from transformer_jax.tokenization.specials import Frame
+
+logger = logging.getLogger(__name__)
 
 Files = Mapping[str, bytes]
 """File name -> its content."""
@@ -46,6 +53,97 @@ class Vocabulary:
     special: Collection[int] = ()
     roles: Mapping[str, int] = field(default_factory=dict)
     frame: Frame | None = None
+
+
+@contextlib.contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Raises UserError for an error of a tokenizer's library, panics of Rust code included."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
+        raise
+    except BaseException as error:  # a panic is not an `Exception`
+        reason = short_repr(str(error).split("\n")[0])
+        raise UserError(
+            f"the tokenizer cannot {what}: {type(error).__name__} {reason}; its files are damaged, "
+            "or of another library version"
+        ) from error
+
+
+_IGNORED_SETTINGS = frozenset(
+    (
+        *("tokenizer_class", "backend", "model_max_length", "name_or_path", "auto_map"),
+        *("padding_side", "truncation_side", "padding", "truncation", "max_length", "stride"),
+        *("pad_to_multiple_of", "pad_token_type_id", "truncation_strategy", "model_input_names"),
+        *("use_fast", "from_slow", "is_local", "local_files_only", "special_tokens_map_file"),
+        *("vocab_file", "tokenizer_file", "source_spm", "target_spm", "separate_vocabs", "vocab"),
+        *("merges_file", "target_vocab_file", "processor_class", "use_default_system_prompt"),
+        # The decoder of tokenizer.json decides; texts lose nothing here.
+        *("clean_up_tokenization_spaces", "spaces_between_special_tokens"),
+        # Compatibility switches of transformers' own conversions; the models are read directly.
+        *(
+            "legacy",
+            "legacy_behaviour",
+            "errors",
+            "trim_offsets",
+            "keep_accents",
+            "tokenize_chinese",
+        ),
+        # Frames: a task decides them, as documented in `SpecialTokens`.
+        *("add_bos_token", "add_eos_token", "src_lang", "tgt_lang", "source_lang", "target_lang"),
+        *("chat_template", "model_specific_special_tokens", "max_model_input_sizes", "offset"),
+        *("mask_token_sent", "do_lowercase_and_remove_accent", "response_schema"),
+    )
+)
+"""Keys of the settings files that do not change the ids of a text here."""
+
+_NEUTRAL_SETTINGS: Mapping[str, Any] = {
+    "split_special_tokens": False,
+    "sp_model_kwargs": {},
+    "do_basic_tokenize": True,
+    "never_split": [],
+    "add_dummy_prefix_space": True,
+    "remove_space": True,
+}
+"""Keys that no format here supports -> the value with which they have no effect."""
+
+_READ_SETTINGS = re.compile(
+    r"\w+_token|(additional|extra)_special_tokens|added_tokens_decoder|extra_ids|add_prefix_space"
+    r"|do_lower_case|strip_accents|tokenize_chinese_chars"
+)
+
+
+def check_settings(files: Files) -> None:
+    """Refuses settings that change ids in an unsupported way; warns of unknown ones.
+
+    Raises:
+      ValueError: names the key.
+    """
+    settings = read_settings(files)
+    for key, value in _NEUTRAL_SETTINGS.items():
+        if settings.get(key, value) != value:
+            raise ValueError(
+                f"{CONFIG}: {key} is {short_repr(settings[key])}; only {value!r} is supported"
+            )
+    unknown = [
+        key
+        for key in sorted(settings.keys() - _IGNORED_SETTINGS - _NEUTRAL_SETTINGS.keys())
+        if not _READ_SETTINGS.fullmatch(key)
+    ]
+    if unknown:
+        logger.warning("%s: unknown keys, which are ignored: %s", CONFIG, short_repr(unknown))
+
+
+def declared_special(settings: Mapping[str, Any]) -> set[str]:
+    """Pieces that the settings files declare as special tokens."""
+    tokens: list[Any] = [value for key, value in settings.items() if key.endswith("_token")]
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        listed = settings.get(key, ())
+        tokens += listed.values() if isinstance(listed, Mapping) else listed
+    added = settings.get("added_tokens_decoder", {})
+    tokens += [token for token in added.values() if token.get("special")]
+    pieces = [token_text(token) for token in tokens if not isinstance(token, bool)]
+    return {piece for piece in pieces if isinstance(piece, str)}
 
 
 def read_settings(files: Files) -> dict[str, Any]:
@@ -84,21 +182,8 @@ def token_text(token: Any) -> str:
 
 def tokenizer_json(files: Files, side: str) -> Vocabulary:
     """Hugging Face's format, with any model, normalizer and pre-tokenizer."""
-    _check_charsmaps(json.loads(files["tokenizer.json"]))
+    check_limits(json.loads(files["tokenizer.json"]))
     return _hugging_face(tokenizers.Tokenizer.from_str(files["tokenizer.json"].decode()))
-
-
-def _check_charsmaps(part: Any) -> None:
-    """Raises ValueError for a truncated table of a normalizer, at which the library would panic."""
-    if isinstance(part, Mapping):
-        if "precompiled_charsmap" in part:
-            table = part["precompiled_charsmap"]
-            if not isinstance(table, str) or len(table) < 8:
-                raise ValueError("a normalizer's table is truncated")
-        part = [value for key, value in part.items() if key not in ("model", "vocab")]
-    if isinstance(part, Sequence) and not isinstance(part, str):
-        for inner in part:
-            _check_charsmaps(inner)
 
 
 def gpt2(files: Files, side: str) -> Vocabulary:
@@ -171,16 +256,22 @@ def _hugging_face(tokenizer: tokenizers.Tokenizer) -> Vocabulary:
         return copy
 
     def encode(text: str) -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=False).ids
+        with library_errors("encode a text"):
+            return tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_plain(text: str) -> list[int]:
-        return plain().encode(text, add_special_tokens=False).ids
+        with library_errors("encode a text"):
+            return plain().encode(text, add_special_tokens=False).ids
+
+    def decode(ids: list[int]) -> str:
+        with library_errors("decode tokens"):
+            return tokenizer.decode(ids, skip_special_tokens=False)
 
     return Vocabulary(
         pieces=_pieces_by_id(ids),
         encode=encode,
         encode_plain=encode_plain,
-        decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
+        decode=decode,
         special=[i for i, token in added.items() if token.special],
         frame=_frame(tokenizer),
     )

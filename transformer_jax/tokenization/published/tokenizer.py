@@ -7,7 +7,7 @@ data, the special tokens by role, and the number of ids. Loading it executes not
 import base64
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from transformer_jax.tokenization.published.formats import (
     SPECIAL_MAP,
     Files,
     Vocabulary,
+    check_settings,
+    declared_special,
     read_settings,
     token_text,
 )
@@ -133,6 +135,7 @@ def import_tokenizer(
     format, files = _read_files(Path(path))
     try:
         vocabulary = _build_vocabulary(format, files, side)
+        check_settings(files)
         specials = special_tokens(vocabulary, read_settings(files), ids or {}, side)
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from error
@@ -154,7 +157,8 @@ def special_tokens(
     """Finds the special tokens of a vocabulary by role.
 
     In order of precedence a role's token is the one that the caller gives, that the settings name,
-    that the vocabulary declares, or that has one of the role's usual pieces.
+    that the vocabulary declares, or a declared special token with one of the role's usual pieces.
+    Ordinary pieces never have a role, even if they are written "<s>".
 
     Args:
       vocabulary: with the roles that its own files declare.
@@ -169,8 +173,10 @@ def special_tokens(
         roles = ", ".join((*ROLES, *FRAME_PARTS))
         raise ValueError(f"{min(unknown)!r} is none of the roles {roles}")
     ids = {piece: i for i, piece in enumerate(vocabulary.pieces) if piece is not None}
-    found = _find_roles(vocabulary, settings, given, ids)
-    is_roberta = "bos" in found and vocabulary.pieces[found.get("mask", found["bos"])] == "<mask>"
+    named = declared_special(settings)
+    declared = {*vocabulary.special, *(ids[piece] for piece in named if piece in ids)}
+    found = _find_roles(vocabulary, settings, given, ids, declared)
+    is_roberta = "bos" in found and found.get("mask", -1) == ids.get("<mask>")
     has_cls = "cls" in found or is_roberta
     eos = found.get("eos", found.get("sep"))
     if eos is None:
@@ -191,18 +197,22 @@ def special_tokens(
         mask=found.get("mask"),
         translation=_translation_frame(frame, given, start, eos, side),
         encoder=Frame(frame.head or (cls,), frame.tail or (sep,), frame.between or between),
-        others=tuple(sorted(_other_specials(vocabulary, settings, ids))),
+        others=tuple(sorted(declared)),
     )
 
 
 def _find_roles(
-    vocabulary: Vocabulary, settings: Mapping[str, Any], given: Ids, ids: Mapping[str, int]
+    vocabulary: Vocabulary,
+    settings: Mapping[str, Any],
+    given: Ids,
+    ids: Mapping[str, int],
+    declared: Collection[int],
 ) -> dict[str, int]:
     found = {
         role: ids[piece]
         for role, usual in _USUAL_PIECES.items()
         for piece in usual[::-1]
-        if piece in ids
+        if ids.get(piece) in declared
     }
     found |= vocabulary.roles
     named = {role: token_text(settings.get(f"{role}_token")) for role in _USUAL_PIECES}
@@ -217,19 +227,6 @@ def _translation_frame(frame: Frame, given: Ids, start: int, eos: int, side: str
     parts = {"head": head, "tail": (eos,) if side == "target" else tail, "between": frame.between}
     parts |= {name: tuple(given[name]) for name in FRAME_PARTS if name in given}
     return Frame(**parts)
-
-
-def _other_specials(
-    vocabulary: Vocabulary, settings: Mapping[str, Any], ids: Mapping[str, int]
-) -> set[int]:
-    keys = ("additional_special_tokens", "extra_special_tokens")
-    listed = [settings.get(key, ()) for key in keys]
-    named = [
-        token_text(token)
-        for tokens in listed
-        for token in (tokens.values() if isinstance(tokens, Mapping) else tokens)
-    ]
-    return {*vocabulary.special, *(ids[piece] for piece in named if piece in ids)}
 
 
 def _build_vocabulary(format: str, files: Files, side: str) -> Vocabulary:
