@@ -63,6 +63,16 @@ gc.set_threshold(100_000, 20, 20)
 
 CACHE = compilation_cache_folder()
 QUICKSTART = ROOT / "configs" / "quickstart.py"
+
+FILE_DAMAGE = {
+    "empty": lambda path: path.write_bytes(b""),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe{}"),
+    "deep": lambda path: path.write_bytes(b"[" * 10**5),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-9]),
+    "a folder": lambda path: (path.unlink(), path.mkdir(), (path / "below").write_text("x")),
+    "a link": lambda path: (path.unlink(), path.symlink_to("/etc/hostname")),
+}
+"""What can be in place of a file that was written: path -> None."""
 PAIRS = {"train": 300, "valid": 12, "test": 12}
 TINY = {
     "model.d_model": 16,

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import os
 import subprocess
 import sys
 import types
@@ -14,7 +13,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from transformer_jax.errors import UserError
-from transformer_jax.logs import run_log
+from transformer_jax.logs import records, run_log
 from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import (
     LoggingConfig,
@@ -148,17 +147,31 @@ def test_an_incomplete_line_is_dropped(tmp_path, torn):
     assert [record["step"] for record in read_records(tmp_path)] == [1, 6]
 
 
-def test_a_kill_while_records_are_dropped_keeps_the_old_file(tmp_path, monkeypatch):
-    write_run(tmp_path, start_step=0, steps=[10, 20])
-    before = (tmp_path / "metrics.jsonl").read_bytes()
+def test_a_resume_reads_the_end_of_a_file_of_any_size(tmp_path, monkeypatch):
+    """Blocks are smaller than a record here, and the file is larger than a run once could read."""
+    monkeypatch.setattr(records, "_BLOCK_BYTES", 7)
+    path = tmp_path / "metrics.jsonl"
+    write_run(tmp_path, start_step=0, steps=range(1, 41))
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert list(records.read_lines_backwards(path)) == lines[::-1]
+    with path.open("r+b") as file:  # a hole that is never read
+        file.seek(2**28)
+        file.writelines([b"\n", *lines])
+    assert records.last_recorded_step(path) == 40
+    write_run(tmp_path, start_step=39, steps=[40])
+    found = records.read_lines_backwards(path)
+    assert [json.loads(next(found))["step"] for _ in range(40)] == [*range(40, 0, -1)]
+    assert recorded_splits(path, 39) == recorded_splits(path, 40) == {"train"}
+    assert recorded_splits(path, 41) == set()
 
-    def killed(_descriptor):
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "fsync", killed)
-    with pytest.raises(KeyboardInterrupt):
-        RunLog(tmp_path, start_step=10, num_steps=100)
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+def test_a_line_that_no_run_writes_is_an_error_and_not_read_into_memory(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with path.open("wb") as file:
+        file.truncate(2**36)
+    for read in (records.read_lines, records.read_lines_backwards):
+        with pytest.raises(OSError, match="longer than any record"):
+            list(read(path))
 
 
 def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):

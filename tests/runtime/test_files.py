@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -40,6 +41,29 @@ def test_after_an_error_the_file_is_as_it_was(tmp_path):
         raise KeyboardInterrupt
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_of_one_file_never_share_a_temporary_file(tmp_path):
+    path = tmp_path / "file"
+    with atomic_writer(path) as one, atomic_writer(path) as other:
+        one.write(b"one")
+        other.write(b"other")
+    assert path.read_text() == "one"  # ended last
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda i: write_atomic(path, f"{i}" * 1000), range(100)))
+    assert len(set(path.read_text())) <= 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_next_writer_deletes_what_killed_ones_left(tmp_path):
+    path = tmp_path / "file"
+    for name in ("file.partial", "file.01234567.partial", "file.txt.89abcdef.partial"):
+        (tmp_path / name).write_text("killed")
+    with atomic_writer(path) as running:
+        write_atomic(path, "new")
+        assert os.path.exists(running.name)
+    names = {left.name for left in tmp_path.iterdir()}
+    assert names == {"file", "file.txt.89abcdef.partial"}
 
 
 @pytest.mark.parametrize("name", ["file", "file.partial"])

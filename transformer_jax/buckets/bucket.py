@@ -18,7 +18,7 @@ import fsspec
 from tqdm import tqdm
 
 from transformer_jax.errors import UserError, escape_controls, install_hint
-from transformer_jax.runtime.files import is_safe_name, path_below
+from transformer_jax.runtime.files import atomic_writer, is_safe_name, path_below
 
 logger = logging.getLogger(__name__)
 
@@ -222,11 +222,10 @@ class Bucket:
 
     def download(self, name: str, target: Path) -> None:
         """Writes a file to disk, whole or not at all."""
-        partial = target.with_name(target.name + ".partial")
         target.parent.mkdir(parents=True, exist_ok=True)
         path = self._path(name)
-        self._retry("cannot read", name, lambda: self._system.get_file(path, str(partial)))
-        partial.replace(target)
+        with atomic_writer(target) as file:
+            self._retry("cannot read", name, lambda: self._system.get_file(path, file.name))
 
     def delete(self, name: str) -> None:
         """Deletes a file if it exists."""

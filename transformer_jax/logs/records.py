@@ -1,22 +1,21 @@
 """metrics.jsonl: the records of a run, one strict JSON object per line, in order of writing."""
 
+import errno
+import itertools
 import json
 import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from transformer_jax.runtime.files import (
-    RECORDS_BYTES,
-    SETTINGS_BYTES,
-    atomic_writer,
-    open_regular,
-    open_to_append,
-)
+from transformer_jax.runtime.files import SETTINGS_BYTES, open_regular, open_to_append
 
 logger = logging.getLogger(__name__)
+
+_BLOCK_BYTES = 1 << 16
 
 
 def to_json(record: Mapping[str, Any]) -> str:
@@ -51,14 +50,15 @@ class RecordFile:
     """Appends records to a file of JSON lines.
 
     Opening it drops the records after `last_step`, which a resumed run writes again, and a last
-    line that a kill left incomplete. The file is replaced atomically: a kill while opening loses
-    nothing. A record of `last_step` that exists already is not written again.
+    line that a kill left incomplete. The file is cut in one call: a kill while opening loses
+    nothing else. A record of `last_step` that exists already is not written again. The file may
+    have any size, since it is read from the end.
     """
 
     def __init__(self, path: Path, *, last_step: int):
-        _drop_after(path, last_step)
-        self._existing = {(last_step, split) for split in recorded_splits(path, last_step)}
         self._file = open_to_append(path)  # line-buffered: each record is visible at once
+        self._file.truncate(_size_up_to(path, last_step))
+        self._existing = {(last_step, split) for split in recorded_splits(path, last_step)}
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes a record."""
@@ -70,46 +70,82 @@ class RecordFile:
 
 
 def last_recorded_step(path: Path) -> int:
-    """Highest step among the records; 0 if there are none."""
-    return max(map(_step, read_lines(path)), default=0)
+    """Step of the last record; 0 if there are none."""
+    return next((step for line in read_lines_backwards(path) if (step := _step(line))), 0)
 
 
 def recorded_splits(path: Path, step: int) -> set[str]:
     """Splits that have a record of this step."""
-    records = (json.loads(line) for line in read_lines(path) if _step(line) == step)
+    not_before = itertools.takewhile(
+        lambda line: not 0 < _step(line) < step, read_lines_backwards(path)
+    )
+    records = (json.loads(line) for line in not_before if _step(line) == step)
     return {str(record.get("split")) for record in records}
 
 
 def read_records(path: Path, split: str, last_step: int) -> Iterator[dict[str, Any]]:
     """Reads the records of a split up to a step."""
-    for line in read_lines(path):
-        if 0 < _step(line) <= last_step and (record := json.loads(line)).get("split") == split:
-            yield record
+    quoted = json.dumps(split).encode()
+    for line in read_lines(path):  # most lines are of another split, and need not be parsed
+        if quoted in line and 0 < _step(line) <= last_step:
+            record = json.loads(line)
+            if record.get("split") == split:
+                yield record
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Reads the lines of a file of records; none if the file does not exist.
-
-    A line that is too long for a record comes in pieces.
+    """Reads the lines of a file of records, of any size; none if the file does not exist.
 
     Raises:
-      OSError: the file cannot be read (`files.open_regular`).
+      OSError: the file cannot be read (`files.open_regular`), or a line is too long for a record.
     """
     if not os.path.lexists(path):
         return
-    with open_regular(path, RECORDS_BYTES) as file:
+    with open_regular(path) as file:
         while line := file.readline(SETTINGS_BYTES):
+            if len(line) == SETTINGS_BYTES:
+                raise _too_long(path)
             yield line
 
 
-def _drop_after(path: Path, last_step: int) -> None:
-    lines = list(read_lines(path))
-    kept = [line for line in lines if 0 < _step(line) <= last_step]
-    if len(kept) == len(lines):
+def read_lines_backwards(path: Path) -> Iterator[bytes]:
+    """Reads the lines from the last to the first; otherwise as `read_lines`."""
+    if not os.path.lexists(path):
         return
-    logger.info("%s: %d lines after step %d dropped", path, len(lines) - len(kept), last_step)
-    with atomic_writer(path) as file:
-        file.writelines(kept)
+    with open_regular(path) as file:
+        rest = b""  # bytes after `block` up to the next line that was read
+        for block in _blocks_backwards(file):
+            rest, *lines = (block + rest).splitlines(keepends=True)
+            yield from reversed(lines)
+            if len(rest) >= SETTINGS_BYTES:
+                raise _too_long(path)
+        if rest:
+            yield rest
+
+
+def _blocks_backwards(file: BufferedReader) -> Iterator[bytes]:
+    stop = file.seek(0, os.SEEK_END)
+    while stop:
+        start = max(0, stop - _BLOCK_BYTES)
+        file.seek(start)
+        yield file.read(stop - start)
+        stop = start
+
+
+def _too_long(path: Path) -> OSError:
+    return OSError(errno.EFBIG, "it has a line that is longer than any record", str(path))
+
+
+def _size_up_to(path: Path, last_step: int) -> int:
+    """Bytes of the file up to its last record that is not after `last_step`."""
+    size, count, dropped = path.stat().st_size, 0, 0
+    for line in read_lines_backwards(path):
+        if 0 < _step(line) <= last_step:
+            break
+        count, dropped = count + 1, dropped + len(line)
+    if count:
+        logger.info("%s: %d lines after step %d dropped", path, count, last_step)
+    return size - dropped
 
 
 def _step(line: bytes) -> int:

@@ -6,13 +6,11 @@ beside the workdir; anything else, and every address, is refused unless the user
 (`with_base`). A config that is trained is the user's own: it may name any run.
 """
 
-import contextlib
 import copy
 import dataclasses
 import hashlib
 import logging
 import os
-import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +28,7 @@ from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.runs.config import load_json, read_settings
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import CHECKPOINTS, CONFIG, REFERENCE, workdir_path
-from transformer_jax.runtime.files import atomic_writer, open_regular
+from transformer_jax.runtime.files import atomic_writer, open_regular, read_cached
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import CausalLosses, ContextTarget
 from transformer_jax.tasks.preference import Preference
@@ -270,11 +268,14 @@ def _read_scores(path: Path, count: int | None = None) -> _StoredScores | None:
 
     The format has a checksum.
     """
-    most = None if count is None else 4 * count + _BYTES_OF_NAMES
-    broken: tuple[type[Exception], ...] = (OSError, ValueError, KeyError, EOFError)
-    with contextlib.suppress(*broken, zipfile.BadZipFile), open_regular(path, most) as file:
-        arrays: Any = np.load(file, allow_pickle=False)
-        scores = _StoredScores(arrays["log_probs"], str(arrays["base"]))
-        if scores.log_probs.dtype == np.float32 and count in (None, len(scores.log_probs)):
-            return scores
-    return None
+
+    def read(path: Path) -> _StoredScores:
+        most = None if count is None else 4 * count + _BYTES_OF_NAMES
+        with open_regular(path, most) as file:
+            arrays: Any = np.load(file, allow_pickle=False)
+            scores = _StoredScores(arrays["log_probs"], str(arrays["base"]))
+        if scores.log_probs.dtype != np.float32 or count not in (None, len(scores.log_probs)):
+            raise ValueError("it holds other arrays")
+        return scores
+
+    return read_cached(path, read)

@@ -3,16 +3,21 @@
 A workdir may come from a stranger. So only regular files are read, up to a size; links are not
 followed. The size limits are far above what any run writes: a sparse file of terabytes ends in an
 error message, not in the use of all memory.
+
+What can be made again never stops a run: see `read_cached`.
 """
 
 import contextlib
 import errno
 import fcntl
+import glob
+import logging
 import os
 import re
+import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -26,8 +31,8 @@ VOCABULARY_BYTES = 2**26
 METADATA_BYTES = 2**26
 """Size limit of a checkpoint's files other than arrays. (The manifest of a thousand files has
 2**17; the shardings of 1,500 arrays on 4,096 devices just fit.)"""
-RECORDS_BYTES = 2**28
-"""Size limit of metrics.jsonl, which has about 250 bytes a record."""
+
+logger = logging.getLogger(__name__)
 
 _DRIVE = re.compile("[A-Za-z]:")
 
@@ -102,6 +107,26 @@ def read_regular(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
+def read_cached[Content](path: Path, read: Callable[[Path], Content]) -> Content | None:
+    """Reads a file that can be made again; None if it is missing.
+
+    A damaged one is deleted, with a warning. Any exception except UserError counts as damage:
+    parsers of archives and arrays raise nearly all kinds.
+    """
+    try:
+        return read(path)
+    except FileNotFoundError:
+        return None
+    except UserError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        logger.warning("%s is damaged, and made again (%s)", path, reason)
+        with contextlib.suppress(OSError):
+            remove(path)
+        return None
+
+
 def entries_below(folder: Path) -> Iterator[os.DirEntry[str]]:
     """All entries of a folder and its subfolders. Links are not followed, and folders that cannot
     be listed are skipped."""
@@ -122,20 +147,53 @@ def atomic_writer(path: Path) -> Iterator[BinaryIO]:
 
     After an error or a kill, `path` is unchanged. A link at `path` is replaced, not followed. An
     OSError that names no file, such as that of a full disk, gets the name `path`.
+
+    Writers of the same file have a temporary file each; the last one to end wins. Temporary files
+    of killed writers are deleted by the next one.
     """
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    with partial.open("xb") as file:  # x: neither an existing file nor a link is opened
+    for left in (path.with_name(path.name + ".partial"), *_partials(path)):
+        _delete_abandoned(left)
+    partial, file = _open_partial(path)
+    with file:
         try:
             yield file
             file.flush()
             os.fsync(file.fileno())
+            partial.replace(path)
         except BaseException as error:
             partial.unlink(missing_ok=True)
             if isinstance(error, OSError) and error.errno and error.filename is None:
                 raise OSError(error.errno, error.strerror, str(path)) from error
             raise
-    partial.replace(path)
+
+
+def _partials(path: Path) -> Iterator[Path]:
+    return path.parent.glob(f"{glob.escape(path.name)}.{'[0-9a-f]' * 8}.partial")
+
+
+def _open_partial(path: Path) -> tuple[Path, BinaryIO]:
+    """Creates a temporary file beside `path`, locked while it is open."""
+    while True:
+        partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
+        # x: neither an existing file nor a link is opened.
+        file = open(partial, "xb", opener=_create_not_for_others)  # noqa: SIM115
+        with contextlib.suppress(OSError):  # without locks, `_delete_abandoned` deletes nothing
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(file.fileno()).st_nlink:  # not deleted before it was locked
+            return partial, file
+        file.close()
+
+
+def _create_not_for_others(path: str, flags: int) -> int:
+    """Opens a file that not everyone may write, whatever the umask."""
+    return os.open(path, flags, 0o664)
+
+
+def _delete_abandoned(partial: Path) -> None:
+    """Deletes a temporary file, unless a running writer has locked it."""
+    with contextlib.suppress(OSError), open_regular(partial) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        partial.unlink()
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -6,11 +6,13 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import time
 
 import numpy as np
 import pytest
 
+from tests.conftest import FILE_DAMAGE
 from transformer_jax.data.batches import token_cache
 from transformer_jax.data.batches.pipeline import train_batches
 from transformer_jax.data.batches.token_cache import TokenCache, TokenCacheOptions, tokenize_pairs
@@ -42,6 +44,11 @@ def small(monkeypatch):
     """Caches texts of 100 bytes or more, in parts of 100 bytes."""
     for name in ("_MIN_BYTES", "_PART_BYTES"):
         monkeypatch.setattr(token_cache, name, 100)
+
+
+@pytest.fixture
+def few_parts(monkeypatch):
+    monkeypatch.setattr(token_cache, "_PART_BYTES", 1000)
 
 
 @pytest.fixture
@@ -169,6 +176,82 @@ def test_short_text_has_few_helpers(cache, monkeypatch):
     assert counts[:2] == [0, 2] and 2 < counts[2] < 99 and counts[3] == 0
 
 
+@pytest.mark.usefixtures("few_parts")
+@pytest.mark.parametrize("damage", FILE_DAMAGE.values(), ids=FILE_DAMAGE)
+@pytest.mark.parametrize("name", ["tokens.bin", "sizes.npy", "index.json", "parts/00001.npz"])
+def test_whatever_is_in_place_of_a_file_it_is_encoded_again(cache, name, damage, monkeypatch):
+    with monkeypatch.context() as patches:
+        if name.startswith("parts"):  # as if it were killed before it joins them
+            patches.setattr(token_cache._CachedStream, "_join_parts", lambda stream: 1 / 0)
+        with contextlib.suppress(ZeroDivisionError):
+            cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
+    (damaged,) = cache.folder.glob(f"*/{name}")
+    damage(damaged)
+    assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
+    tokenizer = Bytes()
+    assert_same(cache.read_or_encode(examples(), tokenizer, DEFAULT_SPECIALS.eos))
+    assert tokenizer.encoded == 0
+
+
+@pytest.mark.usefixtures("few_parts")
+@pytest.mark.parametrize("name", ["", ".lock", "/parts"])
+def test_links_in_the_cache_are_removed_and_not_followed(cache, tmp_path, name):
+    cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
+    (folder,) = [path for path in cache.folder.iterdir() if path.is_dir()]
+    shutil.rmtree(folder)
+    precious = tmp_path / "precious"
+    if name == ".lock":
+        precious.write_text("mine")
+        folder.with_suffix(".lock").unlink()
+    else:
+        precious.mkdir()
+        (precious / "index.json").write_text("mine")
+    if name == "/parts":
+        folder.mkdir()
+    link = folder.parent / f"{folder.name}{name}"
+    link.symlink_to(precious)
+    assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
+    assert not link.is_symlink()
+    kept = precious if name == ".lock" else precious / "index.json"
+    assert kept.read_text() == "mine"
+    assert precious.is_file() or len(list(precious.iterdir())) == 1
+
+
+@pytest.mark.usefixtures("few_parts")
+@pytest.mark.parametrize("name", ["", "tokens.bin", "index.json", ".."])
+def test_tokens_that_others_could_have_written_are_not_used(cache, name, caplog):
+    cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
+    (folder,) = [path for path in cache.folder.iterdir() if path.is_dir()]
+    (folder / name).chmod(0o777)
+    assert cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos) is None
+    assert "may have been written by other users" in caplog.text
+
+
+@pytest.mark.usefixtures("few_parts")
+def test_tokens_of_another_user_are_not_used(cache, monkeypatch):
+    cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
+    (folder,) = [path for path in cache.folder.iterdir() if path.is_dir()]
+    lstat = type(folder).lstat
+
+    def owned(path):
+        found = lstat(path)
+        uid = 12345 if path.name == "sizes.npy" else found.st_uid
+        return os.stat_result((*found[:4], uid, *found[5:10]))
+
+    monkeypatch.setattr(type(folder), "lstat", owned)
+    assert cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos) is None
+
+
+@pytest.mark.usefixtures("few_parts")
+def test_a_umask_that_lets_everyone_write_does_not_hold_for_the_cache(cache):
+    before = os.umask(0)
+    try:
+        for _ in range(2):
+            assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.parametrize("name", ["tokens.bin", "sizes.npy", "index.json"])
 def test_a_damaged_stream_is_encoded_again(cache, name, caplog):
     cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos)
@@ -178,7 +261,7 @@ def test_a_damaged_stream_is_encoded_again(cache, name, caplog):
     damaged.write_bytes(content)
     caplog.set_level(logging.WARNING)
     assert_same(cache.read_or_encode(examples(), Bytes(), DEFAULT_SPECIALS.eos))
-    assert "is damaged, and encoded again" in caplog.text
+    assert "is damaged, and made again" in caplog.text
     assert json.loads((damaged.parent / "index.json").read_text())["format"] == 1
 
 

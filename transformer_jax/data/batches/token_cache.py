@@ -8,6 +8,10 @@
 The key is a digest of the text, the tokenizer and the code (`token_key`), so cached tokens equal
 newly encoded ones. Processes that need the same text at the same time share the work. Parts that a
 killed process has finished are not encoded again.
+
+Links in the cache are not followed, and damaged files are made again. The digests find damage, not
+forgery: whoever can write to the folder, or to the bucket, can replace tokens and digests together.
+So tokens that another user could have written are not used (`_is_private`).
 """
 
 import contextlib
@@ -15,11 +19,13 @@ import functools
 import hashlib
 import json
 import logging
+import os
+import stat
 import time
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -40,6 +46,7 @@ from transformer_jax.runtime.files import (
     cache_folder,
     open_locked,
     open_regular,
+    read_cached,
     read_regular,
     remove,
     write_atomic,
@@ -50,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 _SIDES = ("source", "target")
 _FILES = ("tokens.bin", "sizes.npy", "index.json")
+_PARTS = "parts"
 _PART_BYTES = 2**22
 _MAX_PARTS = 1024
 _MIN_BYTES = 2**22
@@ -134,6 +142,13 @@ class TokenCache:
         key = token_key(self.tokenizer_digest, documents, tokenizer, first)
         try:
             cached = _CachedStream(self.folder / key, documents, tokenizer, first, parts)
+            if not self._is_private(cached.folder):
+                logger.warning(
+                    "%s may have been written by other users: it is not used, and text is "
+                    "tokenized at each start; set data.cache_dir to a folder of your own",
+                    cached.folder,
+                )
+                return None
             return cached.read() or self._download(cached) or self._encode(cached)
         except OSError as error:
             problem = f"cannot keep tokens in {self.folder}: {error.strerror or error}"
@@ -144,6 +159,23 @@ class TokenCache:
             )
         logger.warning("%s; text is tokenized at each start", problem)
         return None
+
+    def _is_private(self, stream: Path) -> bool:
+        """Returns True if only this user, root and the owner of the cache can write to a stream.
+
+        The user who names a cache folder trusts its owner.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        root = self.folder.stat()
+        if root.st_mode & stat.S_IWOTH and not root.st_mode & stat.S_ISVTX:
+            return False
+        for path in (stream, *(stream / name for name in (*_FILES, _PARTS))):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found = path.lstat()
+                is_open = found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode)
+                if is_open or found.st_uid not in (0, os.geteuid(), root.st_uid):
+                    return False
+        return True
 
     def _download(self, cached: "_CachedStream") -> TokenStream | None:
         """Copies the stream from the bucket; None if it is not there."""
@@ -175,24 +207,31 @@ class _CachedStream:
 
     def read(self) -> TokenStream | None:
         """Reads the stream; None if it is missing or damaged. A damaged stream is removed."""
-        try:
-            index = json.loads(read_regular(self._index, SETTINGS_BYTES))
-        except FileNotFoundError:
-            return None
-        files = {name: self.folder / name for name in _FILES[:-1]}
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            if all(_digest(path) == index["sha256"][name] for name, path in files.items()):
-                logger.info("tokens of %d documents from %s", len(self.documents), self.folder)
-                tokens = np.asarray(np.memmap(files["tokens.bin"], np.int32, "r"))
-                sizes = np.load(files["sizes.npy"])
-                return TokenStream.from_sizes(tokens, sizes, len(self._separator))
-        logger.warning("%s is damaged, and encoded again", self.folder)
+        for folder in (self.folder, self._parts_folder):
+            if folder.is_symlink() or folder.is_file():
+                remove(folder)
+        with contextlib.suppress(Exception):
+            return self._read()
         with _locked(self.folder.with_suffix(".lock"), wait=True):
-            self._index.unlink(missing_ok=True)
-        return None
+            # Another process may have made it again meanwhile.
+            return read_cached(self._index, lambda _: self._read())
+
+    def _read(self) -> TokenStream:
+        """Reads the stream. FileNotFoundError: it is not complete."""
+        index = json.loads(read_regular(self._index, SETTINGS_BYTES))
+        files = {name: self.folder / name for name in _FILES[:-1]}
+        for name, path in files.items():
+            if not path.exists() or _digest(path) != index["sha256"][name]:
+                raise ValueError(f"{name} is not what was written")
+        tokens = np.asarray(np.memmap(files["tokens.bin"], np.int32, "r"))
+        sizes = np.load(files["sizes.npy"])
+        stream = TokenStream.from_sizes(tokens, sizes, len(self._separator))
+        logger.info("tokens of %d documents from %s", len(self.documents), self.folder)
+        return stream
 
     def encode(self, helpers: int) -> TokenStream:
         """Encodes the stream with `helpers` more processes, and with others that need it too."""
+        self.folder.mkdir(mode=0o775, parents=True, exist_ok=True)
         self._parts_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with helper_processes(self.encode_missing, helpers):
             while not self._is_complete():
@@ -216,7 +255,7 @@ class _CachedStream:
 
     @property
     def _parts_folder(self) -> Path:
-        return self.folder / "parts"
+        return self.folder / _PARTS
 
     @property
     def _index(self) -> Path:
@@ -250,17 +289,17 @@ class _CachedStream:
     def _join_parts(self) -> bool:
         """Writes the stream and its index. Removes a damaged part and returns False."""
         sizes = []
+        for name in _FILES:
+            if (self.folder / name).is_dir():  # a file cannot replace it
+                remove(self.folder / name)
         with atomic_writer(self.folder / "tokens.bin") as file:
             file.write(np.array([self.first], np.int32))
             for number in range(self.num_parts):
-                try:
-                    with np.load(self._part(number)) as part:
-                        file.write(part["tokens"])
-                        sizes.append(part["sizes"])
-                except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-                    logger.warning("%s is damaged (%s): encoded again", self._part(number), error)
-                    self._part(number).unlink(missing_ok=True)
+                part = read_cached(self._part(number), _read_part)
+                if part is None:
                     return False
+                file.write(part.tokens)
+                sizes.append(part.sizes)
         with atomic_writer(self.folder / "sizes.npy") as file:
             np.save(file, np.concatenate(sizes))
         digests = {name: _digest(self.folder / name) for name in _FILES[:-1]}
@@ -272,6 +311,8 @@ class _CachedStream:
 @contextlib.contextmanager
 def _locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
     """Locks a file; yields False if another process holds the lock or the folder is gone."""
+    if path.is_symlink() or path.is_dir():  # not made by this program
+        remove(path)
     try:
         file = open_locked(path, wait=wait)
     except (BlockingIOError, FileNotFoundError):  # joining the parts removes their folder
@@ -279,6 +320,21 @@ def _locked(path: Path, *, wait: bool = False) -> Iterator[bool]:
         return
     with file:
         yield True
+
+
+class _Part(NamedTuple):
+    """Tokens of a range of documents with their separators, int32 [n], and the documents' sizes."""
+
+    tokens: np.ndarray
+    sizes: np.ndarray
+
+
+def _read_part(path: Path) -> _Part:
+    with open_regular(path) as file, np.load(file) as part:
+        found = _Part(part["tokens"], part["sizes"])
+    if found.tokens.dtype != np.int32 or found.sizes.dtype != np.int64:
+        raise ValueError("its arrays have other types")
+    return found
 
 
 def _digest(path: Path) -> str:
