@@ -134,6 +134,34 @@ def test_a_second_interrupt_ends_the_program_at_once():
     assert ended(how)[:2] == (130, "")
 
 
+RACE = """
+import ctypes, functools, operator, os, select, signal, sys
+from types import SimpleNamespace
+from transformer_jax.cli import terminal
+terminal.handle_interrupts()
+kill = functools.partial(ctypes.CDLL(None).kill, os.getpid(), signal.SIGINT)
+def kill_and_select(*streams):
+    # No instruction of Python is between the two calls.
+    return list(map(operator.call, [kill, functools.partial(select.select, *streams)]))[1]
+terminal.select = SimpleNamespace(select=kill_and_select)
+try:
+    terminal.binary_stdin().read1(10)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_an_interrupt_just_before_a_read_ends_it():
+    read, write = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", RACE], stdin=read) as process:
+        try:
+            assert process.wait(10) == 130
+        finally:
+            process.kill()
+            os.close(read)
+            os.close(write)
+
+
 def test_an_interrupt_during_the_imports_is_quiet():
     words = [sys.executable, "-X", "importtime", "-m", "transformer_jax", "--help"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

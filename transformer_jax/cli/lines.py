@@ -5,9 +5,8 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from io import BufferedIOBase
 from itertools import batched
-from typing import Self
+from typing import Protocol, Self
 
 from transformer_jax.errors import UserError
 
@@ -17,6 +16,13 @@ _REPORTED_SECONDS = 5  # runs that take longer report lines a second
 
 _ESCAPED = {"\\": r"\\", "\n": r"\n", "\r": r"\r"}
 _UNESCAPED = {escaped: character for character, escaped in _ESCAPED.items()}
+
+
+class ReadableStream(Protocol):
+    """A byte stream."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Reads at most `size` bytes, as soon as there are any."""
 
 
 def one_line(text: str) -> str:
@@ -54,7 +60,7 @@ def _is_object(line: str) -> bool:
         return False
 
 
-def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
+def read_batches(stream: ReadableStream, *, most: int) -> Iterator[list[str]]:
     """Yields the lines of `stream` in batches of at most `most`, as soon as they arrive.
 
     A writer that waits for the answer to a line gets it; a file is read in full batches. Lines are
@@ -70,7 +76,7 @@ def read_batches(stream: BufferedIOBase, *, most: int) -> Iterator[list[str]]:
         number += len(batch)
 
 
-def _read_available(stream: BufferedIOBase, most: int) -> Iterator[tuple[bytes, ...]]:
+def _read_available(stream: ReadableStream, most: int) -> Iterator[tuple[bytes, ...]]:
     parts: list[bytes] = []  # of a line whose end is not read yet
     while block := _read_block(stream):
         first, *others = block.split(b"\n")
@@ -83,7 +89,7 @@ def _read_available(stream: BufferedIOBase, most: int) -> Iterator[tuple[bytes, 
         yield (rest,)
 
 
-def _read_block(stream: BufferedIOBase) -> bytes:
+def _read_block(stream: ReadableStream) -> bytes:
     try:
         return stream.read1(1 << 20)
     except OSError as error:

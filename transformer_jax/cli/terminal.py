@@ -9,6 +9,7 @@ the garbage collector (jax has one, which runs often) nothing can catch it: Pyth
 import contextlib
 import logging
 import os
+import select
 import signal
 import sys
 import traceback
@@ -26,6 +27,8 @@ _PACKAGE = "transformer_jax"
 _RAISE_AGAIN_SECONDS = 0.01
 
 _was_interrupted = False
+_interrupt_bytes: int | None = None
+"""Descriptor from which a byte can be read after each signal, once interrupts are handled."""
 
 
 def open_standard_streams() -> None:
@@ -51,11 +54,36 @@ def require_stdout() -> None:
         raise UserError("stdout is closed, where results go; open it, as by > FILE")
 
 
-def binary_stdin() -> BufferedIOBase:
+class Stdin:
+    """Byte stream of stdin, whose reads an interrupt ends.
+
+    Python runs signal handlers between instructions. An interrupt that comes after the last one and
+    before the system call would wait as long as the read does. So reads wait for input or for the
+    byte that Python writes at once when a signal comes.
+    """
+
+    def __init__(self, stream: BufferedIOBase) -> None:
+        self._stream = stream
+
+    def read1(self, size: int) -> bytes:
+        """Reads at most `size` bytes, as soon as there are any."""
+        while _interrupt_bytes is not None:
+            ready, _, _ = select.select([self._stream, _interrupt_bytes], [], [])
+            if self._stream in ready:
+                break
+            os.read(_interrupt_bytes, 1024)  # the handler runs after this instruction
+        return self._stream.read1(size)
+
+    def isatty(self) -> bool:
+        """Returns True if a person types the input."""
+        return self._stream.isatty()
+
+
+def binary_stdin() -> Stdin:
     """The byte stream of stdin; raises UserError if it is closed."""
     if sys.stdin is None:
         raise UserError("stdin is closed, where examples come from; open it, as by < FILE")
-    return cast(BufferedIOBase, sys.stdin.buffer)  # typeshed has no read1 for it
+    return Stdin(cast(BufferedIOBase, sys.stdin.buffer))  # typeshed has no read1 for it
 
 
 def write(text: str) -> None:
@@ -119,8 +147,12 @@ def handle_interrupts() -> None:
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
+    global _interrupt_bytes
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGALRM, _interrupt)
+    _interrupt_bytes, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
     sys.unraisablehook = _report_unraisable
 
 

@@ -8,7 +8,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from io import BufferedIOBase
 from itertools import batched
 from pathlib import Path
 from typing import Any
@@ -387,7 +386,7 @@ def _write_table(rows: list[Any]) -> None:
 
 
 def _stream(
-    run: Any, options: dict[str, Any], stdin: BufferedIOBase, read_example: Callable[[str], str]
+    run: Any, options: dict[str, Any], stdin: terminal.Stdin, read_example: Callable[[str], str]
 ) -> None:
     for lines in read_batches(stdin, most=1):
         for piece in run.stream(read_example(lines[0]), **options):
@@ -396,7 +395,7 @@ def _stream(
         terminal.write("\n")
 
 
-def _prompted_lines(stdin: BufferedIOBase) -> Iterator[str]:
+def _prompted_lines(stdin: terminal.Stdin) -> Iterator[str]:
     """Lines of stdin; prints a prompt before each if a person types them."""
     lines = read_batches(stdin, most=1)
     while True:
