@@ -366,3 +366,13 @@ def test_the_config_of_a_run_is_a_config_file(write_config, tmp_path):
     (tmp_path / "run" / "config.json").write_text("[1]")
     with pytest.raises(UserError, match="it holds no object"):
         load_config(tmp_path / "run" / "config.json")
+
+
+@pytest.mark.parametrize("value", ["5e3", 5e3, "5000.0"])
+def test_a_whole_number_may_be_written_as_a_float(write_config, message_of, value):
+    path = write_config("")
+    config = load_config(path, {"train.num_steps": value})
+    assert type(config.train.num_steps) is int and config.train.num_steps == 5000
+    for other in ("5e-1", 0.5, "1e999"):
+        told = message_of(load_config, path, {"train.num_steps": other})
+        assert "it must be of type int" in told

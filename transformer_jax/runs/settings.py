@@ -196,6 +196,8 @@ def _parse(name: Any, value: Any, where: str) -> Any:
         return FORMER_VALUES[name][read]
     if field.type is not str:
         value = read
+    if field.type is int and type(value) is float and value.is_integer():  # 5e3 is one
+        value = int(value)
     if field.type is float and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)
     if type(value) is not field.type:  # True is an int to isinstance
