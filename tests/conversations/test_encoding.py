@@ -129,7 +129,9 @@ def test_repeated_special_tokens_of_the_template_are_kept(tokenizer):
 def test_parsing_is_the_inverse_of_rendering(tokenizer):
     for name, template in TEMPLATES.items():
         for drawn in DRAWN[:40]:
-            turns = template.complete_turns(parse_conversation({"messages": drawn["messages"]}))
+            turns = parse_conversation({"messages": drawn["messages"]})
+            without = template.system is None and turns[0].role == "system"
+            turns = template.complete_turns(turns[without:])
             assert template.parse(template.render_turns(turns)) == turns, name
 
 

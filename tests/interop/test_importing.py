@@ -1,5 +1,6 @@
 """Imported models have the published parameters, and work like any other run."""
 
+import dataclasses
 import json
 import shutil
 
@@ -15,7 +16,10 @@ from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.cli.main import main
+from transformer_jax.conversations import Turn
+from transformer_jax.inference.generation import Output
 from transformer_jax.interop.config_json import find_family, read_json
+from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
 from transformer_jax.interop.weights import INDEX, WEIGHTS, save_tensors, to_tensors
 from transformer_jax.models.classifier import body_config
@@ -245,3 +249,53 @@ def test_an_imported_model_can_be_fine_tuned_but_not_resumed(workdir_of, tiny, t
     assert f"{workdir} holds a published model, without the state of a training" in errors[0]
     assert f"--config.train.init_from={workdir}" in errors[0]
     assert sorted(workdir.rglob("*")) == before
+
+
+TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content']"
+    " + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def chat_model(tmp_path_factory):
+    """Qwen2's fixture with a chat template and two end tokens."""
+    directory = shutil.copytree(FIXTURES / "qwen2", tmp_path_factory.mktemp("chat") / "model")
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    generation = json.loads((directory / "generation_config.json").read_text())
+    generation["eos_token_id"] = [282, 280]
+    (directory / "generation_config.json").write_text(json.dumps(generation))
+    import_model(str(directory), directory.parent / "run")
+    return directory
+
+
+def test_an_imported_model_can_be_talked_to(chat_model, workdir_of):
+    run = tj.load(chat_model.parent / "run").with_config({"data.max_length": 200})
+    assert run.tokenizer.specials("text").ends == (280,)
+    chat = tj.Chat(run, max_extra_length=4)
+    task, question = chat._task, (Turn("user", "Hello"),)
+    text = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    assert task.chat_tokenizer.encode_prompt(question) == run.tokenizer["text"].encode(text)
+    generator = task.text_generator.token_generator
+    assert {generator.specials.eos, *generator.specials.ends} == {282, 280}
+    # Any token ends the answer if all are declared as ends.
+    specials = dataclasses.replace(generator.specials, ends=tuple(range(280)))
+    output = Output(task.chat_tokenizer.encode_prompt(question), 1, 0)
+    generator = dataclasses.replace(generator, specials=specials)
+    [*generator.generate(run.params, [output], chat._decode)]
+    assert len(output.tokens) == 1 and output.ended
+    with pytest.raises(tj.UserError, match="has no chat template of its own; choose one by name"):
+        tj.Chat(tj.load(workdir_of("qwen2")))
+    tj.Chat(tj.load(workdir_of("qwen2")), "chatml")
+
+
+def test_the_chat_template_and_the_end_tokens_are_exported_again(chat_model, tmp_path):
+    run = tj.load(chat_model.parent / "run")
+    export_run(run, tmp_path / "out", "hf")
+    assert (tmp_path / "out/chat_template.jinja").read_text() == TEMPLATE
+    generation = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert generation["eos_token_id"] == [282, 280]
+    tuned = run.with_config({"task.name": "instruction", "task.template": "model"})
+    export_run(tuned, tmp_path / "tuned", "hf")
+    assert (tmp_path / "tuned/chat_template.jinja").read_text() == TEMPLATE

@@ -251,6 +251,12 @@ def _add_chat(verbs: Verbs) -> None:
         epilog=f"One question per line; {CHAT_COMMANDS}.",
     )
     add_run_flags(chat)
+    chat.add_argument(
+        "--template",
+        metavar="NAME",
+        help="format of the conversation, as task.template: chatml, llama3, ..., or model, that of "
+        "the imported model (default: the run's; of a language model, its tokenizer's)",
+    )
     add_max_length_flag(chat)
     add_decode_flags(chat)
 

@@ -127,7 +127,7 @@ def chat(args: argparse.Namespace) -> None:
     from transformer_jax.runs.run import Chat
 
     stdin = terminal.binary_stdin()
-    conversation = Chat(load_run(args), **_given(args, DECODE_OPTIONS))
+    conversation = Chat(load_run(args), args.template, **_given(args, DECODE_OPTIONS))
     terminal.print_message(CHAT_COMMANDS)
     for line in _prompted_lines(stdin):
         command, _, rest = line.strip().partition(" ")

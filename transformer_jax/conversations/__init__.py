@@ -6,6 +6,7 @@ from transformer_jax.conversations.encoding import (
     EncodedConversation,
     fit_prompt,
 )
+from transformer_jax.conversations.model_template import MODEL, load_model_template
 from transformer_jax.conversations.templates import TEMPLATES, Template, chat_template
 from transformer_jax.conversations.turns import (
     ASSISTANT,
@@ -32,6 +33,7 @@ __all__ = [
     "CONVERSATION_FORMATS",
     "CONVERSATION_KEYS",
     "INPUT",
+    "MODEL",
     "SYSTEM",
     "TEMPLATES",
     "USER",
@@ -50,6 +52,7 @@ __all__ = [
     "encoder_source",
     "fit_prompt",
     "join_contents",
+    "load_model_template",
     "parse_conversation",
     "parse_request",
 ]

@@ -19,6 +19,7 @@ from transformer_jax.conversations.turns import (
 from transformer_jax.registry import Registry
 
 CONTENT, EOS = "{content}", "{eos}"
+_THINK, _THOUGHT = "<think>", "</think>"
 
 _SAMPLE = (Turn(SYSTEM, "s"), Turn(USER, "a"), Turn(ASSISTANT, "b"), Turn(USER, "c"))
 
@@ -44,6 +45,11 @@ class Template:
       default_system: content of the system turn if a conversation has none; None: no system turn.
       default_system_with_input: the same if the first question has an input; None: no difference.
       trims: strip white space around contents.
+      thinks: answers have a block of reasoning, as Qwen3's: the last one gets an empty block if it
+        has none, and earlier ones lose theirs.
+      end: text after the last turn, unless an answer is asked for.
+
+    `system` None: there are no system turns.
 
     Raises:
       ValueError: a format does not contain "{content}" exactly once or has no text after it, or
@@ -52,12 +58,14 @@ class Template:
 
     user: str
     assistant: str
-    system: str
+    system: str | None
     input: str | None = None
     begin: str = ""
     default_system: str | None = None
     default_system_with_input: str | None = None
     trims: bool = False
+    thinks: bool = False
+    end: str = ""
 
     def __post_init__(self) -> None:
         for role in (SYSTEM, USER, INPUT, ASSISTANT):
@@ -72,7 +80,8 @@ class Template:
                     f"the template's {role} turn is {text!r}: add text after {CONTENT} that ends it"
                 )
 
-        if not self.is_unambiguous(self.complete_turns(_SAMPLE)):
+        sample = _SAMPLE if self.system is not None else _SAMPLE[1:]
+        if not self.is_unambiguous(self.complete_turns(sample)):
             raise ValueError(
                 "the template's turns cannot be distinguished: begin user and assistant turns with "
                 "different texts"
@@ -94,7 +103,13 @@ class Template:
         return Markup(prefix, suffix)
 
     def complete_turns(self, conversation: Conversation) -> Conversation:
-        """Turns to render: adds the default system turn, appends inputs to questions, trims."""
+        """Turns to render: adds the default system turn, appends inputs to questions, trims.
+
+        Raises:
+          ValueError: a system turn, and the template has none.
+        """
+        if self.system is None and conversation[0].role == SYSTEM:
+            raise ValueError("the template has no system turn; leave it out")
         turns = [*self._default_system_turn(conversation), *conversation]
         joined: list[Turn] = []
         for turn in turns:
@@ -104,6 +119,13 @@ class Template:
                 joined.append(turn)
         if self.trims:
             joined = [Turn(role, content.strip()) for role, content in joined]
+        if self.thinks:
+            last = len(joined) - 1
+            joined = [
+                Turn(role, _with_reasoning(content, i == last)) if role == ASSISTANT else turn
+                for i, turn in enumerate(joined)
+                for role, content in [turn]
+            ]
         return tuple(joined)
 
     def _default_system_turn(self, conversation: Conversation) -> Iterator[Turn]:
@@ -118,7 +140,7 @@ class Template:
 
         With `add_generation_prompt`, the prefix of an assistant turn follows.
         """
-        prompt = self.markup(ASSISTANT).prefix if add_generation_prompt else ""
+        prompt = self.markup(ASSISTANT).prefix if add_generation_prompt else self.end
         return self.render_turns(self.complete_turns(conversation)) + prompt
 
     def render_turns(self, turns: Conversation) -> str:
@@ -148,7 +170,7 @@ class Template:
     def _find_role(self, text: str, position: int, first: bool) -> str:
         """Role of the turn that begins at a character; the longest matching prefix decides."""
         roles = [role for role in (USER, INPUT, ASSISTANT) if getattr(self, role) is not None]
-        roles += [SYSTEM] * first
+        roles += [SYSTEM] * (first and self.system is not None)
         for role in sorted(roles, key=lambda role: -len(self.markup(role).prefix)):
             if text.startswith(self.markup(role).prefix, position):
                 return role
@@ -170,6 +192,19 @@ class Template:
         raise ValueError(f"nothing ends the turn that begins at character {start}")
 
 
+def _with_reasoning(answer: str, is_last: bool) -> str:
+    """An answer of a template that `thinks`, with its block of reasoning if it is the last."""
+    reasoning, text = "", answer
+    if _THOUGHT in answer:
+        before = answer.split(_THOUGHT)[0].rstrip("\n")
+        reasoning = before.split(_THINK)[-1].lstrip("\n")
+        text = answer.split(_THOUGHT)[-1].lstrip("\n")
+    if not is_last:
+        return text
+    block, stripped = reasoning.strip("\n"), text.lstrip("\n")
+    return f"{_THINK}\n{block}\n{_THOUGHT}\n\n{stripped}"
+
+
 _ALPACA = "Below is an instruction that describes a task{}. Write a response that appropriately"
 _ALPACA += " completes the request."
 
@@ -180,6 +215,21 @@ def _llama3(role: str) -> str:
 
 def _chatml(role: str) -> str:
     return f"<|im_start|>{role}\n{CONTENT}<|im_end|>\n"
+
+
+_CHATML = Template(system=_chatml("system"), user=_chatml("user"), assistant=_chatml("assistant"))
+
+
+def _phi3(role: str) -> str:
+    return f"<|{role}|>\n{CONTENT}<|end|>\n"
+
+
+def _gemma(role: str) -> str:
+    return f"<start_of_turn>{role}\n{CONTENT}<end_of_turn>\n"
+
+
+def _zephyr(role: str) -> str:
+    return f"<|{role}|>\n{CONTENT}{EOS}\n"
 
 
 TEMPLATES: Registry[Template] = Registry(
@@ -195,9 +245,16 @@ TEMPLATES: Registry[Template] = Registry(
                 ", paired with an input that provides further context"
             ),
         ),
-        "chatml": Template(
-            system=_chatml("system"), user=_chatml("user"), assistant=_chatml("assistant")
+        "chatml": _CHATML,
+        "smollm2": dataclasses.replace(
+            _CHATML,
+            default_system="You are a helpful AI assistant named SmolLM, trained by Hugging Face",
         ),
+        "qwen2.5": dataclasses.replace(
+            _CHATML,
+            default_system="You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+        ),
+        "qwen3": dataclasses.replace(_CHATML, thinks=True),
         "llama3": Template(
             system=_llama3("system"),
             user=_llama3("user"),
@@ -205,10 +262,26 @@ TEMPLATES: Registry[Template] = Registry(
             begin="<|begin_of_text|>",
             trims=True,
         ),
+        "gemma": Template(
+            system=None, user=_gemma("user"), assistant=_gemma("model"), begin="<bos>", trims=True
+        ),
+        "mistral": Template(
+            system=None,
+            user=f"[INST] {CONTENT} [/INST]",
+            assistant=f"{CONTENT}{EOS}",
+            begin="<s>",
+        ),
+        "phi3": Template(
+            system=_phi3("system"), user=_phi3("user"), assistant=_phi3("assistant"), end=EOS
+        ),
+        "zephyr": Template(
+            system=_zephyr("system"), user=_zephyr("user"), assistant=_zephyr("assistant")
+        ),
     },
 )
-"""Stanford's Alpaca (Taori et al. 2023), whose markup is plain text; OpenAI's ChatML, which Qwen
-and others use; and Llama 3's (Grattafiori et al. 2024)."""
+"""Stanford's Alpaca (Taori et al. 2023), whose markup is plain text; OpenAI's ChatML, and with it
+the templates of SmolLM2 and Qwen, which differ in the system turn and in reasoning; those of Llama
+3 (Grattafiori et al. 2024), Gemma, Mistral 0.1, Phi-3 and Zephyr."""
 
 
 def chat_template(template: Template, adds_first_token: bool = False) -> str:
@@ -222,8 +295,11 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
       adds_first_token: start with `bos_token`, as `ChatTokenizer.adds_first_token` says.
     """
     content = "message['content']" + " | trim" * template.trims
+    contents = dict.fromkeys((SYSTEM, USER, INPUT, ASSISTANT), f"({content})")
+    if template.thinks:
+        contents[ASSISTANT] = f"({_jinja_reasoning(content)})"
     turns = {
-        role: _jinja_turn(getattr(template, role), f"({content})")
+        role: _jinja_turn(getattr(template, role), contents[role])
         for role in (SYSTEM, USER, INPUT, ASSISTANT)
         if getattr(template, role) is not None
     }
@@ -232,18 +308,29 @@ def chat_template(template: Template, adds_first_token: bool = False) -> str:
         for i, (role, text) in enumerate(turns.items())
     )
     prompt = _jinja_text(template.markup(ASSISTANT).prefix)
+    end = f"{{% else %}}{_jinja_text(template.end)}" if template.end else ""
     return (
         "{{ bos_token }}" * adds_first_token
         + _jinja_text(template.begin)
         + _jinja_default_system(template)
         + f"{{% for message in messages %}}{cases}{{% endif %}}{{% endfor %}}"
-        + f"{{% if add_generation_prompt %}}{prompt}{{% endif %}}"
+        + f"{{% if add_generation_prompt %}}{prompt}{end}{{% endif %}}"
     )
+
+
+def _jinja_reasoning(content: str) -> str:
+    """`_with_reasoning` of the Jinja expression `content`."""
+    has, line = f"'{_THOUGHT}' in {content}", "'\\n'"
+    text = f"({content}).split('{_THOUGHT}')[-1].lstrip({line}) if {has} else {content}"
+    before = f"({content}).split('{_THOUGHT}')[0].rstrip({line})"
+    block = f"{before}.split('{_THINK}')[-1].strip({line}) if {has} else ''"
+    whole = f"'{_THINK}\\n' + ({block}) + '\\n{_THOUGHT}\\n\\n' + ({text}).lstrip({line})"
+    return f"({whole}) if loop.last else ({text})"
 
 
 def _jinja_default_system(template: Template) -> str:
     """The system turn of conversations without one."""
-    if template.default_system is None:
+    if template.default_system is None or template.system is None:
         return ""
     text = _jinja_turn(template.system, _jinja_literal(template.default_system))
     if template.default_system_with_input is not None:

@@ -181,13 +181,20 @@ class TokenGenerator:
         for i, (output, count) in enumerate(zip(outputs, before, strict=True)):
             if not output.ended:
                 found = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
-                output.tokens[count:] = truncate_at_eos(found, self.specials.eos)
+                output.tokens[count:] = found = self._up_to_an_end(found)
                 output.log_probs[count:] = log_probs[i, : len(output.tokens) - count].tolist()
                 complete = complete_length(output)
-                output.ended = bool(ended[i]) or complete is not None
+                has_end = bool(found) and found[-1] in self.specials.ends
+                output.ended = bool(ended[i]) or has_end or complete is not None
                 if complete is not None:
                     del output.tokens[complete:], output.log_probs[complete:]
         return int(length)
+
+    def _up_to_an_end(self, tokens: list[int]) -> list[int]:
+        """Tokens up to the first that ends an output. The search itself stops at `eos` alone."""
+        for end in (self.specials.eos, *self.specials.ends):
+            tokens = truncate_at_eos(tokens, end)
+        return tokens
 
     def _mark_ended(self, samples: Samples, outputs: Sequence[Output]) -> Samples:
         """Ends the samples of complete outputs and of padding rows."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.conversations import chat_template
+from transformer_jax.conversations import MODEL, chat_template
 from transformer_jax.errors import UserError, install_hint
 from transformer_jax.interop import ctranslate2_spec
 from transformer_jax.interop.config_json import CONFIG, tokenizer_keys
@@ -79,7 +79,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         files = transformers_files(run.tokenizer, model.architecture)
     except ValueError as error:
         raise UserError(f"--format=hf: {error}") from error
-    if isinstance(run.task, Instruction):
+    if isinstance(run.task, Instruction) and run.settings.task.template != MODEL:
         template = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
         files[CHAT_TEMPLATE] = template.encode()
     directory.mkdir(parents=True, exist_ok=True)
@@ -115,8 +115,11 @@ def _context_length(run: Run, model: TransformerConfig) -> int:
 def _generation_config(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
     """Content of generation_config.json: the run's search, as far as transformers supports it."""
     ids = {name: value for name, value in keys.items() if name.endswith("_token_id")}
-    if isinstance(run.task, Instruction):
-        ids["eos_token_id"] = sorted({ids["eos_token_id"], run.task.chat_tokenizer.answer_end})
+    if isinstance(run.model, DecoderOnly):
+        ends = [ids["eos_token_id"], *run.tokenizer.specials("text").ends]
+        if isinstance(run.task, Instruction):
+            ends = sorted({*ends, run.task.chat_tokenizer.answer_end})
+        ids["eos_token_id"] = ends if len(ends) > 1 else ends[0]
     decode = run.settings.decode
     if decode.temperature is not None or "decoder_start_token_id" not in ids:
         return ids

@@ -73,11 +73,13 @@ class Generation:
     Attributes:
       fields: "decode.field" -> value.
       head: forced first tokens of a target; None: as the tokenizer says.
+      ends: all tokens that end an output.
       warnings: what a search here does not do, one line each.
     """
 
     fields: Mapping[str, Any]
     head: tuple[int, ...] | None
+    ends: tuple[int, ...]
     warnings: tuple[str, ...]
 
 
@@ -97,6 +99,13 @@ def read_generation(directory: Path, config: ReadKeys, architecture: str) -> Gen
     return _Reader(CONFIG, in_config).read(architecture)
 
 
+def end_tokens(keys: Keys) -> tuple[int, ...]:
+    """Tokens of `eos_token_id`, which is one or a list."""
+    given = keys.get("eos_token_id")
+    listed = given if isinstance(given, list) else [given]
+    return tuple(dict.fromkeys(i for i in listed if type(i) is int and i >= 0))
+
+
 class _Reader:
     """Translates keys of generation; collects warnings about those that a search cannot follow.
 
@@ -113,7 +122,7 @@ class _Reader:
     def read(self, architecture: str) -> Generation:
         """All settings of a model of this architecture."""
         if architecture == "encoder_only":
-            return Generation({}, None, ())
+            return Generation({}, None, (), ())
         has_encoder = architecture == "encoder_decoder"
         fields = self._sampled() if self._keys.get("do_sample") else {}
         if has_encoder and not fields:
@@ -126,6 +135,7 @@ class _Reader:
         return Generation(
             {f"decode.{field}": value for field, value in fields.items()},
             head,
+            end_tokens(self._keys.content),
             tuple(self._warnings),
         )
 

@@ -20,7 +20,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
 from transformer_jax.interop.families.base import ReadKeys
-from transformer_jax.interop.generation_config import Generation, read_generation
+from transformer_jax.interop.generation_config import Generation, end_tokens, read_generation
 from transformer_jax.interop.weights import MatchedTensors, Tensors, match_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.positions import POSITIONS
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 HUB = "hf:"
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_DOWNLOADED = ["*.json", "*.safetensors", "*.model", "*.spm", "*.txt"]
+_DOWNLOADED = ["*.json", "*.safetensors", "*.model", "*.spm", "*.txt", "*.jinja"]
 _MAX_LENGTH = 1024  # tokens of a row, for models whose positions allow more
 
 
@@ -181,6 +181,8 @@ def _vocabularies(
         ids: dict[str, Any] = config_json.special_ids(keys.with_defaults(defaults))
         if side == "target" and generation.head is not None:
             ids["head"] = generation.head
+        if family.architecture == "decoder_only":
+            ids["ends"] = dict.fromkeys((*end_tokens(keys), *generation.ends))
         texts[side] = import_tokenizer(directory, side, ids, rows[side])
     with_defaults = keys.with_defaults(family.defaults)
     labels = {side: Labels(tuple(config_json.class_names(with_defaults))) for side in kind.labels}

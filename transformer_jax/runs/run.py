@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from ml_collections import ConfigDict
 
-from transformer_jax.conversations import ASSISTANT, SYSTEM, USER, Turn
+from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
 from transformer_jax.decoding import BeamTree
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
@@ -273,14 +273,20 @@ class Chat:
       turns: the turns so far.
 
     Args:
-      run: a run whose task supports conversations.
+      run: a run whose task supports conversations, or a language model, such as an imported one.
+      template: format of the conversation, a value of `task.template`; None: the run's own. That of
+        a language model is its tokenizer's.
       **decode: fields of the section `decode`, as for `Run.predict`.
 
     Raises:
       UserError: the task does not support conversations.
     """
 
-    def __init__(self, run: Run, **decode: Any) -> None:
+    def __init__(self, run: Run, template: str | None = None, **decode: Any) -> None:
+        if run.settings.task.name == "language_modeling":
+            run = run.with_config({"task.name": "instruction", "task.template": template or MODEL})
+        elif template is not None:
+            run = run.with_config({"task.template": template})
         if not isinstance(run.task, SupportsChat):
             raise UserError("chat: this run's task answers no conversation; use predict")
         self._task = run.task

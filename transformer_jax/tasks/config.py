@@ -3,9 +3,18 @@
 import dataclasses
 from typing import Annotated
 
-from transformer_jax.conversations import ASSISTANT, SYSTEM, TEMPLATES, USER, Template
+from transformer_jax.conversations import (
+    ASSISTANT,
+    MODEL,
+    SYSTEM,
+    TEMPLATES,
+    USER,
+    Template,
+    load_model_template,
+)
 from transformer_jax.ranges import Range, check_fields
 from transformer_jax.scoring import METRICS
+from transformer_jax.tokenization import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +29,8 @@ class TaskConfig:
         words; all others are replaced by their word class. The decoder is then fed each next word
         before it predicts the brackets in front of it, which helps with few trees. 0: no words; it
         predicts a tag per word, as in Vinyals et al. 2015.
-      template: format of conversations, an entry of `conversations.TEMPLATES`; None: the format
-        given by the three *_turn fields.
+      template: format of conversations, an entry of `conversations.TEMPLATES`; "model": that of the
+        imported model whose tokenizer it is; None: the format given by the three *_turn fields.
       system_turn, user_turn, assistant_turn: text of such a turn, with "{content}" in place of the
         message, for example "Q: {content}\\n"; "{eos}" is the end-of-text token.
       beta: beta of DPO: strength of the penalty for departing from the reference model (Rafailov et
@@ -51,8 +60,12 @@ class TaskConfig:
             METRICS.find(self.metric)
         self.make_template()
 
-    def make_template(self) -> Template:
-        """Makes the format of conversations."""
+    def make_template(self, tokenizer: Tokenizer | None = None) -> Template:
+        """Makes the format of conversations.
+
+        Args:
+          tokenizer: of the conversations. Without it, "model" is any template, to check the rest.
+        """
         turns = {role: getattr(self, f"{role}_turn") for role in (SYSTEM, USER, ASSISTANT)}
         given = {role: text for role, text in turns.items() if text is not None}
         if self.template is not None:
@@ -61,6 +74,8 @@ class TaskConfig:
                     f"template {self.template!r} has turns of its own; set it to none, or leave "
                     f"{min(given)}_turn out"
                 )
+            if self.template == MODEL:
+                return load_model_template(tokenizer) if tokenizer else TEMPLATES["chatml"]
             return TEMPLATES.find(self.template)
         if len(given) < len(turns):
             missing = ", ".join(f"{role}_turn" for role in turns if role not in given)

@@ -67,8 +67,10 @@ class Instruction(CausalTask):
           ValueError: as `CausalTask.build`, or no special token of the tokenizer ends the
             template's answers.
         """
-        task = super().build(parts, template=parts.task.make_template(), **fields)
-        if "text" in parts.tokenizers.sides:
+        has_text = "text" in parts.tokenizers.sides
+        tokenizer = parts.tokenizers.text("text") if has_text else None
+        task = super().build(parts, template=parts.task.make_template(tokenizer), **fields)
+        if tokenizer is not None:
             _ = task.chat_tokenizer
         return task
 
@@ -168,7 +170,9 @@ class Instruction(CausalTask):
     def text_generator(self) -> TextGenerator:
         """Generates answers to prompts."""
         tokenizer = self.tokenizers.text("text")
-        specials = dataclasses.replace(tokenizer.specials, eos=self.chat_tokenizer.answer_end)
+        ends = (tokenizer.specials.eos, *tokenizer.specials.ends)
+        end = self.chat_tokenizer.answer_end
+        specials = dataclasses.replace(tokenizer.specials, eos=end, ends=ends)
         token_generator = TokenGenerator(self.model, self.max_length, specials)
         return TextGenerator(token_generator, tokenizer, joins=False)
 

@@ -65,6 +65,7 @@ class SpecialTokens:
         the token that ends the first text.
       unk: replaces text that the vocabulary cannot spell; None if it can spell everything.
       mask: replaces tokens that a masked language model predicts; None if there is none.
+      ends: other tokens that end a generated text, such as that of a turn.
       others: other tokens that represent no text.
       unused: ids without a token, for example if the embedding table has more rows than the
         vocabulary has tokens.
@@ -78,6 +79,7 @@ class SpecialTokens:
     encoder: Frame
     unk: int | None = None
     mask: int | None = None
+    ends: tuple[int, ...] = ()
     others: tuple[int, ...] = ()
     unused: tuple[int, ...] = ()
 
@@ -93,15 +95,15 @@ class SpecialTokens:
         around = [i for frame in frames for i in (*frame.head, *frame.between, *frame.tail)]
         optional = [i for i in (self.unk, self.mask) if i is not None]
         around += (self.pad, self.eos, self.start, self.first)
-        return frozenset((*around, *optional, *self.others, *self.unused))
+        return frozenset((*around, *optional, *self.ends, *self.others, *self.unused))
 
     @cached_property
     def banned(self) -> tuple[int, ...]:
-        """Ids that a search never generates: padding, unknown, heads and unused; never `eos`."""
+        """Ids that a search never generates: padding, unknown, heads and unused; never an end."""
         heads = (self.start, self.first, *self.translation.head, *self.encoder.head)
         unknown = () if self.unk is None else (self.unk,)
         found = dict.fromkeys((self.pad, *unknown, *heads, *self.unused))
-        return tuple(i for i in found if i != self.eos)
+        return tuple(i for i in found if i not in (self.eos, *self.ends))
 
 
 DEFAULT_SPECIALS = SpecialTokens(

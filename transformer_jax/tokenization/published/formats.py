@@ -29,6 +29,7 @@ Files = Mapping[str, bytes]
 """File name -> its content."""
 
 CONFIG, SPECIAL_MAP = "tokenizer_config.json", "special_tokens_map.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 """Read if they are in the same folder as the files of a format."""
 
 
@@ -155,6 +156,17 @@ def read_settings(files: Files) -> dict[str, Any]:
             raise ValueError(f"{name} is not a JSON object")
         found |= {key: value for key, value in settings.items() if value is not None}
     return found
+
+
+def read_chat_template(files: Files) -> str | None:
+    """The model's chat template: of a file of its own, or the default one of the settings."""
+    if CHAT_TEMPLATE in files:
+        return files[CHAT_TEMPLATE].decode(errors="replace")
+    found = read_settings(files).get("chat_template")
+    if isinstance(found, list):
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, Mapping)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
 
 
 def _read_vocab(content: bytes) -> dict[str, int]:

@@ -15,6 +15,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular
 from transformer_jax.tokenization.huggingface import CONTINUATION_PREFIX, WHITESPACE_PIECES
 from transformer_jax.tokenization.published.formats import (
+    CHAT_TEMPLATE,
     CONFIG,
     FORMATS,
     SPECIAL_MAP,
@@ -22,6 +23,7 @@ from transformer_jax.tokenization.published.formats import (
     Vocabulary,
     check_settings,
     declared_special,
+    read_chat_template,
     read_settings,
     token_text,
 )
@@ -33,7 +35,7 @@ from transformer_jax.tokenization.tokenizer import (
 )
 
 _MAX_IDS = 10_000_000
-_CONFIG_FILES = (CONFIG, SPECIAL_MAP)
+_CONFIG_FILES = (CONFIG, SPECIAL_MAP, CHAT_TEMPLATE)
 
 _USUAL_PIECES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "⟨pad⟩"),
@@ -48,10 +50,11 @@ _USUAL_PIECES = {
 
 ROLES = (*_USUAL_PIECES, "start", "first")
 FRAME_PARTS = ("head", "tail", "between")
+ENDS = "ends"
 
 Ids = Mapping[str, Any]
 """Ids of special tokens: one for each of ROLES, any number for each of FRAME_PARTS (the frame of a
-translation)."""
+translation) and for ENDS."""
 
 
 class PublishedTokenizer:
@@ -90,6 +93,20 @@ class PublishedTokenizer:
 
     def __reduce__(self) -> tuple[type["PublishedTokenizer"], tuple[bytes]]:
         return PublishedTokenizer, (self._content,)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's chat template, in Jinja; None if the files have none."""
+        return read_chat_template(self.files)
+
+    @property
+    def named_tokens(self) -> dict[str, str]:
+        """Special tokens by the names of the settings files, such as {"eos_token": "</s>"}."""
+        settings = read_settings(self.files)
+        texts = {key: token_text(one) for key, one in settings.items() if key.endswith("_token")}
+        names = {"bos_token": self.specials.first, "eos_token": self.specials.eos}
+        own = {name: self.pieces([i])[0] for name, i in names.items()}
+        return own | {key: text for key, text in texts.items() if isinstance(text, str)}
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, without special tokens around them. Reads spelled-out ones."""
@@ -169,8 +186,9 @@ def special_tokens(
     Raises:
       ValueError: no token ends a text, or `given` has an unknown role.
     """
-    if unknown := given.keys() - {*ROLES, *FRAME_PARTS}:
-        roles = ", ".join((*ROLES, *FRAME_PARTS))
+    known = (*ROLES, *FRAME_PARTS, ENDS)
+    if unknown := given.keys() - {*known}:
+        roles = ", ".join(known)
         raise ValueError(f"{min(unknown)!r} is none of the roles {roles}")
     ids = {piece: i for i, piece in enumerate(vocabulary.pieces) if piece is not None}
     named = declared_special(settings)
@@ -197,6 +215,7 @@ def special_tokens(
         mask=found.get("mask"),
         translation=_translation_frame(frame, given, start, eos, side),
         encoder=Frame(frame.head or (cls,), frame.tail or (sep,), frame.between or between),
+        ends=tuple(i for i in given.get(ENDS, ()) if i != eos),
         others=tuple(sorted(declared)),
     )
 
@@ -265,7 +284,8 @@ def _read_specials(
         for name in ("translation", "encoder")
     }
     unused = [i for i in range(vocab_size) if i >= len(pieces) or pieces[i] is None]
-    others = {"others": tuple(fields["others"]), "unused": tuple(unused)}
+    others = {name: tuple(fields.get(name, ())) for name in (ENDS, "others")}
+    others["unused"] = tuple(unused)
     specials = SpecialTokens(**{**fields, **frames, **others})
     if not all(type(i) is int and 0 <= i < vocab_size for i in specials.ids):
         raise ValueError("a special token's id is not in the vocabulary")

@@ -1,0 +1,124 @@
+"""Chat templates of published models: translations, recognition, and the sandbox for others."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.conversations import TEMPLATES, Turn, model_template, parse_conversation
+from transformer_jax.conversations.model_template import (
+    ALLOW,
+    RECOGNIZED,
+    JinjaRenderer,
+    load_model_template,
+    read_markup,
+)
+from transformer_jax.errors import UserError
+from transformer_jax.tokenization import PublishedTokenizer, import_tokenizer
+
+FIXTURES = Path(__file__).parent / "fixtures"
+PUBLISHED = json.loads(gzip.decompress((FIXTURES / "templates.json.gz").read_bytes()))
+TOKENS = {"bos_token": "", "eos_token": "{eos}"}
+FIRST = {"llama3": "<|begin_of_text|>", "gemma": "<bos>", "mistral": "<s>"}
+
+
+def renderings(name):
+    """(conversation, text) of each drawn conversation, with its last answer and without."""
+    for drawn in PUBLISHED[name]["conversations"]:
+        turns = parse_conversation({"messages": drawn["messages"]})
+        yield turns, False, drawn["text"]
+        yield turns[:-1], True, drawn["prompt"]
+
+
+@pytest.fixture
+def tokenizer_with(tmp_path):
+    """Function that imports the tokenizer of the fixtures with a chat template."""
+
+    def tokenizer(template, file="chat_template.jinja"):
+        (tmp_path / "tokenizer.json").write_bytes((FIXTURES / "tokenizer.json").read_bytes())
+        settings = {"eos_token": "<|end_of_text|>", "bos_token": "<|begin_of_text|>"}
+        if file == "tokenizer_config.json":
+            settings["chat_template"] = [
+                {"name": "tool_use", "template": "?"},
+                {"name": "default", "template": template},
+            ]
+        elif template is not None:
+            (tmp_path / file).write_text(template)
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        return PublishedTokenizer(import_tokenizer(tmp_path, "text"))
+
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_translation_renders_as_transformers_renders_the_published_template(name):
+    for turns, asks, expected in renderings(name):
+        assert TEMPLATES[name].render(turns, add_generation_prompt=asks) == expected
+
+
+@pytest.mark.parametrize("file", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_published_template_is_recognized_and_not_run(tokenizer_with, monkeypatch, file):
+    monkeypatch.setattr(model_template, "JinjaRenderer", None)
+    assert {*RECOGNIZED.values()} == {*PUBLISHED}
+    for name, published in PUBLISHED.items():
+        found = load_model_template(tokenizer_with(published["template"], file))
+        assert found is TEMPLATES[name]
+
+
+@pytest.mark.parametrize("name", ["smollm2", "mistral", "phi3"])
+def test_the_sandbox_renders_other_templates_alike(name):
+    tokens = TOKENS | {"bos_token": FIRST.get(name, "")}
+    found = read_markup(JinjaRenderer(PUBLISHED[name]["template"], tokens).render)
+    for field in ("user", "assistant", "system", "begin", "default_system", "end", "trims"):
+        assert getattr(found, field) == getattr(TEMPLATES[name], field)
+    for turns, asks, expected in [*renderings(name)][:20]:
+        assert found.render(turns, add_generation_prompt=asks) == expected
+
+
+def test_an_unknown_template_is_run_only_if_the_user_allows_it(tokenizer_with, monkeypatch):
+    other = PUBLISHED["chatml"]["template"].replace("im_start", "im_begin")
+    monkeypatch.delenv(ALLOW, raising=False)
+    with pytest.raises(UserError, match=f"set {ALLOW}=1 to run the model's, in a sandbox"):
+        load_model_template(tokenizer_with(other))
+    monkeypatch.setenv(ALLOW, "1")
+    found = load_model_template(tokenizer_with(other))
+    assert found.render((Turn("user", "a"),), True) == (
+        "<|im_begin|>user\na<|im_end|>\n<|im_begin|>assistant\n"
+    )
+    with pytest.raises(UserError, match="has no chat template of its own; choose one by name"):
+        load_model_template(None)
+
+
+@pytest.mark.parametrize(
+    "template, message",
+    [
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            "no text",
+        ),
+        ("{{ 'a' * 10 ** 10 }}", "MemoryError"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ cycler.__init__.__globals__.os.listdir('/') }}", "SecurityError"),
+        ("{% include '/etc/hostname' %}", "TypeError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ("{{ messages[0].content", "TemplateSyntaxError"),
+        ("{{ raise_exception('no') }}", "no"),
+        ("hello", "a turn is left out"),
+        ("{% for m in messages %}{{ m.content }}{{ loop.index }}{% endfor %}", "not regular"),
+    ],
+)
+def test_a_hostile_template_is_refused(monkeypatch, template, message):
+    monkeypatch.setattr("transformer_jax.conversations.model_template._SECONDS", 0.7)
+    with pytest.raises(ValueError, match=message):
+        read_markup(JinjaRenderer(template, TOKENS).render)
+
+
+def test_a_template_that_changes_a_conversation_is_refused_when_it_does():
+    shout = "{% for m in messages %}<{{ m.role }}>{% if 'x' in m.content %}{{ m.content | upper }}"
+    shout += "{% else %}{{ m.content }}{% endif %}</s>{% endfor %}"
+    shout += "{% if add_generation_prompt %}<assistant>{% endif %}"
+    found = read_markup(JinjaRenderer(shout, TOKENS).render)
+    assert found.render((Turn("user", "abc"),), True) == "<user>abc</s><assistant>"
+    with pytest.raises(ValueError, match="does more with a conversation than to add text"):
+        found.render((Turn("user", "xyz"),), True)

@@ -1,0 +1,237 @@
+"""The chat template of a published model, as a `Template`.
+
+A template in Jinja is a program. Those of well-known models are recognised by the digest of their
+text, and `TEMPLATES` has exact translations. Any other is run only at the user's wish, in a process
+of its own (`jinja_worker`): a few conversations show its markup, and later each conversation is
+rendered by both, and must be the same.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from transformer_jax.conversations.templates import CONTENT, EOS, TEMPLATES, Template
+from transformer_jax.conversations.turns import ASSISTANT, SYSTEM, USER, Conversation, Turn
+from transformer_jax.errors import UserError
+from transformer_jax.ranges import short_repr
+from transformer_jax.tokenization import PublishedTokenizer, Tokenizer
+
+MODEL = "model"
+"""Value of `task.template`: the template of the model that the tokenizer was imported from."""
+
+ALLOW = "TRANSFORMER_JAX_ALLOW_TEMPLATES"
+"""Environment variable: 1 allows to run templates that are not recognised."""
+
+RECOGNIZED = {
+    "153280e3ff55d19da1398bdb3914ee2a51b80429bfaedde11d7d216c39db80f3": "chatml",
+    "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788": "smollm2",
+    "a18cc698dd45623eb707279d08e66f7bb8d76afc89ead84016b88487b395b5cc": "qwen2.5",
+    "edcd73b0e30a780c1d6f3e060c07396def3c3fa55a2c55197b10f99d1dde83e1": "qwen3",
+    "ba03a121d097859c7b5b9cd03af99aafe95275210d2876f642ad9929a150f122": "llama3",
+    "ecd6ae513fe103f0eb62e8ab5bfa8d0fe45c1074fa398b089c93a7e70c15cfd6": "gemma",
+    "26a59556925c987317ce5291811ba3b7f32ec4c647c400c6cc7e3a9993007ba7": "mistral",
+    "dcaee66df77bfbb789ec541fe713218da30225a526f1db97138fc39ee6dc56aa": "phi3",
+    "66291cf0045c2425a3a667cf3cbb7af2b11f09e025c02f97245323ab79119362": "zephyr",
+}
+"""SHA-256 of a template's text -> its translation in `TEMPLATES`. A last line feed is left out, and
+escaped ones, which some files have within strings, are written as line feeds."""
+
+_SECONDS = 10
+_MAX_TEXT = 10_000_000
+
+
+def load_model_template(tokenizer: Tokenizer) -> Template:
+    """The chat template of an imported tokenizer.
+
+    Raises:
+      UserError: it has none, it is not recognised and the user has not allowed to run it, or it
+        cannot be followed.
+    """
+    text = tokenizer.chat_template if isinstance(tokenizer, PublishedTokenizer) else None
+    if text is None:
+        raise UserError(
+            "the tokenizer has no chat template of its own; choose one by name: "
+            f"{', '.join(TEMPLATES)}"
+        )
+    assert isinstance(tokenizer, PublishedTokenizer)
+    plain = text.removesuffix("\n").replace("\\n", "\n")
+    digest = hashlib.sha256(plain.encode()).hexdigest()
+    if digest in RECOGNIZED:
+        return TEMPLATES[RECOGNIZED[digest]]
+    if os.environ.get(ALLOW) != "1":
+        raise UserError(
+            "the model's chat template is a Jinja program that is not one of the known ones "
+            f"({', '.join(RECOGNIZED.values())}); choose one of these by name, or set {ALLOW}=1 to "
+            "run the model's, in a sandbox"
+        )
+    tokens = tokenizer.named_tokens | {"eos_token": EOS}
+    try:
+        return read_markup(JinjaRenderer(text, tokens).render)
+    except ValueError as error:
+        raise UserError(f"the model's chat template cannot be used: {error}") from error
+
+
+Render = Callable[[Conversation, bool], str]
+"""(conversation, add_generation_prompt) -> text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelTemplate(Template):
+    """A template whose turns are compared with those that the model's own template renders."""
+
+    render_original: Render | None = None
+
+    def complete_turns(self, conversation: Conversation) -> Conversation:
+        turns = super().complete_turns(conversation)
+        assert self.render_original
+        asks = conversation[-1].role != ASSISTANT
+        ours = self.render_turns(turns) + (self.markup(ASSISTANT).prefix if asks else self.end)
+        if ours != self.render_original(conversation, asks):
+            raise ValueError("the model's template does more with a conversation than to add text")
+        return turns
+
+
+def read_markup(render: Render) -> ModelTemplate:
+    """Finds the text that a template puts around turns.
+
+    Raises:
+      ValueError: it does something else.
+    """
+    s, a, b, c = "\ue000s", "\ue000a", "\ue000b", "\ue000c"
+    system, question = Turn(SYSTEM, s), Turn(USER, a)
+    answered = (question, Turn(ASSISTANT, b))
+    longer = (*answered, Turn(USER, c))
+    first, between, after = _split(render(answered, False), a, b)
+    _, _, next_turn, asked = _split(render(longer, True), a, b, c)
+    _, _, _, user_end = _split(render(longer, False), a, b, c)
+    # `end` follows an answer and a question alike; `asked` has the question's suffix without it.
+    suffix = _common_prefix(user_end, asked)
+    end, prompt = user_end[len(suffix) :], asked[len(suffix) :]
+    if not between.startswith(suffix) or not after.endswith(end):
+        raise ValueError("its turns are not regular")
+    prefix, answer_end = between[len(suffix) :], after[: len(after) - len(end)]
+    if prefix != prompt or not next_turn.startswith(answer_end):
+        raise ValueError("answers begin otherwise than the text that asks for them")
+    user = next_turn[len(answer_end) :]
+    if not first.endswith(user):
+        raise ValueError("the first question begins otherwise than later ones")
+    opening = first[: len(first) - len(user)]
+    try:
+        before_system, after_system, _ = _split(render((system, question), False), s, a)
+    except ValueError:
+        system_turn, default = None, None
+        begin = opening
+    else:
+        begin, default = opening, None
+        if not before_system.startswith(opening):
+            system_suffix = after_system[: len(after_system) - len(user)]
+            default = opening[len(before_system) :].removesuffix(system_suffix)
+            begin = ""
+        system_turn = before_system[len(begin) :] + CONTENT + after_system.removesuffix(user)
+    spaced = render((Turn(USER, f" {a} "),), False)
+    return ModelTemplate(
+        user=user + CONTENT + suffix,
+        assistant=prefix + CONTENT + answer_end,
+        system=system_turn,
+        begin=begin,
+        default_system=default,
+        trims=f" {a} " not in spaced,
+        end=end,
+        render_original=render,
+    )
+
+
+def _split(text: str, *contents: str) -> list[str]:
+    """Text before, between and after contents, each of which occurs once."""
+    parts = []
+    for content in contents:
+        before, found, text = text.partition(content)
+        if not found or content in text:
+            raise ValueError(f"a turn is left out or doubled in {short_repr(before + text)}")
+        parts.append(before)
+    return [*parts, text]
+
+
+def _common_prefix(a: str, b: str) -> str:
+    return os.path.commonprefix([a, b])
+
+
+class JinjaRenderer:
+    """Renders conversations by a Jinja template, in a process of its own.
+
+    Args:
+      template: the template's text.
+      tokens: values of `bos_token` and so on.
+    """
+
+    def __init__(self, template: str, tokens: Mapping[str, str]):
+        if importlib.util.find_spec("jinja2") is None:
+            raise UserError(
+                "to run a model's chat template, install Jinja: make setup EXTRAS=templates"
+            )
+        self._given = {"template": template, "tokens": dict(tokens)}
+
+    @functools.cached_property
+    def _process(self) -> subprocess.Popen[bytes]:
+        worker = Path(__file__).with_name("jinja_worker.py")
+        process = subprocess.Popen(
+            [sys.executable, "-I", str(worker)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env={},
+        )
+        weakref.finalize(self, _end, process)
+        self._send(process, self._given)
+        return process
+
+    def render(self, conversation: Conversation, add_generation_prompt: bool) -> str:
+        """Text of a conversation.
+
+        Raises:
+          ValueError: the template refuses it, or takes too much time or memory.
+        """
+        messages = [{"role": role, "content": content} for role, content in conversation]
+        request = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        self._send(self._process, request)
+        reply = self._receive(self._process)
+        if "error" in reply:
+            raise ValueError(short_repr(reply["error"]))
+        return reply["text"]
+
+    def _send(self, process: subprocess.Popen[bytes], content: object) -> None:
+        assert process.stdin
+        try:
+            process.stdin.write(json.dumps(content).encode() + b"\n")
+        except BrokenPipeError as error:
+            raise ValueError("it ended its process") from error
+
+    def _receive(self, process: subprocess.Popen[bytes]) -> dict[str, str]:
+        """The reply to a request. Ends the process if there is none in time."""
+        assert process.stdout
+        received = b""
+        while not received.endswith(b"\n"):
+            ready, _, _ = select.select([process.stdout], [], [], _SECONDS)
+            part = process.stdout.read(1 << 16) if ready else b""
+            received += part
+            if not part or len(received) > _MAX_TEXT:
+                _end(process)
+                reason = "too long a text" if part else f"no text within {_SECONDS} seconds"
+                raise ValueError(f"it makes {reason}, or ended its process")
+        reply: dict[str, str] = json.loads(received)
+        return reply
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
