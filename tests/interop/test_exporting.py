@@ -7,6 +7,7 @@ import logging
 import jax
 import numpy as np
 import pytest
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 import transformer_jax as tj
@@ -14,6 +15,7 @@ from tests.interop.published import FIXTURES
 from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.conversations import TEMPLATES, chat_template
 from transformer_jax.errors import UserError
+from transformer_jax.interop import weights
 from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
 from transformer_jax.tasks.instruction import Instruction
@@ -188,6 +190,17 @@ def test_nothing_is_overwritten(own, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     with pytest.raises(UserError, match="--quantization goes with"):
         export_run(own, tmp_path / "out", "hf", "int8")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(own, tmp_path, monkeypatch):
+    def save(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(weights, "save_file", save)
+    with pytest.raises(UserError, match="--to: .*/out cannot be written: .*No space left"):
+        export_run(own, tmp_path / "out", "hf")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_parameters_are_exported_under_transformers_names(own, tmp_path):

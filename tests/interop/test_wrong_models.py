@@ -214,6 +214,36 @@ def test_damaged_weights_and_pickles(error_of, copy_of):
     assert "pytorch_model.bin but no model.safetensors: pickles are not read" in error_of(directory)
 
 
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_not_finite(error_of, copy_of, tmp_path, value):
+    table = load_file(FIXTURES / "bert" / WEIGHTS)[QUERY]
+    table[3, :2] = value
+    directory = copy_of("bert", tensors={QUERY: table})
+    message = f"{WEIGHTS}: '{QUERY}' has 2 values that are NaN or infinite"
+    assert message in error_of(directory)
+    words = [f"--from={directory}", f"--workdir={tmp_path / 'run'}", "--allow_nonfinite"]
+    assert main(["import", *words]) == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer_config.json", "tokenizer.json", "generation_config.json"]
+)
+def test_links_out_of_the_folder_are_not_followed(error_of, copy_of, tmp_path, name):
+    """A model may name any file of the user, which would then be in the run and its exports."""
+    directory = copy_of("gpt2")
+    secret = tmp_path / "credentials"
+    (directory / name).rename(secret)
+    (directory / name).symlink_to(secret)
+    assert "it is a link that leads out of its folder" in error_of(directory)
+
+
+def test_weights_that_are_a_link(error_of, copy_of, tmp_path):
+    directory = copy_of("gpt2")
+    (directory / WEIGHTS).rename(tmp_path / "elsewhere")
+    (directory / WEIGHTS).symlink_to(tmp_path / "elsewhere")
+    assert "it is a link that leads out of its folder" in error_of(directory)
+
+
 def test_tokenizers_that_do_not_fit(error_of, copy_of):
     directory = copy_of("bert_gamma")
     vocabulary = directory / "vocab.txt"

@@ -11,13 +11,16 @@ import pytest
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import (
+    PARTIAL,
     NoLocksError,
+    atomic_folder,
     atomic_writer,
     entries_below,
     is_safe_name,
     open_locked,
     open_to_append,
     path_below,
+    path_of_published,
     read_regular,
     remove,
     write_atomic,
@@ -224,3 +227,57 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):
             path_below(folder, name)
     assert path_below(folder, "in/x") == folder / "in/x"
     assert path_below(tmp_path / "link", "real/x") == tmp_path / "link/real/x"  # itself a link
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_folder_is_written_completely_or_not_at_all(tmp_path, is_there):
+    """An existing folder may be a disk of its own, so that it cannot be replaced."""
+    folder = tmp_path / "there" / "run"
+    if is_there:
+        folder.mkdir(parents=True)
+        before = folder.stat().st_ino
+    with pytest.raises(RuntimeError), atomic_folder(folder, "--to") as partial:
+        (partial / "half").write_text("x")
+        raise RuntimeError
+    assert folder.exists() == is_there
+    left = folder / PARTIAL if is_there else folder.with_name(f".run{PARTIAL}")
+    (left / "killed").mkdir(parents=True)  # as a killed process leaves it
+    (left / "killed" / "file").write_text("x")
+    with atomic_folder(folder, "--to") as partial:
+        (partial / "file").write_text("whole")
+        assert not (folder / "file").exists()
+        with (
+            pytest.raises(UserError, match="another process is writing"),
+            atomic_folder(folder, "--to"),
+        ):
+            pass
+    assert [path.name for path in folder.iterdir()] == ["file"]
+    assert [path.name for path in folder.parent.iterdir()] == ["run"]
+    assert not is_there or folder.stat().st_ino == before
+    with pytest.raises(UserError, match="--to: .* is not empty"), atomic_folder(folder, "--to"):
+        pass
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    full = pytest.raises(UserError, match="run cannot be written: No space left on device")
+    with full, atomic_folder(tmp_path / "run", "--to"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot be"), atomic_folder(tmp_path / "file/run", "--to"):
+        pass
+
+
+def test_links_within_a_published_model_and_the_hubs_cache(tmp_path):
+    snapshot, blobs = tmp_path / "models--a--b/snapshots/1", tmp_path / "models--a--b/blobs"
+    for folder in (snapshot, blobs, tmp_path / "outside"):
+        folder.mkdir(parents=True)
+    (blobs / "f").write_text("x")
+    (tmp_path / "outside/f").write_text("secret")
+    (snapshot / "good").symlink_to("../../blobs/f")
+    (snapshot / "beside").symlink_to("good")
+    (snapshot / "bad").symlink_to(tmp_path / "outside/f")
+    (tmp_path / "link").symlink_to(snapshot)
+    for path in (snapshot / "good", snapshot / "beside", tmp_path / "link/good"):
+        assert path_of_published(path) == blobs / "f"
+    with pytest.raises(OSError, match="it is a link that leads out of its folder"):
+        path_of_published(snapshot / "bad")

@@ -388,6 +388,11 @@ def _add_import(verbs: Verbs) -> None:
         help="a directory, or a repository of the Hugging Face hub (hf:OWNER/NAME@REVISION)",
     )
     importing.add_argument("--workdir", metavar="DIR", help="the run's directory; new or empty")
+    importing.add_argument(
+        "--allow_nonfinite",
+        action="store_true",
+        help="import weights with NaN or infinity, which are refused otherwise",
+    )
 
 
 def _add_export(verbs: Verbs) -> None:

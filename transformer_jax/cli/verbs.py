@@ -254,7 +254,7 @@ def import_(args: argparse.Namespace) -> None:
     """Makes a run of a published model."""
     from transformer_jax.interop.importing import import_model
 
-    import_model(getattr(args, "from"), args.workdir)
+    import_model(getattr(args, "from"), args.workdir, args.allow_nonfinite)
 
 
 def export(args: argparse.Namespace) -> None:

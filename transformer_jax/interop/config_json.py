@@ -15,7 +15,7 @@ from transformer_jax.interop.families import FAMILIES, Family
 from transformer_jax.interop.families.base import Keys, ReadKeys
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.ranges import short_repr
-from transformer_jax.runtime.files import METADATA_BYTES, read_regular
+from transformer_jax.runtime.files import METADATA_BYTES, path_of_published, read_regular
 from transformer_jax.tokenization import Labels, Tokenizers
 
 NO_TOKEN = -1
@@ -56,7 +56,7 @@ _DEFAULT_LABELS = 2
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object. Raises UserError if the file is missing or contains something else."""
     try:
-        content = json.loads(read_regular(path.resolve(), METADATA_BYTES))
+        content = json.loads(read_regular(path_of_published(path), METADATA_BYTES))
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} contains no model: {path.name} is missing") from error
     except (OSError, ValueError, RecursionError) as error:

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from transformer_jax.models.patches import PatchedModel
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.run import Run
+from transformer_jax.runtime.files import atomic_folder, require_empty
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.transformers_export import transformers_files
@@ -60,7 +60,7 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
         raise UserError("--quantization goes with --format=ctranslate2; leave it out")
     if isinstance(run.model, PatchedModel):
         raise UserError("export: a patched run cannot be exported; export the run without patches")
-    _require_empty(directory)
+    require_empty(directory, "--to")
     model = body_config(run.model)
     leaves = {path: np.asarray(leaf) for path, leaf in named_leaves(run.params).items()}
     if format == "hf":
@@ -82,13 +82,14 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
     if isinstance(run.task, Instruction) and run.settings.task.template != MODEL:
         template = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
         files[CHAT_TEMPLATE] = template.encode()
-    directory.mkdir(parents=True, exist_ok=True)
-    save_tensors(to_tensors(match.family, match.model, match.leaves), directory / WEIGHTS)
-    for name, content in files.items():
-        (directory / name).write_bytes(content)
-    _write_json(directory / GENERATION, _generation_config(run, keys))
     config = {"architectures": [match.class_name], "dtype": "float32", **match.keys}
-    _write_json(directory / CONFIG, config)
+    tensors = to_tensors(match.family, match.model, match.leaves)
+    with atomic_folder(directory, "--to") as folder:
+        save_tensors(tensors, folder / WEIGHTS)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        _write_json(folder / GENERATION, _generation_config(run, keys))
+        _write_json(folder / CONFIG, config)
     logger.info("%s: exported as a %s", directory, match.class_name)
     for warning in approximation_warnings(model, match.model):
         logger.warning(
@@ -147,8 +148,8 @@ def _to_ctranslate2(
     _add_vocabularies(spec, model, run.tokenizer)
     spec.validate()
     spec.optimize(quantization="int8" if quantization == "int8" else None)
-    directory.mkdir(parents=True, exist_ok=True)
-    spec.save(str(directory))
+    with atomic_folder(directory, "--to") as folder:
+        spec.save(str(folder))
     logger.info("%s: exported for CTranslate2, %s", directory, quantization or "float32")
 
 
@@ -180,13 +181,3 @@ def _set_special_tokens(
     for name, role in {"eos_token": "eos", "unk_token": "unk", **names}.items():
         token = getattr(tokenizer.specials, role)
         setattr(config, name, "" if token is None else tokenizer.pieces([token])[0])
-
-
-def _require_empty(directory: Path) -> None:
-    """Raises UserError if a directory exists and is not empty, or is not a directory."""
-    try:
-        is_empty = not directory.exists() or not any(os.scandir(directory))
-    except OSError as error:
-        raise UserError(f"--to: {directory} cannot be used: {error.strerror}") from error
-    if not is_empty:
-        raise UserError(f"--to: {directory} is not empty; choose a new directory")

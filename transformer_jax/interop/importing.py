@@ -1,8 +1,6 @@
 """Imports a published model: writes its options, tokenizers and weights to a workdir."""
 
 import logging
-import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer_jax.buckets import copies
-from transformer_jax.buckets.bucket import is_address
 from transformer_jax.checkpoints.step_folder import fill, named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.checkpoints.warm_start import log_names
@@ -21,6 +17,7 @@ from transformer_jax.interop import config_json
 from transformer_jax.interop.families import Family
 from transformer_jax.interop.families.base import ReadKeys
 from transformer_jax.interop.generation_config import Generation, end_tokens, read_generation
+from transformer_jax.interop.hub import fetch_model
 from transformer_jax.interop.weights import MatchedTensors, Tensors, match_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.positions import POSITIONS
@@ -34,6 +31,7 @@ from transformer_jax.runs.workdir import (
     lock_workdir,
     open_for_writing,
 )
+from transformer_jax.runtime.files import atomic_folder, require_empty
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import (
@@ -46,30 +44,27 @@ from transformer_jax.tokenization import (
 
 logger = logging.getLogger(__name__)
 
-HUB = "hf:"
-_REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_DOWNLOADED = ["*.json", "*.safetensors", "*.model", "*.spm", "*.txt", "*.jinja"]
 _MAX_LENGTH = 1024  # tokens of a row, for models whose positions allow more
 
 
-def import_model(source: str, workdir: str | Path) -> None:
+def import_model(source: str, workdir: str | Path, allow_nonfinite: bool = False) -> None:
     """Imports a published model as a run. Executes nothing of it, and checks it before writing.
 
     Args:
       source: a directory written by transformers, or its address, or hf:OWNER/NAME[@REVISION].
-      workdir: of the run; new or empty.
+      workdir: of the run; new or empty. It is written completely or not at all.
+      allow_nonfinite: accept NaN and infinity in the weights.
 
     Raises:
       UserError: the model is of no supported family, is damaged or incomplete, has an unsupported
         option (the message names it), or the workdir is not empty.
     """
     with open_for_writing(workdir) as handle:
-        _import(source, handle.folder)
+        require_empty(handle.folder, "--workdir")
+        _import(source, handle.folder, allow_nonfinite)
 
 
-def _import(source: str, workdir: Path) -> None:
-    if workdir.exists() and any(os.scandir(workdir)):
-        raise UserError(f"{workdir} is not empty; choose a new or an empty folder as --workdir")
+def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     directory = fetch_model(source)
     keys = ReadKeys(config_json.read_json(directory / config_json.CONFIG))
     family, class_name = config_json.find_family(keys)
@@ -87,13 +82,13 @@ def _import(source: str, workdir: Path) -> None:
     task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
     abstract = jax.eval_shape(task.init, jax.random.key(0))
     found = match_tensors(family, body_config(task.model), named_leaves(abstract), tensors)
-    with lock_workdir(workdir):
-        tokenizers = store_tokenizers("file", texts, workdir / TOKENIZER, labels)
-        with Checkpoints(workdir / CHECKPOINTS, settings.checkpoint) as checkpoints:
+    with atomic_folder(workdir, "--workdir") as folder, lock_workdir(folder):
+        tokenizers = store_tokenizers("file", texts, folder / TOKENIZER, labels)
+        with Checkpoints(folder / CHECKPOINTS, settings.checkpoint) as checkpoints:
             checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
             checkpoints.provenance["published model"] = str(source)
-            checkpoints.save_params(0, _params(task, found, abstract))
-        save_json(config, workdir / CONFIG)
+            checkpoints.save_params(0, _params(task, found, abstract, allow_nonfinite))
+        save_json(config, folder / CONFIG)
     logger.info("%s: %d arrays of a %s loaded", source, len(found.matches), class_name)
     log_names("newly initialized", found.new)
     log_names("ignored tensors, as models here have no such part", found.ignored)
@@ -101,39 +96,6 @@ def _import(source: str, workdir: Path) -> None:
     logger.info("config.json: %d keys have no effect on the model", without_effect)
     for warning in (*unread, *generation.warnings):
         logger.warning("%s", warning)
-
-
-def fetch_model(source: str) -> Path:
-    """Directory with a model. Downloads it first if it is in a bucket or on the Hugging Face hub.
-
-    Args:
-      source: a directory or its address, or hf:OWNER/NAME or hf:OWNER/NAME@REVISION.
-
-    Raises:
-      UserError: there is no such directory, or the download fails.
-    """
-    if is_address(source):
-        return copies.fetch_folder(source)
-    if not source.startswith(HUB):
-        if not Path(source).is_dir():
-            raise UserError(f"--from: {source} is no directory (of the hub: hf:OWNER/NAME)")
-        return Path(source)
-    found = _REPOSITORY.fullmatch(source.removeprefix(HUB))
-    if found is None:
-        raise UserError(
-            f"--from: {source} is not of the form hf:OWNER/NAME or hf:OWNER/NAME@REVISION"
-        )
-    from huggingface_hub import snapshot_download  # takes a second
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return Path(snapshot_download(found[1], revision=found[2], allow_patterns=_DOWNLOADED))
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"--from: {source} cannot be fetched ({reason}); is there a network, and is the name "
-            "right? A directory that was downloaded elsewhere will do"
-        ) from error
 
 
 def _config_fields(source: str, family: Family, class_name: str, keys: ReadKeys) -> dict[str, Any]:
@@ -189,14 +151,16 @@ def _vocabularies(
     return texts, labels
 
 
-def _params(task: Task, found: MatchedTensors, abstract: Any) -> Any:
+def _params(task: Task, found: MatchedTensors, abstract: Any, allow_nonfinite: bool) -> Any:
     """Parameters of the run. A head that the published model does not have is newly initialized.
 
     They are JAX arrays: a checkpoint that is being written would hold a copy of any other arrays.
     """
     initial = named_leaves(task.init(jax.random.key(0))) if found.new else {}
     arrays = {
-        path: initial[path] if path in found.new else jnp.asarray(found.read(path, leaf.shape))
+        path: initial[path]
+        if path in found.new
+        else jnp.asarray(found.read(path, leaf.shape, allow_nonfinite))
         for path, leaf in named_leaves(abstract).items()
     }
     return fill(abstract, arrays)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,11 +18,17 @@ from transformer_jax.errors import UserError
 from transformer_jax.interop.families import Family
 from transformer_jax.interop.tensor_mapping import TensorMapping
 from transformer_jax.nn.config import TransformerConfig
-from transformer_jax.runtime.files import METADATA_BYTES, is_safe_name, open_regular, read_regular
+from transformer_jax.runtime.files import (
+    METADATA_BYTES,
+    is_safe_name,
+    open_regular,
+    path_of_published,
+    read_regular,
+)
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.msgpack", "*.h5")
 _DTYPES = {
     "F64": np.float64,
     "F32": np.float32,
@@ -90,8 +97,15 @@ class Tensors(Mapping[str, tuple[int, ...]]):
 
 
 def save_tensors(tensors: Mapping[str, np.ndarray], path: Path) -> None:
-    """Writes contiguous tensors to a safetensors file, marked as PyTorch's."""
-    save_file(dict(tensors), path, metadata={"format": "pt"})
+    """Writes contiguous tensors to a safetensors file, marked as PyTorch's.
+
+    Raises:
+      OSError: the file cannot be written, for example because the disk is full.
+    """
+    try:
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(errno.EIO, _one_line(error), str(path)) from error
 
 
 def _weight_files(directory: Path) -> list[Path]:
@@ -100,7 +114,7 @@ def _weight_files(directory: Path) -> list[Path]:
         return [whole]
     if index.exists():
         return _shards(index)
-    if pickles := sorted(path.name for one in _PICKLES for path in directory.glob(one)):
+    if pickles := sorted(path.name for one in PICKLES for path in directory.glob(one)):
         raise UserError(
             f"{directory} has {pickles[0]} but no {WEIGHTS}: pickles are not read, because loading "
             "one can execute anything; convert it with transformers (save_pretrained)"
@@ -110,7 +124,7 @@ def _weight_files(directory: Path) -> list[Path]:
 
 def _shards(index: Path) -> list[Path]:
     try:
-        content = json.loads(read_regular(index.resolve(), METADATA_BYTES))
+        content = json.loads(read_regular(path_of_published(index), METADATA_BYTES))
         names: Any = sorted(set(content["weight_map"].values()))
         if not names or not all(map(_is_plain_file_name, names)):
             raise ValueError("it names no files of its folder")
@@ -127,7 +141,7 @@ def _is_plain_file_name(name: str) -> bool:
 def _open(path: Path) -> Iterator[Any]:
     """Opens a safetensors file. Turns any error of the reader into a UserError of one line."""
     try:
-        target = path.resolve()  # in the hub's cache all files are links
+        target = path_of_published(path)
         with open_regular(target):  # rejects pipes and devices
             pass
         with safe_open(target, framework="numpy") as file:
@@ -156,10 +170,21 @@ class MatchedTensors:
     new: Sequence[str]
     ignored: Sequence[str]
 
-    def read(self, path: str, shape: Sequence[int]) -> np.ndarray:
-        """Reads one of our arrays as float32."""
+    def read(self, path: str, shape: Sequence[int], allow_nonfinite: bool = False) -> np.ndarray:
+        """Reads one of our arrays as float32.
+
+        Raises:
+          UserError: as `Tensors.read`, or the array has NaN or infinity, and it may not.
+        """
         mapping, name = self.matches[path]
-        return np.ascontiguousarray(mapping.to_array(self.tensors.read(name), shape))
+        array = np.ascontiguousarray(mapping.to_array(self.tensors.read(name), shape))
+        if not (allow_nonfinite or np.isfinite(array).all()):
+            count = array.size - np.count_nonzero(np.isfinite(array))
+            raise UserError(
+                f"{self.tensors.file_of(name)}: {name!r} has {count:,} values that are NaN or "
+                "infinite; the file is damaged, or --allow_nonfinite imports it as it is"
+            )
+        return array
 
 
 def match_tensors(

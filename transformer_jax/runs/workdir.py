@@ -50,6 +50,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runtime import processes
 from transformer_jax.runtime.files import (
+    PARTIAL,
     SETTINGS_BYTES,
     NoLocksError,
     entries_below,
@@ -115,7 +116,7 @@ _LAYOUT = MirrorLayout(
     unit=re.compile(_STEP),
     seal=manifest.MANIFEST,
     members=manifest.read_entries,
-    temporary=re.compile(r"(^|/)wandb/|\.partial$|\.orbax-checkpoint-tmp"),
+    temporary=re.compile(rf"(^|/)(wandb|{re.escape(PARTIAL)})/|\.partial$|\.orbax-checkpoint-tmp"),
     damage=manifest.find_damage,
 )
 """How the files of a workdir belong together, for its mirror in a bucket."""

@@ -34,6 +34,9 @@ METADATA_BYTES = 2**26
 
 logger = logging.getLogger(__name__)
 
+PARTIAL = ".transformer_jax.partial"
+"""Ends the name of a folder that is still being written (`atomic_folder`)."""
+
 _DRIVE = re.compile("[A-Za-z]:")
 
 
@@ -68,6 +71,25 @@ def path_below(folder: Path, name: str) -> Path:
     if outside:
         raise UserError(f"{str(path)!r} leads out of {folder} through a link; remove the link")
     return path
+
+
+def path_of_published(path: Path) -> Path:
+    """The file that a published model names, which may be a link within the model's folder.
+
+    In the cache of the Hugging Face hub all files of a model (`snapshots/REVISION/NAME`) are links
+    to the `blobs` beside. A link that leads anywhere else could lead to a secret of the user.
+
+    Raises:
+      OSError: a link leads out of the folder.
+    """
+    target, folder = path.resolve(), path.parent.resolve()
+    allowed = [folder]
+    if folder.parent.name == "snapshots":
+        allowed.append(folder.parents[1] / "blobs")
+    if any(target.is_relative_to(one) for one in allowed):
+        return target
+    reason = "it is a link that leads out of its folder; replace it by the file"
+    raise OSError(errno.ELOOP, reason, str(path))
 
 
 def cache_folder(name: str) -> Path | None:
@@ -194,6 +216,91 @@ def _delete_abandoned(partial: Path) -> None:
     with contextlib.suppress(OSError), open_regular(partial) as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         partial.unlink()
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path, flag: str) -> Iterator[Path]:
+    """Context of a temporary folder whose content becomes that of `path` at the end of the block.
+
+    It is beside `path`, or inside it if `path` exists, as a folder may be a disk of its own. After
+    an error or a kill, `path` is missing or empty as before; the next call removes what is left of
+    a temporary folder.
+
+    Args:
+      path: new or an empty folder.
+      flag: that names it, for messages.
+
+    Raises:
+      UserError: `path` is not empty or cannot be written, or another process writes it.
+    """
+    require_empty(path, flag)
+    target = path.resolve()
+    partial = target / PARTIAL if target.exists() else target.with_name(f".{target.name}{PARTIAL}")
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        with _locked_folder(partial):
+            for entry in list(partial.iterdir()):
+                remove(entry)
+            try:
+                yield partial
+                _move_content(partial, target)
+            finally:
+                remove(partial)
+    except BlockingIOError as error:
+        raise UserError(f"{flag}: another process is writing {path}; wait for it") from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{flag}: {path} cannot be written: {reason}") from error
+
+
+def require_empty(path: Path, flag: str) -> None:
+    """Raises UserError if a folder exists and is not empty, or is not a folder.
+
+    What a killed process has left of `atomic_folder` does not count.
+    """
+    try:
+        names = {entry.name for entry in os.scandir(path)} if path.exists() else set()
+    except OSError as error:
+        raise UserError(f"{flag}: {path} cannot be used: {error.strerror}") from error
+    if names - {PARTIAL}:
+        raise UserError(f"{flag}: {path} is not empty; choose a new or an empty folder as {flag}")
+
+
+@contextlib.contextmanager
+def _locked_folder(path: Path) -> Iterator[None]:
+    """Locks a folder, as far as its file system has locks.
+
+    Raises:
+      BlockingIOError: another process has locked it, or has just moved it away.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # a file system without locks
+        if not (path.is_dir() and os.path.samestat(os.fstat(descriptor), path.stat())):
+            raise BlockingIOError(errno.EAGAIN, "it was moved", str(path))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _move_content(partial: Path, target: Path) -> None:
+    """Makes a folder's content that of another folder, which is missing or empty."""
+    for entry in entries_below(partial):
+        if entry.is_file(follow_symlinks=False):
+            with open_regular(Path(entry.path)) as file:
+                os.fsync(file.fileno())
+    if partial.parent != target:
+        partial.rename(target)
+        return
+    if names := [entry.name for entry in os.scandir(target) if entry.name != partial.name]:
+        raise OSError(errno.ENOTEMPTY, f"{names[0]!r} appeared in it", str(target))
+    for path in list(partial.iterdir()):
+        path.rename(target / path.name)
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular
+from transformer_jax.runtime.files import VOCABULARY_BYTES, path_of_published, read_regular
 from transformer_jax.tokenization.huggingface import CONTINUATION_PREFIX, WHITESPACE_PIECES
 from transformer_jax.tokenization.published.formats import (
     CHAT_TEMPLATE,
@@ -309,7 +309,7 @@ def _read_files(path: Path) -> tuple[str, Files]:
     if path.is_file() and not _is_one_of_several(path.name):
         name = "tokenizer.json" if path.suffix == ".json" else path.name
         paths = {one: path.parent / one for one in _CONFIG_FILES if (path.parent / one).is_file()}
-        return _find_format(path, {name: path, **paths})
+        return _find_format(path, {name: path.resolve(), **paths})
     folder = path.parent if path.is_file() else path
     if not folder.is_dir():
         raise UserError(f"tokenizer.path {path}: there is no such file or folder")
@@ -336,6 +336,6 @@ def _find_format(path: Path, paths: Mapping[str, Path]) -> tuple[str, Files]:
 
 def _read(path: Path) -> bytes:
     try:
-        return read_regular(path.resolve(), VOCABULARY_BYTES)
+        return read_regular(path_of_published(path), VOCABULARY_BYTES)
     except OSError as error:
         raise UserError(f"{path}: the tokenizer cannot be read ({error.strerror})") from error
