@@ -93,6 +93,7 @@ _IGNORED_SETTINGS = frozenset(
         # Frames: a task decides them, as documented in `SpecialTokens`.
         *("add_bos_token", "add_eos_token", "src_lang", "tgt_lang", "source_lang", "target_lang"),
         *("chat_template", "model_specific_special_tokens", "max_model_input_sizes", "offset"),
+        "unk_id",
         *("mask_token_sent", "do_lowercase_and_remove_accent", "response_schema"),
     )
 )
