@@ -1,6 +1,6 @@
 """Tests runs in buckets against kills, lost machines and flipped bits.
 
-python experiments/faults/bucket_faults.py --bucket=s3 --config=configs/quickstart.py \
+python -m experiments.faults.bucket_faults --bucket=s3 --config=configs/quickstart.py \
     --workdir=runs/bucket_faults
 
 Trains once on disk without interruption, and once in a bucket of an emulator on loopback (s3 or gs)

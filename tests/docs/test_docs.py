@@ -72,3 +72,14 @@ def test_extras_are_installed_in_one_way():
         others += re.findall(r"transformer_jax\[\w+\]", text)
     assert len(named) > 6 and named <= project["optional-dependencies"].keys()
     assert others == []
+
+
+def test_scripts_are_launched_in_the_way_that_works():
+    """A script that imports `experiments` needs `python -m`."""
+    texts = [path.read_text() for path in (*PAGES, *(ROOT / "experiments").rglob("*.py"))]
+    by_path = {
+        name for text in texts for name in re.findall(r"python (experiments/[\w/]+)\.py", text)
+    }
+    imports = re.compile(r"^(from|import) experiments\b", re.MULTILINE)
+    wrong = [name for name in by_path if imports.search((ROOT / f"{name}.py").read_text())]
+    assert len(by_path) > 10 and wrong == []
