@@ -180,7 +180,7 @@ def test_hook_points_have_names_and_axes(translator):
 @pytest.mark.parametrize(
     ("key", "change", "message"),
     [
-        ("decoder.layer_1.crossattention.heads[0]", 0, "nearest is decoder.layer_1.cross_att"),
+        ("decoder.layer_1.crossattention.heads[0]", 0, "did you mean decoder.layer_1.cross_att"),
         ("encoder.layer_0.self_attention.heads[2]", 0, "axis head of .* has size 2"),
         ("encoder.layer_0.self_attention.heads[0:5]", 0, "axis head of .* has size 2"),
         ("encoder.layer_0[-1]", 0, "a number from 0"),
