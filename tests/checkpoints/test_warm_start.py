@@ -7,7 +7,7 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.checkpoints.step_folder import named_leaves
-from transformer_jax.checkpoints.warm_start import warm_start
+from transformer_jax.checkpoints.warm_start import WarmStart, warm_start
 
 
 @pytest.fixture
@@ -23,6 +23,19 @@ def test_common_parameters_are_loaded(trained, trained_workdir, fresh, caplog):
     count = len(named_leaves(fresh))
     assert f"{count} of {count} parameter arrays loaded from {trained_workdir}" in caplog.text
     assert "new" not in caplog.text and "not in this model" not in caplog.text
+
+
+def test_parameters_are_read_onto_their_shapes(trained, trained_workdir):
+    """Fresh values of the parameters that are replaced need not exist."""
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), trained.params
+    )
+    abstract["head"] = jax.ShapeDtypeStruct((3,), jnp.float32)
+    start = WarmStart(abstract, trained_workdir)
+    assert start.replaced == {*named_leaves(abstract)} - {"head"}
+    loaded = start.load(abstract | {"head": np.ones(3, np.float32)})
+    assert loaded.pop("head").sum() == 3
+    jax.tree.map(np.testing.assert_array_equal, loaded, trained.params)
 
 
 def test_new_and_unused_parameters_are_logged(trained, trained_workdir, fresh, caplog):

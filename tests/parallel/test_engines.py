@@ -157,6 +157,15 @@ def test_a_failed_compilation_is_raised_when_the_step_is_called():
         step({}, {})
 
 
+def test_leaves_that_are_loaded_are_not_computed():
+    def init(seed):
+        return {"base": {"w": jax.random.normal(jax.random.key(seed), (8, 8))}, "b": seed + 1.0}
+
+    abstract = sharding.add_shardings(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)
+    made = create_state(init, 7, abstract, lambda path: path == "base/w")
+    assert made["base"]["w"] is abstract["base"]["w"] and made["b"] == 8.0
+
+
 def test_the_first_state_does_not_depend_on_compiler_optimization():
     init = lambda seed: {"kernel": jax.random.normal(jax.random.key(seed), (64, 32))}  # noqa: E731
     abstract = sharding.add_shardings(jax.eval_shape(init, 7), make_engine(ParallelConfig()).mesh)

@@ -29,10 +29,12 @@ def test_a_variable_that_jax_cannot_use_is_one_line_of_error(name, value, messag
 PROGRAM = """
 import resource
 import numpy as np
-from transformer_jax.runtime.startup import keep_freed_memory
+from transformer_jax.runtime.startup import keep_freed_memory, return_large_blocks
 
 if {keep}:
     keep_freed_memory()
+if {returns}:
+    return_large_blocks()
 for turn in range(20):
     np.ones(2**23)  # 64 MiB, 16,384 pages
     if turn == 0:
@@ -41,8 +43,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def page_faults(keep):
-    program = PROGRAM.format(keep=keep)
+def page_faults(keep, returns=False):
+    program = PROGRAM.format(keep=keep, returns=returns)
     # Page faults of huge pages, which NumPy requests, would not be comparable.
     environment = os.environ | {"NUMPY_MADVISE_HUGEPAGE": "0"}
     return int(subprocess.check_output([sys.executable, "-c", program], env=environment))
@@ -51,6 +53,7 @@ def page_faults(keep):
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc")
 def test_freed_memory_is_used_again_without_page_faults():
     assert page_faults(keep=True) < 1000 < page_faults(keep=False)
+    assert page_faults(keep=True, returns=True) > 1000
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The training loop with fakes: order of events, metrics, shares of time, and patience."""
 
+import dataclasses
 import math
 import os
 import signal
@@ -184,6 +185,10 @@ def test_sums_are_read_two_steps_late_and_on_a_cpu_one(compiling_for):
     parts.loop().run(State(0), start=0, num_steps=3)
     steps = [event for event in parts.events if event[0] in ("dispatch", "read")]
     assert steps[:4] == [("dispatch", 1), ("dispatch", 2), ("read", 1), ("dispatch", 3)]
+    large = Parts()
+    dataclasses.replace(large.loop(), step_bytes=2**29).run(State(0), start=0, num_steps=2)
+    steps = [event for event in large.events if event[0] in ("dispatch", "read")]
+    assert steps == [("dispatch", 1), ("read", 1), ("dispatch", 2), ("read", 2)]
     compiling_for("gpu")
     parts = Parts()
     parts.loop().run(State(0), start=0, num_steps=4)

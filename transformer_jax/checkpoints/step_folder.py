@@ -38,6 +38,7 @@ ITEMS = ("params", "training", "data", "metrics", "provenance")
 PARAMS, TRAINING, DATA, METRICS, PROVENANCE = ITEMS
 
 _SCORE = f"{METRICS}/{METRICS}"  # the file that holds the JSON of the item
+_LEAST_READ_AT_ONCE = 1 << 26  # bytes
 _STEP = re.compile("0|[1-9][0-9]{0,14}")  # as Orbax writes it
 
 Leaves = dict[str, Any]
@@ -142,7 +143,13 @@ def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
         restore_args=ocp.checkpoint_utils.construct_restore_args(targets),
         partial_restore=True,
     )
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=participants())
+    sizes = [math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in abstract.values()]
+    # Orbax would read all arrays at once, and hold each three times meanwhile.
+    at_once = max(max(sizes, default=0) + 1, sum(sizes) // 16, _LEAST_READ_AT_ONCE)
+    handler = ocp.PyTreeCheckpointHandler(
+        restore_concurrent_gb=at_once / 1e9,  # type: ignore[arg-type]  # it may be a fraction
+        multiprocessing_options=participants(),
+    )
     reader = ocp.Checkpointer(handler, multiprocessing_options=participants())
     with _reading(folder / item), reader:
         return reader.restore(folder / item, arguments)

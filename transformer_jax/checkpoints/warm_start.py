@@ -38,7 +38,12 @@ _POSITIONS, _TOKEN_TYPES = "source_positions/table", "input/token_types"
 
 
 def warm_start(params: Any, workdir: Path) -> Any:
-    """Replaces fresh parameters by those of another run's latest checkpoint, where it has them.
+    """Fresh parameters, replaced where another run has them; see `WarmStart`."""
+    return WarmStart(params, workdir).load(params)
+
+
+class WarmStart:
+    """Starts from the parameters of another run's latest checkpoint, where it has them.
 
     Vocabulary tables may be padded to another number of rows (`model.vocab_multiple`). An
     encoder-decoder can take its encoder from an encoder-only model such as BERT: its table of
@@ -47,38 +52,51 @@ def warm_start(params: Any, workdir: Path) -> Any:
     fresh values, and which parameters of the checkpoint are not in this model.
 
     Args:
-      params: the fresh parameters; values are read onto their shardings.
+      abstract: shapes of the parameters; values are read onto their shardings.
       workdir: the workdir of the other run.
+
+    Attributes:
+      replaced: names of the parameters whose fresh values are not needed.
 
     Raises:
       UserError: that run has no checkpoint, no parameter of this model, or one of another shape.
     """
-    folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,), most=most_bytes(params)).folder
-    there, wanted = saved_arrays(folder, PARAMS), named_leaves(params)
-    names = {name: _saved_name(name, there) for name in wanted}
-    saved = {name: there[names[name]] for name in wanted if names[name] in there}
-    common = {name: wanted[name] for name in saved}
-    refitted = [name for name in common if _is_refitted(name, saved[name], wanted[name], names)]
-    fixed = {name: leaf for name, leaf in common.items() if name not in refitted}
-    if problems := misfits(saved, fixed):
-        raise UserError(f"train.init_from: {folder} does not fit: {first_few(problems)}")
-    if not common:
-        raise UserError(f"train.init_from: {folder} has no parameter of this model")
-    used = {names[name] for name in common}
-    added = [_TOKEN_TYPES] if _POSITIONS in refitted and _TOKEN_TYPES in there else []
-    logger.info("%d of %d parameter arrays loaded from %s", len(common), len(wanted), folder)
-    log_names("new, with fresh values", [name for name in wanted if name not in common])
-    left = [name for name in there if name not in {*used, *added}]
-    log_names("there, but not in this model", left)
-    targets = {names[name]: leaf for name, leaf in fixed.items()}
-    targets |= {
-        name: _unplaced(there[name]) for name in (*(names[one] for one in refitted), *added)
-    }
-    found = read_some_arrays(folder, PARAMS, targets)
-    read = {name: found[names[name]] for name in common}
-    for name in refitted:
-        read[name] = _refitted(name, read[name], wanted[name], found.get(_TOKEN_TYPES))
-    return fill(params, wanted | read)
+
+    def __init__(self, abstract: Any, workdir: Path):
+        most = most_bytes(abstract)
+        folder = open_snapshot(workdir / "checkpoints", items=(PARAMS,), most=most).folder
+        there, wanted = saved_arrays(folder, PARAMS), named_leaves(abstract)
+        names = {name: _saved_name(name, there) for name in wanted}
+        saved = {name: there[names[name]] for name in wanted if names[name] in there}
+        refitted = [name for name in saved if _is_refitted(name, saved[name], wanted[name], names)]
+        fixed = {name: wanted[name] for name in saved if name not in refitted}
+        if problems := misfits(saved, fixed):
+            raise UserError(f"train.init_from: {folder} does not fit: {first_few(problems)}")
+        if not saved:
+            raise UserError(f"train.init_from: {folder} has no parameter of this model")
+        added = [_TOKEN_TYPES] if _POSITIONS in refitted and _TOKEN_TYPES in there else []
+        logger.info("%d of %d parameter arrays loaded from %s", len(saved), len(wanted), folder)
+        log_names("new, with fresh values", [name for name in wanted if name not in saved])
+        used = {names[name] for name in saved}
+        left = [name for name in there if name not in {*used, *added}]
+        log_names("there, but not in this model", left)
+        self.replaced = {*fixed}
+        self._folder, self._refitted = folder, refitted
+        self._names = {name: names[name] for name in saved}
+        self._others = {
+            name: _unplaced(there[name]) for name in (*(names[one] for one in refitted), *added)
+        }
+
+    def load(self, params: Any) -> Any:
+        """The parameters with those of the checkpoint; `params` are fresh values, or shapes where
+        they are `replaced`."""
+        wanted = named_leaves(params)
+        targets = {self._names[name]: wanted[name] for name in self.replaced}
+        found = read_some_arrays(self._folder, PARAMS, targets | self._others)
+        read = {name: found[there] for name, there in self._names.items()}
+        for name in self._refitted:
+            read[name] = _refitted(name, read[name], wanted[name], found.get(_TOKEN_TYPES))
+        return fill(params, wanted | read)
 
 
 def _saved_name(name: str, there: Leaves) -> str:

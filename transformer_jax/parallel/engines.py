@@ -279,18 +279,35 @@ def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
     return PmapEngine(mesh) if pmap else JitEngine(mesh)
 
 
-def create_state(init_state: Callable[[Any], Any], seed: Any, abstract: Any) -> Any:
+def create_state(
+    init_state: Callable[[Any], Any],
+    seed: Any,
+    abstract: Any,
+    is_loaded: Callable[[str], bool] = lambda _: False,
+) -> Any:
     """Computes the portable state `init_state(seed)`; each device computes only its parts.
 
     Args:
       init_state: function from a seed to a state.
       seed: seed of the run, or seeds of the replicas.
       abstract: the state's shapes with their shardings (`sharding.add_shardings`).
+      is_loaded: True for the paths of leaves that the caller loads, such as "base/embedding/table".
+        They are not computed, and stay abstract.
     """
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, abstract)
+    paths, shapes = zip(*jax.tree_util.tree_leaves_with_path(abstract), strict=True)
+    names = (jax.tree_util.keystr(path, simple=True, separator="/") for path in paths)
+    drawn = [index for index, name in enumerate(names) if not is_loaded(name)]
+
+    def init(seed: Any) -> list[jax.Array]:
+        leaves = jax.tree.leaves(init_state(seed))
+        return [leaves[index] for index in drawn]
+
+    shardings = [shapes[index].sharding for index in drawn]
     # The program runs once, so it is not worth optimizing; the numbers are the same.
     options = {"xla_backend_optimization_level": 1} if platform.is_cpu() else {}
-    return jax.jit(init_state, out_shardings=shardings, compiler_options=options)(seed)
+    found = jax.jit(init, out_shardings=shardings, compiler_options=options)(seed)
+    leaves = dict(enumerate(shapes)) | dict(zip(drawn, found, strict=True))
+    return jax.tree.unflatten(jax.tree.structure(abstract), leaves.values())
 
 
 def _divided(shape: tuple[int, ...], count: int) -> tuple[int, ...]:

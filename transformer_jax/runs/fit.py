@@ -24,13 +24,15 @@ from transformer_jax.runs import build
 from transformer_jax.runs.provenance import check_provenance
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.workdir import PROFILE
+from transformer_jax.runtime import platform
 from transformer_jax.runtime.platform import devices_per_memory, require_memory
 from transformer_jax.runtime.preemption import watch_preemption
+from transformer_jax.runtime.startup import return_large_blocks
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.loop import GoodputTimer, Intervals, Loop, Patience, SpikedError
 from transformer_jax.training.optimizer import unfinished_decay
-from transformer_jax.training.profiling import Profiler, step_products, utilization
+from transformer_jax.training.profiling import Profiler, step_bytes, step_products, utilization
 from transformer_jax.training.state import OPTIONAL_FIELDS, TrainState
 
 logger = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ Scores = tuple[dict[str, Any], float]
 """Metrics of the validation split, and the score that selects the best checkpoint (the highest)."""
 
 _MOST_REWINDS = 10  # to the same checkpoint
+_FRAGMENTS = 8
+"""Copies of a step's buffers that can be in memory if freed blocks are kept; 7 were seen."""
 
 
 class Trainable(Protocol):
@@ -132,7 +136,10 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     batches.start()
     clock.attribute_rest("starting")
     with clock.measure("compiling"):
+        buffers = step_bytes(step)
         used = utilization(engine.num_replicas * model.flops, settings.model.dtype, step)
+    if platform.is_cpu() and _FRAGMENTS * buffers > (platform.usable_memory() or 0):
+        return_large_blocks()
     make_loop = functools.partial(
         Loop,
         train_step=step,
@@ -146,6 +153,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
         diagnostics=build.build_diagnostics(settings, task, engine),
         timer=clock,
         rewinds=settings.train.on_spike == "rewind",
+        step_bytes=buffers,
     )
     with contextlib.closing(batches), watch_preemption(settings.parallel.preemption_notice):
         train_from = functools.partial(_train_from, trainable, make_loop)

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Snapshot
-from transformer_jax.checkpoints.warm_start import warm_start
+from transformer_jax.checkpoints.warm_start import WarmStart, warm_start
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
@@ -140,8 +140,19 @@ class SingleRun:
         return build.abstract_state(self.settings, init_state, self.engine.mesh)
 
     def first_state(self, init_state: InitState, abstract: TrainState) -> TrainState:
-        state = create_state(init_state, self.settings.seed, abstract)
-        return state if self.base_snapshot else warm_started(state, self.settings)
+        seed = self.settings.seed
+        if self.base_snapshot:  # `base` loads them
+            return create_state(init_state, seed, abstract, lambda path: path.startswith("base/"))
+        if not self.settings.train.init_from:
+            return create_state(init_state, seed, abstract)
+        start = WarmStart(abstract.params, workdir_path(self.settings.train.init_from))
+
+        def is_loaded(path: str) -> bool:
+            part, _, name = path.partition("/")
+            return part in ("params", "live") and name in start.replaced
+
+        state = create_state(init_state, seed, abstract, is_loaded)
+        return state.with_params(start.load(state.params))
 
     def base(self, abstract: Any) -> Any:
         return self.base_snapshot and self.base_snapshot.params(abstract)

@@ -32,6 +32,10 @@ _MOST_SKIPPED = 50
 """Consecutive skipped updates after which training ends."""
 
 
+_LARGE_STEP = 1 << 28
+"""Bytes of the buffers of a step that takes much longer than the host's work."""
+
+
 class SpikedError(Exception):
     """The gradient spiked, and training should return to its last checkpoint."""
 
@@ -73,21 +77,22 @@ class GoodputTimer:
 class Meter:
     """Adds up the sums of steps between two records.
 
-    Sums are read late, so that accelerators do not wait for the host and a CPU holds the buffers of
-    at most two steps.
+    Sums are read late, so that devices do not wait for the host.
 
     Args:
       timer: gets the time of pauses.
       rewinds: a skipped step raises `SpikedError`.
+      step_bytes: bytes of the buffers of a step.
     """
 
-    def __init__(self, timer: GoodputTimer, rewinds: bool = False) -> None:
+    def __init__(self, timer: GoodputTimer, rewinds: bool = False, step_bytes: int = 0) -> None:
         self._timer, self._rewinds, self._skipped_in_a_row = timer, rewinds, 0
+        self._step_bytes = step_bytes
         self._pending: deque[tuple[int, Any]] = deque()
         self._reset()
 
     def push(self, step: int, sums: Any) -> None:
-        """Adds the sums of a step just dispatched, and reads those of one or two steps before.
+        """Adds the sums of a step just dispatched, and reads those of `steps_ahead` steps before.
 
         Raises:
           DivergedError: the sums read are not finite (for replicas: of no replica), or too many
@@ -95,7 +100,7 @@ class Meter:
           SpikedError: an update was skipped, and the meter `rewinds`.
         """
         self._pending.append((step, sums))
-        self._read_pending(late=1 if platform.is_cpu() else 2)
+        self._read_pending(late=steps_ahead(self._step_bytes))
 
     def read(self) -> dict[str, Any]:
         """Metrics of the steps since the last call."""
@@ -154,6 +159,17 @@ class Meter:
                 f"{_MOST_SKIPPED} updates up to step {step} were skipped one after another: in a "
                 "new workdir, lower optimizer.learning_rate or raise train.spike_factor"
             )
+
+
+def steps_ahead(step_bytes: int) -> int:
+    """Number of steps to dispatch before the sums of one are read.
+
+    On a CPU each dispatched step has buffers of its own, `step_bytes`. So there is no second step
+    beside a large one, for which the work of the host between two steps takes little time.
+    """
+    if not platform.is_cpu():
+        return 2
+    return 0 if step_bytes > _LARGE_STEP else 1
 
 
 class Patience:
@@ -234,6 +250,7 @@ class Loop:
       diagnostics: norms, entropies and dead units, at intervals of its own.
       timer: measures goodput.
       rewinds: a skipped step ends training, so that the caller returns to an earlier checkpoint.
+      step_bytes: bytes of the buffers of a step.
     """
 
     train_step: Callable[[TrainState, Any], tuple[TrainState, Sums]]
@@ -250,6 +267,7 @@ class Loop:
     diagnostics: Diagnostics
     timer: GoodputTimer
     rewinds: bool = False
+    step_bytes: int = 0
 
     def run(
         self, state: TrainState, start: int, num_steps: int, *, evaluate_start: bool = False
@@ -272,7 +290,7 @@ class Loop:
             saved; or too many steps were skipped.
           SpikedError: a step was skipped, and `rewinds` is True.
         """
-        meter = Meter(self.timer, self.rewinds)
+        meter = Meter(self.timer, self.rewinds, self.step_bytes)
         stopped = False
         with hosts.catch_sigterm() as stops_at:
             if evaluate_start:

@@ -112,6 +112,12 @@ def step_products(task: Task, params: Any, batch: Any) -> Products:
     return Products(3 * forward.flops, forward.largest)
 
 
+def step_bytes(step: CompiledStep) -> int:
+    """Bytes of the buffers of a compiled step, beside its arguments and results; 0: unknown."""
+    found = step.executable.memory_analysis()
+    return found.temp_size_in_bytes if found else 0
+
+
 def utilization(flops: int, dtype: str, step: CompiledStep) -> Callable[[float], dict[str, float]]:
     """Makes a function from the seconds of a step to metrics of hardware utilization.
 
