@@ -164,9 +164,9 @@ def _num_tiles(logits_bytes: int) -> int:
 
 
 class _TileOptions(NamedTuple):
-    """Number of tiles, and options of the losses as of `tiled_token_losses`."""
+    """Arguments of `tiled_token_losses`."""
 
-    count: int
+    tiles: int
     eps: float
     z_loss: float
     exact: bool

@@ -147,7 +147,7 @@ def read_some_arrays(folder: Path, item: str, abstract: Leaves) -> Leaves:
     # Orbax would read all arrays at once, and hold each three times meanwhile.
     at_once = max(max(sizes, default=0) + 1, sum(sizes) // 16, _LEAST_READ_AT_ONCE)
     handler = ocp.PyTreeCheckpointHandler(
-        restore_concurrent_gb=at_once / 1e9,  # type: ignore[arg-type]  # it may be a fraction
+        restore_concurrent_gb=at_once / 1e9,
         multiprocessing_options=participants(),
     )
     reader = ocp.Checkpointer(handler, multiprocessing_options=participants())
