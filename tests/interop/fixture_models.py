@@ -137,7 +137,6 @@ FAMILIES = {
         extra_ids=4,
         matrices=0.25,
         tables=1.0,
-        spelling=dict(tie_word_embeddings=False),
     ),
     "llama3": decoder(
         "Llama",

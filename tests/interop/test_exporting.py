@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import shutil
 
 import jax
 import numpy as np
@@ -73,6 +74,34 @@ def test_exporting_an_imported_model_gives_the_original_files(imported, tmp_path
     )
 
 
+@pytest.fixture
+def licensed(tmp_path):
+    """GPT-2 with a longer context, a licence and settings of sampling; its imported run."""
+    directory = shutil.copytree(FIXTURES / "llama", tmp_path / "published")
+    (directory / "README.md").write_text("---\ntags:\n- x\nlicense: apache-2.0\n---\n# It\n")
+    keys = {"do_sample": True, "temperature": 0.5, "top_p": 0.9, "repetition_penalty": 1.2}
+    (directory / "generation_config.json").write_text(json.dumps(keys))
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"max_position_embeddings": 8192}
+    (directory / "config.json").write_text(json.dumps(config))
+    import_model(str(directory), tmp_path / "run")
+    return tj.load(tmp_path / "run")
+
+
+def test_exports_keep_context_search_and_licence(licensed, tmp_path):
+    export_run(licensed, tmp_path / "out", "hf")
+    config, generation = (
+        json.loads((tmp_path / "out" / name).read_text())
+        for name in ("config.json", "generation_config.json")
+    )
+    assert config["max_position_embeddings"] == 8192
+    sampling = {"do_sample": True, "temperature": 0.5, "top_k": 50, "top_p": 0.9}
+    assert (sampling | {"repetition_penalty": 1.2}).items() <= generation.items()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers\nlicense: apache-2.0\n---\n")
+    assert 'LlamaForCausalLM.from_pretrained("DIR")' in card and str(tmp_path) not in card
+
+
 def test_an_exported_run_can_be_imported_again(own, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         export_run(own, tmp_path / "out", "hf")
@@ -80,6 +109,8 @@ def test_an_exported_run_can_be_imported_again(own, tmp_path, caplog):
     keys = json.loads((tmp_path / "out" / "config.json").read_text())
     assert keys["architectures"] == ["PegasusForConditionalGeneration"]
     assert keys["decoder_start_token_id"] == 2
+    assert "decode.length_penalty is 'gnmt', which generate" in caplog.text
+    assert "Its licence is not known" in (tmp_path / "out" / "README.md").read_text()
     import_model(str(tmp_path / "out"), tmp_path / "again")
     again = tj.load(tmp_path / "again")
     text = own.tokenizer.text("source")

@@ -5,8 +5,14 @@ import json
 import pytest
 
 from tests.interop.published import FIXTURES
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.interop.families.base import ReadKeys
-from transformer_jax.interop.generation_config import GENERATION, NO_EFFECT, read_generation
+from transformer_jax.interop.generation_config import (
+    GENERATION,
+    NO_EFFECT,
+    generation_keys,
+    read_generation,
+)
 
 DEFAULTS = json.loads((FIXTURES / "class_defaults" / "defaults.json").read_text())["generation"]
 SAMPLING = ("temperature", "top_k", "top_p")
@@ -95,3 +101,22 @@ def test_older_models_have_the_keys_in_config_json(tmp_path):
     assert (found.fields["decode.beam_size"], found.fields["decode.alpha"]) == (4, 2.0)
     assert found.head == (3,)
     assert read(tmp_path, SEQ2SEQ, {}, config).fields["decode.beam_size"] == 1
+
+
+@pytest.mark.parametrize(
+    "architecture, decode",
+    [
+        (SEQ2SEQ, {"beam_size": 5, "alpha": 0.7, "length_penalty": "power"}),
+        (SEQ2SEQ, {"temperature": 0.7, "top_k": 9, "top_p": 0.9}),
+        (DECODER, {"beam_size": 1, "max_extra_length": 33}),
+        (DECODER, {"temperature": 0.7}),
+        (DECODER, {"temperature": 1.0, "top_k": 3, "repetition_penalty": 1.5}),
+    ],
+)
+def test_what_is_exported_comes_back(tmp_path, architecture, decode):
+    keys = generation_keys(DecodeConfig(**decode), architecture == SEQ2SEQ, 64)
+    found = read(tmp_path, architecture, keys)
+    fields = {name.removeprefix("decode."): value for name, value in found.fields.items()}
+    assert {"beam_size": 1, **fields}.items() >= decode.items()
+    assert ("top_k" in fields, "top_p" in fields) == ("top_k" in decode, "top_p" in decode)
+    assert found.warnings == ()

@@ -133,7 +133,7 @@ def test_a_server_that_never_answers(monkeypatch, tmp_path):
 def test_only_what_an_import_reads_is_downloaded(monkeypatch, tmp_path):
     """Not other formats of the weights, nor what is in subfolders."""
     read = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    others = ["model.fp16.safetensors", "pytorch_model.bin", "README.md", "onnx/config.json"]
+    others = ["model.fp16.safetensors", "pytorch_model.bin", "onnx/config.json"]
 
     def answer(path):
         name = path.rpartition("/")[2]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.checkpoints.store import open_snapshot
 from transformer_jax.conversations import MODEL, chat_template
 from transformer_jax.errors import UserError, install_hint
 from transformer_jax.interop import ctranslate2_spec
@@ -20,7 +21,13 @@ from transformer_jax.interop.family_match import (
     match_family,
     remove_vocab_padding,
 )
-from transformer_jax.interop.generation_config import GENERATION
+from transformer_jax.interop.generation_config import (
+    GENERATION,
+    generation_keys,
+    search_warnings,
+)
+from transformer_jax.interop.hub import HUB
+from transformer_jax.interop.importing import LICENSE, SOURCE
 from transformer_jax.interop.weights import WEIGHTS, save_tensors, to_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -28,6 +35,7 @@ from transformer_jax.models.patches import PatchedModel
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.run import Run
+from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.runtime.files import atomic_folder, require_empty
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
@@ -89,12 +97,16 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         for name, content in files.items():
             (folder / name).write_bytes(content)
         _write_json(folder / GENERATION, _generation_config(run, keys))
+        (folder / "README.md").write_text(_model_card(run, match.class_name), encoding="utf-8")
         _write_json(folder / CONFIG, config)
     logger.info("%s: exported as a %s", directory, match.class_name)
     for warning in approximation_warnings(model, match.model):
         logger.warning(
             "the exported %s computes slightly different results: %s", match.class_name, warning
         )
+    has_encoder = model.architecture == "encoder_decoder"
+    for warning in search_warnings(run.settings.decode, has_encoder):
+        logger.warning("the exported %s is searched differently: %s", match.class_name, warning)
 
 
 def _context_length(run: Run, model: TransformerConfig) -> int:
@@ -121,10 +133,45 @@ def _generation_config(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(run.task, Instruction):
             ends = sorted({*ends, run.task.chat_tokenizer.answer_end})
         ids["eos_token_id"] = ends if len(ends) > 1 else ends[0]
-    decode = run.settings.decode
-    if decode.temperature is not None or "decoder_start_token_id" not in ids:
+    has_encoder, longest = "decoder_start_token_id" in ids, run.settings.data.max_target_length
+    if not (has_encoder or isinstance(run.model, DecoderOnly)):
         return ids
-    return {**ids, "num_beams": decode.beam_size, "early_stopping": "never"}
+    return {**ids, **generation_keys(run.settings.decode, has_encoder, longest)}
+
+
+def _model_card(run: Run, class_name: str) -> str:
+    """Content of README.md: how to use the model, and what is known of its origin."""
+    known = open_snapshot(run.workdir / CHECKPOINTS, items=()).provenance
+    source, license_ = known.get(SOURCE, ""), known.get(LICENSE)
+    header = {"library_name": "transformers", "license": license_}
+    if source.startswith(HUB):
+        header["base_model"] = source.removeprefix(HUB).partition("@")[0]
+    listed = "".join(f"{name}: {value}\n" for name, value in header.items() if value)
+    origin = f"made from {source}, " if source.startswith(HUB) else ""
+    terms = (
+        ""
+        if license_
+        else "\nIts licence is not known: add `license:` above before you share it.\n"
+    )
+    return f"""\
+---
+{listed}---
+
+# {class_name} of transformer_jax
+
+Exported from a run ({origin}task `{run.settings.task.name}`, step {run.step}) in float32.
+{terms}
+With transformers, where DIR is this folder:
+
+    from transformers import AutoTokenizer, {class_name}
+    tokenizer = AutoTokenizer.from_pretrained("DIR")
+    model = {class_name}.from_pretrained("DIR")
+
+With transformer_jax:
+
+    python -m transformer_jax import --from=DIR --workdir=runs/model
+    python -m transformer_jax predict --workdir=runs/model < lines
+"""
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -178,10 +178,47 @@ class _Reader:
                 continue
             if key in _SAMPLING or value in ([], {}, ""):
                 continue  # without do_sample they have no effect
-            if (key, value) in (("forced_eos_token_id", end), ("bad_words_ids", [[pad]])):
-                continue  # a search bans padding, and an output that is cut needs no end
+            exact = (("forced_eos_token_id", end), ("bad_words_ids", [[pad]]))
+            if (key, value) in (*exact, ("early_stopping", "never")):
+                continue  # a search bans padding, and ends when no better output is possible
             self._warn(key, "a search here does not follow it; outputs may differ")
 
     def _warn(self, key: str, reason: str) -> None:
         value = ranges.short_repr(self._keys.content[key])
         self._warnings.append(f"{self._file}: {key} is {value}; {reason}")
+
+
+def generation_keys(decode: DecodeConfig, has_encoder: bool, longest: int) -> dict[str, Any]:
+    """Keys of generation_config.json for a search, as far as `generate` can do it.
+
+    Args:
+      decode: the section `decode` of the run.
+      has_encoder: True if the model has an encoder and a decoder.
+      longest: tokens of the longest target, for a model with an encoder.
+    """
+    keys: dict[str, Any] = {"max_length": longest}
+    if not has_encoder:
+        keys = {"max_new_tokens": decode.max_extra_length}
+        if decode.repetition_penalty != 1:
+            keys["repetition_penalty"] = decode.repetition_penalty
+    if decode.temperature is not None:
+        given = {key: getattr(decode, field) for key, (field, _) in _SAMPLING.items()}
+        known = {key: value for key, value in given.items() if value is not None}
+        return {**keys, "do_sample": True, **_NO_LIMIT, **known}
+    if not has_encoder:
+        return keys
+    keys |= {"num_beams": decode.beam_size, "early_stopping": "never"}
+    if decode.length_penalty == "power":
+        keys["length_penalty"] = decode.alpha
+    return keys
+
+
+def search_warnings(decode: DecodeConfig, has_encoder: bool) -> list[str]:
+    """Describes how `generate` of transformers searches in another way than a run."""
+    is_search = has_encoder and decode.temperature is None and decode.beam_size > 1
+    if is_search and decode.length_penalty != "power" and decode.alpha:
+        return [
+            f"decode.length_penalty is {decode.length_penalty!r}, which generate of transformers "
+            "does not have; it compares mean log-probabilities (length_penalty 1)"
+        ]
+    return []

@@ -21,7 +21,7 @@ SECONDS = 30.0
 """Time limit of each answer of the hub. The library has none for most requests."""
 
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_TEXTS = ("*.json", "*.model", "*.spm", "*.txt", "*.jinja")
+_TEXTS = ("*.json", "*.model", "*.spm", "*.txt", "*.jinja", "README.md")
 _SHARDS = "model*.safetensors"
 _CONVERSION = "safetensors"  # in the title of the pull requests of the hub's converter
 

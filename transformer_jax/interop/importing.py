@@ -1,6 +1,8 @@
 """Imports a published model: writes its options, tokenizers and weights to a workdir."""
 
+import contextlib
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,13 @@ from transformer_jax.runs.workdir import (
     lock_workdir,
     open_for_writing,
 )
-from transformer_jax.runtime.files import atomic_folder, require_empty
+from transformer_jax.runtime.files import (
+    METADATA_BYTES,
+    atomic_folder,
+    path_of_published,
+    read_regular,
+    require_empty,
+)
 from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import (
@@ -44,6 +52,11 @@ from transformer_jax.tokenization import (
 
 logger = logging.getLogger(__name__)
 
+SOURCE, LICENSE = "published model", "license"
+"""Provenance of an imported run: where the model is from, and its licence if it names one."""
+
+_CARD = "README.md"
+_LICENSE = re.compile(r"\A---\n(?:(?!---).*\n)*?license: *([\w.-]+)")
 _MAX_LENGTH = 1024  # tokens of a row, for models whose positions allow more
 
 
@@ -86,7 +99,8 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
         tokenizers = store_tokenizers("file", texts, folder / TOKENIZER, labels)
         with Checkpoints(folder / CHECKPOINTS, settings.checkpoint) as checkpoints:
             checkpoints.provenance |= provenance.tokenizer_provenance(tokenizers)
-            checkpoints.provenance["published model"] = str(source)
+            checkpoints.provenance[SOURCE] = str(source)
+            checkpoints.provenance |= _license(directory)
             checkpoints.save_params(0, _params(task, found, abstract, allow_nonfinite))
         save_json(config, folder / CONFIG)
     logger.info("%s: %d arrays of a %s loaded", source, len(found.matches), class_name)
@@ -96,6 +110,15 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     logger.info("config.json: %d keys have no effect on the model", without_effect)
     for warning in (*unread, *generation.warnings):
         logger.warning("%s", warning)
+
+
+def _license(directory: Path) -> dict[str, str]:
+    """The licence that the model's card names, as provenance; empty if there is none."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        card = read_regular(path_of_published(directory / _CARD), METADATA_BYTES).decode()
+        if found := _LICENSE.match(card.replace("\r\n", "\n")):
+            return {LICENSE: found[1]}
+    return {}
 
 
 def _config_fields(source: str, family: Family, class_name: str, keys: ReadKeys) -> dict[str, Any]:
