@@ -1,5 +1,7 @@
 """Formats of conversations in data sets, and objects that are rejected."""
 
+import re
+
 import pytest
 
 from transformer_jax.conversations import (
@@ -71,3 +73,56 @@ def test_a_line_is_an_instruction_or_an_object():
     assert parse_request('{"instruction": "Add."}') == (Turn("user", "Add."),)
     with pytest.raises(ValueError, match="unknown role"):
         parse_request('{"messages": [{"role": "x", "content": "a"}]}')
+
+
+def test_every_key_of_a_row_is_read():
+    found = {"instruction": "c", "input": "", "output": "d", "system": "s"}
+    turns = (("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d"))
+    assert parse_conversation({**found, "history": [["a", "b"]]}) == turns
+    shared = {"conversations": [{"from": "human", "value": "a"}], "system": "s"}
+    assert parse_conversation(shared) == turns[:2]
+    parts = [{"type": "text", "text": "a"}]
+    assert parse_conversation({"messages": [{"role": "user", "content": parts}]}) == turns[1:2]
+
+
+@pytest.mark.parametrize("ignored", ["id", "source", "score_chosen", "meta"])
+def test_keys_that_say_nothing_about_a_conversation_are_ignored(ignored):
+    found = {**messages(("user", "a")), ignored: 3, "tools": [], "name": "", "functions": None}
+    assert parse_conversation(found) == (("user", "a"),)
+
+
+MESSAGE = {"role": "user", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"instruction": "a", "tools": "[]"}, "the key 'tools' is not read"),
+        ({"conversations": [{"from": "human", "value": "a"}], "tools": ["f"]}, "key 'tools' is"),
+        ({"messages": [MESSAGE], "output": "b"}, "the key 'output' is not read"),
+        ({"messages": [{**MESSAGE, "name": "Ann"}]}, "turn 1: the key 'name' is not read"),
+        ({"messages": [{**MESSAGE, "tool_calls": [1]}]}, "turn 1: the key 'tool_calls' is not"),
+        ({"messages": [{**MESSAGE, "weight": 1}]}, "turn 1: 'weight' is 1: an answer is learned"),
+        ({"messages": [{**MESSAGE, "train": "no"}]}, "turn 1: 'train' is no: an answer"),
+        ({"messages": [{**MESSAGE, "content": [{"type": "image"}]}]}, "neither a text nor one"),
+        ({"messages": [MESSAGE], "system": 3}, '"system" is no text'),
+        ({"instruction": "a", "history": [["b"]]}, '"history" is not a list of [question, answer]'),
+        ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, "follows one of role"),
+    ],
+)
+def test_a_key_that_would_be_lost_is_refused_by_name(found, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_conversation(found)
+
+
+@pytest.mark.parametrize("flag", [{"weight": 0}, {"train": False}, {"loss": False}])
+def test_an_answer_may_be_given_and_not_learned(flag):
+    given = {"role": "assistant", "content": "b", **flag}
+    learned = {"role": "assistant", "content": "d", "weight": 1}
+    found = parse_conversation({"messages": [MESSAGE, given, {**MESSAGE, "content": "c"}, learned]})
+    again = conversation_from_json(conversation_to_json(found))
+    assert [turn.content for turn in again if turn.is_learned] == ["d"]
+    assert again == found
+    check_answered(found)
+    with pytest.raises(ValueError, match="no answer is learned"):
+        check_answered(found[:2])

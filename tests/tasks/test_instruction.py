@@ -114,7 +114,8 @@ def test_long_conversations_are_cut_with_a_warning(build, caplog):
         found = small.prepare(EXAMPLES, training=True)
     assert len(found) == 3 and max(len(row["input"]) for row in found) <= 20
     assert caplog.messages == [
-        "1 of 2 conversations are longer than a row, and were split between their turns"
+        "1 of 2 conversations are longer than a row of 20 tokens (data.max_length), and were "
+        "split between their turns"
     ]
     with pytest.raises(UserError, match="not one answer fits into a row of 4 tokens"):
         build(data__max_length=4).prepare(EXAMPLES, training=True)

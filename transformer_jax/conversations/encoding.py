@@ -22,7 +22,8 @@ class EncodedConversation(NamedTuple):
 
     Attributes:
       tokens: token ids.
-      loss_mask: True for the tokens of answers, including the token that ends each answer.
+      loss_mask: True for the tokens of answers that are learned, including the token that ends
+        each answer.
     """
 
     tokens: list[int]
@@ -35,6 +36,7 @@ class _Segment(NamedTuple):
     text: str
     special: int | None
     in_loss: bool
+    is_answer: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,26 +121,29 @@ class ChatTokenizer:
         removed before the check.
         """
         turns = self.template.complete_turns(
-            tuple(Turn(role, replace_lone_surrogates(content)) for role, content in conversation)
+            tuple(
+                turn._replace(content=replace_lone_surrogates(turn.content))
+                for turn in conversation
+            )
         )
-        plain = tuple(Turn(role, self._specials.sub("", content)) for role, content in turns)
+        plain = tuple(turn._replace(content=self._specials.sub("", turn.content)) for turn in turns)
         if not self.template.is_unambiguous(plain):
             raise ValueError("a turn contains text that looks like the template's markup")
         return turns
 
     def _segments(self, turns: Conversation) -> Iterator[_Segment]:
         yield from self._split_markup(self.template.begin)
-        for role, content in turns:
-            prefix, suffix = self.template.markup(role)
+        for turn in turns:
+            prefix, suffix = self.template.markup(turn.role)
             yield from self._split_markup(prefix)
-            if role != ASSISTANT:
-                yield from _plain_segment(content)
+            if turn.role != ASSISTANT:
+                yield from _plain_segment(turn.content)
                 yield from self._split_markup(suffix)
                 continue
-            yield _Segment(content, None, in_loss=True)
+            yield _Segment(turn.content, None, turn.is_learned, is_answer=True)
             end = self._specials.match(suffix)
             assert end
-            yield _Segment(end[0], self.answer_end, in_loss=True)
+            yield _Segment(end[0], self.answer_end, turn.is_learned)
             yield from self._split_markup(suffix[end.end() :])
 
     def _split_markup(self, text: str) -> Iterator[_Segment]:
@@ -162,8 +167,8 @@ class ChatTokenizer:
             tokens.extend(ids)
             loss_mask.extend([in_loss] * len(ids))
 
-        for text, special, in_loss in segments:
-            if special is None and not in_loss:
+        for text, special, in_loss, is_answer in segments:
+            if special is None and not is_answer:
                 texts.append(text)
                 continue
             add(encode_plain(self.tokenizer, "".join(texts)), False)
@@ -235,12 +240,12 @@ class ConversationSplitter:
                 lost += 1
                 kept = []
         self.num_shortened += lost > 0
-        return rows
+        return [row for row in rows if any(row.loss_mask)]
 
     def _encode_row(self, conversation: Conversation) -> EncodedConversation:
-        """Tokens up to the end of the last answer."""
+        """Tokens up to the end of the last answer that is learned; all of them if none is."""
         tokens, loss_mask = self.chat_tokenizer.encode(conversation)
-        end = len(loss_mask) - loss_mask[::-1].index(True)
+        end = len(loss_mask) - (loss_mask[::-1].index(True) if any(loss_mask) else 0)
         return EncodedConversation(tokens[:end], loss_mask[:end])
 
     def _fits(self, row: EncodedConversation) -> bool:
@@ -249,8 +254,16 @@ class ConversationSplitter:
     def report(self, count: int) -> None:
         """Logs a warning for each kind of loss; `count` is the number of all conversations."""
         for number, what in (
-            (self.num_split, "are longer than a row, and were split between their turns"),
-            (self.num_shortened, "lost answers that with their questions are longer than a row"),
+            (
+                self.num_split,
+                f"are longer than a row of {self.max_length} tokens (data.max_length), and were "
+                "split between their turns",
+            ),
+            (
+                self.num_shortened,
+                f"lost questions with their answers that are longer than a row of "
+                f"{self.max_length} tokens (data.max_length)",
+            ),
             (self.num_rejected, "contain text that looks like the template's markup, left out"),
         ):
             if number:

@@ -118,13 +118,14 @@ class Template:
             else:
                 joined.append(turn)
         if self.trims:
-            joined = [Turn(role, content.strip()) for role, content in joined]
+            joined = [turn._replace(content=turn.content.strip()) for turn in joined]
         if self.thinks:
             last = len(joined) - 1
             joined = [
-                Turn(role, _with_reasoning(content, i == last)) if role == ASSISTANT else turn
+                turn._replace(content=_with_reasoning(turn.content, i == last))
+                if turn.role == ASSISTANT
+                else turn
                 for i, turn in enumerate(joined)
-                for role, content in [turn]
             ]
         return tuple(joined)
 

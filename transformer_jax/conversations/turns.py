@@ -1,8 +1,13 @@
-"""Turns of a conversation, and the JSON formats of data sets."""
+"""Turns of a conversation, and the JSON formats of data sets.
+
+Every key of an object is read, refused by name, or one of `keys.IGNORED`.
+"""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from transformer_jax.conversations.keys import require_read
 
 SYSTEM, USER, INPUT, ASSISTANT = "system", "user", "input", "assistant"
 
@@ -25,11 +30,17 @@ _NEXT_ROLES = {
 }
 """Role of a turn (None: before the first turn) -> roles of the next turn."""
 
-_MESSAGE_KEYS = (("messages", "role", "content"), ("conversations", "from", "value"))
+MESSAGE_KEYS = (("messages", "role", "content"), ("conversations", "from", "value"))
 """Keys of the list of turns, of a turn's role and of its content: chat messages, ShareGPT."""
 
-CONVERSATION_KEYS = ("instruction", *(key for key, *_ in _MESSAGE_KEYS))
+CONVERSATION_KEYS = ("instruction", *(key for key, *_ in MESSAGE_KEYS))
 """Keys that identify a JSON object as a conversation."""
+
+_INSTRUCTION_KEYS = ("instruction", "input", "output", "system", "history", "text")
+"""Keys of an instruction. "text" is not used: sets on the hub repeat the whole row in it."""
+
+_LEARNED_KEYS = ("weight", "train", "loss")
+"""Keys of a message that say whether training learns it: 0 or false, 1 or true."""
 
 CONVERSATION_FORMATS = (
     '{"instruction": text, "input": text, "output": text}, '
@@ -51,6 +62,21 @@ class Turn(NamedTuple):
     role: str
     content: str
 
+    @property
+    def is_learned(self) -> bool:
+        """True for the answers that training learns."""
+        return self.role == ASSISTANT
+
+
+class GivenTurn(Turn):
+    """A turn that training does not learn, although it may be an answer (`_LEARNED_KEYS`)."""
+
+    __slots__ = ()
+
+    @property
+    def is_learned(self) -> bool:
+        return False
+
 
 Conversation = tuple[Turn, ...]
 
@@ -59,25 +85,31 @@ class NothingToLearn(ValueError):
     """A valid example that training skips, for example because an answer is empty."""
 
 
-def parse_conversation(found: Any) -> Conversation:
+def parse_conversation(found: Any, *, is_answered: bool = True) -> Conversation:
     """Converts a JSON object in one of `CONVERSATION_FORMATS` to turns.
 
-    Without "output", an instruction is a conversation that has no answer yet.
+    Without "output", an instruction is a conversation that has no answer yet. "system" beside the
+    turns is the first turn, and "history" of an instruction are the questions and answers before
+    it. If not `is_answered`, "output" is not read.
 
     Raises:
-      ValueError: another format, an unknown role, or an invalid order of roles.
+      ValueError: another format, an unknown role, an invalid order of roles, or a key that is not
+        read.
     """
     if not isinstance(found, Mapping):
         raise ValueError(f"write {CONVERSATION_FORMATS}")
-    for key, role, content in _MESSAGE_KEYS:
-        if key in found:
-            turns = _parse_messages(found[key], key, role, content)
+    for key, role, content in MESSAGE_KEYS:
+        if found.get(key) is not None:
+            require_read(found, (key, "system"))
+            turns = parse_messages(found[key], key, role, content)
             break
     else:
         if not isinstance(found.get("instruction"), str):
             raise ValueError(f"write {CONVERSATION_FORMATS}")
-        turns = _parse_instruction(found)
-    _check_order(turns)
+        require_read(found, _INSTRUCTION_KEYS)
+        turns = _parse_instruction(found, is_answered)
+    turns = (*parse_system(found.get("system")), *turns)
+    check_order(turns)
     return turns
 
 
@@ -100,12 +132,15 @@ def parse_request(line: str) -> Conversation:
 
 def conversation_to_json(conversation: Conversation) -> str:
     """Serializes a conversation; examples store it in this form."""
-    return json.dumps(conversation, ensure_ascii=False)
+    turns = [[*turn] if type(turn) is Turn else [*turn, False] for turn in conversation]
+    return json.dumps(turns, ensure_ascii=False)
 
 
 def conversation_from_json(text: str) -> Conversation:
     """Inverse of `conversation_to_json`."""
-    return tuple(Turn(*turn) for turn in json.loads(text))
+    return tuple(
+        GivenTurn(*turn[:2]) if len(turn) > 2 else Turn(*turn) for turn in json.loads(text)
+    )
 
 
 def join_contents(conversation: Conversation) -> str:
@@ -129,13 +164,15 @@ def check_answered(conversation: Conversation) -> None:
 
     Raises:
       ValueError: it is not.
-      NothingToLearn: an answer is empty.
+      NothingToLearn: an answer is empty, or none is learned.
     """
     if conversation[-1].role != ASSISTANT:
         raise ValueError("the last turn is no answer")
     for number, turn in enumerate(conversation, 1):
         if turn.role == ASSISTANT and not turn.content.strip():
             raise NothingToLearn(f"turn {number} is an empty answer")
+    if not any(turn.is_learned for turn in conversation):
+        raise NothingToLearn("no answer is learned (weight, train or loss)")
 
 
 def check_unanswered(conversation: Conversation) -> None:
@@ -144,36 +181,96 @@ def check_unanswered(conversation: Conversation) -> None:
         raise ValueError("the last turn is not the user's, so there is nothing to answer")
 
 
-def _parse_messages(found: Any, key: str, role: str, content: str) -> Conversation:
+def parse_messages(found: Any, key: str, role: str, content: str) -> Conversation:
+    """Converts a list of messages to turns, whose order is not checked.
+
+    Args:
+      found: the list.
+      key: name of the list in error messages.
+      role, content: keys of a message.
+
+    Raises:
+      ValueError: it is no list of messages, or a role or key is unknown.
+    """
     if not isinstance(found, Sequence) or isinstance(found, str) or not found:
         raise ValueError(f'"{key}" is not a list of turns')
     turns = []
     for number, turn in enumerate(found, 1):
-        text = turn.get(content) if isinstance(turn, Mapping) else None
-        if not isinstance(text, str):
+        if not isinstance(turn, Mapping) or content not in turn:
             raise ValueError(f'turn {number} has no text "{content}"')
         name = turn.get(role)
-        if name not in _ROLES:
+        if not isinstance(name, str) or name not in _ROLES:
             raise ValueError(f"turn {number}: unknown role {name!r}; known: {', '.join(_ROLES)}")
-        turns.append(Turn(_ROLES[name], text))
+        try:
+            require_read(turn, (role, content, *_LEARNED_KEYS))
+            turns.append(_turn_of(turn, _ROLES[name], _content_text(turn[content])))
+        except ValueError as error:
+            raise ValueError(f"turn {number}: {error}") from error
     return tuple(turns)
 
 
-def _parse_instruction(found: Mapping[str, Any]) -> Conversation:
+def _content_text(found: Any) -> str:
+    """Text of a message: a text, null (empty), or a list of one part of type "text"."""
+    match found:
+        case str():
+            return found
+        case None:
+            return ""
+        case [{"type": "text", "text": str(text), **rest}] if not any(rest.values()):
+            return text
+    raise ValueError("the content is neither a text nor one part of type text")
+
+
+def _turn_of(message: Mapping[str, Any], role: str, text: str) -> Turn:
+    """A turn, which is learned unless the message says otherwise."""
+    flags = {key: message[key] for key in _LEARNED_KEYS if message.get(key) is not None}
+    for key, value in flags.items():
+        if value not in (0, 1) or (value and role != ASSISTANT):
+            raise ValueError(
+                f"{key!r} is {str(value)[:20]}: an answer is learned (1, true) or not (0, false), "
+                "other turns never"
+            )
+    return Turn(role, text) if all(flags.values()) else GivenTurn(role, text)
+
+
+def parse_system(found: Any) -> Conversation:
+    """The system turn that a row has beside its other turns, if any.
+
+    Raises:
+      ValueError: it is no text.
+    """
+    if found is not None and not isinstance(found, str):
+        raise ValueError('"system" is no text')
+    return (Turn(SYSTEM, found),) if found else ()
+
+
+def _parse_instruction(found: Mapping[str, Any], is_answered: bool) -> Conversation:
     given = {key: found.get(key) or "" for key in ("instruction", "input")}
     if not all(isinstance(text, str) for text in given.values()):
         raise ValueError('"input" is no text')
-    turns = [Turn(USER, given["instruction"])]
+    turns = [*_parse_history(found.get("history")), Turn(USER, given["instruction"])]
     if given["input"]:
         turns.append(Turn(INPUT, given["input"]))
-    if "output" in found:
-        if not isinstance(found["output"], str):
+    if is_answered and "output" in found:
+        output = "" if found["output"] is None else found["output"]
+        if not isinstance(output, str):
             raise ValueError('"output" is no text')
-        turns.append(Turn(ASSISTANT, found["output"]))
+        turns.append(Turn(ASSISTANT, output))
     return tuple(turns)
 
 
-def _check_order(conversation: Conversation) -> None:
+def _parse_history(found: Any) -> Iterator[Turn]:
+    """Questions and answers of a list of pairs."""
+    for pair in found or ():
+        match pair:
+            case [str(question), str(answer)]:
+                yield from (Turn(USER, question), Turn(ASSISTANT, answer))
+            case _:
+                raise ValueError('"history" is not a list of [question, answer]')
+
+
+def check_order(conversation: Conversation) -> None:
+    """Raises ValueError if roles follow each other that may not, or a question is empty."""
     previous = None
     for number, (role, content) in enumerate(conversation, 1):
         if role not in _NEXT_ROLES[previous]:

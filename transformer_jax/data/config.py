@@ -39,6 +39,10 @@ class DataConfig:
       remove_function_tags: strip function tags from labels, NP-SBJ=1 to NP (`bracketed_trees`).
       weights: relative frequencies with which training draws from the corpora, for example "2,1";
         None: each example once per epoch.
+      on_bad_row: what happens to a row that is not as the set demands (no JSON, a missing field, a
+        number instead of text, a key that is not read): "stop" with an error that names file and
+        row, or "skip", which leaves it out and logs how many were. Rows whose text is null or blank
+        are never errors: training leaves them out and logs how many.
       tfds_name: builder of `tfds`, for example "wmt14_translate", "lm1b" or "glue/sst2".
       hf_name: set of `hf_dataset`: a folder, or a name on the hub, for example
         "wikimedia/wikipedia".
@@ -89,6 +93,7 @@ class DataConfig:
     remove_traces: bool = True
     remove_function_tags: bool = True
     weights: str | None = None
+    on_bad_row: Annotated[str, OneOf("stop", "skip")] = "stop"
     tfds_name: str | None = None
     hf_name: str | None = None
     hf_config: str | None = None

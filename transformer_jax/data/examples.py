@@ -85,21 +85,21 @@ class Parsed[Item, Made](RandomAccess[Made]):
 
 
 @dataclass(frozen=True, repr=False)
-class Selection(RandomAccess[Example]):
-    """Selected examples of a corpus.
+class Selection[Item](RandomAccess[Item]):
+    """Selected items of a sequence.
 
     Attributes:
-      examples: the corpus.
-      indices: int [N], indices of the selected examples.
+      examples: the sequence.
+      indices: int [N], indices of the selected items.
     """
 
-    examples: Corpus
+    examples: Sequence[Item]
     indices: np.ndarray
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def item(self, index: int) -> Example:
+    def item(self, index: int) -> Item:
         return self.examples[int(self.indices[index])]
 
 

@@ -22,7 +22,6 @@ from transformer_jax.data.files.json_lines import (
 )
 from transformer_jax.data.files.lines import expand_paths, open_files
 from transformer_jax.data.files.pairs import (
-    open_pairs,
     open_parallel_text,
     read_json_lines,
     read_tsv,
@@ -66,6 +65,7 @@ _PAIR_FILES = tuple(
     f"data.{split}_{side}" for split in SourceSet.splits for side in ("source", "target")
 )
 _FILES = tuple(f"data.{split}_text" for split in SourceSet.splits)
+_ROWS = ("data.on_bad_row",)
 _FIELDS = ("source_language", "target_language", "text_field", "label_field", "pair_field")
 _TFDS = ("tfds_name", *_FIELDS)
 _HF = ("hf_name", "hf_config", *_FIELDS)
@@ -83,13 +83,14 @@ def _user_files(read: Callable[[str], Corpus]) -> SourceSet:
     return SourceSet(partial(open_files, read=read), reads=_FILES)
 
 
-def _user_files_by_split(read: Callable[[str, str], Corpus]) -> SourceSet:
-    """A set in the user's files, one corpus per file, read with `read(path, split)`."""
+def _user_rows(read: Callable[[str, str, str], Corpus]) -> SourceSet:
+    """A set in rows of the user's files, one corpus per file, read with `read(path, split,
+    on_bad_row)`."""
 
     def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
-        return open_files(config, split, lambda path: read(path, split))
+        return open_files(config, split, lambda path: read(path, split, config.on_bad_row))
 
-    return SourceSet(open_split, reads=_FILES)
+    return SourceSet(open_split, reads=(*_FILES, *_ROWS))
 
 
 SOURCES: Registry[SourceSet] = Registry(
@@ -99,8 +100,8 @@ SOURCES: Registry[SourceSet] = Registry(
             embedded.open_split, embedded.SPLITS, ("data.synthetic_size", "data.synthetic_seed")
         ),
         "parallel_text": SourceSet(open_parallel_text, reads=_PAIR_FILES),
-        "seq2seq_tsv": SourceSet(partial(open_pairs, read=read_tsv), reads=_FILES),
-        "json_lines": SourceSet(partial(open_pairs, read=read_json_lines), reads=_FILES),
+        "seq2seq_tsv": _user_rows(read_tsv),
+        "json_lines": _user_rows(read_json_lines),
         "multi30k_en_de": _public(multi30k.open_split, source_language="en", target_language="de"),
         "multi30k_en_fr": _public(multi30k.open_split, source_language="en", target_language="fr"),
         "tatoeba_de_en": _public(tatoeba.open_split, source_language="de", target_language="en"),
@@ -108,12 +109,12 @@ SOURCES: Registry[SourceSet] = Registry(
         **{name: _public(scan.open_split, name=name) for name in scan.SETS},
         "text": SourceSet(
             open_text,
-            reads=(*_FILES, "data.documents", "data.text_field", "data.block_megabytes"),
+            reads=(*_FILES, *_ROWS, "data.documents", "data.text_field", "data.block_megabytes"),
         ),
         "tiny_shakespeare": _public(text_sets.open_tiny_shakespeare),
         "wikitext2": _public(text_sets.open_wikitext2),
         "gutenberg": _public(text_sets.open_gutenberg),
-        "labeled_tsv": _user_files(read_labeled_tsv),
+        "labeled_tsv": _user_rows(read_labeled_tsv),
         **{
             name: _public(glue.open_split, tuple(task.files), name=name)
             for name, task in glue.TASKS.items()
@@ -124,16 +125,18 @@ SOURCES: Registry[SourceSet] = Registry(
             open_bracketed, reads=(*_FILES, "data.remove_traces", "data.remove_function_tags")
         ),
         "gum_const": _public(gum.open_const),
-        "conversations": _user_files_by_split(read_conversations),
-        "answers": _user_files_by_split(read_answers),
-        "preferences": _user_files_by_split(read_preferences),
-        "choices": _user_files(read_choices),
+        "conversations": _user_rows(read_conversations),
+        "answers": _user_rows(read_answers),
+        "preferences": _user_rows(read_preferences),
+        "choices": _user_rows(read_choices),
         "alpaca": _public(alpaca.open_split),
         "hf_dataset": SourceSet(
             hf_datasets.open_split,
-            reads=("data.dir", "data.block_megabytes", *(f"data.{name}" for name in _HF)),
+            reads=("data.dir", *_ROWS, "data.block_megabytes", *(f"data.{name}" for name in _HF)),
         ),
-        "tfds": SourceSet(tfds.open_split, reads=("data.dir", *(f"data.{name}" for name in _TFDS))),
+        "tfds": SourceSet(
+            tfds.open_split, reads=("data.dir", *_ROWS, *(f"data.{name}" for name in _TFDS))
+        ),
     },
 )
 
@@ -211,9 +214,13 @@ def _first(examples: Corpus, count: int | None) -> Corpus:
     if count is None:
         return examples
     if count > len(examples):
-        raise UserError(
-            f"data.num_train_examples is {count}, but there are {len(examples)} examples"
+        is_running_text = len(examples) and examples[0].keys() == {"text"}
+        what = (
+            "documents: it counts the documents of running text (data.documents says what one is)"
+            if is_running_text
+            else "examples"
         )
+        raise UserError(f"data.num_train_examples is {count}, but there are {len(examples)} {what}")
     return Selection(examples, np.arange(count))
 
 

@@ -53,7 +53,7 @@ def test_conversations_are_read_from_parquet(tmp_path):
         pq.write_table(pa.Table.from_pylist([row, row]), path)
         assert contents_of(read_conversations(path, "valid")) == [wanted] * 2
     pq.write_table(pa.Table.from_pylist([{"prompt": "a"}]), path)
-    with pytest.raises(UserError, match=r"a.parquet, line 1: write {\"instruction\": text"):
+    with pytest.raises(UserError, match=r"a.parquet, row 1: write {\"instruction\": text"):
         read_conversations(path, "valid")
     (tmp_path / "a.parquet").write_bytes(b"none")
     with pytest.raises(UserError, match="cannot read .*a.parquet as Parquet"):
@@ -75,8 +75,8 @@ def test_training_skips_empty_answers(tmp_path, caplog):
     path = write(tmp_path / "a.jsonl", [*ROWS, {"instruction": "a", "output": " "}])
     with caplog.at_level(logging.WARNING):
         assert contents_of(read_conversations(path, "train")) == WANTED
-    why = "which have nothing to learn (line 4: turn 2 is an empty answer)"
-    assert caplog.messages == [f"left out 1 of 4 lines of {path}, {why}"]
+    why = "nothing to learn (the first: line 4: turn 2 is an empty answer)"
+    assert caplog.messages == [f"left out 1 of 4 rows of {path}: {why}"]
     with pytest.raises(UserError, match="a.jsonl, line 4: turn 2 is an empty answer"):
         read_conversations(path, "valid")
     alone = write(tmp_path / "b.jsonl", [{"instruction": "a", "output": ""}])
@@ -89,7 +89,6 @@ def test_training_skips_empty_answers(tmp_path, caplog):
     [
         ("{", "line 2: this is no JSON"),
         ("[" * 100_000, "line 2: this is no JSON"),
-        ("", "line 2: this is no JSON"),
         ('{"instruction": "a"}', "line 2: the last turn is no answer"),
     ],
 )
@@ -121,6 +120,13 @@ def read(tmp_path):
         {"prompt": ASKED, "chosen": GOOD, "rejected": BAD},
         {"chosen": ASKED + GOOD, "rejected": ASKED + BAD},
         {"instruction": "Hello?", "output": "other", "chosen": "good", "rejected": "bad"},
+        {"prompt": "Hello?", "chosen": ASKED + GOOD, "rejected": ASKED + BAD, "messages": ASKED},
+        {"prompt": ASKED, "chosen": ASKED + GOOD, "rejected": ASKED + BAD, "score_chosen": 8.5},
+        {
+            "conversations": [{"from": "human", "value": "Hello?"}],
+            "chosen": {"from": "gpt", "value": "good"},
+            "rejected": {"from": "gpt", "value": "bad"},
+        },
         {"messages": ASKED, "chosen": "good", "rejected": BAD},
     ],
 )
@@ -138,16 +144,30 @@ def test_all_formats_of_preferences_give_the_same_example(read, found):
         (["Hello?"], "line 2: write"),
         ({"chosen": "good", "rejected": "bad"}, "line 2: write"),
         ({"prompt": ASKED + GOOD, "chosen": "a", "rejected": "b"}, "line 2: the last turn is not"),
-        ({"prompt": GOOD, "chosen": "a", "rejected": "b"}, 'line 2: "prompt": turn 1, of role ass'),
+        (
+            {"prompt": GOOD, "chosen": "a", "rejected": "b"},
+            "the prompt: turn 1, of role ass",
+        ),
         (
             {"prompt": "Hello?", "chosen": ASKED, "rejected": "b"},
-            "is a turn of role 'user'",
+            "the last turn is of role 'user', no answer",
         ),
-        ({"prompt": "Hello?", "chosen": 1, "rejected": "b"}, '"chosen" is neither a text nor one'),
-        ({"chosen": ASKED + GOOD, "rejected": GOOD}, '"rejected": turn 1, of role assistant, com'),
+        (
+            {"prompt": "Hello?", "chosen": 1, "rejected": "b"},
+            '"chosen" is neither a text',
+        ),
+        ({"chosen": ASKED + GOOD, "rejected": GOOD}, '"chosen" and "rejected" differ before'),
         (
             {"chosen": ASKED + GOOD, "rejected": [{"role": "user", "content": "No?"}, *BAD]},
             'line 2: "chosen" and "rejected" differ before their last turns',
+        ),
+        (
+            {"prompt": "Who?", "chosen": ASKED + GOOD, "rejected": ASKED + BAD},
+            "the prompt differs from the turns before the last of",
+        ),
+        (
+            {"prompt": "Hello?", "chosen": "a", "rejected": "b", "margin": 0.3},
+            "line 2: the key 'margin' is not read",
         ),
         (
             {"prompt": "Hello?", "chosen": "same", "rejected": "same"},
@@ -166,7 +186,7 @@ def test_training_skips_pairs_with_nothing_to_learn(read, caplog):
     pair = {"prompt": "Hello?", "chosen": "good", "rejected": "bad"}
     found = read({**pair, "chosen": "bad"}, pair, {**pair, "rejected": ""}, split="train")
     assert len(found) == 1
-    assert "left out 2 of 3 lines" in caplog.text and "line 1: both answers are" in caplog.text
+    assert "left out 2 of 3 rows" in caplog.text and "line 1: both answers are" in caplog.text
     with pytest.raises(UserError, match="has no line to learn from"):
         read({**pair, "chosen": "bad"}, split="train")
 
@@ -217,3 +237,15 @@ def test_the_first_invalid_choice_is_named(tmp_path, changes, message):
     with pytest.raises(UserError) as error:
         read_choices(str(tmp_path / "a.jsonl"))
     assert f"a.jsonl, line 2: {message}" in str(error.value)
+
+
+def test_a_system_turn_beside_the_prompt_is_read(read):
+    (example,) = read({"prompt": "Hello?", "system": "s", "chosen": "good", "rejected": "bad"})
+    assert conversation_from_json(example["turns"]) == (("system", "s"), ("user", "Hello?"))
+
+
+def test_answers_that_are_given_are_no_examples_of_their_own(tmp_path):
+    turns = [("user", "a", None), ("assistant", "b", 0), ("user", "c", None), ("assistant", "d", 1)]
+    found = {"messages": [{"role": r, "content": c, "weight": w} for r, c, w in turns]}
+    (example,) = read_answers(write(tmp_path / "a.jsonl", [found]), "valid")
+    assert example["target"] == "d" and "Assistant: b" in example["source"]

@@ -78,11 +78,12 @@ def test_json_pairs_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"[]", b"{", b'{"source": "a"}', b'{"source": "a", "target": 1}', b"[" * 10**5]
+    "line", [b"[]", b"{", b'{"source": "a"}', b'{"source": "a", "target": 1}', b"[" * 10**5]
 )
 def test_an_invalid_json_line_is_named(tmp_path, line):
     path = write(tmp_path / "pairs.jsonl", b'{"source": "a", "target": "b"}\n' + line + b"\n")
     with pytest.raises(
-        UserError, match=f'^{path}, line 2: (this is no JSON|write {{"source": text)'
+        UserError,
+        match=f'^{path}, line 2: (this is no JSON|write {{"source": text|"target" is 1, not)',
     ):
         read_json_lines(path)

@@ -119,7 +119,7 @@ class TestErrors:
         assert "not UTF-8" in self.message(blocks_of(tmp_path / "bad.txt").documents, 0)
         (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"body": "b"}\n')
         message = self.message(blocks_of(tmp_path / "bad.jsonl").documents, 0)
-        assert "a line after byte 0: no text in the column 'text' (columns: body)" in message
+        assert "a row after byte 0: no text in the column 'text' (columns: body)" in message
         (tmp_path / "bad.parquet").write_text("none")
         assert "cannot read" in self.message(blocks_of, tmp_path / "bad.parquet")
         (tmp_path / "bad.gz").write_text("none")

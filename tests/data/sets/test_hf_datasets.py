@@ -103,6 +103,24 @@ def test_errors_are_one_line(folder, tmp_path):
         with pytest.raises(UserError, match=message) as caught:
             open_split(given, split)
         assert "\n" not in str(caught.value)
-    hidden = open_split(config(folder, label_field="label"), "valid")
-    with pytest.raises(UserError, match="has no label in label; choose another split"):
-        hidden[0]
+    with pytest.raises(UserError, match="split valid, row 1: no label in label; choose another"):
+        open_split(config(folder, label_field="label"), "valid")
+
+
+def test_rows_without_text_are_left_out_and_odd_ones_named(tmp_path, caplog):
+    rows = [{"en": "a", "de": "b"}, {"en": "c", "de": None}, {"en": " ", "de": "d"}]
+    datasets.DatasetDict(
+        {split: datasets.Dataset.from_list(rows) for split in ("train", "validation")}
+    ).save_to_disk(tmp_path / "pairs")
+    given = config(tmp_path / "pairs", source_language="en", target_language="de")
+    assert list(open_split(given, "train")) == [{"source": "a", "target": "b"}]
+    assert "split train: no text (the first: row 2)" in caplog.text
+    assert [pair["target"] for pair in open_split(given, "valid")] == ["b", "", "d"]
+    texts = config(tmp_path / "pairs", text_field="de")
+    for split in ("train", "valid"):
+        assert [example["text"] for example in open_split(texts, split)] == ["b", "d"]
+    labels = config(tmp_path / "pairs", text_field="en", label_field="de")
+    with pytest.raises(UserError, match="split train, row 2: no label in de"):
+        open_split(labels, "train")
+    skipping = config(tmp_path / "pairs", text_field="en", label_field="de", on_bad_row="skip")
+    assert list(open_split(skipping, "train")) == [{"text": "a", "label": "b"}]

@@ -111,7 +111,7 @@ def test_public_text_builders_are_found(tmp_path, name, fields, keys):
         ({"pair_field": "pair"}, "train", "data.pair_field: small_reviews does not have 'pair'"),
         ({"text_field": "opinion"}, "train", "data.text_field: opinion of .* is not text"),
         ({"label_field": "score"}, "train", "score of small_reviews is not a class label or text"),
-        ({"label_field": "opinion"}, "test", "an example has no label in opinion"),
+        ({"label_field": "opinion"}, "test", "split test, row 1: no label in opinion"),
         ({"name": "lm1b"}, "valid", "data.tfds_name lm1b: split 'validation' cannot be opened"),
     ],
 )

@@ -21,8 +21,8 @@ from tqdm import tqdm
 from transformer_jax import conversations, data, tokenization, trees
 from transformer_jax.data.batches.windows import BAR_AFTER_SECONDS
 from transformer_jax.data.examples import Corpora, Corpus, LinePairs, Parsed, Selection
-from transformer_jax.data.files.json_lines import JsonLines
 from transformer_jax.data.files.lines import TextLines
+from transformer_jax.data.files.rows import JsonArray
 from transformer_jax.data.files.text import WholeFiles
 from transformer_jax.tokenization import Tokenizer
 
@@ -107,7 +107,7 @@ def _content(found: object) -> Iterator[Buffer]:
             if not name.startswith("transformer_jax.data.") or "<" in name:  # such as a lambda
                 raise _UnknownError
             yield name.encode()
-        case Selection() | Parsed() | LinePairs() | Corpora() | JsonLines():
+        case Selection() | Parsed() | LinePairs() | Corpora() | JsonArray():
             for field in fields(found):
                 yield from _content(getattr(found, field.name))
         case _:

@@ -1,14 +1,8 @@
-"""Files with one object per example, JSON lines or Parquet: conversations, preferences and
-multiple choice.
-"""
+"""Files with one object per example (`rows`): conversations, preferences and multiple choice."""
 
 import json
-import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from transformer_jax.conversations import (
     ASSISTANT,
@@ -25,17 +19,23 @@ from transformer_jax.conversations import (
     join_contents,
     parse_conversation,
 )
-from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
-from transformer_jax.data.files.lines import TextLines
-from transformer_jax.errors import UserError
-
-logger = logging.getLogger(__name__)
+from transformer_jax.conversations.keys import require_read
+from transformer_jax.conversations.turns import (
+    MESSAGE_KEYS,
+    check_order,
+    parse_messages,
+    parse_system,
+)
+from transformer_jax.data.examples import Corpus, Example, Parsed
+from transformer_jax.data.files.rows import open_rows, parse_json, select_rows
 
 _ANSWERS = ("chosen", "rejected")
 _PREFERENCE_FORMAT = (
     '{"prompt": text or messages, "chosen": text or messages, "rejected": the same}; the prompt '
     "may be an instruction with its input, or messages that both answers begin with"
 )
+_REPEATS_CHOSEN = ("output", "messages")
+"""Keys that repeat the chosen answer where another key has the prompt."""
 
 CHOICES_FORMAT = (
     '{"context": text, "choices": [text, text, ...], "answer": index of the right one, from 0}'
@@ -43,105 +43,12 @@ CHOICES_FORMAT = (
 """JSON object of a multiple-choice example, as error messages show it."""
 
 
-@dataclass(frozen=True, repr=False)
-class JsonLines(RandomAccess[Any]):
-    """Parsed lines of a JSON-lines file.
-
-    Attributes:
-      lines: the file.
-    """
-
-    lines: TextLines
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def item(self, index: int) -> Any:
-        return parse_json(self.lines[index])
-
-
-@dataclass(frozen=True, repr=False)
-class ParquetRows(RandomAccess[Any]):
-    """Rows of a Parquet file as dicts, without null values.
-
-    Attributes:
-      table: a `pyarrow.Table`.
-    """
-
-    table: Any
-
-    @classmethod
-    def open(cls, path: str) -> "ParquetRows":
-        """Maps a file into memory.
-
-        Raises:
-          UserError: it is not a Parquet file, or cannot be read.
-        """
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            return cls(pq.read_table(path, memory_map=True))
-        except (OSError, pa.ArrowException) as error:
-            raise UserError(f"cannot read {path} as Parquet: {error}") from error
-
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
-
-    def item(self, index: int) -> Any:
-        (row,) = self.table.slice(index, 1).to_pylist()
-        return {key: value for key, value in row.items() if value is not None}
-
-
-def read_objects(path: str, split: str, to_example: Callable[[Any], Example]) -> Corpus:
-    """Reads the examples of a file.
-
-    Args:
-      path: JSON lines (plain, .gz or .zst) or Parquet (.parquet).
-      split: "train" skips examples with nothing to learn, and logs a warning.
-      to_example: converts an object. It raises ValueError if the object is invalid, and
-        `NothingToLearn` if training may skip it.
-
-    Raises:
-      UserError: the file cannot be read, has no example, or has an invalid line; the first one is
-        named.
-    """
-    rows: RandomAccess[Any] = (
-        ParquetRows.open(path) if path.endswith(".parquet") else JsonLines(TextLines(path))
-    )
-    kept, reason = list[int](), ""
-    for i in range(len(rows)):
-        try:
-            to_example(rows[i])
-            kept.append(i)
-        except ValueError as error:
-            if split != "train" or not isinstance(error, NothingToLearn):
-                raise UserError(f"{path}, line {i + 1}: {error}") from error
-            reason = reason or f"line {i + 1}: {error}"
-    if len(kept) < len(rows):
-        logger.warning(
-            "left out %d of %d lines of %s, which have nothing to learn (%s)",
-            *(len(rows) - len(kept), len(rows), path, reason),
-        )
-    if not kept:
-        raise UserError(f"{path} has no line to learn from")
-    return Selection(Parsed(rows, to_example), np.array(kept))
-
-
-def parse_json(line: str) -> Any:
-    """Parses a line; ValueError if it is not JSON."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"this is no JSON ({error})") from error
-
-
-def read_conversations(path: str, split: str) -> Corpus:
+def read_conversations(path: str, split: str, on_bad_row: str = "stop") -> Corpus:
     """Reads the conversations of a file: {"turns": JSON of the conversation, "text": all contents}.
 
-    Training skips conversations with an empty answer. Raises as `read_objects`.
+    Training skips conversations with an empty answer. Raises as `open_rows` and `select_rows`.
     """
-    return read_objects(path, split, _conversation_example)
+    return select_rows(open_rows(path), _conversation_example, split, on_bad_row)
 
 
 def _conversation_example(found: Any) -> Example:
@@ -150,17 +57,17 @@ def _conversation_example(found: Any) -> Example:
     return {"turns": conversation_to_json(conversation), "text": join_contents(conversation)}
 
 
-def read_answers(path: str, split: str) -> Corpus:
+def read_answers(path: str, split: str, on_bad_row: str = "stop") -> Corpus:
     """Reads the answers in a file of conversations: {"source": turns before it, "target": answer}.
 
-    This is the form of conversations for encoder-decoders. Raises as `read_objects`.
+    This is the form of conversations for encoder-decoders. Raises as `read_conversations`.
     """
-    conversations = read_conversations(path, split)
+    conversations = read_conversations(path, split, on_bad_row)
     positions = [
         (i, end)
         for i, example in enumerate(conversations)
         for end, turn in enumerate(conversation_from_json(example["turns"]))
-        if turn.role == ASSISTANT
+        if turn.is_learned
     ]
 
     def read_answer(position: tuple[int, int]) -> Example:
@@ -171,14 +78,14 @@ def read_answers(path: str, split: str) -> Corpus:
     return Parsed(positions, read_answer)
 
 
-def read_preferences(path: str, split: str) -> Corpus:
+def read_preferences(path: str, split: str, on_bad_row: str = "stop") -> Corpus:
     """Reads questions with a better and a worse answer.
 
     An example is {"turns": JSON of the conversation up to the question, "chosen": the better
     answer, "rejected": the other one, "text": all contents}. Training skips pairs with an empty
-    answer or with the same answer twice. Raises as `read_objects`.
+    answer or with the same answer twice. Raises as `open_rows` and `select_rows`.
     """
-    return read_objects(path, split, _preference_example)
+    return select_rows(open_rows(path), _preference_example, split, on_bad_row)
 
 
 def _preference_example(found: Any) -> Example:
@@ -201,54 +108,75 @@ def _preference_example(found: Any) -> Example:
 
 def _parse_preference(found: Mapping[str, Any]) -> tuple[Conversation, str, str]:
     """Returns the prompt and both answers."""
-    chosen, rejected = (found[name] for name in _ANSWERS)
-    if "prompt" in found:
-        prompt = found["prompt"]
-        asked = (Turn(USER, prompt),) if isinstance(prompt, str) else _parse_turns(prompt, "prompt")
-    elif any(key in found for key in CONVERSATION_KEYS):
-        asked = parse_conversation({key: value for key, value in found.items() if key != "output"})
-    else:
-        asked, chosen = _split_last_answer(chosen, "chosen")
-        other, rejected = _split_last_answer(rejected, "rejected")
-        if asked != other:
-            raise ValueError('"chosen" and "rejected" differ before their last turns')
-    return asked, _parse_answer(chosen, "chosen"), _parse_answer(rejected, "rejected")
-
-
-def _split_last_answer(found: Any, name: str) -> tuple[Conversation, str]:
-    if not isinstance(found, list):
+    (before, chosen), (other, rejected) = (_split_answer(found[name], name) for name in _ANSWERS)
+    if before != other:
+        raise ValueError('"chosen" and "rejected" differ before their last turns')
+    asked = _parse_asked(found)
+    if before and asked and not _repeats(before, asked):
+        raise ValueError('the prompt differs from the turns before the last of "chosen"')
+    turns = before or asked
+    if not turns:
         raise ValueError(f"write {_PREFERENCE_FORMAT}")
-    turns = _parse_turns(found, name)
-    if turns[-1].role != ASSISTANT:
-        raise ValueError(f'"{name}": the last turn is no answer')
-    return turns[:-1], turns[-1].content
-
-
-def _parse_turns(found: Any, name: str) -> Conversation:
     try:
-        return parse_conversation({"messages": found})
+        check_order(turns)
+    except ValueError as error:
+        raise ValueError(f"the prompt: {error}") from error
+    return turns, chosen, rejected
+
+
+def _parse_asked(found: Mapping[str, Any]) -> Conversation:
+    """The turns to be answered that are beside the answers; empty if there are none."""
+    rest = {key: value for key, value in found.items() if key not in _ANSWERS}
+    prompt = rest.pop("prompt", None)
+    if prompt is None and any(rest.get(key) is not None for key in CONVERSATION_KEYS):
+        return parse_conversation(rest, is_answered=False)
+    require_read(rest, ("prompt", "system", *_REPEATS_CHOSEN))
+    if prompt is None:
+        return parse_system(rest.get("system"))
+    is_text = isinstance(prompt, str)
+    asked = (Turn(USER, prompt),) if is_text else _parse_messages(prompt, "prompt")
+    return (*parse_system(rest.get("system")), *asked)
+
+
+def _repeats(before: Conversation, asked: Conversation) -> bool:
+    """Returns True if the turns before both answers are the prompt, or a prompt of one question is
+    the first or the last of theirs."""
+    questions = [turn for turn in before if turn.role == USER]
+    return before == asked or (len(asked) == 1 and asked[0] in (questions[0], questions[-1]))
+
+
+def _split_answer(found: Any, name: str) -> tuple[Conversation, str]:
+    """The turns before an answer, and its text: a text, a message or a list of messages."""
+    if isinstance(found, str):
+        return (), found
+    messages = [found] if isinstance(found, Mapping) else found
+    if not isinstance(messages, list) or not messages:
+        raise ValueError(f'"{name}" is neither a text nor messages')
+    *before, answer = _parse_messages(messages, name)
+    if answer.role != ASSISTANT:
+        raise ValueError(f'"{name}": the last turn is of role {answer.role!r}, no answer')
+    if not answer.is_learned:
+        raise NothingToLearn(f'"{name}" is not learned (weight, train or loss)')
+    return tuple(before), answer.content
+
+
+def _parse_messages(found: Any, name: str) -> Conversation:
+    """Messages with the keys of chat messages or of ShareGPT."""
+    is_shared = isinstance(found, list) and found and "from" in found[0]
+    keys = MESSAGE_KEYS[int(bool(is_shared))][1:]
+    try:
+        return parse_messages(found, name, *keys)
     except ValueError as error:
         raise ValueError(f'"{name}": {error}') from error
 
 
-def _parse_answer(found: Any, name: str) -> str:
-    """Returns the text of an answer, which may be a list of one assistant message."""
-    if isinstance(found, list) and len(found) == 1 and isinstance(found[0], Mapping):
-        role, found = found[0].get("role"), found[0].get("content")
-        if role != ASSISTANT:
-            raise ValueError(f'"{name}" is a turn of role {role!r}, no answer')
-    if not isinstance(found, str):
-        raise ValueError(f'"{name}" is neither a text nor one message of the assistant')
-    return found
-
-
-def read_choices(path: str) -> Corpus:
+def read_choices(path: str, split: str = "all", on_bad_row: str = "stop") -> Corpus:
     """Reads the multiple-choice examples of a file, JSON objects in `CHOICES_FORMAT`.
 
     An example is {"context": text, "choices": the list as JSON, "answer": index of the right choice
-    as digits, "text": the context with the right choice}. Raises as `read_objects`.
+    as digits, "text": the context with the right choice}. Raises as `open_rows` and `select_rows`.
     """
-    return read_objects(path, "all", _choices_example)
+    return select_rows(open_rows(path), _choices_example, split, on_bad_row)
 
 
 def parse_question(line: str) -> tuple[str, list[str]]:
@@ -278,6 +206,7 @@ def _check_question(found: Any) -> None:
         raise ValueError(f"write {CHOICES_FORMAT}")
     if len(choices) < 2 or not all(isinstance(text, str) and text for text in choices):
         raise ValueError('"choices" are not two texts or more')
+    require_read(found, ("context", "choices", "answer"))
 
 
 def _choices_example(found: Any) -> Example:

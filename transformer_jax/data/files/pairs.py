@@ -1,15 +1,16 @@
 """The user's own source-target pairs: two aligned files, tab-separated lines, or JSON lines."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from transformer_jax.conversations.keys import require_read
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpus, Example, LinePairs, Parsed, Selection
-from transformer_jax.data.files.json_lines import read_objects
-from transformer_jax.data.files.lines import TextLines, configured_paths, open_files
+from transformer_jax.data.examples import Corpus, Example, LinePairs, Selection
+from transformer_jax.data.files.lines import TextLines, configured_paths
+from transformer_jax.data.files.rows import Rows, open_rows, select_rows, text_of
 from transformer_jax.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -31,15 +32,6 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
             "file i of one must be aligned with file i of the other"
         )
     return [open_aligned(pair, split) for pair in zip(sources, targets, strict=True)]
-
-
-def open_pairs(config: DataConfig, split: str, read: Callable[[str], Corpus]) -> Sequence[Corpus]:
-    """Opens a split of pairs in single files, one corpus per file, with `read`.
-
-    Raises:
-      UserError: no file is configured, or one cannot be used.
-    """
-    return open_files(config, split, lambda path: drop_blank_if_training(read(path), split, path))
 
 
 def open_aligned(paths: Sequence[str], split: str) -> Corpus:
@@ -66,28 +58,19 @@ def read_aligned(source_path: str, target_path: str, *, once: bool = False) -> C
     return LinePairs(sources, targets)
 
 
-def read_tsv(path: str) -> Corpus:
+def read_tsv(path: str, split: str = "all", on_bad_row: str = "stop") -> Corpus:
     """Reads a file of lines SOURCE<tab>TARGET.
 
     Raises:
-      UserError: it cannot be read, or a line does not have two columns; the first one is named.
+      UserError: it cannot be read, or a line does not have two columns (as `select_rows`).
     """
-    lines = TextLines(path)
-    for i in range(len(lines)):
-        if (columns := lines.line_bytes(i).count(b"\t") + 1) != len(_SIDES):
-            raise UserError(
-                f"{path}, line {i + 1}: {columns} columns; write source<tab>target, two of them"
-            )
-    return Parsed(lines, _parse_tsv)
+    return select_rows(Rows(TextLines(path), path, "line"), _tsv_example, split, on_bad_row)
 
 
-def read_json_lines(path: str) -> Corpus:
-    """Reads a file of objects {"source": text, "target": text}; other keys are ignored.
-
-    Raises:
-      UserError: it cannot be read, or has an invalid line; the first one is named.
-    """
-    return read_objects(path, "all", _pair_example)
+def read_json_lines(path: str, split: str = "all", on_bad_row: str = "stop") -> Corpus:
+    """Reads a file of objects {"source": text, "target": text}. Raises as `open_rows` and
+    `select_rows`."""
+    return select_rows(open_rows(path), _pair_example, split, on_bad_row)
 
 
 def drop_blank_if_training(pairs: Corpus, split: str, name: str) -> Corpus:
@@ -113,15 +96,18 @@ def drop_blank(pairs: Corpus, name: str) -> Corpus:
     return Selection(pairs, kept)
 
 
-def _parse_tsv(line: str) -> Example:
-    return dict(zip(_SIDES, line.split("\t"), strict=True))
+def _tsv_example(line: str) -> Example:
+    columns = line.split("\t")
+    if len(columns) != len(_SIDES):
+        raise ValueError(f"{len(columns)} columns; write source<tab>target, two of them")
+    return dict(zip(_SIDES, columns, strict=True))
 
 
 def _pair_example(found: Any) -> Example:
-    is_pair = isinstance(found, Mapping) and all(isinstance(found.get(s), str) for s in _SIDES)
-    if not is_pair:
+    if not isinstance(found, Mapping) or any(side not in found for side in _SIDES):
         raise ValueError('write {"source": text, "target": text}')
-    return {side: found[side] for side in _SIDES}
+    require_read(found, _SIDES)
+    return {side: text_of(found[side], f'"{side}"') for side in _SIDES}
 
 
 def _text_mask(pairs: Corpus) -> np.ndarray:

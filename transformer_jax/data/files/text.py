@@ -10,9 +10,9 @@ import dataclasses
 import gzip
 import io
 import itertools
-import json
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,13 +23,20 @@ import numpy as np
 from transformer_jax.buckets.bucket import as_bucket_errors, require_allowed
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
-from transformer_jax.data.files.json_lines import read_objects
 from transformer_jax.data.files.lines import (
     TextLines,
     line_content,
     open_files,
     paragraphs,
     zstd_unpacked,
+)
+from transformer_jax.data.files.rows import (
+    Convert,
+    RowFilter,
+    open_rows,
+    parse_json,
+    select_rows,
+    text_of,
 )
 from transformer_jax.errors import UserError
 
@@ -41,6 +48,9 @@ BLOCK_ENDINGS = (".txt", ".txt.gz", ".txt.zst", *TABLE_ENDINGS)
 
 _COMPRESSED_ENDINGS = (".gz", ".zst")
 _HUB_PROTOCOLS = ("hf",)
+
+_reported: set[str] = set()
+"""Files of which this process has said what it leaves out."""
 
 
 def open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
@@ -54,23 +64,32 @@ def open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
         if not config.train_text:
             raise UserError("data.train_text is not set: text needs the path of a text file")
         return [open_blocks(config, config.train_text.split(","))]
-    read = partial(read_documents, documents=config.documents, column=config.text_field)
+    read = partial(
+        read_documents,
+        documents=config.documents,
+        column=config.text_field,
+        on_bad_row=config.on_bad_row,
+    )
     return open_files(config, split, read)
 
 
-def read_documents(path: str, documents: str, column: str | None = None) -> Corpus:
+def read_documents(
+    path: str, documents: str, column: str | None = None, on_bad_row: str = "stop"
+) -> Corpus:
     """Reads the documents {"text": str} of one file.
 
     Args:
       path: UTF-8 text (plain, .gz or .zst), or a table (`TABLE_ENDINGS`) with a document per row.
       documents: unit of a document in text, one of `config.DOCUMENTS`.
-      column: column of a table that contains the text; None: "text".
+      column: column of a table that contains the text; None: "text". Other columns are not read.
+      on_bad_row: as for `select_rows`.
 
     Raises:
-      UserError: the file cannot be read, has no text, or a row has none in the column.
+      UserError: the file cannot be read, has no text, or a row is invalid.
     """
     if path.endswith(TABLE_ENDINGS):
-        return read_objects(path, "all", partial(_column_example, column or "text"))
+        convert = partial(_column_example, column or "text")
+        return select_rows(open_rows(path), convert, "all", on_bad_row)
     if column is not None:
         raise UserError(
             f"data.text_field is {column!r}, but {path} has no columns (files with columns end in "
@@ -125,14 +144,13 @@ def _paragraph_example(lines: TextLines, ranges: np.ndarray, index: int) -> Exam
 
 
 def _column_example(column: str, row: Any) -> Example:
-    """Document of a row; ValueError if the row has no text in the column."""
-    text = row.get(column) if isinstance(row, Mapping) else None
-    if not isinstance(text, str):
+    """Document of a row; ValueError if the row does not have the column, or no text in it."""
+    if not isinstance(row, Mapping) or column not in row:
         columns = ", ".join(map(str, row)) if isinstance(row, Mapping) else "none"
         raise ValueError(
             f"no text in the column {column!r} (columns: {columns}); set data.text_field"
         )
-    return {"text": text}
+    return {"text": text_of(row[column], f"the column {column!r}")}
 
 
 def _no_text(path: str) -> UserError:
@@ -166,11 +184,13 @@ class TextBlocks(RandomAccess[Example]):
       blocks: the blocks.
       column: column of a table that contains the text.
       by_line: True: each non-blank line is a document; False: each file is one.
+      on_bad_row: as `data.on_bad_row`.
     """
 
     blocks: Sequence[Block]
     column: str
     by_line: bool
+    on_bad_row: str = "stop"
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -191,14 +211,30 @@ class TextBlocks(RandomAccess[Example]):
                     f"{block.path} has changed: it had {block.size} bytes when this run started; "
                     "restore it, or start a new run in another --workdir"
                 )
+            convert = partial(_column_example, self.column)
             if block.path.endswith(".parquet"):
-                return _read_rows(file, block, self.column)
+                return self._texts(block, _read_rows(file, block, self.column), convert)
             lines = _read_lines(file, block)
             if block.path.endswith(TABLE_ENDINGS):
-                return [_parse_row(block, line, self.column) for line in lines if line.strip()]
+                rows = (line for line in lines if line.strip())
+                return self._texts(block, rows, lambda row: convert(parse_json(row.decode())))
             if self.by_line:
                 return [line for line in map(bytes.decode, lines) if line.strip()]
             return ["\n".join(map(bytes.decode, lines))]
+
+    def _texts(self, block: Block, rows: Iterable[Any], convert: Convert) -> list[str]:
+        """Documents of rows. Says what is left out of the first block of each file that this
+        process reads; a later epoch or block would say it again and again."""
+        kept, count = RowFilter(block.path, "train", self.on_bad_row), itertools.count()
+        where = f"{'row group' if block.path.endswith('.parquet') else 'byte'} {block.start}"
+        counted = (row for row, _ in zip(rows, count, strict=False))
+        found = kept.keep(counted, convert, lambda _: f"a row after {where}")
+        texts = [example["text"] for _, example in found]
+        level = logging.DEBUG if block.path in _reported else logging.WARNING
+        if kept.left_out:
+            _reported.add(block.path)
+        kept.report(next(count), level)
+        return texts
 
     def sample(self, num_bytes: int) -> "TextBlocks":
         """Evenly spaced blocks with about `num_bytes` in total."""
@@ -236,7 +272,7 @@ def open_blocks(config: DataConfig, paths: Sequence[str]) -> TextBlocks:
         whole = path.endswith(_COMPRESSED_ENDINGS) or not is_splittable
         with _read_errors(path), _open(path) as file:
             blocks += _cut(path, file, math.inf if whole else size)
-    return TextBlocks(tuple(blocks), config.text_field or "text", by_line)
+    return TextBlocks(tuple(blocks), config.text_field or "text", by_line, config.on_bad_row)
 
 
 def _matches(pattern: str) -> list[str]:
@@ -316,14 +352,7 @@ def _read_lines(file: Any, block: Block) -> Iterator[bytes]:
         yield line_content(line, is_first=start == 0)
 
 
-def _parse_row(block: Block, line: bytes, column: str) -> str:
-    try:
-        return _column_example(column, json.loads(line))["text"]
-    except ValueError as error:
-        raise UserError(f"{block.path}, a line after byte {block.start}: {error}") from error
-
-
-def _read_rows(file: Any, block: Block, column: str) -> list[str]:
+def _read_rows(file: Any, block: Block, column: str) -> Iterator[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     parquet = pq.ParquetFile(file)
@@ -334,4 +363,4 @@ def _read_rows(file: Any, block: Block, column: str) -> list[str]:
             "data.text_field"
         )
     table = parquet.read_row_groups(range(block.start, block.stop), columns=[column])
-    return [text for text in table.column(column).to_pylist() if text]
+    return ({column: text} for text in table.column(column).to_pylist())

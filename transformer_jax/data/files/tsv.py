@@ -7,6 +7,7 @@ import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Parsed, Selection
 from transformer_jax.data.files.lines import TextLines, paragraphs
+from transformer_jax.data.files.rows import Rows, select_rows
 from transformer_jax.errors import UserError
 
 
@@ -28,8 +29,17 @@ class TsvColumns:
         return "<tab>".join(self.columns)
 
     def parse(self, line: str) -> Example:
-        """Example of a line that has the right number of columns."""
-        values = dict(zip(self.columns, line.split("\t"), strict=True))
+        """Example of a line.
+
+        Raises:
+          ValueError: a wrong number of columns, or no label.
+        """
+        found = line.split("\t")
+        if len(found) != len(self.columns):
+            raise ValueError(f"{len(found)} columns; expected {self}, {len(self.columns)} of them")
+        values = dict(zip(self.columns, found, strict=True))
+        if not values[self.fields["label"]].strip():
+            raise ValueError("no label")
         return {field: values[column] for field, column in self.fields.items()}
 
 
@@ -41,30 +51,32 @@ LABELED_TSV_LAYOUTS = (_same_names("text", "label"), _same_names("text", "pair",
 """Layouts of the set `labeled_tsv`."""
 
 
-def read_labeled_tsv(path: str) -> Corpus:
+def read_labeled_tsv(path: str, split: str = "all", on_bad_row: str = "stop") -> Corpus:
     """Reads a file of the set `labeled_tsv`; arguments and errors as `read_labeled`."""
-    return read_labeled(path, LABELED_TSV_LAYOUTS)
+    return read_labeled(path, LABELED_TSV_LAYOUTS, split, on_bad_row)
 
 
-def read_labeled(path: str, layouts: Sequence[TsvColumns]) -> Corpus:
+def read_labeled(
+    path: str, layouts: Sequence[TsvColumns], split: str = "all", on_bad_row: str = "stop"
+) -> Corpus:
     """Reads the examples {"text", "label"} or {"text", "pair", "label"} of a file.
 
     Args:
       path: UTF-8 file, plain, .gz or .zst.
       layouts: accepted layouts; the header of the file selects one.
+      split, on_bad_row: as for `select_rows`.
 
     Raises:
       UserError: the file cannot be read, has another header or no example, or a line has a wrong
-        number of columns or no label; the first such line is named.
+        number of columns or no label (as `select_rows`).
     """
     lines = TextLines(path)
     layout = _find_layout(lines, layouts)
-    first = int(layout.has_header)
-    for i in range(first, len(lines)):
-        _check_labeled(lines, i, layout)
-    if len(lines) == first:
+    numbers = np.arange(int(layout.has_header), len(lines))
+    if not len(numbers):
         raise UserError(f"{path} has no example after its header")
-    return Selection(Parsed(lines, layout.parse), np.arange(first, len(lines)))
+    rows = Rows(Selection(lines, numbers), path, "line", numbers + 1)
+    return select_rows(rows, layout.parse, split, on_bad_row)
 
 
 def _find_layout(lines: TextLines, layouts: Sequence[TsvColumns]) -> TsvColumns:
@@ -81,17 +93,6 @@ def _find_layout(lines: TextLines, layouts: Sequence[TsvColumns]) -> TsvColumns:
 def _shorten(header: Sequence[str]) -> str:
     text = "<tab>".join(header)
     return repr(text if len(text) <= 80 else f"{text[:80]}...")
-
-
-def _check_labeled(lines: TextLines, i: int, layout: TsvColumns) -> None:
-    count = lines.line_bytes(i).count(b"\t") + 1
-    if count != len(layout.columns):
-        raise UserError(
-            f"{lines.path}, line {i + 1}: {count} columns; "
-            f"expected {layout}, {len(layout.columns)} of them"
-        )
-    if not layout.parse(lines[i])["label"].strip():
-        raise UserError(f"{lines.path}, line {i + 1}: no label")
 
 
 def read_tagged_words(path: str) -> Corpus:

@@ -15,8 +15,7 @@ from transformer_jax.data.sets.download import PublicSet
 ALPACA = PublicSet(
     name="alpaca",
     files={},
-    source="github.com/tatsu-lab/stanford_alpaca has alpaca_data.json; write it as "
-    "alpaca_data.jsonl, one object a line",
+    source="github.com/tatsu-lab/stanford_alpaca has alpaca_data.json",
 )
 
 _PERIOD = 50
@@ -30,7 +29,8 @@ def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
     Raises:
       UserError: the file is missing or cannot be used.
     """
-    path = ALPACA.path("alpaca_data.jsonl", config.dir)
+    lines = ALPACA.find("alpaca_data.jsonl", config.dir)
+    path = lines or ALPACA.path("alpaca_data.json", config.dir)
     conversations = read_conversations(path, "train")
     index = np.arange(len(conversations)) % _PERIOD
     selected = index == _HELD_OUT[split] if split in _HELD_OUT else index >= len(_HELD_OUT)

@@ -7,14 +7,15 @@ column "translation".
 """
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess
+from transformer_jax.data.examples import Corpus, Example, RandomAccess
+from transformer_jax.data.files.rows import Rows, select_rows, text_of
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
 from transformer_jax.errors import UserError, install_hint
 
@@ -24,6 +25,8 @@ _SPLITS = {
     "test": ("test",),
 }
 """Split -> its possible names in a set."""
+
+_ROWS_AT_ONCE = 1000
 
 RowToText = Callable[[Any], str]
 
@@ -41,13 +44,15 @@ def open_split(config: DataConfig, split: str) -> Sequence[Corpus]:
     library = _library()
     if config.block_megabytes is not None and split == "train":
         return [open_blocks(config, _training_files(library, config))]
-    rows = Rows(_load(library, config, split))
-    readers = _readers(config, rows.table.features)
-    return [Parsed(rows, partial(_row_example, readers=readers))]
+    table = _load(library, config, split)
+    readers = _readers(config, table.features)
+    convert = partial(_row_example, readers=readers)
+    rows = Rows(HubRows(table), f"data.hf_name {config.hf_name}, split {split}")
+    return [select_rows(rows, convert, split, config.on_bad_row)]
 
 
 @dataclass(frozen=True, repr=False)
-class Rows(RandomAccess[Mapping[str, Any]]):
+class HubRows(RandomAccess[Mapping[str, Any]]):
     """Rows of a set, mapped into memory by the library.
 
     Attributes:
@@ -61,6 +66,11 @@ class Rows(RandomAccess[Mapping[str, Any]]):
 
     def item(self, index: int) -> Mapping[str, Any]:
         return self.table[index]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for batch in self.table.iter(batch_size=_ROWS_AT_ONCE):
+            columns = batch.values()
+            yield from (dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True))
 
 
 def _library() -> Any:
@@ -144,8 +154,8 @@ def _language_reader(
             f"{', '.join(languages)}"
         )
     if translation is None:
-        return lambda row: row[language]
-    return lambda row: row["translation"][language]
+        return partial(_text, column=language)
+    return lambda row: _text(row["translation"] or {}, language)
 
 
 def _column_reader(
@@ -158,19 +168,29 @@ def _column_reader(
         )
     feature = features[column]
     if key == "label" and hasattr(feature, "int2str"):
-        return partial(_class_name, feature, config, column)
+        return partial(_class_name, feature, column)
     if getattr(feature, "dtype", None) not in ("string", "large_string"):
         kind = "a class label or text" if key == "label" else "text"
         raise UserError(f"{field}: {column} of {config.hf_name} is not {kind}")
-    return lambda row: row[column]
+    if key == "label":
+        return partial(_label, column=column)
+    return partial(_text, column=column)
 
 
-def _class_name(feature: Any, config: DataConfig, column: str, row: Mapping[str, Any]) -> str:
+def _text(row: Mapping[str, Any], column: str) -> str:
+    return text_of(row.get(column), f"the column {column!r}")
+
+
+def _label(row: Mapping[str, Any], column: str) -> str:
+    label = _text(row, column)
+    if not label.strip():
+        raise ValueError(f"no label in {column}; choose another split")
+    return label
+
+
+def _class_name(feature: Any, column: str, row: Mapping[str, Any]) -> str:
     if row[column] is None or row[column] < 0:  # mark of a hidden label
-        raise UserError(
-            f"data.hf_name {config.hf_name}: an example has no label in {column}; choose another "
-            "split"
-        )
+        raise ValueError(f"no label in {column}; choose another split")
     return feature.int2str(int(row[column]))
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.examples import Corpus, Example, Parsed
+from transformer_jax.data.examples import Corpus, Example
+from transformer_jax.data.files.rows import Convert, Rows, select_rows
 from transformer_jax.errors import UserError, install_hint
 
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
@@ -46,10 +47,12 @@ def _open_text(config: DataConfig, split: str) -> Sequence[Corpus]:
     builder = _find_builder(_library(), config, name)
     readers = _readers(config, builder.info.features)  # before anything is downloaded
     examples = _read_split(builder, config, split)
-    corpus = Parsed(examples, partial(_text_example, readers=readers))
-    if len(corpus):
-        corpus[0]  # reports hidden labels now
-    return [corpus]
+    return [_select(config, split, examples, partial(_text_example, readers=readers))]
+
+
+def _select(config: DataConfig, split: str, examples: Sequence[Any], convert: Convert) -> Corpus:
+    rows = Rows(examples, f"data.tfds_name {config.tfds_name}, split {split}")
+    return select_rows(rows, convert, split, config.on_bad_row)
 
 
 def _readers(config: DataConfig, features: Mapping[str, Any]) -> dict[str, tuple[str, ToText]]:
@@ -71,19 +74,16 @@ def _reader(
         )
     feature = features[name]
     if field == "label_field" and hasattr(feature, "int2str"):
-        return name, partial(_class_name, feature, config)
+        return name, partial(_class_name, feature, name)
     if getattr(feature, "shape", None) == () and feature.np_dtype == np.object_:
         return name, _decode
     kind = "a class label or text" if field == "label_field" else "text"
     raise UserError(f"data.{field}: {name} of {config.tfds_name} is not {kind}")
 
 
-def _class_name(feature: Any, config: DataConfig, value: Any) -> str:
+def _class_name(feature: Any, name: str, value: Any) -> str:
     if value < 0:  # TFDS's mark of a hidden label
-        raise UserError(
-            f"data.tfds_name {config.tfds_name}: an example has no label in "
-            f"{config.label_field}; choose another split"
-        )
+        raise ValueError(f"no label in {name}; choose another split")
     return feature.int2str(int(value))
 
 
@@ -103,7 +103,7 @@ def _open_translations(config: DataConfig, split: str) -> Sequence[Corpus]:
                 f"data.{side}_language: {config.tfds_name} does not have {language!r}; "
                 f"it has {', '.join(examples[0])}"
             )
-    return [Parsed(examples, partial(_translation_example, languages=languages))]
+    return [_select(config, split, examples, partial(_translation_example, languages=languages))]
 
 
 def _with_pair_config(tfds: Any, name: str, languages: tuple[str, ...]) -> str:

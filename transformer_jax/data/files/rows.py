@@ -1,0 +1,289 @@
+"""Rows of data sets: how files hold them, which ones are left out, and which ones are errors.
+
+One rule for files (JSON lines, JSON arrays, Parquet, tab-separated), text in blocks, `hf_dataset`
+and `tfds`:
+
+- A row whose text is null or blank has no text. Training leaves it out; evaluation leaves out
+  documents of running text, and keeps any other row with an empty text.
+- Training leaves out rows that have nothing to learn, such as an empty answer.
+- Any other row that is not as the set demands (a missing field, a number instead of text, a key
+  that is not read) is an error that names file and row, or is left out with
+  `data.on_bad_row=skip`.
+
+What is left out is counted and logged. Blank lines between JSON lines are no rows, and a byte order
+mark at the start of a JSON line is dropped.
+"""
+
+import json
+import logging
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.conversations import NothingToLearn
+from transformer_jax.data.examples import Corpus, Example, Parsed, RandomAccess, Selection
+from transformer_jax.data.files.lines import TextLines
+from transformer_jax.errors import UserError
+from transformer_jax.ranges import short_repr
+
+logger = logging.getLogger(__name__)
+
+type Convert = Callable[[Any], Example]
+"""Converts a row to an example. Raises ValueError if the row is invalid, and `NothingToLearn` if
+training may leave it out."""
+
+_ROWS_AT_ONCE = 1000
+_TEXTS = ("source", "target", "text", "pair")
+"""Fields of an example that contain text."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a file or data set.
+
+    Attributes:
+      items: the rows; iteration reads them faster than access by index.
+      name: name of the file or set, for messages.
+      unit: what a row is in messages: "line" or "row".
+      numbers: int [N], number of each row in the file; None: 1 to N.
+      parse: converts an item to the row's value.
+    """
+
+    items: Sequence[Any]
+    name: str
+    unit: str = "row"
+    numbers: np.ndarray | None = None
+    parse: Callable[[Any], Any] | None = None
+
+    def where(self, index: int) -> str:
+        number = index + 1 if self.numbers is None else self.numbers[index]
+        return f"{self.unit} {number}"
+
+
+@dataclass
+class RowFilter:
+    """Applies the rule for rows.
+
+    Attributes:
+      name: name of the file or set.
+      split: the split that is read.
+      on_bad_row: as `data.on_bad_row`.
+      left_out: reason -> number of rows left out, and the first one of them.
+    """
+
+    name: str
+    split: str
+    on_bad_row: str = "stop"
+    left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def keep(
+        self, rows: Iterable[Any], convert: Convert, where: Callable[[int], str]
+    ) -> Iterator[tuple[int, Example]]:
+        """Yields the index and the example of each row that is kept.
+
+        Raises:
+          UserError: a row is invalid.
+        """
+        for index, row in enumerate(rows):
+            try:
+                example = convert(row)
+            except ValueError as error:
+                self._leave_out(error, where(index))
+                continue
+            if self._lacks_text(example):
+                self._count("no text", where(index))
+                continue
+            yield index, example
+
+    def report(self, count: int, level: int = logging.WARNING) -> None:
+        """Logs what was left out of `count` rows."""
+        for reason, (number, first) in self.left_out.items():
+            logger.log(
+                level,
+                "left out %d of %d rows of %s: %s (the first: %s)",
+                *(number, count, self.name, reason, first),
+            )
+
+    def _leave_out(self, error: ValueError, where: str) -> None:
+        if isinstance(error, NothingToLearn) and self.split == "train":
+            self._count("nothing to learn", f"{where}: {error}")
+        elif self.on_bad_row == "skip":
+            self._count("not as the set demands, data.on_bad_row=skip", f"{where}: {error}")
+        else:
+            raise UserError(f"{self.name}, {where}: {error}") from error
+
+    def _lacks_text(self, example: Example) -> bool:
+        if self.split != "train" and example.keys() != {"text"}:
+            return False
+        return any(not example[name].strip() for name in _TEXTS if name in example)
+
+    def _count(self, reason: str, first: str) -> None:
+        number, first = self.left_out.get(reason, (0, first))
+        self.left_out[reason] = (number + 1, first)
+
+
+def select_rows(rows: Rows, convert: Convert, split: str, on_bad_row: str = "stop") -> Corpus:
+    """The examples of the rows that are kept (see the module).
+
+    Raises:
+      UserError: a row is invalid (the first one is named), or none is left.
+    """
+    convert = partial(_parsed, rows.parse, convert) if rows.parse else convert
+    kept = RowFilter(rows.name, split, on_bad_row)
+    indices = np.fromiter((i for i, _ in kept.keep(rows.items, convert, rows.where)), np.int64)
+    kept.report(len(rows.items))
+    if not len(indices):
+        reasons = "; ".join(f"{reason}, {first}" for reason, (_, first) in kept.left_out.items())
+        raise UserError(
+            f"{rows.name} has no {rows.unit} to learn from ({reasons or 'it is empty'})"
+        )
+    return Selection(Parsed(rows.items, convert), indices)
+
+
+def _parsed(parse: Callable[[Any], Any], convert: Convert, item: Any) -> Example:
+    return convert(parse(item))
+
+
+def text_of(value: Any, name: str) -> str:
+    """Text of a row's field; null is empty.
+
+    Raises:
+      ValueError: the value has another type.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {short_repr(value)}, not text")
+    return value
+
+
+def open_rows(path: str) -> Rows:
+    """Opens a file with one object per row: JSON lines or a JSON array (plain, .gz or .zst), or
+    Parquet (.parquet).
+
+    Raises:
+      UserError: the file cannot be read, or is an array that is not complete.
+    """
+    if path.endswith(".parquet"):
+        return Rows(ParquetTable.open(path), path)
+    lines = TextLines(path)
+    numbers = np.flatnonzero(~lines.blank_mask())
+    if len(numbers) and lines[int(numbers[0])].lstrip().startswith("["):
+        return Rows(JsonArray(lines, _ranges_of_objects(lines)), path, parse=parse_json)
+    return Rows(Selection(lines, numbers), path, "line", numbers + 1, parse_json)
+
+
+def parse_json(text: str) -> Any:
+    """Parses JSON, after a byte order mark if there is one; ValueError if it is not JSON."""
+    try:
+        return json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"this is no JSON ({error})") from error
+
+
+@dataclass(frozen=True, repr=False)
+class JsonArray(RandomAccess[str]):
+    """Objects of a JSON array, as text.
+
+    Attributes:
+      lines: the file.
+      ranges: int64 [N, 2], range of bytes of each object.
+    """
+
+    lines: TextLines
+    ranges: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ranges)
+
+    def item(self, index: int) -> str:
+        start, stop = self.ranges[index]
+        return bytes(self.lines.content[start:stop]).decode()
+
+
+_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def _ranges_of_objects(lines: TextLines) -> np.ndarray:
+    """Range of bytes of each object of a JSON array, int64 [N, 2]; nothing is parsed.
+
+    Raises:
+      UserError: the file is not one array of objects.
+    """
+    content, ranges = lines.content, array("q")
+    depth, start, end = 0, 0, 0  # the current object; `end`: of what was read before it
+    for found in _STRING_OR_BRACKET.finditer(content):
+        match content[found.start()]:
+            case 0x5B | 0x7B:  # [ {
+                depth += 1
+                if depth == 1:
+                    end = found.end()
+                elif depth == 2:
+                    start = found.start()
+                    _require_between(lines, end, start, b"," if ranges else b"")
+            case 0x5D | 0x7D:  # ] }
+                depth -= 1
+                if depth == 1:
+                    end = found.end()
+                    ranges.extend((start, end))
+                elif depth == 0:
+                    _require_between(lines, end, found.start(), b"")
+                    _require_between(lines, found.end(), len(content), b"")
+                    return np.array(ranges, np.int64).reshape(-1, 2)
+    raise UserError(f"{lines.path} begins a JSON array that has no end: get the whole file")
+
+
+def _require_between(lines: TextLines, start: int, stop: int, wanted: bytes) -> None:
+    """Raises UserError unless the bytes are `wanted`, apart from white space."""
+    found = bytes(lines.content[start:stop]).strip()
+    if found != wanted:
+        raise UserError(
+            f"{lines.path} begins as a JSON array but has {found[:40].decode(errors='replace')!r} "
+            f"at byte {start}; write an array of objects, or one object per line"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class ParquetTable(RandomAccess[Any]):
+    """Rows of a Parquet file as dicts.
+
+    Attributes:
+      path: the file.
+      table: a `pyarrow.Table`.
+    """
+
+    path: str
+    table: Any
+
+    @classmethod
+    def open(cls, path: str) -> "ParquetTable":
+        """Maps a file into memory.
+
+        Raises:
+          UserError: it is not a Parquet file, or cannot be read.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return cls(path, pq.read_table(path, memory_map=True))
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"cannot read {path} as Parquet: {error}") from error
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def item(self, index: int) -> Any:
+        return self.table.slice(index, 1).to_pylist()[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            for batch in self.table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+                yield from batch.to_pylist()
+        except UnicodeDecodeError as error:
+            raise UserError(f"{self.path} has text that is not UTF-8 ({error.reason})") from error
