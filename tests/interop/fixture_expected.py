@@ -83,6 +83,21 @@ def encoder_decoder(model, tokenizer, family):
     return arrays | {"logits": padded(logits, 0, np.float32)} | searched(model, tokenizer, family)
 
 
+def bare(model, tokenizer, family):
+    """Runs each pair of a model without a head separately."""
+    source, source_lengths = random_rows(tokenizer, model.config.vocab_size, LENGTHS, 1)
+    target, target_lengths = random_rows(tokenizer, model.config.vocab_size, TARGET_LENGTHS, 2)
+    target[:, 0] = model.config.decoder_start_token_id
+    outputs = [
+        run(model, input_ids=source[None, row, :m], decoder_input_ids=target[None, row, :n])
+        for row, (m, n) in enumerate(zip(source_lengths, target_lengths, strict=True))
+    ]
+    arrays = {"source": source, "source_lengths": source_lengths}
+    arrays |= {"target": target, "target_lengths": target_lengths}
+    arrays |= stacked("encoder_hidden", [output.encoder_hidden_states for output in outputs])
+    return arrays | stacked("decoder_hidden", [output.decoder_hidden_states for output in outputs])
+
+
 def searched(model, tokenizer, family):
     """Greedy and beam search for six sources, each separately."""
     sources, lengths = random_rows(tokenizer, model.config.vocab_size, SOURCES, 3)
@@ -235,10 +250,11 @@ def filled(model, tokenizer):
 
 def expected(model, tokenizer, family):
     """(arrays of expected.npz, texts of expected.json) of a model loaded from its files."""
-    readers = {"encoder_decoder": encoder_decoder, "classifier": classified}
+    readers = {"encoder_decoder": encoder_decoder, "classifier": classified, "tagger": classified}
+    readers["bare_encoder_decoder"] = bare
     arrays = readers.get(family.kind, single_stack)(model, tokenizer, family)
     texts = {"model": family.model, "kind": family.kind}
-    if family.kind == "classifier":
+    if family.kind in ("classifier", "tagger"):
         texts |= {"texts": TEXTS, "pairs": PAIRS, "labels": list(model.config.id2label.values())}
     elif family.kind == "masked_lm":
         texts["masked"], more = filled(model, tokenizer)

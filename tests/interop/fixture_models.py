@@ -14,6 +14,7 @@ BERT = dict(
     max_position_embeddings=LIMIT,
 )
 ROBERTA = BERT | dict(max_position_embeddings=LIMIT + 2, type_vocab_size=1, layer_norm_eps=1e-5)
+DISTILBERT = dict(dim=16, hidden_dim=28, n_layers=2, n_heads=2, max_position_embeddings=LIMIT)
 LABELS = {0: "neutral", 1: "contradiction", 2: "entailment"}
 CLASSES = dict(id2label=LABELS, label2id={name: index for index, name in LABELS.items()})
 BART = dict(
@@ -61,7 +62,7 @@ class Family:
       model: the class of transformers.
       tokenizer: the function of fixture_tokenizers.
       config: fields of the config, except special ids, which come from the tokenizer.
-      kind: encoder_decoder, decoder, masked_lm or classifier.
+      kind: encoder_decoder, bare_encoder_decoder, decoder, masked_lm, classifier or tagger.
       extra_ids: rows of the embedding beyond the tokenizer's, as T5 has.
       matrices, tables: standard deviations of matrices and of embedding tables.
       eos: factor of the output row of eos, so that it is sometimes generated.
@@ -179,6 +180,22 @@ FAMILIES = {
             final_logit_softcapping=3.0,
         ),
     ),
+    "phi3": decoder("Phi3", "llama", LLAMA | dict(hidden_size=16, intermediate_size=20)),
+    "bart_bare": Family(
+        "BartModel", "roberta", "bare_encoder_decoder", BART | dict(activation_function="gelu")
+    ),
+    "xlm_roberta": Family("XLMRobertaForMaskedLM", "xlm_roberta", "masked_lm", ROBERTA),
+    "camembert": Family("CamembertForMaskedLM", "camembert", "masked_lm", ROBERTA),
+    "distilbert_classification": Family(
+        "DistilBertForSequenceClassification", "bert", "classifier", DISTILBERT | CLASSES
+    ),
+    "bert_tagging": Family("BertForTokenClassification", "bert", "tagger", BERT | CLASSES),
+    "roberta_tagging": Family(
+        "RobertaForTokenClassification", "roberta", "tagger", ROBERTA | CLASSES
+    ),
+    "distilbert_tagging": Family(
+        "DistilBertForTokenClassification", "bert", "tagger", DISTILBERT | CLASSES
+    ),
     "bert_classification": Family(
         "BertForSequenceClassification", "bert", "classifier", BERT | CLASSES
     ),
@@ -194,7 +211,7 @@ FAMILIES = {
         "DistilBertForMaskedLM",
         "bert",
         "masked_lm",
-        dict(dim=16, hidden_dim=28, n_layers=2, n_heads=2, max_position_embeddings=LIMIT),
+        DISTILBERT,
     ),
 }
 
@@ -207,7 +224,7 @@ def special_ids(family, tokenizer):
         return {"pad_token_id": ids["pad_token_id"]}
     if family.tokenizer == "mbart":
         ids["decoder_start_token_id"] = tokenizer.convert_tokens_to_ids(tokenizer.tgt_lang)
-    elif family.kind == "encoder_decoder":
+    elif family.kind.endswith("encoder_decoder"):
         start = "eos_token_id" if family.model.startswith("Bart") else "pad_token_id"
         ids["decoder_start_token_id"] = ids[start]
     return ids

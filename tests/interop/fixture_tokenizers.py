@@ -125,6 +125,35 @@ def mbart():
     return loaded("MBartTokenizer", files, src_lang="en_XX", tgt_lang="de_DE")
 
 
+def scored_pieces(model):
+    """Pieces of a sentencepiece model with their scores, without the first three."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    return [(piece.piece, piece.score) for piece in proto.pieces[3:]]
+
+
+def charsmap(model):
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    return proto.normalizer_spec.precompiled_charsmap
+
+
+def xlm_roberta():
+    model = sentencepiece_model(4, 150)
+    special = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    return transformers.XLMRobertaTokenizer(
+        vocab=[*special, *scored_pieces(model), ("<mask>", 0.0)],
+        _spm_precompiled_charsmap=charsmap(model),
+    )
+
+
+def camembert():
+    model = sentencepiece_model(5, 150)
+    special = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    return transformers.CamembertTokenizer(
+        vocab=[*special, *scored_pieces(model), ("<mask>", 0.0)],
+        _spm_precompiled_charsmap=charsmap(model),
+    )
+
+
 def gpt2():
     pieces, merges = byte_level_bpe(24)
     return transformers.GPT2Tokenizer(vocab=numbered([*pieces, "<|endoftext|>"]), merges=merges)

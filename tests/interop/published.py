@@ -17,9 +17,11 @@ from transformer_jax.models import MODELS
 FIXTURES = Path(__file__).parent / "fixtures"
 TRANSLATORS = ["marian", "marian_separate", "bart", "mbart", "pegasus", "t5", "t5_v1_1"]
 DECODERS = ["gpt2", "gpt2_bare", "llama", "llama3", "llama_linear", "mistral", "qwen2", "qwen3"]
-DECODERS += ["gemma2"]
+DECODERS += ["gemma2", "phi3"]
 ENCODERS = ["bert", "bert_gamma", "bert_pretraining", "roberta", "distilbert"]
-ENCODERS += ["roberta_prelayernorm"]
+ENCODERS += ["roberta_prelayernorm", "xlm_roberta", "camembert"]
+BARE = ["bart_bare"]
+"""Encoder-decoders without a head; transformers gives no logits."""
 
 
 @functools.cache
@@ -40,7 +42,12 @@ def published(name):
     abstract = jax.eval_shape(model.init, jax.random.key(0), *inputs)["params"]
     leaves = named_leaves(abstract)
     found = match_tensors(family, model.config, leaves, Tensors(directory))
-    arrays = {path: jnp.asarray(found.read(path, leaf.shape)) for path, leaf in leaves.items()}
+    arrays = {
+        path: jnp.zeros(leaf.shape)
+        if path in found.new
+        else jnp.asarray(found.read(path, leaf.shape))
+        for path, leaf in leaves.items()
+    }
     return family, model, fill(abstract, arrays), found
 
 

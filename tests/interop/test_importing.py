@@ -26,8 +26,9 @@ from transformer_jax.models.classifier import body_config
 from transformer_jax.tokenization import import_tokenizer, store_tokenizers
 
 LINES = ["The dog runs.", "a", "A red ball, two"]
-CLASSIFIERS = ["bert_classification", "roberta_classification"]
-MASKED = ["bert", "roberta", "distilbert", "roberta_prelayernorm"]
+CLASSIFIERS = ["bert_classification", "roberta_classification", "distilbert_classification"]
+TAGGERS = ["bert_tagging", "roberta_tagging", "distilbert_tagging"]
+MASKED = ["bert", "roberta", "distilbert", "roberta_prelayernorm", "camembert"]
 SHORT = {"max_extra_length": 3, "num_outputs": 1}
 
 
@@ -66,7 +67,9 @@ def tensors_of(directory):
     return {name: one for path in names for name, one in load_file(directory / path).items()}
 
 
-@pytest.mark.parametrize("name", ["marian", "bart", "t5_v1_1", "gpt2", "qwen2", *CLASSIFIERS])
+@pytest.mark.parametrize(
+    "name", ["marian", "bart", "t5_v1_1", "gpt2", "qwen2", "phi3", *CLASSIFIERS, *TAGGERS]
+)
 def test_the_parameters_are_the_tensors(run_of, name):
     run = run_of(name)
     family, _ = find_family(read_json(FIXTURES / name / "config.json"))
@@ -150,6 +153,19 @@ def test_classifier_logits_are_those_of_the_published_model(run_of, name):
         assert [one.text for one in found] == [said["labels"][i] for i in best]
         chances = np.exp(row - np.logaddexp.reduce(row))[best]
         np.testing.assert_allclose([one.score for one in found], chances, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", TAGGERS)
+def test_logits_of_tags_are_those_of_the_published_model(run_of, name):
+    run, want = run_of(name), expected(name)
+    rows = [row[:n].tolist() for row, n in zip(want["tokens"], want["lengths"], strict=True)]
+    found = run.task._probabilities(run.params, text_rows(run.task, rows))
+    for probabilities, logits, row in zip(found, want["logits"], rows, strict=True):
+        expected_log = jax.nn.log_softmax(logits[: len(row)])
+        np.testing.assert_allclose(np.log(probabilities[: len(row)]), expected_log, atol=1e-5)
+    said = json.loads((FIXTURES / name / "expected.json").read_text())
+    (tags,) = run.predict(["The dog runs"])
+    assert len(tags.split()) == 3 and {*tags.split()} <= {*said["labels"]}
 
 
 @pytest.mark.parametrize("name", MASKED)

@@ -84,7 +84,7 @@ def find_family(keys: Keys) -> tuple[Family, str]:
             f"config.json: architectures is {classes!r}; supported for {family.model_type} are "
             f"{', '.join(family.tasks)}"
         )
-    return family, classes[0]
+    return family.of_class(classes[0]), classes[0]
 
 
 def unread_keys(family: Family, keys: ReadKeys) -> tuple[list[str], int]:

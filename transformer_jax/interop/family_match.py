@@ -81,7 +81,7 @@ def match_family(
         class_name = _class_for_task(family, task)
         if class_name is None:
             continue
-        found = _match(family, class_name, model, leaves, keys)
+        found = _match(family.of_class(class_name), class_name, model, leaves, keys)
         if isinstance(found, FamilyMatch):
             return found
         mismatches.append((len(found), family, found))

@@ -73,7 +73,7 @@ class Generation:
     Attributes:
       fields: "decode.field" -> value.
       head: forced first tokens of a target; None: as the tokenizer says.
-      ends: all tokens that end an output.
+      ends: all tokens that end an output; none if only config.json names them.
       warnings: what a search here does not do, one line each.
     """
 
@@ -135,7 +135,7 @@ class _Reader:
         return Generation(
             {f"decode.{field}": value for field, value in fields.items()},
             head,
-            end_tokens(self._keys.content),
+            end_tokens(self._keys.content) if self._file == GENERATION else (),
             tuple(self._warnings),
         )
 

@@ -18,7 +18,9 @@ class TensorMapping:
       names: of the tensor. A file has one or more of them, with equal content if there are several
         (tied matrices). The first is written.
       transposed: True if a linear map's matrix is stored as [outputs, inputs], as in PyTorch.
-      part: (i, n): the array is the i-th of n equal parts of the tensor's last axis.
+      part: (i, n): the array is the i-th of n parts of the tensor: equal parts of its last axis,
+        unless there are `sizes`.
+      sizes: length of each part along the tensor's first axis, the outputs of linear maps.
       leading_axes: number of axes of size 1 before the others.
     """
 
@@ -26,16 +28,23 @@ class TensorMapping:
     names: tuple[str, ...]
     transposed: bool = True
     part: tuple[int, int] = (0, 1)
+    sizes: tuple[int, ...] = ()
     leading_axes: int = 0
 
     def tensor_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the whole tensor, given the shape of our array."""
-        *rest, last = self._stored_shape(self._flat_shape(shape))
+        first, *rest = stored = self._stored_shape(self._flat_shape(shape))
+        if self.sizes:
+            return (sum(self.sizes), *rest)
+        *rest, last = stored
         return (*(1,) * self.leading_axes, *rest, last * self.part[1])
 
     def to_array(self, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         """Our array, of the given shape, from the tensor; a view if possible."""
-        part = np.split(tensor, self.part[1], axis=-1)[self.part[0]]
+        if self.sizes:
+            part = np.split(tensor, np.cumsum(self.sizes)[:-1])[self.part[0]]
+        else:
+            part = np.split(tensor, self.part[1], axis=-1)[self.part[0]]
         flat = part.reshape(self._stored_shape(self._flat_shape(shape)))
         return (flat.T if self._is_transposed else flat).reshape(shape)
 
@@ -44,6 +53,11 @@ class TensorMapping:
         flat = array.reshape(self._flat_shape(array.shape))
         flat = flat.T if self._is_transposed else flat
         return flat.reshape((1,) * self.leading_axes + flat.shape)
+
+    @property
+    def joined_axis(self) -> int:
+        """Axis of the tensor along which its parts follow each other."""
+        return 0 if self.sizes else -1
 
     @property
     def _is_transposed(self) -> bool:
@@ -69,6 +83,14 @@ def map_linear(path: str, *names: str) -> Iterator[TensorMapping]:
     """Kernel and bias of a linear map. A map without bias ignores the second."""
     yield TensorMapping(f"{path}/kernel", tuple(f"{name}.weight" for name in names))
     yield TensorMapping(f"{path}/bias", tuple(f"{name}.bias" for name in names))
+
+
+def map_joined(paths: Sequence[str], sizes: Sequence[int], name: str) -> Iterator[TensorMapping]:
+    """Kernels of linear maps of the same input whose outputs, of these sizes, share a tensor."""
+    for i, path in enumerate(paths):
+        yield TensorMapping(
+            f"{path}/kernel", (f"{name}.weight",), part=(i, len(paths)), sizes=tuple(sizes)
+        )
 
 
 def map_norm(path: str, *names: str) -> Iterator[TensorMapping]:

@@ -232,12 +232,16 @@ def to_tensors(
 ) -> dict[str, np.ndarray]:
     """Converts our arrays to the tensors of a family, by name."""
     parts: dict[str, dict[int, np.ndarray]] = {}
+    axes: dict[str, int] = {}
     for mapping in family.mappings(model):
         if mapping.path in leaves:
             tensor = mapping.to_tensor(np.asarray(leaves[mapping.path], np.float32))
             parts.setdefault(mapping.names[0], {})[mapping.part[0]] = tensor
+            axes[mapping.names[0]] = mapping.joined_axis
     joined = {
-        name: np.ascontiguousarray(np.concatenate([by_index[i] for i in sorted(by_index)], axis=-1))
+        name: np.ascontiguousarray(
+            np.concatenate([by_index[i] for i in sorted(by_index)], axis=axes[name])
+        )
         for name, by_index in parts.items()
     }
     return joined | dict(family.constant_tensors(model))

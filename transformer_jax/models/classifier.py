@@ -55,6 +55,8 @@ class TokenClassifier(nn.Module):
 class TextClassifier(nn.Module):
     """Classifies each text: tanh(W x + b), dropout and a linear map on the features of one token.
 
+    `pooler_activation` may replace tanh.
+
     For an encoder this is the first token (BERT's [CLS]), for a decoder the last, the only one that
     sees the whole text. The body's parameters have the same paths as without the head.
     """
@@ -82,7 +84,8 @@ class TextClassifier(nn.Module):
         x = self.body.features(tokens, positions, segment_ids, deterministic)
         index = self._token_index(positions, segment_ids, texts)
         x = jnp.take_along_axis(x, index[:, :, None], axis=1)
-        x = self.head_dropout(jnp.tanh(self.pooler(x)), deterministic)
+        activation = {"tanh": jnp.tanh, "relu": nn.relu}[self.body.config.pooler_activation]
+        x = self.head_dropout(activation(self.pooler(x)), deterministic)
         return self.classifier(x)
 
     def _token_index(

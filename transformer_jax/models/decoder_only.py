@@ -33,7 +33,9 @@ class DecoderOnly(nn.Module):
         "model.scale_embeddings": False,
     }
     """Options of GPT-2, unless a config sets them."""
-    reads: ClassVar[Collection[str]] = ("model.num_layers", "model.logits_bias")
+    reads: ClassVar[Collection[str]] = (
+        *("model.num_layers", "model.logits_bias", "model.pooler_activation"),
+    )
 
     def setup(self) -> None:
         c = self.config

@@ -34,7 +34,9 @@ class EncoderOnly(nn.Module):
         "model.scale_embeddings": False,
     }
     """Options of BERT, unless a config sets them."""
-    reads: ClassVar[Collection[str]] = ("model.num_layers", "model.num_token_types")
+    reads: ClassVar[Collection[str]] = (
+        *("model.num_layers", "model.num_token_types", "model.pooler_activation"),
+    )
 
     def setup(self) -> None:
         c = self.config

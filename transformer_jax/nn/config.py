@@ -106,6 +106,8 @@ class TransformerConfig:
       final_logit_cap: soft cap c of the output logits x: c tanh(x / c) (Gemma 2, 2024); None: no
         cap.
       embedding_norm: apply a norm to embeddings plus positions, as in BERT and BART.
+      pooler_activation: activation of the layer before the output of a text classifier: "tanh", as
+        in BERT, or "relu", as in DistilBERT.
       num_token_types: embeddings of the segments in a pair of texts: 2 in BERT; 0: none.
       initialization: "xavier" (uniform; embeddings N(0, 1 / d_model)), "bert" (everything N(0,
         0.02^2), Devlin et al. 2019) or "gpt2" (as "bert", but in a stack of n sublayers the output
@@ -174,6 +176,7 @@ class TransformerConfig:
     logits_bias: bool = False
     final_logit_cap: Cap | None = None
     embedding_norm: bool = False
+    pooler_activation: Annotated[str, OneOf("tanh", "relu")] = "tanh"
     num_token_types: Annotated[int, Range(0, 1024)] = 0
     initialization: Annotated[str, OneOf("xavier", "bert", "gpt2")] = "xavier"
     attention: str = "auto"

@@ -123,11 +123,10 @@ def _map_norms(sublayer: str, name: str) -> Iterator[TensorMapping]:
 def _family(
     model_type: str, name: str, task: str, fixed: Options, ids: Keys, **others: Any
 ) -> Family:
-    options: dict[str, Any] = {"required": _REQUIRED, "neutral": _NEUTRAL}
+    options: dict[str, Any] = {"required": _REQUIRED, "neutral": _NEUTRAL, "tasks": {name: task}}
     return Family(
         model_type=model_type,
         architecture="encoder_decoder",
-        tasks={name: task},
         fields=_FIELDS,
         fixed_fields={**_FIXED, **fixed},
         mappings=_mappings,
@@ -173,6 +172,8 @@ BART = _family(
     "seq2seq",
     _LEARNED | {"norm_placement": "post"},
     _BART_IDS | {"decoder_start_token_id": 2, "num_labels": 3},
+    tasks={"BartForConditionalGeneration": "seq2seq", "BartModel": "seq2seq"},
+    prefix="model.",
     to_options=_to_options,
     to_keys=_to_keys,
     ignored_tensors=r"model\.(en|de)coder\.version",

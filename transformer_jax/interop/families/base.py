@@ -122,6 +122,19 @@ _MAY_BE_NULL = (
 
 
 @dataclasses.dataclass(frozen=True)
+class Head:
+    """Head of one class of a family, if it differs from that of the others.
+
+    Attributes:
+      mappings: of its arrays.
+      fixed_fields: fields of the section `model` that all models of the class have.
+    """
+
+    mappings: Callable[[], Iterable[TensorMapping]]
+    fixed_fields: Options = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class Family:
     """Published models of one `model_type`.
 
@@ -146,6 +159,7 @@ class Family:
       constant_tensors: model -> tensors that contain no parameters but belong in the file.
       prefix: of all tensor names. Files of models without a head leave it out.
       ignored_tensors: regular expression of tensors that are not imported.
+      heads: class of transformers -> its head, if it is not among `mappings`.
       activation_key: key that names the activation. None: `to_options` and `to_keys` convert it.
     """
 
@@ -164,7 +178,22 @@ class Family:
     constant_tensors: Callable[[TransformerConfig], Mapping[str, np.ndarray]] = lambda model: {}
     prefix: str = ""
     ignored_tensors: str = r"(?!)"
+    heads: Mapping[str, Head] = dataclasses.field(default_factory=dict)
     activation_key: str | None = None
+
+    def of_class(self, class_name: str) -> "Family":
+        """The family with the head of one of its classes."""
+        if class_name not in self.heads:
+            return self
+        head = self.heads[class_name]
+        own = {mapping.path: mapping for mapping in head.mappings()}
+
+        def mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
+            yield from own.values()
+            yield from (one for one in self.mappings(model) if one.path not in own)
+
+        fixed = {**self.fixed_fields, **head.fixed_fields}
+        return dataclasses.replace(self, fixed_fields=fixed, mappings=mappings, heads={})
 
     def options(self, keys: Keys) -> dict[str, Any]:
         """Fields of the section `model` for a config.json.

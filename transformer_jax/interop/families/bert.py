@@ -1,11 +1,12 @@
 """BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), its pre-norm variant (Ott et al. 2019), and
-DistilBERT (Sanh et al. 2019)."""
+DistilBERT (Sanh et al. 2019). XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020)
+are RoBERTa with other vocabularies."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import Family, Keys, Options
+from transformer_jax.interop.families.base import Family, Head, Keys, Options
 from transformer_jax.interop.tensor_mapping import (
     TensorMapping,
     map_attention,
@@ -144,10 +145,20 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
             f"{name}ForPreTraining": "masked_lm",
             f"{name}Model": "masked_lm",
             f"{name}ForSequenceClassification": "classification",
+            f"{name}ForTokenClassification": "tagging",
         },
         "prefix": f"{model_type}.",
     }
     return Family(model_type=model_type, architecture="encoder_only", **(options | others))
+
+
+def _map_tagger() -> Iterator[TensorMapping]:
+    yield from map_linear("classifier", "classifier")
+
+
+def _map_distilbert_classifier() -> Iterator[TensorMapping]:
+    yield from map_linear("pooler", "pre_classifier")
+    yield from map_linear("classifier", "classifier")
 
 
 BERT = _family(
@@ -162,32 +173,40 @@ _REQUIRED_ROBERTA = _REQUIRED | {"hidden_act": "gelu"}
 """RoBERTa's head always uses the exact GELU. Here the head and the layers have the same
 activation."""
 
-ROBERTA = _family(
-    "roberta",
-    "Roberta",
-    defaults=_ROBERTA_DEFAULTS,
-    required=_REQUIRED_ROBERTA,
-    to_options=_to_options_roberta,
-    to_keys=_to_keys_roberta,
-    mappings=_roberta_mappings,
-    ignored_tensors=r"roberta\.embeddings\.position_ids|roberta\.pooler\..*",
-)
-ROBERTA_PRELAYERNORM = _family(
+
+def _roberta_family(model_type: str, name: str, prefix: str, **others: Any) -> Family:
+    options: dict[str, Any] = {
+        "defaults": _ROBERTA_DEFAULTS,
+        "required": _REQUIRED_ROBERTA,
+        "to_options": _to_options_roberta,
+        "to_keys": _to_keys_roberta,
+        "mappings": _roberta_mappings,
+        "prefix": f"{prefix}.",
+        "ignored_tensors": rf"{prefix}\.(embeddings\.position_ids|pooler\..*)",
+        "heads": {f"{name}ForTokenClassification": Head(_map_tagger)},
+    }
+    return _family(model_type, name, **(options | others))
+
+
+ROBERTA = _roberta_family("roberta", "Roberta", "roberta")
+XLM_ROBERTA = _roberta_family("xlm-roberta", "XLMRoberta", "roberta")
+CAMEMBERT = _roberta_family("camembert", "Camembert", "roberta")
+ROBERTA_PRELAYERNORM = _roberta_family(
     "roberta-prelayernorm",
     "RobertaPreLayerNorm",
+    "roberta_prelayernorm",
     fixed_fields=_FIXED | {"norm_placement": "pre"},
-    defaults=_ROBERTA_DEFAULTS,
-    required=_REQUIRED_ROBERTA,
-    to_options=_to_options_roberta,
-    to_keys=_to_keys_roberta,
     mappings=_pre_norm_mappings,
-    prefix="roberta_prelayernorm.",
-    ignored_tensors=r"roberta_prelayernorm\.(embeddings\.position_ids|pooler\..*)",
 )
 DISTILBERT = _family(
     "distilbert",
     "DistilBert",
-    tasks={"DistilBertForMaskedLM": "masked_lm", "DistilBertModel": "masked_lm"},
+    heads={
+        "DistilBertForTokenClassification": Head(_map_tagger),
+        "DistilBertForSequenceClassification": Head(
+            _map_distilbert_classifier, {"pooler_activation": "relu"}
+        ),
+    },
     fields={
         "dim": "d_model",
         "hidden_dim": "d_ff",

@@ -1,5 +1,5 @@
 """Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), Qwen2 (Yang et al.
-2024), Qwen3 (Yang et al. 2025) and Gemma 2 (Gemma team 2024)."""
+2024), Qwen3 (Yang et al. 2025), Gemma 2 (Gemma team 2024) and Phi-3 (Abdin et al. 2024)."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,6 +9,7 @@ from transformer_jax.interop.families.base import Family, Keys, Options
 from transformer_jax.interop.tensor_mapping import (
     TensorMapping,
     map_attention,
+    map_joined,
     map_linear,
     map_norm,
     map_table,
@@ -237,6 +238,31 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
             yield from map_norm(f"{second}/norm_before", f"{prefix}.post_attention_layernorm")
 
 
+def _mappings_phi3(model: TransformerConfig) -> Iterator[TensorMapping]:
+    """Phi-3 stores queries, keys and values in one tensor, and the two inner projections, too."""
+    for i in range(model.num_layers):
+        path, prefix = f"decoder/layer_{i}", f"model.layers.{i}"
+        heads, groups = model.num_heads * model.d_k, model.key_value_heads * model.d_k
+        attention = [f"{path}/self_attention/{name}" for name in ("query", "key", "value")]
+        yield from map_joined(attention, (heads, groups, groups), f"{prefix}.self_attn.qkv_proj")
+        inner = [f"{path}/feed_forward/{name}" for name in ("gate", "inner")]
+        yield from map_joined(inner, (model.d_ff, model.d_ff), f"{prefix}.mlp.gate_up_proj")
+    joined = ("query/kernel", "key/kernel", "value/kernel", "gate/kernel", "inner/kernel")
+    yield from (one for one in _mappings(model) if not one.path.endswith(joined))
+
+
+def _to_options_phi3(keys: Keys) -> Options:
+    fraction = _rope_parameters(keys).get("partial_rotary_factor", 1.0)
+    dropout = {"embedding_dropout_rate": keys["embd_pdrop"]}
+    return {**_to_options_mistral(keys), **dropout, "rope_fraction": fraction}
+
+
+def _to_keys_phi3(model: TransformerConfig) -> Keys:
+    keys = {**_to_keys_with_window(model), "partial_rotary_factor": model.rope_fraction}
+    del keys["head_dim"]
+    return {**keys, "embd_pdrop": model.embedding_dropout}
+
+
 def _family(model_type: str, name: str, **others: Any) -> Family:
     options: dict[str, Any] = {
         "fields": _FIELDS,
@@ -245,12 +271,12 @@ def _family(model_type: str, name: str, **others: Any) -> Family:
         "to_keys": _to_keys,
         "defaults": _DEFAULTS,
         "activation_key": "hidden_act",
+        "mappings": _mappings,
     }
     return Family(
         model_type=model_type,
         architecture="decoder_only",
         tasks={f"{name}ForCausalLM": "language_modeling", f"{name}Model": "language_modeling"},
-        mappings=_mappings,
         prefix="model.",
         ignored_tensors=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
         **(options | others),
@@ -324,4 +350,23 @@ GEMMA2 = _family(
     required={"attention_bias": False, "use_bidirectional_attention": False},
     no_effect=("hidden_act",),
     activation_key="hidden_activation",
+)
+PHI3 = _family(
+    "phi3",
+    "Phi3",
+    fields=_FIELDS | {"resid_pdrop": "dropout_rate"},
+    fixed_fields={name: value for name, value in _FIXED.items() if name != "dropout_rate"},
+    mappings=_mappings_phi3,
+    to_options=_to_options_phi3,
+    to_keys=_to_keys_phi3,
+    defaults=_DEFAULTS
+    | {
+        **{"bos_token_id": 1, "eos_token_id": 32_000, "pad_token_id": 32_000},
+        **{"resid_pdrop": 0.0, "embd_pdrop": 0.0},
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "sliding_window": None,
+    },
+    no_effect=("original_max_position_embeddings",),  # it scales "longrope" alone
 )
