@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 from typing import Annotated, Any
 
 import jax
@@ -11,6 +10,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.nn.lora import Adapters, init_adapter
 from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.ranges import Range, check_fields, short_repr
+from transformer_jax.runtime.patterns import check_pattern, matching
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,11 +37,7 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        try:
-            re.compile(self.targets)
-        except (re.error, RecursionError, OverflowError) as error:
-            message = f"targets is {short_repr(self.targets)}, not a regular expression: {error}"
-            raise ValueError(message) from error
+        check_pattern("targets", self.targets)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if self.rank is None and value != field.default:
@@ -66,12 +62,17 @@ class LoraConfig:
           UserError: no linear map matches.
         """
         assert self.rank is not None
-        found = {}
-        leaves = jax.tree_util.tree_leaves_with_path(params)
-        for number, (path, leaf) in enumerate(leaves):
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
+        found, leaves = (
+            {},
+            {
+                jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+                for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+            },
+        )
+        targets = matching("lora.targets", self.targets, [*leaves])
+        for number, (name, leaf) in enumerate(leaves.items()):
             parameter = parameter_at(name)
-            if parameter is None or parameter.kind != "matrix" or not re.search(self.targets, name):
+            if parameter is None or parameter.kind != "matrix" or name not in targets:
                 continue
             own_key, axes = jax.random.fold_in(key, number), parameter.input_axes
             found[name] = init_adapter(

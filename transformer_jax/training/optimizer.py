@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any
 
@@ -13,8 +12,9 @@ import optax
 from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import STACKED, has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.parameters import parameter_at
-from transformer_jax.ranges import Range, Steps, check_fields, short_repr
+from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.registry import Registry
+from transformer_jax.runtime.patterns import check_pattern, matching
 from transformer_jax.training.schedules import SCHEDULES, ScheduleOptions
 
 Params = Any
@@ -88,11 +88,7 @@ class OptimizerConfig:
                 f"decay_steps is {self.decay_steps}; it must be greater than warmup_steps "
                 f"{self.warmup_steps}"
             )
-        try:
-            re.compile(self.frozen or "")
-        except (re.error, RecursionError, OverflowError) as error:
-            message = f"frozen is {short_repr(self.frozen)}, not a regular expression: {error}"
-            raise ValueError(message) from error
+        check_pattern("frozen", self.frozen or "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,10 +313,9 @@ def frozen_labels(frozen: str, params: Params) -> Params:
       UserError: all parameters match, or none.
     """
 
-    def label(path: str, _: jax.Array) -> str:
-        return "frozen" if re.search(frozen, path) else "trained"
-
-    labels = _map_with_path(label, params)
+    paths = jax.tree.leaves(_map_with_path(lambda path, _: path, params))
+    matched = matching("optimizer.frozen", frozen, paths)
+    labels = _map_with_path(lambda path, _: "frozen" if path in matched else "trained", params)
     if set(jax.tree.leaves(labels)) != {"trained", "frozen"}:
         raise UserError(f"optimizer.frozen {frozen!r} matches the paths of all parameters or none")
     return labels
