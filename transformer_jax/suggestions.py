@@ -135,6 +135,17 @@ _FLAGS = {
 }
 """Flag or way -> words that other programs have for it."""
 
+_VERBS = {
+    "train": "fit finetune fine_tune pretrain",
+    "evaluate": "test validate",
+    "predict": "translate generate decode infer inference sample complete interactive",
+    "chat": "talk",
+    "export": "convert save",
+    "import": "load download",
+    "benchmark": "time profile",
+}
+"""Verb -> words that other programs have for it."""
+
 
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", "", name).lower()
@@ -150,6 +161,8 @@ VALUE_SYNONYMS = {field: _by_word(table) for field, table in _VALUES.items()}
 """Field -> word of other programs, without punctuation -> value."""
 FLAG_SYNONYMS = _by_word(_FLAGS)
 """Word of other programs, without punctuation -> flag of this one."""
+VERB_SYNONYMS = _by_word(_VERBS)
+"""Word of other programs, without punctuation -> verb of this one."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -41,6 +41,7 @@ def test_a_dry_run_needs_no_workdir():
     ("line", "message"),
     [
         ("trian --config=a.py", "unknown verb trian; did you mean train?"),
+        ("translate --workdir=w", "unknown verb translate; did you mean predict?"),
         ("benchmark decoed --config=a.py", "unknown verb decoed; did you mean decode?"),
         (
             "xyz",

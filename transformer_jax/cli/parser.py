@@ -29,7 +29,7 @@ from transformer_jax.cli.arguments import (
     seed_count,
 )
 from transformer_jax.errors import UserError
-from transformer_jax.suggestions import FLAG_SYNONYMS, fields_named, suggest
+from transformer_jax.suggestions import FLAG_SYNONYMS, VERB_SYNONYMS, fields_named, suggest
 
 VERBS: dict[str, dict[str, Any]] = {
     "train": {},
@@ -419,7 +419,8 @@ def _check_verbs(words: Sequence[str]) -> None:
         if not known or word.startswith("-"):
             return
         if word not in known:
-            hint = suggest(word, known) or f"; known: {', '.join(known)}"
+            synonyms = VERB_SYNONYMS if known is VERBS else None
+            hint = suggest(word, known, synonyms) or f"; known: {', '.join(known)}"
             raise UserError(f"unknown verb {word}{hint}")
         known = known[word]
 

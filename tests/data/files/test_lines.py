@@ -111,6 +111,9 @@ def test_missing_file_and_folder_name_the_path(tmp_path):
     for path in (tmp_path / "absent", tmp_path / "absent.gz", tmp_path):
         with pytest.raises(UserError, match=f"^cannot read {path}: "):
             TextLines(str(path))
+    (tmp_path / "train.en").touch()
+    with pytest.raises(UserError, match=f"directory; did you mean {tmp_path}/train.en\\?$"):
+        TextLines(str(tmp_path / "train.enn"))
 
 
 WHOLE_GZIP = gzip.compress(b"some text\n" * 100)

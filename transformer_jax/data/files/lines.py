@@ -15,6 +15,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -24,6 +25,7 @@ from transformer_jax.buckets.copies import fetch_file, fetch_matching
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import RandomAccess
 from transformer_jax.errors import UserError
+from transformer_jax.suggestions import suggest_file
 
 _CHUNK_BYTES = 1 << 24
 _BEGINS_TEXT = np.array(
@@ -217,7 +219,8 @@ def _map_into_memory(path: str, once: bool) -> mmap.mmap:
                 f"no room to unpack {path} in {tempfile.gettempdir()} ({error.strerror}): "
                 "set TMPDIR to a folder with enough room"
             ) from error
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        hint = suggest_file(Path(path)) if isinstance(error, FileNotFoundError) else ""
+        raise UserError(f"cannot read {path}: {error.strerror}{hint}") from error
     except ValueError as error:  # for example a NUL in the name
         raise UserError(f"cannot read {path!r}: {error}") from error
 
