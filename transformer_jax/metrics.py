@@ -66,7 +66,8 @@ def compute_metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
       "loss" (nats per token, smoothed as in training), "perplexity" (of the unsmoothed likelihood)
       if there is a sum "nll", "accuracy" if there is a sum "correct", the means of `MEANS` that
-      have sums, and "padding" (share of slots without a token).
+      have sums, "restored" (of the tokens chosen to be masked, the share that was not, since their
+      rows had too many) if there is such a sum, and "padding" (share of slots without a token).
     """
     tokens = sums["tokens"]
     metrics = {"loss": sums["loss"] / tokens}
@@ -75,4 +76,6 @@ def compute_metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
     if "correct" in sums:
         metrics["accuracy"] = sums["correct"] / tokens
     metrics |= {name: sums[name] / tokens for name in MEANS if name in sums}
+    if "restored" in sums:
+        metrics["restored"] = sums["restored"] / (tokens + sums["restored"])
     return metrics | {"padding": 1.0 - sums["filled"] / sums["slots"]}

@@ -11,7 +11,7 @@ from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.losses import cross_entropy
-from transformer_jax.tasks.masked_lm import blank_arrays, fill_blanks
+from transformer_jax.tasks.masked_lm import blank_arrays, fill_blanks, restore_beyond
 from transformer_jax.tokenization.specials import BOS, EOS, MASK
 
 TEXT = {"text": "the old man sees a dog .\nthe dog sees the old man .\n"}
@@ -84,6 +84,28 @@ def test_the_loss_counts_the_chosen_tokens(task, params):
     losses = cross_entropy(logits, np.maximum(batch["labels"] - 1, 0))
     assert weight == sums["tokens"] == (batch["labels"] > 0).sum() > 0
     assert loss == pytest.approx(float(losses[batch["labels"] > 0].sum()), rel=1e-4)
+
+
+def test_rows_of_many_short_texts_mask_what_is_predicted_and_nothing_else(build):
+    """At least one token of each text is chosen; of a row's 16 slots, 3 are predicted."""
+    task = build(task__mask_rate=0.15, data__packing="apart")
+    texts = task.prepare([{"text": "dog"}] * 40, training=False)
+    (batch, *_) = eval_batches(texts, task.preprocess, lengths=task.lengths, rows=4)
+    chosen, count = (batch["labels"] > 0).sum(axis=1), task.num_predicted
+    assert (chosen > count).all()
+    restored, number = restore_beyond(batch, count)
+    kept = np.asarray(restored["labels"] > 0)
+    assert (kept.sum(axis=1) == count).all() and number == (chosen - count).sum()
+    places = np.flatnonzero(batch["labels"][0] > 0)
+    ranks = np.searchsorted(places, np.flatnonzero(kept[0]))
+    assert np.ptp(np.diff([-1, *ranks])) <= 1 and ranks[-1] == len(places) - 1  # spread evenly
+    assert not ((np.asarray(restored["text"]) == MASK) & ~kept).any()
+    sums = task.loss(task.init(jax.random.key(0)), batch, None)[2]
+    assert sums["tokens"] == kept.sum() and sums["restored"] == number
+    share = task.metrics({name: float(x) for name, x in sums.items()} | {"loss": 0.0}, [])
+    assert share["restored"] == pytest.approx(float(number) / chosen.sum())
+    few, none = restore_beyond(batch, 16)
+    assert none == 0 and (few["text"] == batch["text"]).all()
 
 
 DECODE = DecodeConfig(num_outputs=3, batch_size=4)

@@ -1,7 +1,9 @@
 """Dry run: parameters, batch and memory of a step."""
 
 import jax
+import pytest
 
+from transformer_jax.errors import UserError
 from transformer_jax.tools.dry_run import describe
 
 
@@ -17,3 +19,10 @@ def test_a_dry_run_lists_parameters_batch_and_memory(tiny_config, trained):
     assert sum(line.startswith("batch ") for line in lines) == 6
     assert any("source_segment_ids" in line and "(4, 48)" in line for line in lines)
     assert lines[-1].startswith("memory of a step: ") and " GiB" in lines[-1]
+
+
+def test_a_dry_run_of_an_unknown_data_set_is_refused(tiny_config):
+    config = tiny_config()
+    config.data.name = "multi30k_en_dd"
+    with pytest.raises(UserError, match="data.name.*multi30k_en_de"):
+        describe(config)

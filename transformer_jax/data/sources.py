@@ -150,7 +150,7 @@ def open_split(config: DataConfig, split: str) -> Corpus:
       UserError: the set or split does not exist, its files are missing or cannot be used, or the
         number of weights or folders does not match the corpora or sets.
     """
-    sets = _find(config.name)
+    sets = find_sets(config.name)
     if split not in sets[0].splits:
         raise UserError(
             f"{config.name} has no split {split!r}: choose one of {', '.join(sets[0].splits)}"
@@ -191,7 +191,7 @@ def open_corpora(config: DataConfig, split: str) -> dict[str, Corpus]:
     Raises:
       UserError: as `open_split`, or there is only one corpus.
     """
-    sets, configs = _find(config.name), _config_per_set(config)
+    sets, configs = find_sets(config.name), _config_per_set(config)
     if len(sets) > 1:
         pairs = zip(configs, sets, strict=True)
         return {
@@ -244,7 +244,8 @@ def _concatenate(corpora: Sequence[Corpus], weights: tuple[float, ...] | None = 
     return corpora[0] if len(corpora) == 1 else Corpora(tuple(corpora), weights)
 
 
-def _find(names: str) -> list[SourceSet]:
+def find_sets(names: str) -> list[SourceSet]:
+    """The data sets that `data.name` lists; UserError if one does not exist."""
     try:
         return [SOURCES.find(name) for name in names.split(",")]
     except ValueError as error:

@@ -71,7 +71,11 @@ class MaskedLanguageModeling(BaseTask):
 
     @property
     def num_predicted(self) -> int:
-        """P, the largest number of positions of a row that the loss counts."""
+        """P, the largest number of positions of a row that the loss counts.
+
+        Short texts exceed it together, since at least one token of each is chosen: see
+        `restore_beyond`.
+        """
         return min(math.ceil(1.25 * self.mask_rate * self.max_length), self.max_length)
 
     @classmethod
@@ -164,7 +168,11 @@ class MaskedLanguageModeling(BaseTask):
         return np.array(chosen, np.int64)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Returns the cross-entropy of the tokens to predict, at most `num_predicted` of a row."""
+        """Returns the cross-entropy of the tokens to predict, at most `num_predicted` of a row.
+
+        The sum "restored" is the number of chosen tokens beyond that.
+        """
+        batch, restored = restore_beyond(batch, self.num_predicted)
         chosen = (batch["labels"] > 0).astype(jnp.int32)
         is_chosen, places = jax.lax.top_k(chosen, self.num_predicted)
         labels = jnp.take_along_axis(jnp.maximum(batch["labels"] - 1, 0), places, axis=1)
@@ -173,7 +181,8 @@ class MaskedLanguageModeling(BaseTask):
         found = tiled_token_losses(
             predicted, labels, 0.0, self.z_loss, self.loss_tiles, exact=rng is None
         )
-        return packed_loss(batch, self.read, found, is_chosen > 0)
+        loss, weight, sums = packed_loss(batch, self.read, found, is_chosen > 0)
+        return loss, weight, {**sums, "restored": restored}
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1
@@ -245,6 +254,23 @@ class MaskedLanguageModeling(BaseTask):
             words = [decode([token]).removeprefix("##") for token in column]
             outputs.append(Prediction(fill_blanks(line, self.mask_text, words), score))
         return outputs
+
+
+def restore_beyond(batch: Batch, count: int) -> tuple[Batch, jax.Array]:
+    """Puts back the tokens of a row's chosen positions beyond `count`, so that none is masked and
+    never predicted. The positions that stay chosen are spread evenly over all chosen ones.
+
+    Returns:
+      the batch, and the number of tokens put back.
+    """
+    chosen = batch["labels"] > 0
+    total = jnp.maximum(chosen.sum(axis=1, keepdims=True), count)  # n: none is put back if n = P
+    rank = jnp.cumsum(chosen, axis=1) - 1
+    kept = (rank + 1) * count // total > rank * count // total
+    beyond = chosen & ~kept
+    text = jnp.where(beyond, batch["labels"] - 1, batch["text"])
+    labels = jnp.where(beyond, 0, batch["labels"])
+    return {**batch, "text": text, "labels": labels}, beyond.sum()
 
 
 def blank_arrays(rows: Sequence[Sequence[int]], mask: int) -> dict[str, np.ndarray]:

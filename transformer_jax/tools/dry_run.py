@@ -3,6 +3,7 @@
 import jax
 from ml_collections import ConfigDict
 
+from transformer_jax.data.sources import find_sets
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tools.plan.program import abstract_training, memory_of
 from transformer_jax.tools.plan.target import GIB
@@ -14,7 +15,9 @@ def describe(config: ConfigDict) -> str:
     Raises:
       UserError: the config cannot be used on the devices that are here.
     """
-    training = abstract_training(read_settings(config))
+    settings = read_settings(config)
+    find_sets(settings.data.name)  # the data are not read here, but their sets must exist
+    training = abstract_training(settings)
     _, peak = memory_of(training.compile())
     leaves = jax.tree_util.tree_leaves_with_path(training.state.params)
     table = [
