@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,28 @@ def test_jax_uses_the_cpu_if_a_plugin_is_installed_without_a_device(
     monkeypatch.setattr(startup.glob, "glob", lambda path: devices)
     startup.skip_plugins_without_devices()
     assert os.environ.get("JAX_PLATFORMS") == expected
+
+
+CHILDREN = """
+import subprocess, sys
+from transformer_jax.runtime.startup import environment_of_user, protect_child_paths
+protect_child_paths()
+words = [sys.executable, "-c", "import argparse"]
+print(subprocess.run(words, capture_output=True, text=True).stderr.count("executed"))
+ended = subprocess.run(words, env=environment_of_user(), capture_output=True, text=True)
+print(ended.stderr.count("executed"))
+"""
+
+
+@pytest.mark.parametrize(("flag", "counts"), [("-P", "0\n1\n"), ("-B", "1\n1\n")])
+def test_processes_import_from_the_current_folder_only_if_this_one_does(tmp_path, flag, counts):
+    """The user's own programs do in any case."""
+    (tmp_path / "argparse.py").write_text("import sys\nsys.stderr.write('executed')\n")
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root}
+    environment.pop("PYTHONSAFEPATH", None)
+    words = [sys.executable, flag, "-c", CHILDREN]
+    answer = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout == counts

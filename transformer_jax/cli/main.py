@@ -14,6 +14,7 @@ from transformer_jax.errors import RESUMABLE, Stopped, UserError
 from transformer_jax.runtime.startup import (
     check_environment,
     keep_freed_memory,
+    protect_child_paths,
     skip_plugins_without_devices,
 )
 
@@ -38,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parse(sys.argv[1:] if argv is None else argv)
         terminal.require_stdout()
         log_to_stderr()
+        protect_child_paths()
         keep_freed_memory()
         skip_plugins_without_devices()
         check_environment()

@@ -3,6 +3,7 @@
 This module imports no JAX, so that the command line answers quickly.
 """
 
+import contextlib
 import ctypes
 import glob
 import importlib.util
@@ -21,10 +22,29 @@ DEVICES = (
 )
 """Device files of GPUs and TPUs."""
 
+_SAFE_PATH, _SET_HERE = "PYTHONSAFEPATH", "by transformer_jax"
 _READ_XLA_FLAGS = "from jaxlib import xla_client; xla_client.CompileOptions()"
 
 # Parameters of mallopt, from glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
+
+
+def protect_child_paths() -> None:
+    """Makes Python processes that this one starts import nothing from the current folder.
+
+    Does nothing if this process imports from there itself, as after `python -m`.
+    """
+    with contextlib.suppress(FileNotFoundError):  # the current folder is gone
+        if os.getcwd() not in map(os.path.abspath, sys.path):
+            os.environ.setdefault(_SAFE_PATH, _SET_HERE)
+
+
+def environment_of_user() -> dict[str, str]:
+    """The environment for the user's own programs, without what `protect_child_paths` has set."""
+    environment = dict(os.environ)
+    if environment.get(_SAFE_PATH) == _SET_HERE:
+        del environment[_SAFE_PATH]
+    return environment
 
 
 def skip_plugins_without_devices() -> None:

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from transformer_jax.runtime.startup import environment_of_user
+
 
 def scores_by_command(command: str, records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Runs a command that scores outputs.
@@ -24,7 +26,13 @@ def scores_by_command(command: str, records: Sequence[Mapping[str, Any]]) -> dic
     lines = "".join(json.dumps(record) + "\n" for record in records)
     try:
         words = shlex.split(command)
-        ended = subprocess.run(words, input=lines, capture_output=True, encoding="utf-8")
+        ended = subprocess.run(
+            words,
+            input=lines,
+            capture_output=True,
+            encoding="utf-8",
+            env=environment_of_user(),
+        )
     except (OSError, ValueError, IndexError) as error:
         raise ValueError(f"{command!r} cannot be run: {error}") from error
     if ended.returncode:
