@@ -31,11 +31,11 @@ class UserError(Exception):
     The shell prints it to stderr and exits with status 2; a notebook gets the exception.
 
     Args:
-      message: the line; its control characters are escaped.
+      message: the line; its control characters and line feeds are escaped.
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(escape_controls(message))
+        super().__init__(escape_controls(message).replace("\n", r"\n"))
 
 
 def install_hint(extra: str) -> str:

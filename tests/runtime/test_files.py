@@ -198,7 +198,7 @@ def test_a_file_system_without_locks_is_reported(tmp_path, monkeypatch):
 
 
 ODD_NAMES = ["", "/abs", "x//abs", "x/", ".", "..", "./x", "x/./y", "../x", "x/../../y"]
-ODD_NAMES += ["C:x", "c:/x", "x\\y", "..\\x", "x\0y"]
+ODD_NAMES += ["C:x", "c:/x", "x\\y", "..\\x", "x\0y", "x/" + 231 * "n", "ü" * 116]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)

@@ -24,7 +24,7 @@ from transformer_jax.parallel import hosts
 from transformer_jax.runtime.files import (
     METADATA_BYTES,
     entries_below,
-    is_safe_name,
+    is_below,
     open_regular,
     read_regular,
     write_atomic,
@@ -199,7 +199,7 @@ def find_damage(
         entries = {name: entries[name] for name in entries if name.split("/")[0] in subfolders}
     own = share_of_files({name: _size(entry) for name, entry in entries.items()}, *reader)
     for name in entries:
-        if not is_safe_name(name):
+        if not is_below(folder, name):
             return f"{name!r} is outside the folder"
         if name not in own:
             continue

@@ -38,6 +38,7 @@ PARTIAL = ".transformer_jax.partial"
 """Ends the name of a folder that is still being written (`atomic_folder`)."""
 
 _DRIVE = re.compile("[A-Za-z]:")
+_LONGEST_NAME = 230  # bytes; file systems allow 255, and temporary files add an ending
 
 
 class NoLocksError(OSError):
@@ -48,10 +49,14 @@ def is_safe_name(name: str) -> bool:
     """Returns True if an untrusted name, joined to a folder, is a path below that folder.
 
     Its parts, separated by "/", are names of files and folders. False if the name is absolute, has
-    an empty part, ".", "..", a backslash or a NUL, or begins with a drive's letter ("C:").
+    an empty part, ".", "..", a backslash or a NUL, begins with a drive's letter ("C:"), or has a
+    part that is longer than file systems allow.
     """
     parts = name.split("/")
-    has_odd_part = any(part in ("", ".", "..") for part in parts)
+    has_odd_part = any(
+        part in ("", ".", "..") or len(part.encode("utf-8", "surrogatepass")) > _LONGEST_NAME
+        for part in parts
+    )
     return not (has_odd_part or "\\" in name or "\0" in name or _DRIVE.match(name))
 
 
@@ -90,6 +95,15 @@ def path_of_published(path: Path) -> Path:
         return target
     reason = "it is a link that leads out of its folder; replace it by the file"
     raise OSError(errno.ELOOP, reason, str(path))
+
+
+def is_below(folder: Path, name: str) -> bool:
+    """Returns True if `path_below` accepts a name."""
+    try:
+        path_below(folder, name)
+    except UserError:
+        return False
+    return True
 
 
 def cache_folder(name: str) -> Path | None:
