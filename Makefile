@@ -52,6 +52,7 @@ campaigns: setup  ## run the campaigns of experiments/results/faults.md, whose s
 	$(SCRIPTS)/hostile_workdirs.py --workdir=$(CAMPAIGNS)/hostile --cases=2000
 	$(SCRIPTS)/hostile_tokenizers.py --cases=100
 	$(SCRIPTS)/signals.py --workdir=$(CAMPAIGNS)/signals --cases=200
+	$(SCRIPTS)/kill_transfer.py --model=tests/interop/fixtures/gpt2 --workdir=$(CAMPAIGNS)/kill_transfer --kills=100
 	$(SCRIPTS)/kill_resume.py $(TINY) --workdir=$(CAMPAIGNS)/kill --quick --kills=100 --during_save=50 \
 		$(call steps,4000) $(call often,10)
 	$(SCRIPTS)/kill_resume.py $(TINY) --workdir=$(CAMPAIGNS)/kill_sync --quick --kills=20 --during_save=10 \

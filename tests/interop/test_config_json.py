@@ -155,6 +155,28 @@ def test_llama_has_no_window_and_rotates_whole_heads():
     )
 
 
+@pytest.mark.parametrize("name", ["llama", "llama3", "llama_linear", "mistral"])
+def test_rotary_positions_are_the_same_in_either_spelling(name):
+    """transformers 4 has `rope_theta` and `rope_scaling`, 5 `rope_parameters`."""
+    keys = read_json(FIXTURES / name / "config.json")
+    parameters = keys.get("rope_parameters") or {
+        "rope_theta": keys["rope_theta"],
+        **(keys["rope_scaling"] or {"rope_type": "default"}),
+    }
+    theta = parameters["rope_theta"]
+    scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    old = {"rope_parameters": ..., "rope_theta": theta, "rope_scaling": scaling}
+    new = {"rope_parameters": parameters, "rope_theta": ..., "rope_scaling": ...}
+    assert options(name, **old) == options(name, **new) == options(name)
+    assert options(name)["rope_theta"] == theta
+
+
+def test_rotary_positions_of_each_kind_of_layer_are_refused():
+    nested = {"full_attention": {"rope_theta": 5.0, "rope_type": "default"}}
+    found = outcome(defaults_of("gemma2") | {"rope_parameters": nested})
+    assert "config.json: rope_parameters has full_attention {'rope_theta'" in found
+
+
 @pytest.mark.parametrize(
     "keys, message",
     [

@@ -94,7 +94,7 @@ def unread_keys(family: Family, keys: ReadKeys) -> tuple[list[str], int]:
       One line for each key that may change what the model computes, or how it is trained, and that
       has no equivalent here; and the number of keys that are known to have no effect.
     """
-    neutral = _NEUTRAL | dict(family.neutral)
+    neutral = {**_NEUTRAL, **family.neutral}
     odd = {
         key: value
         for key, value in keys.unread().items()

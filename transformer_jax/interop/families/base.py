@@ -208,7 +208,7 @@ class Family:
         given = keys if isinstance(keys, ReadKeys) else ReadKeys(keys)
         keys = given.with_defaults(self.defaults)
         check_keys(keys.content)
-        for key, value in (REQUIRED | dict(self.required)).items():
+        for key, value in {**REQUIRED, **self.required}.items():
             if keys.get(key) not in (None, value):
                 raise UserError(f"config.json: {key} is {keys[key]!r}; only {value!r} is supported")
         wanted = [*self.fields, *([self.activation_key] if self.activation_key else [])]

@@ -61,6 +61,10 @@ _ROPE_FIELDS: Mapping[str, Mapping[str, str]] = {
 }
 """Scaling of rotary positions (`rope_type`) -> its keys -> fields of the section `model`."""
 
+_ROPE_KEYS = {key for keys in _ROPE_FIELDS.values() for key in keys} | {
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor"),
+}
+
 
 def _to_options(keys: Keys) -> dict[str, Any]:
     heads = keys["num_attention_heads"]
@@ -172,6 +176,11 @@ def _rope_options(keys: Keys) -> Options:
     if kind not in _ROPE_FIELDS:
         raise UserError(
             f"config.json: rope_type is {kind!r}; supported are {', '.join(_ROPE_FIELDS)}"
+        )
+    if unknown := sorted(given.keys() - _ROPE_KEYS):
+        raise UserError(
+            f"config.json: rope_parameters has {unknown[0]} {short_repr(given[unknown[0]])}; "
+            f"supported are {', '.join(sorted(_ROPE_KEYS))}"
         )
     factors = _ROPE_FIELDS[kind]
     if missing := [key for key in factors if key not in given]:
