@@ -45,7 +45,7 @@ def test_a_dry_run_needs_no_workdir():
         ("benchmark decoed --config=a.py", "unknown verb decoed; did you mean decode?"),
         (
             "xyz",
-            "unknown verb xyz; known: train, sweep, evaluate, predict, chat, score, plot, benchm",
+            "unknown verb xyz; known: train, sweep, evaluate, predict, chat, score, embed, plot, b",
         ),
         ("predict --work_dir=w", "unknown flag --work_dir; did you mean --workdir?"),
         (
@@ -70,7 +70,7 @@ def test_a_dry_run_needs_no_workdir():
         ("train --config=a.py --workdir=w --foo", "unknown flag --foo; known: --config, "),
         ("evaluate --workdir=w extra", "unexpected argument extra"),
         ("benchmark train --config=a.py --beam_size=4", "unknown flag --beam_size"),
-        ("", "needs a verb: train, sweep, evaluate, predict, chat, score, plot, benchmark"),
+        ("", "needs a verb: train, sweep, evaluate, predict, chat, score, embed, plot, benchmark"),
         ("benchmark", "benchmark` needs a verb: train, decode"),
         ("predict", "predict needs --workdir"),
         ("train --workdir=w", "train needs --config"),

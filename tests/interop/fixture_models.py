@@ -189,6 +189,7 @@ FAMILIES = {
     "distilbert_classification": Family(
         "DistilBertForSequenceClassification", "bert", "classifier", DISTILBERT | CLASSES
     ),
+    "bert_bare": Family("BertModel", "bert", "bare", BERT),  # of make_fixtures.make_sentences
     "bert_tagging": Family("BertForTokenClassification", "bert", "tagger", BERT | CLASSES),
     "roberta_tagging": Family(
         "RobertaForTokenClassification", "roberta", "tagger", ROBERTA | CLASSES

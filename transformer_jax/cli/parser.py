@@ -38,6 +38,7 @@ VERBS: dict[str, dict[str, Any]] = {
     "predict": {},
     "chat": {},
     "score": {},
+    "embed": {},
     "plot": {},
     "benchmark": {"train": {}, "decode": {}},
     "plan": {},
@@ -51,7 +52,7 @@ CHAT_COMMANDS = (
     "/reset starts over, /system TEXT starts over with an instruction how to answer, /quit ends"
 )
 
-_RUN_VERBS = ("evaluate", "predict", "chat", "score", "inspect", "import", "export")
+_RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export")
 """Verbs that take no config: the run has its own."""
 _REQUIRED = {
     "score": {"source", "target"},
@@ -126,6 +127,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_predict(verbs)
     _add_chat(verbs)
     _add_score(verbs)
+    _add_embed(verbs)
     _add_plot(verbs)
     what = _add_benchmark(verbs)
     _add_plan(verbs)
@@ -279,6 +281,26 @@ def _add_score(verbs: Verbs) -> None:
     )
     add_escape_flag(score)
     add_distributed_flags(score)
+
+
+def _add_embed(verbs: Verbs) -> None:
+    embed = verbs.add_parser(
+        "embed",
+        help="read one text a line from stdin, write its vector as a JSON list, one a line",
+    )
+    add_run_flags(embed)
+    add_max_length_flag(embed)
+    embed.add_argument(
+        "--pooling",
+        choices=("mean", "cls", "max"),
+        help="how vectors of tokens become one (default: task.pooling, as imported)",
+    )
+    embed.add_argument(
+        "--normalize",
+        choices=("true", "false"),
+        help="scale vectors to length 1 (default: task.normalize, as imported)",
+    )
+    add_escape_flag(embed)
 
 
 def _add_plot(verbs: Verbs) -> None:

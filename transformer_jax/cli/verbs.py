@@ -4,6 +4,7 @@ Functions import what they need when they are called, so that `--help` answers w
 """
 
 import argparse
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -144,6 +145,21 @@ def chat(args: argparse.Namespace) -> None:
                 _answer(conversation, line)
 
 
+def embed(args: argparse.Namespace) -> None:
+    """Writes the vector of each line of stdin as a JSON list."""
+    given = {"pooling": args.pooling, "normalize": args.normalize and args.normalize == "true"}
+    changes = {f"task.{name}": value for name, value in given.items() if value is not None}
+    run = load_run(args)
+    run = run.with_config(changes) if changes else run
+    read_text = _text_reader(args)
+    with LineCount("embedded") as count:
+        for lines in read_batches(terminal.binary_stdin(), most=_LINES_AT_ONCE):
+            for vector in run.embed([read_text(line) for line in lines]):
+                _write_result(json.dumps([float(f"{value:.9g}") for value in vector.tolist()]))
+            terminal.flush()
+            count.advance(len(lines))
+
+
 def score(args: argparse.Namespace) -> None:
     """Prints log P(target | source) of each pair of two files, one a line."""
     from transformer_jax.data.files.pairs import read_aligned
@@ -275,6 +291,7 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
     "predict": predict,
     "chat": chat,
     "score": score,
+    "embed": embed,
     "plot": plot,
     "benchmark": benchmark,
     "plan": plan,

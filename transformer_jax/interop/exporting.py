@@ -28,6 +28,7 @@ from transformer_jax.interop.generation_config import (
 )
 from transformer_jax.interop.hub import HUB
 from transformer_jax.interop.importing import LICENSE, SOURCE
+from transformer_jax.interop.sentence_modules import sentence_files
 from transformer_jax.interop.weights import WEIGHTS, save_tensors, to_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.models.decoder_only import DecoderOnly
@@ -90,11 +91,14 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
     if isinstance(run.task, Instruction) and run.settings.task.template != MODEL:
         template = chat_template(run.task.template, run.task.chat_tokenizer.adds_first_token)
         files[CHAT_TEMPLATE] = template.encode()
+    settings = run.settings
+    files |= sentence_files(settings.task, model.d_model, settings.data.max_length)
     config = {"architectures": [match.class_name], "dtype": "float32", **match.keys}
     tensors = to_tensors(match.family, match.model, match.leaves)
     with atomic_folder(directory, "--to") as folder:
         save_tensors(tensors, folder / WEIGHTS)
         for name, content in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
         _write_json(folder / GENERATION, _generation_config(run, keys))
         (folder / "README.md").write_text(_model_card(run, match.class_name), encoding="utf-8")

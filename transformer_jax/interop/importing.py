@@ -20,6 +20,7 @@ from transformer_jax.interop.families import Family
 from transformer_jax.interop.families.base import ReadKeys
 from transformer_jax.interop.generation_config import Generation, end_tokens, read_generation
 from transformer_jax.interop.hub import fetch_model
+from transformer_jax.interop.sentence_modules import SentenceModules, read_sentence_modules
 from transformer_jax.interop.weights import MatchedTensors, Tensors, match_tensors
 from transformer_jax.models.classifier import body_config
 from transformer_jax.nn.positions import POSITIONS
@@ -84,6 +85,12 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     tensors = Tensors(directory)
     generation = read_generation(directory, keys, family.architecture)
     fields = {**_config_fields(source, family, class_name, keys), **generation.fields}
+    is_masked_lm = fields["task.name"] == "masked_lm"
+    sentences = read_sentence_modules(directory) if is_masked_lm else SentenceModules()
+    limit = min(
+        sentences.fields.get("data.max_length", _MAX_LENGTH), fields.get("data.max_length", 1)
+    )
+    fields |= {**sentences.fields, "data.max_length": limit} if sentences.fields else {}
     try:
         config = config_of(fields, "its options")
         settings = read_settings(config)
@@ -108,7 +115,7 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     log_names("ignored tensors, as models here have no such part", found.ignored)
     unread, without_effect = config_json.unread_keys(family, keys)
     logger.info("config.json: %d keys have no effect on the model", without_effect)
-    for warning in (*unread, *generation.warnings):
+    for warning in (*unread, *generation.warnings, *sentences.warnings):
         logger.warning("%s", warning)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
@@ -33,6 +34,7 @@ from transformer_jax.tasks.interface import (
     Prediction,
     SupportsBeamTree,
     SupportsChat,
+    SupportsEmbedding,
     SupportsInspection,
     SupportsPrefixes,
     SupportsScoring,
@@ -224,6 +226,17 @@ class Run:
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
         return self.task.score(self.params, sources, targets, self.settings.decode.batch_size)
+
+    def embed(self, lines: Sequence[str]) -> np.ndarray:
+        """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say.
+
+        Raises:
+          UserError: the task makes no vectors, or `task.pooling` is not set.
+        """
+        if not isinstance(self.task, SupportsEmbedding):
+            raise UserError("embed: only runs of task masked_lm make vectors of texts")
+        _require_texts("embed", lines=lines)
+        return self.task.embed(self.params, lines, self.settings.decode.batch_size)
 
     def evaluate(
         self,

@@ -167,6 +167,8 @@ TASKS: Registry[TaskKind] = Registry(
                 _Z_LOSS,
                 "task.mask_rate",
                 "task.whole_words",
+                "task.pooling",
+                "task.normalize",
                 *_decode(MaskedLanguageModeling),
             ),
         ),

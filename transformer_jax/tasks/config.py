@@ -12,7 +12,7 @@ from transformer_jax.conversations import (
     Template,
     load_model_template,
 )
-from transformer_jax.ranges import Range, check_fields
+from transformer_jax.ranges import OneOf, Range, check_fields
 from transformer_jax.scoring import METRICS
 from transformer_jax.tokenization import Tokenizer
 
@@ -35,6 +35,9 @@ class TaskConfig:
         message, for example "Q: {content}\\n"; "{eos}" is the end-of-text token.
       beta: beta of DPO: strength of the penalty for departing from the reference model (Rafailov et
         al. 2023). Smaller values let the model move farther.
+      pooling: how an encoder's vectors of tokens become one vector of a text (`embed`): "mean" of
+        all, that of the first token ("cls"), or "max"; None: a run makes none.
+      normalize: scale the vectors of texts to length 1.
       metric: metric that compares outputs with targets and selects the best checkpoint, an entry of
         `scoring.METRICS`; None: the task's own. Only for tasks with text outputs.
 
@@ -52,6 +55,8 @@ class TaskConfig:
     user_turn: str | None = None
     assistant_turn: str | None = None
     beta: Annotated[float, Range(1e-6, 1e6)] = 0.1
+    pooling: Annotated[str, OneOf("mean", "cls", "max")] | None = None
+    normalize: bool = False
     metric: str | None = None
 
     def __post_init__(self) -> None:

@@ -142,6 +142,14 @@ class SupportsChat(Protocol):
 
 
 @runtime_checkable
+class SupportsEmbedding(Protocol):
+    """A task that makes a vector of a text."""
+
+    def embed(self, params: Params, lines: Sequence[str], batch_size: int) -> np.ndarray:
+        """Returns the vector of each line, float32 [N, D]."""
+
+
+@runtime_checkable
 class SupportsJsonObjects(Protocol):
     """A task whose examples may be JSON objects."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from transformer_jax.data.batches.packing import pad_rows, padded_batch
 from transformer_jax.data.examples import Corpus, Features
 from transformer_jax.errors import UserError
-from transformer_jax.inference.batches import PaddedBatch
+from transformer_jax.inference.batches import PaddedBatch, label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, as_row, text_inputs
 from transformer_jax.losses import tiled_token_losses
@@ -51,6 +51,8 @@ class MaskedLanguageModeling(BaseTask):
       loss_tiles: number of tiles that the vocabulary is split into; see
         `losses.tiled_token_losses`.
       z_loss: see `losses.cross_entropy`.
+      pooling: how vectors of tokens become one; None: no vectors of texts.
+      normalize: scale them to length 1.
     """
 
     model: EncoderOnly
@@ -61,6 +63,8 @@ class MaskedLanguageModeling(BaseTask):
     whole_words: bool
     loss_tiles: int | None
     z_loss: float
+    pooling: str | None = None
+    normalize: bool = False
     read: ClassVar[Sequence[str]] = ("text",)
     best_by: ClassVar[str] = "-loss"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")
@@ -104,6 +108,8 @@ class MaskedLanguageModeling(BaseTask):
             whole_words=parts.task.whole_words,
             loss_tiles=parts.loss.loss_tiles,
             z_loss=parts.loss.z_loss,
+            pooling=parts.task.pooling,
+            normalize=parts.task.normalize,
         )
 
     def init(self, rng: jax.Array) -> Params:
@@ -216,6 +222,42 @@ class MaskedLanguageModeling(BaseTask):
                     f"line %d has no {self.mask_text} to fill; it is left unchanged", i + first_line
                 )
             yield results.get(i, [Prediction(line, 1.0)])
+
+    def embed(self, params: Params, lines: Sequence[str], batch_size: int) -> np.ndarray:
+        """Returns the vector of each line (Reimers and Gurevych 2019), float32 [N, D]. Lines that
+        are longer than a row are cut.
+
+        Raises:
+          UserError: the run has no pooling.
+        """
+        if self.pooling is None:
+            raise UserError(
+                "embed: task.pooling is not set, which says how vectors of tokens become one; "
+                "set it: --pooling=mean, or cls"
+            )
+        rows = [self._row(line) for line in lines]
+        found = label_rows(self._vectors, params, rows, batch_size)
+        return np.array(found, np.float32).reshape(len(rows), self.model.config.d_model)
+
+    @functools.cached_property
+    def _vectors(self) -> Callable[..., jax.Array]:
+        """Compiled (parameters, batch with one text per row) -> vectors [B, D]."""
+
+        def vectors(params: Params, batch: Batch) -> jax.Array:
+            inputs = row_inputs(batch, "text")
+            x = apply_model(self.model, params, *inputs, method="features")
+            x, real = x.astype(jnp.float32), (batch["text_segment_ids"] > 0)[:, :, None]
+            if self.pooling == "cls":
+                found = x[:, 0]
+            elif self.pooling == "max":
+                found = jnp.where(real, x, -jnp.inf).max(axis=1)
+            else:
+                found = jnp.where(real, x, 0).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1)
+            if self.normalize:
+                found /= jnp.maximum(jnp.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+            return found
+
+        return jax.jit(vectors, compiler_options=platform.compiler_options())
 
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
