@@ -47,5 +47,12 @@ class DivergedError(UserError):
     """The loss of a run is not finite."""
 
 
+class NonFiniteError(UserError):
+    """Logits of a model are NaN or infinite."""
+
+    def __init__(self, cause: str = "") -> None:
+        super().__init__(f"the model's logits are NaN or infinite{cause}")
+
+
 class Stopped(Exception):
     """SIGTERM stopped a run before its last step. Its state is saved; the same call resumes it."""

@@ -357,7 +357,8 @@ def _is_done(
 
 def n_best(settings: SearchSettings, beams: Beams) -> Hypotheses:
     """Best hypotheses of each sentence: the finished ones, then those cut at the limit; or, with
-    `cut_compete`, the best of both. (With one beam, a finished output was not cut.)"""
+    `cut_compete`, the best of both. (With one beam, a finished output was not cut.) Scores are NaN
+    if logits were."""
     cut_scores = beams.alive_log_probs / settings.penalty(settings.limits)[:, None]
     scores = jnp.concatenate([beams.finished_scores, cut_scores], axis=1)
     if LENGTH_PENALTIES[settings.length_penalty].cut_compete and settings.beam_size > 1:
@@ -367,7 +368,8 @@ def n_best(settings: SearchSettings, beams: Beams) -> Hypotheses:
         rank = jnp.arange(settings.num_outputs)
         order = jnp.where(rank < num_finished, rank, rank - num_finished + settings.beam_size)
     tokens = _take(jnp.concatenate([beams.finished_tokens, beams.alive_tokens], axis=1), order)
-    scores = _take(scores, order)
+    is_nan = jnp.isnan(beams.alive_log_probs).any(axis=1, keepdims=True)
+    scores = jnp.where(is_nan, jnp.nan, _take(scores, order))
     return Hypotheses(jnp.where(scores[:, :, None] > -jnp.inf, tokens, settings.pad_id), scores)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from transformer_jax.data.batches.packing import LENGTH_STEP, pad_rows, row_lengths
 from transformer_jax.decoding import Memory, Samples, Start, State, StepwiseSearch, truncate_at_eos
-from transformer_jax.errors import UserError
+from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import apply_method, apply_model
@@ -183,6 +183,8 @@ class TokenGenerator:
                 found = tokens[i, : min(length, decode.max_extra_length - count)].tolist()
                 output.tokens[count:] = found = self._up_to_an_end(found)
                 output.log_probs[count:] = log_probs[i, : len(output.tokens) - count].tolist()
+                if math.isnan(output.log_prob):
+                    raise NonFiniteError
                 complete = complete_length(output)
                 has_end = bool(found) and found[-1] in self.specials.ends
                 output.ended = bool(ended[i]) or has_end or complete is not None

@@ -28,7 +28,7 @@ from transformer_jax.decoding import (
     constrained,
     masked_logits,
 )
-from transformer_jax.errors import UserError
+from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.batches import PaddedBatch, unpad
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import apply_method
@@ -155,6 +155,7 @@ class Seq2SeqSearch:
           decode: settings of the search.
 
         Raises:
+          NonFiniteError: logits are NaN or infinite.
           UserError: as `check`.
         """
         longest = max(len(one.source) for one in requests)
@@ -165,6 +166,8 @@ class Seq2SeqSearch:
         arrays = batch.place(params, requests, decode.batch_size)
         found = self.compiled(params, arrays, decode, longest_output(arrays, extra))
         tokens, scores = unpad(found, len(requests))
+        if np.isnan(scores).any():
+            raise NonFiniteError
         return tokens, scores
 
     def check(self, longest: int, decode: DecodeConfig) -> None:

@@ -1,8 +1,11 @@
 """A trained run: predictions, scores, evaluation, inspection and conversations."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +15,7 @@ from ml_collections import ConfigDict
 
 from transformer_jax.conversations import ASSISTANT, MODEL, SYSTEM, USER, Turn
 from transformer_jax.decoding import BeamTree
-from transformer_jax.errors import UserError
+from transformer_jax.errors import NonFiniteError, UserError
 from transformer_jax.inference.config import SEARCH_FIELDS, SEARCHES, DecodeConfig, SearchKind
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.inference.pairs import PairScore
@@ -27,6 +30,7 @@ from transformer_jax.runs import build
 from transformer_jax.runs.base_run import with_reference
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
+from transformer_jax.runs.nonfinite import first_nonfinite_layer, nonfinite_parameters
 from transformer_jax.runs.settings import Settings, parsed
 from transformer_jax.tasks.interface import (
     DeclaresDecodeFields,
@@ -204,15 +208,19 @@ class Run:
         options = self._decode("predict", decode)
         params = convert_weights(options.weights, self.params)
         if prefixes is None:
-            return list(self.task.predict(params, lines, options, first_line))
+            with self.naming_layer(lines):
+                return _checked(self.task.predict(params, lines, options, first_line))
         if not isinstance(self.task, SupportsPrefixes):
             raise UserError(
                 "prefixes: this run's task cannot start its outputs with given text; leave them out"
             )
         if len(prefixes) != len(lines):
             raise UserError(f"{len(lines)} lines but {len(prefixes)} prefixes; give one a line")
-        found = self.task.predict_with_prefixes(params, lines, prefixes, options, first_line)
-        return list(found)
+        task = self.task
+        with self.naming_layer(lines):
+            return _checked(
+                task.predict_with_prefixes(params, lines, prefixes, options, first_line)
+            )
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
         """log P(target | source) of each pair, in nats; UserError if the task scores no pairs."""
@@ -225,7 +233,12 @@ class Run:
         _require_texts("score", sources=sources, targets=targets)
         if len(sources) != len(targets):
             raise UserError(f"score: {len(sources)} sources but {len(targets)} targets; give pairs")
-        return self.task.score(self.params, sources, targets, self.settings.decode.batch_size)
+        task, batch_size = self.task, self.settings.decode.batch_size
+        with self.naming_layer(sources):
+            found = task.score(self.params, sources, targets, batch_size)
+            if any(math.isnan(pair.log_prob) for pair in found):
+                raise NonFiniteError
+        return found
 
     def embed(self, lines: Sequence[str]) -> np.ndarray:
         """The vector of each line, float32 [N, D], as `task.pooling` and `task.normalize` say.
@@ -261,7 +274,10 @@ class Run:
         name, evaluator = evaluator_of(
             self.settings, self.task, self._decode("evaluate", decode), split, source, target
         )
-        metrics, outputs = evaluator(convert_weights(evaluator.decode.weights, self.params))
+        with self.naming_layer([]):
+            metrics, outputs = evaluator(convert_weights(evaluator.decode.weights, self.params))
+            if math.isnan(metrics["loss"]) and nonfinite_parameters(self.params):
+                raise NonFiniteError
         metrics = add_command_scores(command, metrics, evaluator.decoded_examples, outputs)
         if not isinstance(self.model, PatchedModel):
             path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
@@ -273,7 +289,42 @@ class Run:
         if not isinstance(self.task, SupportsStreaming):
             raise UserError("stream: this run's task does not continue text; use predict")
         options = self._decode("stream", decode)
-        return self.task.stream(convert_weights(options.weights, self.params), line, options)
+        params = convert_weights(options.weights, self.params)
+        return self._stream(self.task.stream(params, line, options), line)
+
+    def _stream(self, pieces: Iterator[str], line: str) -> Iterator[str]:
+        with self.naming_layer([line]):
+            yield from pieces
+
+    @contextlib.contextmanager
+    def naming_layer(self, lines: Sequence[str]) -> Iterator[None]:
+        """Names the layer in an error that logits are not finite.
+
+        Args:
+          lines: examples that the model read; they are read again.
+        """
+        try:
+            yield
+        except NonFiniteError as error:
+            if names := nonfinite_parameters(self.params):
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                cause = f": so is the parameter {names[0]}{more}; take another checkpoint"
+                raise NonFiniteError(cause) from error
+            layer = self._first_nonfinite_layer(lines)
+            cause = f": so is {layer}, although all parameters are finite" if layer else ""
+            raise NonFiniteError(cause) from error
+
+    def _first_nonfinite_layer(self, lines: Sequence[str]) -> str | None:
+        if not isinstance(self.task, SupportsInspection):
+            return None
+        decode = self.settings.decode
+        for line, target in itertools.product(lines, (None, "")):
+            # Without a target, tasks on pairs search for one, which fails again.
+            with contextlib.suppress(UserError):
+                reading = self.task.model_inputs(self.params, line, target, decode)
+                if layer := first_nonfinite_layer(self.model, self.params, reading):
+                    return layer
+        return None
 
     def _decode(self, use: str, given: Mapping[str, Any]) -> DecodeConfig:
         return decode_options(self.settings.decode, self.task, use, given)
@@ -302,7 +353,7 @@ class Chat:
             run = run.with_config({"task.template": template})
         if not isinstance(run.task, SupportsChat):
             raise UserError("chat: this run's task answers no conversation; use predict")
-        self._task = run.task
+        self._run, self._task = run, run.task
         self._decode = decode_options(run.settings.decode, run.task, "stream", decode)
         self._params = convert_weights(self._decode.weights, run.params)
         self.turns: tuple[Turn, ...] = ()
@@ -317,14 +368,23 @@ class Chat:
             the template's markup; the conversation stays as it was.
         """
         asked, pieces = (*self.turns, Turn(USER, question)), list[str]()
-        for piece in self._task.reply(self._params, asked, self._decode):
-            pieces.append(piece)
-            yield piece
+        with self._run.naming_layer([]):
+            for piece in self._task.reply(self._params, asked, self._decode):
+                pieces.append(piece)
+                yield piece
         self.turns = (*asked, Turn(ASSISTANT, "".join(pieces)))
 
     def reset(self, system: str | None = None) -> None:
         """Starts a new conversation, with a system prompt if given."""
         self.turns = () if system is None else (Turn(SYSTEM, system),)
+
+
+def _checked(found: Iterable[list[Prediction]]) -> list[list[Prediction]]:
+    """The predictions; NonFiniteError if a score is NaN."""
+    each = list(found)
+    if any(math.isnan(one.score) for outputs in each for one in outputs):
+        raise NonFiniteError
+    return each
 
 
 def decode_options(

@@ -1,0 +1,54 @@
+"""Logits that are NaN or infinite are an error that names the parameter or the layer."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+
+QUERY = "decoder/layer_0/self_attention/query/kernel"
+
+
+def with_value(run, name, value, index=1):
+    """The run with an element of a parameter, or several, replaced."""
+
+    def change(path, leaf):
+        if jax.tree_util.keystr(path, simple=True, separator="/") != name:
+            return leaf
+        changed = np.array(leaf)
+        changed.flat[index] = value
+        return changed
+
+    return dataclasses.replace(run, params=jax.tree_util.tree_map_with_path(change, run.params))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda run: run.predict(["the dog", "a man"], beam_size=1),
+        lambda run: run.predict(["the dog"], beam_size=2, num_outputs=2),
+        lambda run: run.predict(["the dog"], temperature=1.0),
+        lambda run: run.predict(["the dog"], prefixes=["a"]),
+        lambda run: run.score(["the dog"], ["der Hund"]),
+        lambda run: run.evaluate(split="valid"),
+    ],
+    ids=["greedy", "beams", "samples", "prefixes", "score", "evaluate"],
+)
+def test_a_damaged_parameter_is_named(trained, use, value):
+    with pytest.raises(tj.UserError, match=f"NaN or infinite: so is the parameter {QUERY}; take"):
+        use(with_value(trained, QUERY, value))
+
+
+def test_a_layer_that_overflows_is_named(trained):
+    layer = "decoder/layer_0/feed_forward"
+    large = with_value(trained, f"{layer}/inner/bias", 1e30)
+    large = with_value(large, f"{layer}/outer/kernel", 1e30, slice(None))
+    with pytest.raises(tj.UserError, match=r"so is decoder\.layer_0\.feed_forward, although all"):
+        large.predict(["the dog"], beam_size=1)
+
+
+def test_finite_logits_are_no_error(trained):
+    assert np.isfinite(trained.score(["the dog"], ["der Hund"])).all()

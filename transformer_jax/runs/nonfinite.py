@@ -1,0 +1,41 @@
+"""Finds the layer of a model whose values are NaN or infinite."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer_jax.checkpoints.step_folder import named_leaves
+from transformer_jax.inference.model_inputs import ModelInputs
+from transformer_jax.models import apply_model
+from transformer_jax.nn.hooks import HookPoint, intercept_activations
+from transformer_jax.tasks.interface import Params
+
+_NO_LAYERS = (".weights", ".logit_bias")
+"""Ends of hook points that are no layer's values; masks may be infinite there."""
+
+
+def nonfinite_parameters(params: Params) -> list[str]:
+    """Names of the parameters that hold NaN or infinity."""
+    flags = jax.jit(lambda tree: jax.tree.map(lambda x: jnp.isfinite(x).all(), tree))(params)
+    return [name for name, is_finite in named_leaves(flags).items() if not is_finite]
+
+
+def first_nonfinite_layer(model: Any, params: Params, reading: ModelInputs) -> str | None:
+    """The first hook point (`nn.hooks`) whose value is not finite; None if all are."""
+    names: list[str] = []
+
+    def run(params: Params, inputs: tuple[jax.Array, ...]) -> list[jax.Array]:
+        flags: list[jax.Array] = []
+
+        def keep(point: HookPoint, x: jax.Array) -> jax.Array:
+            names.append(point.path)
+            flags.append(jnp.isfinite(x).all())
+            return x
+
+        with intercept_activations(keep, lambda path: not path.endswith(_NO_LAYERS)):
+            apply_model(model, params, *inputs)
+        return flags
+
+    flags = jax.jit(run)(params, reading.inputs)
+    return next((name for name, ok in zip(names, flags, strict=True) if not ok), None)
