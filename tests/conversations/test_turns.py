@@ -81,6 +81,7 @@ def test_every_key_of_a_row_is_read():
     assert parse_conversation({**found, "history": [["a", "b"]]}) == turns
     shared = {"conversations": [{"from": "human", "value": "a"}], "system": "s"}
     assert parse_conversation(shared) == turns[:2]
+    assert parse_conversation({**shared, "prompt": "a", "prompt_id": "x"}) == turns[:2]
     parts = [{"type": "text", "text": "a"}]
     assert parse_conversation({"messages": [{"role": "user", "content": parts}]}) == turns[1:2]
 
@@ -105,6 +106,8 @@ MESSAGE = {"role": "user", "content": "a"}
         ({"messages": [{**MESSAGE, "weight": 1}]}, "turn 1: 'weight' is 1: an answer is learned"),
         ({"messages": [{**MESSAGE, "train": "no"}]}, "turn 1: 'train' is no: an answer"),
         ({"messages": [{**MESSAGE, "content": [{"type": "image"}]}]}, "neither a text nor one"),
+        ({"messages": [MESSAGE], "prompt": "b"}, '"prompt" is not the first question'),
+        ({"instruction": "a", "history": 3}, '"history" is not a list of [question, answer]'),
         ({"messages": [MESSAGE], "system": 3}, '"system" is no text'),
         ({"instruction": "a", "history": [["b"]]}, '"history" is not a list of [question, answer]'),
         ({"messages": [{"role": "system", "content": "a"}], "system": "b"}, "follows one of role"),

@@ -33,6 +33,22 @@ def cpu_with_flags(monkeypatch, tmp_path):
     platform._is_cpu_with_bfloat16.cache_clear()
 
 
+@pytest.mark.parametrize(("mode", "is_used"), [(0o700, True), (0o770, False), (0o707, False)])
+def test_programs_that_others_could_have_written_are_not_executed(
+    tmp_path, monkeypatch, caplog, mode, is_used
+):
+    folder = tmp_path / "transformer_jax" / "xla"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    updates = {}
+    monkeypatch.setattr(jax.config, "update", updates.__setitem__)
+    with jax._src.config.compilation_cache_dir(None):
+        platform.use_compilation_cache()
+    assert updates.get("jax_compilation_cache_dir") == (str(folder) if is_used else None)
+    assert ("can be written by others" in caplog.text) == (not is_used)
+
+
 def test_auto_is_float32_on_a_cpu_without_bfloat16(cpu_with_flags):
     cpu_with_flags("avx512f avx512_vnni")
     assert product_dtype("auto") == jnp.float32

@@ -36,6 +36,7 @@ from transformer_jax.runtime.files import (
     is_safe_name,
     open_locked,
     path_below,
+    read_cached,
     read_regular,
     remove,
     write_atomic,
@@ -178,6 +179,8 @@ def _home(kind: str, address: str) -> Path:
     """The folder of a copy, made if absent."""
     home = _home_path(kind, address)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (home / _ADDRESS).is_dir():  # a file cannot replace it
+        remove(home / _ADDRESS)
     write_atomic(home / _ADDRESS, address.rstrip("/"))
     return home
 
@@ -217,9 +220,14 @@ def _address(home: Path) -> str:
 
 def _index(home: Path) -> dict[str, str]:
     """Versions of the fetched files, by name."""
-    with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads(read_regular(home / _INDEX, METADATA_BYTES)))
-    return {}
+    return read_cached(home / _INDEX, _read_index) or {}
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    index = json.loads(read_regular(path, METADATA_BYTES))
+    if not isinstance(index, dict):
+        raise ValueError("it is no object")
+    return index
 
 
 def _id(home: Path) -> str:

@@ -100,8 +100,11 @@ def parse_conversation(found: Any, *, is_answered: bool = True) -> Conversation:
         raise ValueError(f"write {CONVERSATION_FORMATS}")
     for key, role, content in MESSAGE_KEYS:
         if found.get(key) is not None:
-            require_read(found, (key, "system"))
+            require_read(found, (key, "system", "prompt"))
             turns = parse_messages(found[key], key, role, content)
+            asked = next((turn.content for turn in turns if turn.role == USER), None)
+            if found.get("prompt") and found["prompt"] != asked:
+                raise ValueError('"prompt" is not the first question')
             break
     else:
         if not isinstance(found.get("instruction"), str):
@@ -261,7 +264,7 @@ def _parse_instruction(found: Mapping[str, Any], is_answered: bool) -> Conversat
 
 def _parse_history(found: Any) -> Iterator[Turn]:
     """Questions and answers of a list of pairs."""
-    for pair in found or ():
+    for pair in found if isinstance(found, list) else [found] if found else []:
         match pair:
             case [str(question), str(answer)]:
                 yield from (Turn(USER, question), Turn(ASSISTANT, answer))

@@ -5,8 +5,10 @@ Other modules ask here which device it is, and not JAX.
 
 import dataclasses
 import functools
+import logging
 import os
 import resource
+import stat
 import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -18,6 +20,8 @@ import jax.numpy as jnp
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.accelerators import accelerator_of
 from transformer_jax.runtime.files import cache_folder
+
+logger = logging.getLogger(__name__)
 
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -217,7 +221,8 @@ def _compiler_knows(options: tuple[tuple[str, bool], ...]) -> bool:
 def use_compilation_cache() -> None:
     """Stores compiled programs in the user's cache folder, which only the user can read.
 
-    Does nothing if the user has set a cache directory for JAX, or the folder cannot be written.
+    Does nothing if the user has set a cache directory for JAX, the folder cannot be written, or
+    others could have written to it: programs in it are executed.
     Programs with oneDNN products (`compiler_options`) are not stored: jaxlib cannot serialize them,
     and JAX's warning about each is silenced.
     """
@@ -229,7 +234,15 @@ def use_compilation_cache() -> None:
         return
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.stat()
     except OSError:
+        return
+    if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        logger.warning(
+            "%s belongs to another user or can be written by others: compiled programs are not "
+            "kept; delete it, or run chmod go-w on it",
+            directory,
+        )
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)

@@ -8,7 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from transformer_jax.data.config import DataConfig
-from transformer_jax.data.files.json_lines import read_choices, read_conversations
+from transformer_jax.data.files.json_lines import (
+    read_choices,
+    read_conversations,
+    read_preferences,
+)
 from transformer_jax.data.files.pairs import read_json_lines
 from transformer_jax.data.files.rows import open_rows
 from transformer_jax.data.files.text import open_blocks, read_documents
@@ -73,6 +77,7 @@ def test_blank_lines_are_no_rows_and_byte_order_marks_are_dropped(tmp_path):
 
 
 GOOD = {"instruction": "a", "output": "b"}
+PREFERENCE = {"prompt": "a", "chosen": "b", "rejected": "c"}
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,9 @@ GOOD = {"instruction": "a", "output": "b"}
     [
         (read_conversations, GOOD, "{"),
         (read_conversations, GOOD, json.dumps({**GOOD, "tools": ["f"]})),
+        (read_conversations, GOOD, '{"instruction": "a", "output": "b", "output": "c"}'),
+        (read_conversations, GOOD, json.dumps({**GOOD, "history": 3})),
+        (read_preferences, PREFERENCE, json.dumps({**PREFERENCE, "prompt": [3]})),
         (read_choices, {"context": "a", "choices": ["b", "c"], "answer": 0}, '{"context": 1}'),
         (read_json_lines, {"source": "a", "target": "b"}, '{"source": "a", "weight": 2}'),
         (

@@ -162,8 +162,9 @@ def _split_answer(found: Any, name: str) -> tuple[Conversation, str]:
 
 def _parse_messages(found: Any, name: str) -> Conversation:
     """Messages with the keys of chat messages or of ShareGPT."""
-    is_shared = isinstance(found, list) and found and "from" in found[0]
-    keys = MESSAGE_KEYS[int(bool(is_shared))][1:]
+    first = found[0] if isinstance(found, list) and found else None
+    is_shared = isinstance(first, Mapping) and "from" in first
+    keys = MESSAGE_KEYS[int(is_shared)][1:]
     try:
         return parse_messages(found, name, *keys)
     except ValueError as error:

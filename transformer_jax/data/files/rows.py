@@ -178,10 +178,17 @@ def open_rows(path: str) -> Rows:
     return Rows(Selection(lines, numbers), path, "line", numbers + 1, parse_json)
 
 
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has the same key twice")
+    return found
+
+
 def parse_json(text: str) -> Any:
     """Parses JSON, after a byte order mark if there is one; ValueError if it is not JSON."""
     try:
-        return json.loads(text.removeprefix("\ufeff"))
+        return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object_of)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"this is no JSON ({error})") from error
 
@@ -273,7 +280,8 @@ class ParquetTable(RandomAccess[Any]):
         try:
             return cls(path, pq.read_table(path, memory_map=True))
         except (OSError, pa.ArrowException) as error:
-            raise UserError(f"cannot read {path} as Parquet: {error}") from error
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"cannot read {path} as Parquet: {reason}") from error
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
