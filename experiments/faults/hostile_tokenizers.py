@@ -240,7 +240,7 @@ def run_case(number: int, folder: Path) -> str:
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # notes of panics
+            os.dup2(os.open(folder / f"{number}.stderr", os.O_WRONLY | os.O_CREAT), 2)
             size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -251,7 +251,9 @@ def run_case(number: int, folder: Path) -> str:
     if os.WIFSIGNALED(status):
         number_of = os.WTERMSIG(status)
         return HUNG if number_of == signal.SIGALRM else f"signal {number_of}"
-    return outcome.read_text() if outcome.exists() else TRACEBACK
+    if not outcome.exists() or (folder / f"{number}.stderr").stat().st_size:
+        return TRACEBACK
+    return outcome.read_text()
 
 
 def main() -> int:

@@ -79,3 +79,15 @@ def test_an_error_of_the_library_while_encoding_is_one_line(folder_of, tmp_path)
     with pytest.raises(UserError, match="the tokenizer cannot encode a text: ") as found:
         tokenizer.encode("zebra")
     assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("merges", [[["aaaaa", "bbbbb"]], [["aaaaa", "a"]]])
+def test_a_panic_while_reading_leaves_one_line_and_nothing_on_stderr(tmp_path, capfd, merges):
+    """tokenizers 0.23 panics at a merge that is longer than any piece."""
+    vocab = {"</s>": 0, "aaaaa": 1, "bbbbb": 2, "a": 3}
+    content = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": vocab}}
+    content["model"]["merges"] = merges
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="tokenizer.json: ") as found:
+        import_tokenizer(tmp_path, "text")
+    assert "\n" not in str(found.value) and capfd.readouterr().err == ""

@@ -127,6 +127,16 @@ def test_ordinary_pieces_have_no_role_unless_they_are_declared(tmp_path):
     assert specials.mask == tokenizer.token_to_id("<mask>")
 
 
+def test_the_end_of_the_settings_is_an_end_beside_that_of_the_model(copy_of):
+    folder = copy_of("gpt2")
+    vocab = json.loads((folder / "vocab.json").read_text())
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "!"}')
+    ids = {"eos": vocab["<|endoftext|>"], "ends": [vocab["<|endoftext|>"], vocab["#"]]}
+    specials = PublishedTokenizer(import_tokenizer(folder, "text", ids)).specials
+    assert specials.eos == vocab["<|endoftext|>"]
+    assert specials.ends == (vocab["#"], vocab["!"])
+
+
 def test_an_id_beyond_the_vocabulary_is_reported_for_each_role(folder_of):
     for role in ("bos", "eos", "unk", "mask"):
         assert "a special token has id 99; there are 15" in told(folder_of("bert"), ids={role: 99})

@@ -8,7 +8,9 @@ import contextlib
 import functools
 import json
 import logging
+import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -69,6 +71,24 @@ def library_errors(what: str) -> Iterator[None]:
             f"the tokenizer cannot {what}: {type(error).__name__} {reason}; its files are damaged, "
             "or of another library version"
         ) from error
+
+
+@contextlib.contextmanager
+def hidden_panics() -> Iterator[None]:
+    """Hides the notes and backtraces that a panic of Rust code writes to stderr."""
+    sys.stderr.flush()
+    try:
+        saved = os.dup(2)
+    except OSError:  # closed by the caller of the program
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
 
 
 _IGNORED_SETTINGS = frozenset(

@@ -23,6 +23,7 @@ from transformer_jax.tokenization.published.formats import (
     Vocabulary,
     check_settings,
     declared_special,
+    hidden_panics,
     read_chat_template,
     read_settings,
     token_text,
@@ -215,9 +216,18 @@ def special_tokens(
         mask=found.get("mask"),
         translation=_translation_frame(frame, given, start, eos, side),
         encoder=Frame(frame.head or (cls,), frame.tail or (sep,), frame.between or between),
-        ends=tuple(i for i in given.get(ENDS, ()) if i != eos),
+        ends=_other_ends(given, ids.get(token_text(settings.get("eos_token"))), eos),
         others=tuple(sorted(declared)),
     )
+
+
+def _other_ends(given: Ids, named: int | None, eos: int) -> tuple[int, ...]:
+    """Ends beside `eos`: the given ones and, with them, that of the settings files.
+
+    Files of one model may name different ones.
+    """
+    ends = [*given.get(ENDS, ()), *([] if named is None or ENDS not in given else [named])]
+    return tuple(i for i in dict.fromkeys(ends) if i != eos)
 
 
 def _find_roles(
@@ -251,8 +261,9 @@ def _translation_frame(frame: Frame, given: Ids, start: int, eos: int, side: str
 def _build_vocabulary(format: str, files: Files, side: str) -> Vocabulary:
     """Vocabulary of a tokenizer's files. Raises ValueError if they are damaged."""
     try:
-        vocabulary = FORMATS[format].build(files, side)
-        vocabulary.decode(vocabulary.encode("a"))
+        with hidden_panics():
+            vocabulary = FORMATS[format].build(files, side)
+            vocabulary.decode(vocabulary.encode("a"))
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # a panic of the library `tokenizers` is not an `Exception`
