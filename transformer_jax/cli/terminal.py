@@ -68,8 +68,9 @@ class Stdin:
     def read1(self, size: int) -> bytes:
         """Reads at most `size` bytes, as soon as there are any."""
         while _interrupt_bytes is not None:
-            ready, _, _ = select.select([self._stream, _interrupt_bytes], [], [])
-            if self._stream in ready:
+            descriptor = self._stream.fileno()
+            ready, _, _ = select.select([descriptor, _interrupt_bytes], [], [])
+            if descriptor in ready:
                 break
             os.read(_interrupt_bytes, 1024)  # the handler runs after this instruction
         return self._stream.read1(size)
