@@ -256,6 +256,16 @@ class Twice(nn.Module):
         return x * self.param("scale", nn.initializers.ones, (1,))
 NORMS.register("twice", Twice)
 """
+TRACED = """
+import numpy as np
+from flax import linen as nn
+from transformer_jax.nn.norms import NORMS
+class Twice(nn.Module):
+    epsilon: float
+    def __call__(self, x):
+        return x if self.is_initializing() else np.asarray(x)
+NORMS.register("twice", Twice)
+"""
 
 
 @pytest.fixture
@@ -268,14 +278,22 @@ def restored_norms():
         del user_modules._loaded[name], sys.modules[name]
 
 
-def test_all_models_are_built_before_a_row_is_trained(sweep, tmp_path, restored_norms):
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (BROKEN, "config.model: {module}, line 9: NameInUseError: "),
+        (TRACED, "{module}, line 8: TracerArrayConversionError: "),
+    ],
+    ids=["in its parameters", "in training"],
+)
+def test_all_models_are_traced_before_a_row_is_trained(sweep, tmp_path, restored_norms, text, told):
     module = tmp_path / "twice.py"
-    module.write_text(BROKEN)
+    module.write_text(text)
     rows = {"fine": {}, "wrong": {"model.norm": "twice"}}
     with pytest.raises(tj.UserError) as caught:
         run_sweep(Sweep(sweep.config, rows, sweep.base), tmp_path / "swept", modules=module)
     message = str(caught.value)
-    assert message.startswith(f"row 'wrong': config.model: {module}, line 9: NameInUseError: ")
+    assert message.startswith(f"row 'wrong': {told.format(module=module)}")
     assert "\n" not in message and not (tmp_path / "swept").exists()
 
 

@@ -29,7 +29,7 @@ from transformer_jax.runs.config import Settings, failing_as, load_config, read_
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.seeds import check_alike, seed_configs, train_replicas
 from transformer_jax.runs.train import train
-from transformer_jax.runs.user_modules import Modules, load_modules
+from transformer_jax.runs.user_modules import Modules, describe_module_error, load_modules
 from transformer_jax.runs.workdir import (
     MARK,
     RESULT,
@@ -49,6 +49,7 @@ from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.sweeps import tables
 from transformer_jax.sweeps.tables import Row, draw_rows
+from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.tools.plots import read_records, save_figure
 
 _LONGEST_NAME = 200
@@ -256,9 +257,21 @@ def _check_row(sweep: Sweep, name: str, config: ConfigDict, at_once: int) -> Non
         _check_metrics(sweep, settings)
         if at_once > 1:
             check_alike(members)
-        build.build_untokenized_task(settings)
+        _check_model(settings)
     except UserError as error:
         raise UserError(f"row {name!r}: {error}") from error
+
+
+def _check_model(settings: Settings) -> None:
+    """Raises UserError if the model, or a user's component of it in training, fails on shapes."""
+    task, rng = build.build_untokenized_task(settings), jax.random.key(0)
+    batch = batch_shapes(task.lengths, build.batch_rows(settings, task))
+    try:
+        jax.eval_shape(task.loss, jax.eval_shape(task.init, rng), batch, rng)
+    except Exception as error:
+        if line := describe_module_error(error):
+            raise UserError(line) from error
+        # Batches of some tasks have further arrays.
 
 
 def _check_metrics(sweep: Sweep, settings: Settings) -> None:
