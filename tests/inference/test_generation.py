@@ -139,14 +139,14 @@ def test_no_token_is_generated_if_the_limit_is_zero(draw):
 
 
 def test_an_end_token_that_begins_a_prompt_is_no_repetition(model, params):
-    """The penalty applies to other tokens of the prompt, but not to the end token."""
+    """The penalty applies to other tokens of the prompt, but not to its first end token."""
     table = np.array(params["embedding"]["table"])
 
     def first_token(likeliest, penalty):
         favoring = np.where(
             np.arange(12)[:, None] == likeliest, 3 * np.sign(table[5]), 0.01 * table
         )
-        output = Output([EOS, likeliest], 0, 0)
+        output = Output(list(dict.fromkeys((EOS, likeliest))), 0, 0)
         decode = dataclasses.replace(GREEDY, max_extra_length=1, repetition_penalty=penalty)
         changed = {**params, "embedding": {"table": favoring}}
         for _ in TokenGenerator(model, CONTEXT, DEFAULT_SPECIALS).generate(

@@ -129,10 +129,9 @@ def generated(model, tokenizer, family, row, **options):
         input_ids=ids,
         attention_mask=torch.ones_like(ids),
         do_sample=False,
-        max_new_tokens=NEW_TOKENS[family.kind],
         suppress_tokens=banned_ids(family, tokenizer) or None,
         return_dict_in_generate=True,
-        **{"num_beams": 1, **options},
+        **{"num_beams": 1, "max_new_tokens": NEW_TOKENS[family.kind], **options},
     )
 
 

@@ -24,7 +24,7 @@ import fixture_tokenizers
 import numpy as np
 import torch
 import transformers
-from fixture_expected import expected, run
+from fixture_expected import banned_ids, expected, generated, run
 from fixture_models import FAMILIES, build
 from fixture_texts import lines
 from safetensors.torch import load_file, save_file
@@ -175,8 +175,37 @@ def make_sentences():
     (directory / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 
 
+SETTINGS = {
+    "repetition_penalty 2": {"repetition_penalty": 2.0},
+    "max_new_tokens 3": {"max_new_tokens": 3},
+}
+
+
+def make_generations():
+    """Writes greedy continuations of prompts with other settings of generation.
+
+    Some prompts contain the end token, as a turn before the last one does.
+    """
+    directory, family = FIXTURES / "llama", FAMILIES["llama"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model, expected_arrays = loaded(family, directory), np.load(directory / "expected.npz")
+    lengths = expected_arrays["prompt_lengths"]
+    prompts = [row[:n].tolist() for row, n in zip(expected_arrays["prompt"], lengths, strict=True)]
+    random = np.random.default_rng(6).integers(3, model.config.vocab_size, (16, 3)).tolist()
+    prompts += [[*row, model.config.eos_token_id, *row[:1]] for row in random]
+    outputs = {}
+    for name, options in SETTINGS.items():
+        found = [generated(model, tokenizer, family, row, **options) for row in prompts]
+        rows = [one.sequences[0, len(row) :] for one, row in zip(found, prompts, strict=True)]
+        outputs[name] = [row.tolist() for row in rows]
+    content = {"prompts": prompts, "outputs": outputs, "banned": banned_ids(family, tokenizer)}
+    path = FIXTURES / "generations" / "llama.json"
+    path.write_text(json.dumps(content) + "\n")
+
+
 OTHERS = {
     "sentences": make_sentences,
+    "generations": make_generations,
     "class_defaults": make_class_defaults,
     "gpt2_bare": make_gpt2_bare,
     "bert_gamma": make_bert_gamma,

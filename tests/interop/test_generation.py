@@ -11,6 +11,8 @@ from tests.interop.published import DECODERS, FIXTURES, TRANSLATORS, expected, p
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output, TokenGenerator
 from transformer_jax.inference.seq2seq_search import Seq2SeqSearch
+from transformer_jax.interop.families.base import ReadKeys
+from transformer_jax.interop.generation_config import GENERATION, read_generation
 from transformer_jax.models import apply_method
 from transformer_jax.tokenization import Frame, SpecialTokens
 
@@ -97,3 +99,19 @@ def test_samples_with_the_same_noise_are_those_of_transformers(name):
     ours = np.stack(drawn, 1).tolist()
     for row, theirs in zip(ours, found_rows(want["sampled"]), strict=True):
         assert row[: len(theirs)] == theirs
+
+
+@pytest.mark.parametrize("setting", ["repetition_penalty 2", "max_new_tokens 3"])
+def test_settings_of_generation_have_the_effect_that_they_have_in_transformers(tmp_path, setting):
+    want = json.loads((FIXTURES / "generations" / "llama.json").read_text())
+    key, value = setting.split()
+    (tmp_path / GENERATION).write_text(json.dumps({"max_new_tokens": 12, key: json.loads(value)}))
+    _, model, params, _ = published("llama")
+    fields = read_generation(tmp_path, ReadKeys({}), "decoder_only").fields
+    decode = DecodeConfig(beam_size=1, **{name[7:]: one for name, one in fields.items()})
+    outputs = [Output(prompt, i, 0) for i, prompt in enumerate(want["prompts"])]
+    special = specials("llama")
+    for _ in TokenGenerator(model, 28, special).generate(params, outputs, decode):
+        pass
+    found = [output.tokens for output in outputs]
+    assert found == want["outputs"][setting]

@@ -160,9 +160,9 @@ class TokenGenerator:
         if decode.repetition_penalty != 1:
             arrays["seen"] = np.zeros((len(outputs), self.model.config.vocab_size), bool)
             for row, output in zip(arrays["seen"], outputs, strict=True):
-                row[[*output.prompt, *output.tokens]] = True
-            # EOS may begin a prompt, which is no repetition.
-            arrays["seen"][:, self.specials.eos] = False
+                # EOS may begin a prompt, which is no repetition.
+                begin = int(output.prompt[:1] == [self.specials.eos])
+                row[[*output.prompt[begin:], *output.tokens]] = True
         return arrays
 
     def _read(
