@@ -30,7 +30,7 @@ def check_pattern(field: str, pattern: str) -> None:
 
 
 def matching(field: str, pattern: str, texts: Sequence[str], seconds: float = _SECONDS) -> set[str]:
-    """Texts in which a regular expression matches somewhere.
+    """Finds the texts that a regular expression matches somewhere.
 
     A process of its own does it, because nothing else can stop `re`: an expression such as
     `(a+)+$` takes exponential time.

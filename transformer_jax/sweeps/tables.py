@@ -22,7 +22,8 @@ class Row:
       metrics: name -> one value for each seed: NaN if the seed diverged, None if it has no such
         metric.
       parameters: number of parameters of the model.
-      tokens_per_s: sum over the seeds that trained at once.
+      tokens_per_s: tokens that the model reads, source and target, without padding; sum over the
+        seeds that trained at once.
       seconds: wall time of all seeds.
 
     Raises:

@@ -103,7 +103,8 @@ class Meter:
         self._read_pending(late=steps_ahead(self._step_bytes))
 
     def read(self) -> dict[str, Any]:
-        """Metrics of the steps since the last call."""
+        """Metrics of the steps since the last call. "tokens_per_s" counts the tokens that the model
+        reads, source and target, without padding."""
         self._read_pending()
         seconds = time.perf_counter() - self._since
         skipped = self._sums.get("skipped")
