@@ -98,7 +98,7 @@ def test_a_user_error_of_many_lines_becomes_one(api, capsys):
 
     api.load = load
     assert main(["evaluate", "--workdir=x"]) == 2
-    assert capsys.readouterr().err == "error: no run in x: train one first\n"
+    assert capsys.readouterr().err == "error: no run in x:\\ntrain one first\n"
 
 
 def test_an_interrupt_is_quiet(api, capsys):
@@ -141,21 +141,37 @@ def test_predict_writes_one_line_for_each_line_in_order(capitals):
     assert b"line 3 of the input is not UTF-8" in result.stderr
 
 
-def test_predict_writes_json_lines(capitals):
-    stdin = "grün\na\\nb\n".encode()
-    for flags, second in ([], "A\\NB"), (["--escape"], "A\nB"):
-        words = [*capitals, "--format=jsonl", *flags]
-        result = subprocess.run(words, input=stdin, capture_output=True)
-        assert [json.loads(line) for line in result.stdout.splitlines()] == [
-            {"outputs": [{"text": "GRÜN", "score": -1.5}]},
-            {"outputs": [{"text": second, "score": -1.5}]},
-        ]
+@pytest.fixture
+def predicted(api, monkeypatch):
+    """`predicted(stdin, *flags)`: stdout of a `predict` in this process that writes capitals."""
+
+    def capitals(lines, **options):
+        return [[SimpleNamespace(text=line.upper(), score=-1.5)] for line in lines]
+
+    def predict(stdin, *flags):
+        output = SimpleNamespace(buffer=io.BytesIO(), flush=lambda: None)
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
+        monkeypatch.setattr(sys, "stdout", output)
+        assert main(["predict", "--workdir=w", *flags]) == 0
+        return output.buffer.getvalue()
+
+    api.load = lambda *_args, **_options: SimpleNamespace(n_best=capitals, task=None)
+    return predict
 
 
-def test_predict_escapes_in_both_directions_if_asked(capitals):
-    words = [*capitals, "--escape"]
-    result = subprocess.run(words, input=b"a\\nb \\\\ c\\r\n", capture_output=True)
-    assert result.stdout == b"A\\nB \\\\ C\\r\n"
+@pytest.mark.parametrize(("flags", "second"), [([], "A\\NB"), (["--escape"], "A\nB")])
+def test_predict_writes_json_lines(predicted, flags, second):
+    lines = predicted("grün\na\\nb\n".encode(), "--format=jsonl", *flags).splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"outputs": [{"text": "GRÜN", "score": -1.5}]},
+        {"outputs": [{"text": second, "score": -1.5}]},
+    ]
+
+
+def test_predict_escapes_in_both_directions_if_asked(predicted):
+    stdin = b"a\\nb \\\\ c\\r\n"
+    assert predicted(stdin, "--escape") == b"A\\nB \\\\ C\\r\n"
+    assert predicted(stdin) == b"A\\NB \\\\ C\\R\n"
 
 
 def test_predict_answers_at_once_and_is_quiet_when_the_reader_leaves(capitals, monkeypatch):
