@@ -180,6 +180,27 @@ FAMILIES = {
             final_logit_softcapping=3.0,
         ),
     ),
+    "gemma3": Family(
+        "Gemma3ForCausalLM",
+        "gemma2",
+        "decoder",
+        LLAMA
+        | dict(
+            hidden_size=16,
+            intermediate_size=20,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            sliding_window=5,
+            query_pre_attn_scalar=10,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 3000.0},
+            },
+        ),
+    ),
     "phi3": decoder("Phi3", "llama", LLAMA | dict(hidden_size=16, intermediate_size=20)),
     "bart_bare": Family(
         "BartModel", "roberta", "bare_encoder_decoder", BART | dict(activation_function="gelu")

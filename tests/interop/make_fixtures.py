@@ -33,7 +33,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 # What save_pretrained notes of the machine and of how it was called.
 MODEL_TYPES = (
     *("marian", "pegasus", "bart", "mbart", "t5"),
-    *("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "phi3"),
+    *("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3"),
     *("bert", "roberta", "roberta-prelayernorm", "distilbert", "xlm-roberta", "camembert"),
 )
 NOT_KEPT = ("vocab_file", "is_local", "local_files_only", "source_spm", "target_spm", "vocab")

@@ -93,4 +93,7 @@ def test_converted_weights_equal_the_original_tensors(name):
             found.matches[path][1] for path in found.matches if name in found.matches[path][0].names
         }
         assert len(actual) == 1
-        np.testing.assert_array_equal(out[name], found.tensors.read(actual.pop()))
+        # Gemma 3's norms of queries and keys are stored less 1, which rounds.
+        has_offset = model.config.qk_norm and model.config.norm == "rms_plus_one"
+        atol = 1e-7 if has_offset and ("q_norm" in name or "k_norm" in name) else 0
+        np.testing.assert_allclose(out[name], found.tensors.read(actual.pop()), atol=atol, rtol=0)

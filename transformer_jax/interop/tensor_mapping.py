@@ -21,6 +21,8 @@ class TensorMapping:
       part: (i, n): the array is the i-th of n parts of the tensor: equal parts of its last axis,
         unless there are `sizes`.
       sizes: length of each part along the tensor's first axis, the outputs of linear maps.
+      offset: the array is the tensor plus this: scales of norms may be stored as their distance
+        from 1.
       leading_axes: number of axes of size 1 before the others.
     """
 
@@ -29,6 +31,7 @@ class TensorMapping:
     transposed: bool = True
     part: tuple[int, int] = (0, 1)
     sizes: tuple[int, ...] = ()
+    offset: float = 0.0
     leading_axes: int = 0
 
     def tensor_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -46,11 +49,13 @@ class TensorMapping:
         else:
             part = np.split(tensor, self.part[1], axis=-1)[self.part[0]]
         flat = part.reshape(self._stored_shape(self._flat_shape(shape)))
+        flat = flat + np.float32(self.offset) if self.offset else flat
         return (flat.T if self._is_transposed else flat).reshape(shape)
 
     def to_tensor(self, array: np.ndarray) -> np.ndarray:
         """The tensor, or its part, from our array; the inverse of `to_array`."""
         flat = array.reshape(self._flat_shape(array.shape))
+        flat = flat - np.float32(self.offset) if self.offset else flat
         flat = flat.T if self._is_transposed else flat
         return flat.reshape((1,) * self.leading_axes + flat.shape)
 

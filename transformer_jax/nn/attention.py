@@ -148,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         """
         encoding, positions = sequences.encoding, sequences.positions
         query, key, value = self.projections(x)
-        query, key = encoding.rotate(query, key, positions)
+        query, key = encoding.of_layer(self.config).rotate(query, key, positions)
         if cache is not None:
             cache = cache.append(key, value)
             inputs = cache.inputs(query, positions)

@@ -73,6 +73,8 @@ class TransformerConfig:
       num_buckets: buckets of distances in positions "t5", both directions together.
       rope_theta: base of rotary positions: pair i of K elements rotates by theta^(-2i / K) per
         position.
+      rope_theta_window: the same in layers with an attention window, where `rope_scaling` does not
+        apply (Gemma 3, 2025); None: as in all layers.
       rope_fraction: share of each head's elements that is rotated, the first ones.
       rope_layout: elements that form a pair: "pairs" (x_2i, x_2i+1) or "halves" (x_i, x_i+K/2), as
         in Llama.
@@ -157,6 +159,7 @@ class TransformerConfig:
     max_distance: Length | None = None
     num_buckets: Annotated[int, Range(4, 65_536)] = 32
     rope_theta: Annotated[float, Range(1, 1e12, "(]")] = 10_000.0
+    rope_theta_window: Annotated[float, Range(1, 1e12, "(]")] | None = None
     rope_fraction: Annotated[float, Range(0, 1, "(]")] = 1.0
     rope_layout: Annotated[str, OneOf("pairs", "halves")] = "pairs"
     rope_scaling: str = "none"
@@ -190,6 +193,8 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         check_fields(self)
         self._check_heads()
+        if self.rope_theta_window is not None and self.attention_window is None:
+            raise ValueError("rope_theta_window is set, but no layer has an attention_window")
         if self.full_attention_every is not None and self.attention_window is None:
             raise ValueError("full_attention_every is set, but no layer has an attention_window")
 
@@ -237,7 +242,8 @@ class TransformerConfig:
         every = self.full_attention_every
         if every is None or (index + 1) % every:
             return self
-        return dataclasses.replace(self, attention_window=None, full_attention_every=None)
+        full = {"attention_window": None, "full_attention_every": None, "rope_theta_window": None}
+        return dataclasses.replace(self, **full)
 
     def padded_vocab_size(self, vocab_size: int) -> int:
         """Number of rows in the embedding table of a vocabulary (`vocab_multiple`)."""

@@ -81,6 +81,21 @@ def test_a_linear_scaling_divides_positions():
     np.testing.assert_allclose(found, turned(x), atol=1e-5)
 
 
+def test_layers_with_a_window_may_have_a_theta_of_their_own_and_no_scaling():
+    scaled = {"rope_scaling": "linear", "rope_factor": 4.0, "attention_window": 2}
+    config = TransformerConfig(**scaled, rope_theta_window=50.0, full_attention_every=2)
+    encoding, x = RotaryPositions(config), RNG.normal(size=(2, 4, 3, 8)).astype(np.float32)
+
+    def rotated(layer):
+        return encoding.of_layer(config.of_layer(layer)).rotate(x, x, PLACES)[0]
+
+    np.testing.assert_allclose(rotated(0), turned(x, rope_theta=50.0), atol=1e-6)
+    others = {"rope_scaling": "linear", "rope_factor": 4.0}
+    np.testing.assert_allclose(rotated(1), turned(x, **others), atol=1e-6)
+    with pytest.raises(ValueError, match="no layer has an attention_window"):
+        TransformerConfig(rope_theta_window=50.0)
+
+
 def test_products_depend_only_on_distances():
     query, key = RNG.normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
     speeds = rotary_frequencies(TransformerConfig(), 8)

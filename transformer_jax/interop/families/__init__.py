@@ -11,14 +11,22 @@ from transformer_jax.interop.families.bert import (
     XLM_ROBERTA,
 )
 from transformer_jax.interop.families.gpt2 import GPT2
-from transformer_jax.interop.families.llama import GEMMA2, LLAMA, MISTRAL, PHI3, QWEN2, QWEN3
+from transformer_jax.interop.families.llama import (
+    GEMMA2,
+    GEMMA3,
+    LLAMA,
+    MISTRAL,
+    PHI3,
+    QWEN2,
+    QWEN3,
+)
 from transformer_jax.interop.families.t5 import T5
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family
     for family in (
         *(MARIAN, PEGASUS, BART, MBART, T5),
-        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, PHI3),
+        *(GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3),
         *(BERT, ROBERTA, ROBERTA_PRELAYERNORM, DISTILBERT, XLM_ROBERTA, CAMEMBERT),
     )
 }

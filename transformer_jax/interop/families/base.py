@@ -81,11 +81,13 @@ _SIZES = (
     *("num_attention_heads", "n_heads", "n_head", "num_heads", "num_key_value_heads"),
     *("max_position_embeddings", "n_positions", "original_max_position_embeddings"),
     *("relative_attention_num_buckets", "relative_attention_max_distance", "sliding_window"),
+    "sliding_window_pattern",
     *("vocab_size", "decoder_vocab_size"),
 )
 _AMOUNTS = (
     *("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "query_pre_attn_scalar"),
     *("attn_logit_softcapping", "final_logit_softcapping", "rope_theta", "partial_rotary_factor"),
+    "rope_local_base_freq",
     *("factor", "low_freq_factor", "high_freq_factor"),
 )
 _RATES = (

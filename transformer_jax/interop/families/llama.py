@@ -1,11 +1,13 @@
 """Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), Qwen2 (Yang et al.
-2024), Qwen3 (Yang et al. 2025), Gemma 2 (Gemma team 2024) and Phi-3 (Abdin et al. 2024)."""
+2024), Qwen3 (Yang et al. 2025), Gemma 2 and 3 (Gemma team 2024, 2025) and Phi-3 (Abdin et
+al. 2024)."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformer_jax.errors import UserError
-from transformer_jax.interop.families.base import Family, Keys, Options
+from transformer_jax.interop.families.base import Family, Keys, Options, check_keys
 from transformer_jax.interop.tensor_mapping import (
     TensorMapping,
     map_attention,
@@ -67,6 +69,10 @@ _ROPE_KEYS = {key for keys in _ROPE_FIELDS.values() for key in keys} | {
 
 
 def _to_options(keys: Keys) -> dict[str, Any]:
+    return {**_shape_options(keys), **_rope_options(keys)}
+
+
+def _shape_options(keys: Keys) -> dict[str, Any]:
     heads = keys["num_attention_heads"]
     size = keys.get("head_dim") or keys["hidden_size"] // heads
     return {
@@ -74,7 +80,6 @@ def _to_options(keys: Keys) -> dict[str, Any]:
         "key_size": size,
         "value_size": size,
         "tie_embeddings": "all" if keys["tie_word_embeddings"] else "none",
-        **_rope_options(keys),
     }
 
 
@@ -158,6 +163,65 @@ def _to_options_gemma2(keys: Keys) -> Options:
 def _to_keys_gemma2(model: TransformerConfig) -> Keys:
     scale = model.attention_scale or model.d_k**-0.5
     return {**_to_keys_with_layer_types(model), "query_pre_attn_scalar": _round_if_close(scale**-2)}
+
+
+def _to_options_gemma3(keys: Keys) -> Options:
+    """The layers with a window have rotary positions of their own, without scaling."""
+    layers, every = keys["num_hidden_layers"], keys["sliding_window_pattern"]
+    kinds = [_LAYER_TYPES[(i + 1) % every == 0] for i in range(layers)]
+    windows = {name: keys[name] for name in ("sliding_window", "num_hidden_layers")}
+    window = _window_options({**windows, "layer_types": keys.get("layer_types") or kinds})
+    full, local = _rope_parameters_gemma3(keys)
+    positions = {"max_position_embeddings": keys["max_position_embeddings"]}
+    return {
+        **_shape_options(keys),
+        **_rope_options({**positions, "rope_parameters": full}),
+        **window,
+        **({"rope_theta_window": float(local["rope_theta"])} if window else {}),
+        "attention_scale": keys["query_pre_attn_scalar"] ** -0.5,
+    }
+
+
+def _rope_parameters_gemma3(keys: Keys) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters of rotary positions of layers without a window, and with one.
+
+    Raises:
+      UserError: they are no objects, or the latter have a scaling.
+    """
+    given = keys.get("rope_parameters") or {}
+    if given and not given.keys() & {*_LAYER_TYPES}:
+        raise UserError(
+            f"config.json: rope_parameters is {short_repr(given)}; this family has one object for "
+            f"each of {' and '.join(_LAYER_TYPES)}"
+        )
+    full = given.get("full_attention") or keys.get("rope_scaling") or {}
+    local = given.get("sliding_attention") or {}
+    for name, one in {"full_attention": full, "sliding_attention": local}.items():
+        if not isinstance(one, dict):
+            raise UserError(f"config.json: rope_parameters: {name} is {short_repr(one)}")
+        check_keys(one)
+    if local.get("rope_type", "default") != "default":
+        raise UserError(
+            f"config.json: rope_type of sliding_attention is {local['rope_type']!r}; only "
+            "'default' is supported"
+        )
+    thetas = keys["rope_theta"], keys["rope_local_base_freq"]
+    return {"rope_theta": thetas[0], **full}, {"rope_theta": thetas[1], **local}
+
+
+def _to_keys_gemma3(model: TransformerConfig) -> Keys:
+    keys = {**_to_keys_gemma2(model)}
+    for name in ("use_sliding_window", "max_window_layers"):
+        del keys[name]
+    local = model.rope_theta_window or model.rope_theta
+    return {**keys, "rope_local_base_freq": local, "sliding_window_pattern": 6}
+
+
+def _mappings_gemma3(model: TransformerConfig) -> Iterator[TensorMapping]:
+    """Scales of queries' and keys' norms are stored less 1, as those of the other norms."""
+    for one in _mappings(model):
+        is_of_heads = one.path.endswith(("norm_query/scale", "norm_key/scale"))
+        yield dataclasses.replace(one, offset=1.0) if is_of_heads else one
 
 
 def _round_if_close(number: float) -> float:
@@ -378,4 +442,23 @@ PHI3 = _family(
         "sliding_window": None,
     },
     no_effect=("original_max_position_embeddings",),  # it scales "longrope" alone
+)
+GEMMA3 = dataclasses.replace(
+    GEMMA2,
+    model_type="gemma3_text",
+    tasks={"Gemma3ForCausalLM": "language_modeling", "Gemma3TextModel": "language_modeling"},
+    fixed_fields={**GEMMA2.fixed_fields, "qk_norm": True},
+    mappings=_mappings_gemma3,
+    to_options=_to_options_gemma3,
+    to_keys=_to_keys_gemma3,
+    defaults={
+        **GEMMA2.defaults,
+        "max_position_embeddings": 131_072,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "sliding_window_pattern": 6,
+    },
+    no_effect=(*GEMMA2.no_effect, "_sliding_window_pattern"),
 )

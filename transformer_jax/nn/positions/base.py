@@ -46,6 +46,10 @@ class PositionEncoding(nn.Module):
         """Returns True if the class overrides one of these hooks."""
         return any(getattr(cls, hook) is not getattr(PositionEncoding, hook) for hook in hooks)
 
+    def of_layer(self, config: TransformerConfig) -> "PositionEncoding":
+        """The encoding for the self-attention of a layer with this config."""
+        return self
+
     def embed(
         self, x: Float[Array, "B T D"], positions: Int[Array, "B T"]
     ) -> Float[Array, "B T D"]:

@@ -24,7 +24,16 @@ class RotaryPositions(PositionEncoding):
     """Rotary position embedding (Su et al. 2021): the product of a query and a key depends only on
     their distance."""
 
-    reads = ("model.rope_theta", "model.rope_fraction", "model.rope_layout", "model.rope_scaling")
+    reads = (
+        *("model.rope_theta", "model.rope_theta_window", "model.rope_fraction"),
+        *("model.rope_layout", "model.rope_scaling"),
+    )
+
+    def of_layer(self, config: TransformerConfig) -> PositionEncoding:
+        if config.rope_theta_window is None:
+            return self
+        theta = {"rope_theta": config.rope_theta_window, "rope_scaling": "none"}
+        return RotaryPositions(dataclasses.replace(config, **theta), self.causal, parent=None)
 
     def rotate(
         self,
