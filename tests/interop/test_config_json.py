@@ -93,7 +93,9 @@ def outcome(given):
         return str(error)
     generation = read_generation(Path("none"), keys, family.architecture)
     model = (options, family.tasks[class_name], rows, ids, labels)
-    generation = dataclasses.replace(generation, ends=())  # `ids` has them with the defaults
+    generation = dataclasses.replace(
+        generation, start=None, ends=()
+    )  # `ids` has them with the defaults
     return *model, generation, unread_keys(family, keys)[0]
 
 

@@ -95,6 +95,14 @@ def test_values_that_are_not_possible_here(tmp_path, keys, line):
     assert found.fields["decode.alpha"] == 1.0 and found.fields["decode.beam_size"] == 1
 
 
+def test_special_tokens_of_generation_take_precedence(tmp_path):
+    """In transformers generation_config.json decides how outputs begin and end."""
+    keys = {"decoder_start_token_id": 5, "eos_token_id": [6, 7]}
+    found = read(tmp_path, SEQ2SEQ, keys, {"decoder_start_token_id": 2, "eos_token_id": 2})
+    assert (found.start, found.ends) == (5, (6, 7))
+    assert read(tmp_path, SEQ2SEQ, {}).start is None
+
+
 def test_older_models_have_the_keys_in_config_json(tmp_path):
     config = {"num_beams": 4, "length_penalty": 2.0, "hidden_size": 4, "forced_bos_token_id": 3}
     found = read(tmp_path, SEQ2SEQ, None, config)

@@ -315,3 +315,12 @@ def test_the_chat_template_and_the_end_tokens_are_exported_again(chat_model, tmp
     tuned = run.with_config({"task.name": "instruction", "task.template": "model"})
     export_run(tuned, tmp_path / "tuned", "hf")
     assert (tmp_path / "tuned/chat_template.jinja").read_text() == TEMPLATE
+
+
+def test_generation_config_says_how_outputs_begin_and_end(tmp_path):
+    directory = shutil.copytree(FIXTURES / "bart", tmp_path / "bart")
+    keys = {"decoder_start_token_id": 0, "eos_token_id": 2, "forced_bos_token_id": 7}
+    (directory / "generation_config.json").write_text(json.dumps(keys))
+    import_model(str(directory), tmp_path / "run")
+    specials = tj.load(tmp_path / "run").tokenizer.specials("target")
+    assert (specials.start, specials.eos, specials.translation.head) == (0, 2, (7,))

@@ -60,7 +60,7 @@ NO_EFFECT = (
     *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
 )
 """Keys without an effect on outputs here: metadata, speed, what `generate` returns; special tokens,
-which config.json names too; `max_length`, as `decode.max_extra_length` limits outputs here."""
+which are read by themselves; `max_length`, as `decode.max_extra_length` limits outputs here."""
 
 KEYS = frozenset((*_NEUTRAL, *_SAMPLING, *NO_EFFECT))
 """Keys of generation, which older models have in config.json."""
@@ -72,12 +72,14 @@ class Generation:
 
     Attributes:
       fields: "decode.field" -> value.
+      start: first input of a decoder with an encoder; None if only config.json names it.
       head: forced first tokens of a target; None: as the tokenizer says.
       ends: all tokens that end an output; none if only config.json names them.
       warnings: what a search here does not do, one line each.
     """
 
     fields: Mapping[str, Any]
+    start: int | None
     head: tuple[int, ...] | None
     ends: tuple[int, ...]
     warnings: tuple[str, ...]
@@ -122,7 +124,7 @@ class _Reader:
     def read(self, architecture: str) -> Generation:
         """All settings of a model of this architecture."""
         if architecture == "encoder_only":
-            return Generation({}, None, (), ())
+            return Generation({}, None, None, (), ())
         has_encoder = architecture == "encoder_decoder"
         fields = self._sampled() if self._keys.get("do_sample") else {}
         if has_encoder and not fields:
@@ -131,9 +133,11 @@ class _Reader:
             fields |= self._fields({"repetition_penalty": ("repetition_penalty", 1.0)})
             fields |= self._fields({"max_new_tokens": ("max_extra_length", None)})
         head = self._head() if has_encoder else None
+        start = self._keys.get("decoder_start_token_id") if has_encoder else None
         self._warn_unread()
         return Generation(
             {f"decode.{field}": value for field, value in fields.items()},
+            start if type(start) is int else None,
             head,
             end_tokens(self._keys.content) if self._file == GENERATION else (),
             tuple(self._warnings),
@@ -154,7 +158,8 @@ class _Reader:
         for key, (field, default) in names.items():
             value = self._keys.get(key, default)
             if value is not None and (reason := ranges.violation(DecodeConfig, field, value)):
-                self._warn(key, f"{reason.lstrip(';, ')} here (decode.{field})")
+                used = "" if default is None else f"; {default} is used"
+                self._warn(key, f"{reason.lstrip(';, ')} here (decode.{field}){used}")
                 value = default
             if value is not None:
                 found[field] = value

@@ -171,14 +171,24 @@ def _vocabularies(
     for side in kind.texts:
         defaults = config_json.default_ids(family, rows[side])
         ids: dict[str, Any] = config_json.special_ids(keys.with_defaults(defaults))
-        if side == "target" and generation.head is not None:
-            ids["head"] = generation.head
+        if side == "target":
+            ids |= _ids_of_search(generation)
         if family.architecture == "decoder_only":
             ids["ends"] = dict.fromkeys((*end_tokens(keys), *generation.ends))
         texts[side] = import_tokenizer(directory, side, ids, rows[side])
     with_defaults = keys.with_defaults(family.defaults)
     labels = {side: Labels(tuple(config_json.class_names(with_defaults))) for side in kind.labels}
     return texts, labels
+
+
+def _ids_of_search(generation: Generation) -> dict[str, Any]:
+    """Special tokens of a target, as in `import_tokenizer`, where generation_config.json has them.
+
+    In transformers they take precedence over those of config.json.
+    """
+    ids: dict[str, Any] = {"start": generation.start, "head": generation.head}
+    ids["eos"] = next(iter(generation.ends), None)
+    return {role: one for role, one in ids.items() if one is not None}
 
 
 def _params(task: Task, found: MatchedTensors, abstract: Any, allow_nonfinite: bool) -> Any:

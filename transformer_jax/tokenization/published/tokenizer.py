@@ -159,7 +159,11 @@ def import_tokenizer(
         raise UserError(f"{path}: {' '.join(str(error).split())}") from error
     size = len(vocabulary.pieces)
     if rows is not None and rows < size:
-        raise UserError(f"{path}: the tokenizer has {size} tokens, and the model's table {rows}")
+        raise UserError(
+            f"{path}: the tokenizer has {size} tokens, and the model's table {rows}; remove those "
+            f"from id {rows} on from the tokenizer's files (added tokens, which the model never "
+            "learned)"
+        )
     if outside := [i for i in specials.ids if not 0 <= i < (rows or size)]:
         raise UserError(f"{path}: a special token has id {outside[0]}; there are {rows or size}")
     own_side = side if FORMATS[format].by_side else ""
