@@ -148,7 +148,13 @@ class BatchIterator:
 
     def _split_groups(self, groups: StreamGroups) -> list[Batch]:
         """Distributes the rows of the groups over batches in turn, since first fit leaves the last
-        rows of a group the emptiest."""
+        rows of a group the emptiest.
+
+        First fit also fills the first rows with more short examples. So the mean length of examples
+        rises within a group, from its first eighth to its last by 11% in batches of 8 rows, 7% (16
+        rows), 3% (64) and 0.5% (256); from 64 rows on that is less than chance makes of single
+        batches. The order stays as it is, since saved positions depend on it.
+        """
         count = self._batches_in_group
         parts = [group.arrays for group in groups.values()]
         return [
