@@ -64,7 +64,7 @@ def test_only_logits_of_answers_have_a_gradient(task, params, monkeypatch, batch
     assert batch["input_segment_ids"].max() == 2  # both share a row
 
     def with_respect_to(added):
-        def biased_losses(predicted, target, eps, z_loss, tiles):
+        def biased_losses(predicted, target, eps, z_loss, tiles, exact):
             return token_losses(predicted.logits() + added, target, eps)
 
         monkeypatch.setattr(losses, "tiled_token_losses", biased_losses)

@@ -151,7 +151,7 @@ def read_markup(render: Render) -> ModelTemplate:
 
 
 def _split(text: str, *contents: str) -> list[str]:
-    """Text before, between and after contents, each of which occurs once."""
+    """Text before, between and after contents. Each content must occur once."""
     parts = []
     for content in contents:
         before, found, text = text.partition(content)

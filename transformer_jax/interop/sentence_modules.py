@@ -30,7 +30,7 @@ _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 
 @dataclasses.dataclass(frozen=True)
 class SentenceModules:
-    """How a published model makes one vector of a text.
+    """Pooling and other settings of a model of sentence-transformers.
 
     Attributes:
       fields: "section.field" -> value.

@@ -242,8 +242,9 @@ class TransformerConfig:
         every = self.full_attention_every
         if every is None or (index + 1) % every:
             return self
-        full = {"attention_window": None, "full_attention_every": None, "rope_theta_window": None}
-        return dataclasses.replace(self, **full)
+        return dataclasses.replace(
+            self, attention_window=None, full_attention_every=None, rope_theta_window=None
+        )
 
     def padded_vocab_size(self, vocab_size: int) -> int:
         """Number of rows in the embedding table of a vocabulary (`vocab_multiple`)."""

@@ -32,8 +32,9 @@ class RotaryPositions(PositionEncoding):
     def of_layer(self, config: TransformerConfig) -> PositionEncoding:
         if config.rope_theta_window is None:
             return self
-        theta = {"rope_theta": config.rope_theta_window, "rope_scaling": "none"}
-        return RotaryPositions(dataclasses.replace(config, **theta), self.causal, parent=None)
+        theta = config.rope_theta_window
+        own = dataclasses.replace(config, rope_theta=theta, rope_scaling="none")
+        return RotaryPositions(own, self.causal, parent=None)
 
     def rotate(
         self,
