@@ -200,6 +200,24 @@ def exchange(number):
     return Turn("user", f"question {number}"), Turn("assistant", f"answer {number}")
 
 
+def test_answers_with_weight_0_are_tokens_without_loss(tokenizer):
+    """The tokens are those of the same conversation with all answers learned."""
+    chat = chat_tokenizer_of("chatml", tokenizer)
+    turns = [{"role": role, "content": text} for n in range(3) for role, text in exchange(n)]
+    whole = chat.encode(parse_conversation({"messages": turns}))
+    turns[1]["weight"] = turns[5]["weight"] = 0
+    conversation = parse_conversation({"messages": turns})
+    tokens, loss_mask = chat.encode(conversation)
+    assert tokens == whole.tokens
+    learned = [token for token, counts in zip(tokens, loss_mask, strict=True) if counts]
+    assert pieces_of(tokenizer, learned) == "answer 1<|im_end|>"
+    (row,) = ConversationSplitter(chat, 1000).split(conversation, None)
+    assert row.tokens == tokens[: len(row.tokens)] and row.loss_mask[-1]
+    alone = ConversationSplitter(chat, len(chat.encode(conversation[:2]).tokens))
+    (row,) = alone.split(conversation, None)  # exchanges without a learned answer are no rows
+    assert "answer 1" in pieces_of(tokenizer, row.tokens)
+
+
 def test_long_conversations_are_split_between_exchanges(tokenizer, caplog):
     chat = chat_tokenizer_of("chatml", tokenizer)
     system, turns = (Turn("system", "brief"),), [turn for n in range(5) for turn in exchange(n)]

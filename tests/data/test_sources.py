@@ -208,6 +208,14 @@ def test_training_may_use_only_the_first_examples(parallel_text):
         open_split(too_many, "train")
 
 
+def test_too_many_examples_of_running_text_are_documents(tmp_path):
+    (tmp_path / "a.txt").write_text("One.\nTwo.\n")
+    text = DataConfig(name="text", train_text=str(tmp_path / "a.txt"), num_train_examples=2)
+    with pytest.raises(UserError, match=r"is 2, but there are 1 documents: .*data.documents"):
+        open_split(text, "train")
+    assert len(open_split(dataclasses.replace(text, documents="line"), "train")) == 2
+
+
 def test_weights_exclude_a_number_of_examples():
     with pytest.raises(ValueError, match="exclude each other"):
         DataConfig(weights="2,1", num_train_examples=5)

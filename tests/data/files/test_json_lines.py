@@ -249,3 +249,11 @@ def test_answers_that_are_given_are_no_examples_of_their_own(tmp_path):
     found = {"messages": [{"role": r, "content": c, "weight": w} for r, c, w in turns]}
     (example,) = read_answers(write(tmp_path / "a.jsonl", [found]), "valid")
     assert example["target"] == "d" and "Assistant: b" in example["source"]
+
+
+def test_a_prompt_that_both_conversations_repeat_is_read_once(read):
+    before = [*ASKED, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "And?"}]
+    for prompt in ("Hello?", "And?", before):
+        (example,) = read({"prompt": prompt, "chosen": before + GOOD, "rejected": before + BAD})
+        turns = [turn.content for turn in conversation_from_json(example["turns"])]
+        assert turns == ["Hello?", "Hi.", "And?"]
