@@ -132,7 +132,7 @@ def test_a_server_that_never_answers(monkeypatch, tmp_path):
 
 def test_only_what_an_import_reads_is_downloaded(monkeypatch, tmp_path):
     """Not other formats of the weights, nor what is in subfolders."""
-    read = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    read = {"config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"}
     others = ["model.fp16.safetensors", "pytorch_model.bin", "onnx/config.json"]
 
     def answer(path):
@@ -151,5 +151,6 @@ def test_only_what_an_import_reads_is_downloaded(monkeypatch, tmp_path):
 
     with served(monkeypatch, tmp_path, answer) as asked:
         folder = hub.fetch_model("hf:a/b")
-    assert {path.name for path in folder.iterdir()} == read
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert found == read
     assert not any(name in path for path in asked for name in others)

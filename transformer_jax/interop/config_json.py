@@ -53,10 +53,14 @@ _NEUTRAL: Keys = {"tie_encoder_decoder": False, "is_decoder": False, "add_cross_
 _DEFAULT_LABELS = 2
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Reads a JSON object. Raises UserError if the file is missing or contains something else."""
+def read_json(path: Path, directory: Path | None = None) -> dict[str, Any]:
+    """Reads a JSON object of a model; arguments are those of `path_of_published`.
+
+    Raises:
+      UserError: the file is missing, contains something else, or is a link out of the model.
+    """
     try:
-        content = json.loads(read_regular(path_of_published(path), METADATA_BYTES))
+        content = json.loads(read_regular(path_of_published(path, directory), METADATA_BYTES))
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} contains no model: {path.name} is missing") from error
     except (OSError, ValueError, RecursionError) as error:

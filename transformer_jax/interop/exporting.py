@@ -100,7 +100,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         for name, content in files.items():
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content)
-        _write_json(folder / GENERATION, _generation_config(run, keys))
+        _write_json(folder / GENERATION, _generation_config(run, keys, model.max_length))
         (folder / "README.md").write_text(_model_card(run, match.class_name), encoding="utf-8")
         _write_json(folder / CONFIG, config)
     logger.info("%s: exported as a %s", directory, match.class_name)
@@ -129,7 +129,7 @@ def _context_length(run: Run, model: TransformerConfig) -> int:
     return max(model.max_length, *learned)
 
 
-def _generation_config(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
+def _generation_config(run: Run, keys: Mapping[str, Any], longest: int) -> dict[str, Any]:
     """Content of generation_config.json: the run's search, as far as transformers supports it."""
     ids = {name: value for name, value in keys.items() if name.endswith("_token_id")}
     if isinstance(run.model, DecoderOnly):
@@ -137,7 +137,7 @@ def _generation_config(run: Run, keys: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(run.task, Instruction):
             ends = sorted({*ends, run.task.chat_tokenizer.answer_end})
         ids["eos_token_id"] = ends if len(ends) > 1 else ends[0]
-    has_encoder, longest = "decoder_start_token_id" in ids, run.settings.data.max_target_length
+    has_encoder = "decoder_start_token_id" in ids
     if not (has_encoder or isinstance(run.model, DecoderOnly)):
         return ids
     return {**ids, **generation_keys(run.settings.decode, has_encoder, longest)}

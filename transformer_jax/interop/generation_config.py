@@ -68,7 +68,7 @@ KEYS = frozenset((*_NEUTRAL, *_SAMPLING, *NO_EFFECT))
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """How a published model generates.
+    """Settings of a published model's `generate`, as fields of our search.
 
     Attributes:
       fields: "decode.field" -> value.
@@ -86,7 +86,7 @@ class Generation:
 
 
 def read_generation(directory: Path, config: ReadKeys, architecture: str) -> Generation:
-    """How the model of a directory generates.
+    """Reads the settings of generation of the model in a directory.
 
     Args:
       directory: of the model.
@@ -212,8 +212,10 @@ def generation_keys(decode: DecodeConfig, has_encoder: bool, longest: int) -> di
         return {**keys, "do_sample": True, **_NO_LIMIT, **known}
     if not has_encoder:
         return keys
-    keys |= {"num_beams": decode.beam_size, "early_stopping": "never"}
-    if decode.length_penalty == "power":
+    keys["num_beams"] = decode.beam_size
+    if decode.beam_size > 1:
+        keys["early_stopping"] = "never"
+    if decode.beam_size > 1 and decode.length_penalty == "power":
         keys["length_penalty"] = decode.alpha
     return keys
 

@@ -5,8 +5,10 @@ download that was stopped continues from there.
 """
 
 import contextlib
+import glob
 import re
 from collections.abc import Collection
+from fnmatch import fnmatchcase as fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ SECONDS = 30.0
 _REPOSITORY = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _TEXTS = ("*.json", "*.model", "*.spm", "*.txt", "*.jinja", "README.md")
 _SHARDS = "model*.safetensors"
+_POOLING = "*_Pooling/config.json"  # of sentence-transformers
 _CONVERSION = "safetensors"  # in the title of the pull requests of the hub's converter
 
 
@@ -62,20 +65,18 @@ def _download(source: str, repository: str, revision: str | None) -> Path:
     _limit_time()
     api = HfApi()
     try:
-        patterns: Collection[str] = (*_TEXTS, _SHARDS)
+        patterns = [*_TEXTS, _SHARDS]
         with contextlib.suppress(OfflineModeIsEnabled):  # the cache may have the model
             listed = api.model_info(repository, revision=revision).siblings or ()
             files = [one.rfilename for one in listed]
-            if WEIGHTS in files:
-                patterns = (*_TEXTS, WEIGHTS)
-            elif not any(Path(name).match(_SHARDS) and "/" not in name for name in files):
+            patterns = [glob.escape(name) for name in _read_by_import(files)]
+            if not any(name.endswith(".safetensors") for name in files if "/" not in name):
                 raise UserError(_no_weights(api, source, repository, files))
         return Path(
             snapshot_download(
                 repository,
                 revision=revision,
-                allow_patterns=list(patterns),
-                ignore_patterns=["*/*"],  # copies of the model in other formats
+                allow_patterns=patterns,
                 etag_timeout=SECONDS,
             )
         )
@@ -95,6 +96,14 @@ def _download(source: str, repository: str, revision: str | None) -> Path:
             f"--from: {source} cannot be fetched ({reason}); is there a network, and is the name "
             "right? A directory that was downloaded elsewhere will do"
         ) from error
+
+
+def _read_by_import(files: Collection[str]) -> list[str]:
+    """Files that an import reads; not copies of the model in other formats or in subfolders."""
+    weights = (WEIGHTS,) if WEIGHTS in files else (_SHARDS,)
+    beside = [name for name in files if "/" not in name]
+    found = [name for name in beside if any(fnmatch(name, one) for one in (*_TEXTS, *weights))]
+    return found + [name for name in files if fnmatch(name, _POOLING) and name.count("/") == 1]
 
 
 def _limit_time() -> None:

@@ -13,7 +13,12 @@ from typing import Any
 from transformer_jax.errors import UserError
 from transformer_jax.interop.config_json import read_json
 from transformer_jax.ranges import short_repr
-from transformer_jax.runtime.files import METADATA_BYTES, path_below, read_regular
+from transformer_jax.runtime.files import (
+    METADATA_BYTES,
+    is_safe_name,
+    path_of_published,
+    read_regular,
+)
 from transformer_jax.tasks.config import TaskConfig
 
 MODULES, SETTINGS = "modules.json", "config_sentence_transformers.json"
@@ -63,7 +68,9 @@ def read_sentence_modules(directory: Path) -> SentenceModules:
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         return _not_imported(f"{MODULES}: the modules are {short_repr(kinds)}", fields)
     folder = dict(modules)["Pooling"]
-    pooling = read_json(path_below(directory, f"{folder}/config.json"))
+    if not is_safe_name(folder):
+        raise UserError(f"{path}: {folder!r} is not the name of a file below its folder")
+    pooling = read_json(directory / folder / "config.json", directory)
     found = _pooling(pooling)
     if found is None:
         return _not_imported(f"{folder}/config.json: {short_repr(pooling)}", fields)
@@ -105,7 +112,7 @@ def sentence_files(task: TaskConfig, width: int, length: int) -> dict[str, bytes
 def _read_modules(path: Path) -> list[tuple[str, str]]:
     """Class name and folder of each module."""
     try:
-        content = json.loads(read_regular(path.resolve(), METADATA_BYTES))
+        content = json.loads(read_regular(path_of_published(path), METADATA_BYTES))
         return [(str(one["type"]).rpartition(".")[2], str(one["path"])) for one in content]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error

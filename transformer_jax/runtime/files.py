@@ -78,16 +78,20 @@ def path_below(folder: Path, name: str) -> Path:
     return path
 
 
-def path_of_published(path: Path) -> Path:
+def path_of_published(path: Path, directory: Path | None = None) -> Path:
     """The file that a published model names, which may be a link within the model's folder.
 
     In the cache of the Hugging Face hub all files of a model (`snapshots/REVISION/NAME`) are links
     to the `blobs` beside. A link that leads anywhere else could lead to a secret of the user.
 
+    Args:
+      path: of the file.
+      directory: of the model, if the file is not directly in it.
+
     Raises:
       OSError: a link leads out of the folder.
     """
-    target, folder = path.resolve(), path.parent.resolve()
+    target, folder = path.resolve(), (directory or path.parent).resolve()
     allowed = [folder]
     if folder.parent.name == "snapshots":
         allowed.append(folder.parents[1] / "blobs")

@@ -42,7 +42,7 @@ class ReadKeys(Keys):
         return len(self.content)
 
     def with_defaults(self, defaults: Keys) -> Self:
-        """The same keys, with values for those that are missing; both note what is read."""
+        """Adds values for missing keys. The result and the original note together what is read."""
         keys = type(self)({**defaults, **self.content})
         keys.read = self.read
         return keys
