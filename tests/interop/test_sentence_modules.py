@@ -53,7 +53,9 @@ def test_pooling_and_normalization_can_be_chosen(run):
         other = run.with_config({"task.normalize": False, "task.pooling": pooling})
         np.testing.assert_allclose(other.embed(LINES[:2])[0], vector, atol=1e-5)
     with pytest.raises(tj.UserError, match="task.pooling is not set"):
-        run.with_config({"task.pooling": None}).embed(LINES)
+        run.with_config({"task.pooling": None, "task.normalize": False}).embed(LINES)
+    with pytest.raises(tj.UserError, match="normalize is set, and there are no vectors"):
+        run.with_config({"task.pooling": None})
 
 
 def test_embed_writes_one_list_a_line(run, capsysbinary, monkeypatch):

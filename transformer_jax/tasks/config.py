@@ -61,6 +61,8 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.normalize and self.pooling is None:
+            raise ValueError("normalize is set, and there are no vectors of texts; set pooling too")
         if self.metric is not None:
             METRICS.find(self.metric)
         self.make_template()
