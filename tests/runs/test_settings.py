@@ -99,7 +99,7 @@ def test_an_unknown_field_of_an_override_is_refused(message_of, path, name, near
         ("optimizer.learning_rate", "9" * 400, f"{'9' * 98}...{'9' * 99}", "float"),
         ("train.num_steps", "[" * 9999, f"'{'[' * 97}...{'[' * 98}'", "int"),
         ("train.num_steps", NESTED, "[[[[[[[...]]]]]]]", "int"),
-        ("train.num_steps", np.float64(7), "7.0", "int"),
+        ("train.num_steps", np.float64(7.5), "7.5", "int"),
         ("data.name", 3, "3", "str"),
         ("data.dir", 3, "3", "str"),
         ("seed", "1.5", "1.5", "int"),
