@@ -105,9 +105,9 @@ def check_fields(config: Any) -> None:
 
 
 def violation(cls: type, field: str, value: Any) -> str | None:
-    """What is wrong with a value for a field of a dataclass: the rest of a message after the value.
+    """The rest of a message, after the value, if a field of a dataclass may not have it.
 
-    None if the field may have the value.
+    None if it may.
     """
     for name, type_, optional, limits in _limits(cls):
         if name == field and not (value is None and optional):

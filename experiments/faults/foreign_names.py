@@ -2,10 +2,10 @@
 
     python experiments/faults/foreign_names.py --cases=500
 
-Each case draws names or an address, most of which try to leave a folder, and gives them to one
+Each case draws names or an address, which most often try to leave a folder, and gives them to one
 reader (see `READERS`): the listing of a bucket, the index of a copy, the manifest of a checkpoint,
 the index of weights, rows of a sweep, and configs of loaded runs. The reader must succeed or raise
-one line; a file outside of its folder must stay as it is, and only s3:// and gs:// may be opened. A
+one line; a file outside of its folder must not change, and only s3:// and gs:// may be opened. A
 case is determined by its number: `--first=N --cases=1` repeats one. Prints one JSON object; exit
 status 1 if anything was wrong.
 """

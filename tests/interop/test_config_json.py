@@ -81,7 +81,7 @@ def defaults_of(model_type):
 
 
 def outcome(given):
-    """What an import makes of a config.json without its tensors, or the error."""
+    """Config that an import derives from a config.json without its tensors, or the error."""
     keys = ReadKeys({name: value for name, value in given.items() if value is not None})
     try:
         family, class_name = find_family(keys)

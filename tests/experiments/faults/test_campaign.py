@@ -1,4 +1,4 @@
-"""What a campaign calls wrong: a made-up program does it."""
+"""A campaign reports each fault of a made-up program."""
 
 import json
 import subprocess
