@@ -298,6 +298,11 @@ def test_a_chat_reads_commands_and_continues_after_mistakes(shell, assistant):
     assert "error: the conversation: the question has" in answer.err
 
 
-def test_chat_with_another_task_is_an_error(shell, gpt):
+def test_chat_without_a_template_is_an_error(shell, gpt):
     answer = shell("chat", f"--workdir={gpt[1]}", stdin=b"a\n")
+    assert answer.status == 2 and "has no chat template of its own; choose one" in answer.err
+
+
+def test_chat_with_another_task_is_an_error(shell, trained_workdir):
+    answer = shell("chat", f"--workdir={trained_workdir}", stdin=b"a\n")
     assert answer.status == 2 and "chat: this run's task answers no conversation" in answer.err

@@ -33,12 +33,15 @@ def test_tensors_survive_a_round_trip(directory):
 
 
 def test_files_may_be_symlinks_as_in_the_hubs_cache(directory, tmp_path_factory):
-    snapshot = tmp_path_factory.mktemp("snapshot")
-    (snapshot / WEIGHTS).symlink_to(directory / WEIGHTS)
+    hub = tmp_path_factory.mktemp("hub")
+    snapshot, blobs = hub / "snapshots" / "revision", hub / "blobs"
+    snapshot.mkdir(parents=True)
+    directory.rename(blobs)
+    (snapshot / WEIGHTS).symlink_to(blobs / WEIGHTS)
     np.testing.assert_array_equal(Tensors(snapshot).read("a.bias"), ARRAYS["a.bias"])
     (snapshot / WEIGHTS).rename(snapshot / "whole.safetensors")
-    (directory / INDEX).write_text(json.dumps({"weight_map": {"a.bias": "whole.safetensors"}}))
-    (snapshot / INDEX).symlink_to(directory / INDEX)
+    (blobs / INDEX).write_text(json.dumps({"weight_map": {"a.bias": "whole.safetensors"}}))
+    (snapshot / INDEX).symlink_to(blobs / INDEX)
     np.testing.assert_array_equal(Tensors(snapshot).read("a.bias"), ARRAYS["a.bias"])
 
 

@@ -59,8 +59,8 @@ def load_model_template(tokenizer: Tokenizer) -> Template:
     text = tokenizer.chat_template if isinstance(tokenizer, PublishedTokenizer) else None
     if text is None:
         raise UserError(
-            "the tokenizer has no chat template of its own; choose one by name: "
-            f"{', '.join(TEMPLATES)}"
+            "the tokenizer has no chat template of its own; choose one by name "
+            f"(task.template, or --template of chat): {', '.join(TEMPLATES)}"
         )
     assert isinstance(tokenizer, PublishedTokenizer)
     plain = text.removesuffix("\n").replace("\\n", "\n")
