@@ -205,6 +205,15 @@ FAMILIES = {
     "bart_bare": Family(
         "BartModel", "roberta", "bare_encoder_decoder", BART | dict(activation_function="gelu")
     ),
+    "bart_classification": Family(
+        "BartForSequenceClassification",
+        "roberta",
+        "classifier",
+        BART
+        | CLASSES
+        | dict(activation_function="gelu", encoder_layers=1, d_model=8)
+        | dict(encoder_ffn_dim=12, decoder_ffn_dim=12),
+    ),
     "xlm_roberta": Family("XLMRobertaForMaskedLM", "xlm_roberta", "masked_lm", ROBERTA),
     "camembert": Family("CamembertForMaskedLM", "camembert", "masked_lm", ROBERTA),
     "distilbert_classification": Family(
@@ -246,7 +255,7 @@ def special_ids(family, tokenizer):
         return {"pad_token_id": ids["pad_token_id"]}
     if family.tokenizer == "mbart":
         ids["decoder_start_token_id"] = tokenizer.convert_tokens_to_ids(tokenizer.tgt_lang)
-    elif family.kind.endswith("encoder_decoder"):
+    elif family.kind.endswith("encoder_decoder") or family.model.startswith("Bart"):
         start = "eos_token_id" if family.model.startswith("Bart") else "pad_token_id"
         ids["decoder_start_token_id"] = ids[start]
     return ids

@@ -20,6 +20,7 @@ from transformer_jax.interop import weights
 from transformer_jax.interop.exporting import export_run
 from transformer_jax.interop.importing import import_model
 from transformer_jax.tasks.instruction import Instruction
+from transformer_jax.tokenization import Tokenizers
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 
@@ -48,7 +49,7 @@ def own(tiny_config, tmp_path_factory):
     return tj.train(tiny_config({"train.num_steps": 2}), workdir)
 
 
-ROUND_TRIP = ["marian_separate", "gpt2", "gemma2", "roberta_classification"]
+ROUND_TRIP = ["marian_separate", "gpt2", "gemma2", "roberta_classification", "bart_classification"]
 
 
 @pytest.mark.parametrize("name", ROUND_TRIP)
@@ -72,6 +73,24 @@ def test_exporting_an_imported_model_gives_the_original_files(imported, tmp_path
         np.array_equal(*leaves)
         for leaves in zip(*map(jax.tree.leaves, (run.params, again.params)), strict=True)
     )
+
+
+def test_vocabularies_that_the_task_does_not_use_are_not_exported(imported, tmp_path):
+    """A classifier that started from a translator has the sides of both."""
+    run = imported("bart_classification")
+    sides = {**imported("bart").tokenizer.sides, **run.tokenizer.sides}
+    both = dataclasses.replace(
+        run, task=dataclasses.replace(run.task, tokenizers=Tokenizers(sides))
+    )
+    for name, one in {"own": run, "both": both}.items():
+        export_run(one, tmp_path / name, "hf")
+    assert {*both.tokenizer.sides} == {"source", "target", "text", "label"}
+    for file in ("config.json", "generation_config.json", "tokenizer.json"):
+        assert (tmp_path / "both" / file).read_text() == (tmp_path / "own" / file).read_text()
+    keys = json.loads((tmp_path / "own" / "config.json").read_text())
+    assert (keys["num_labels"], keys["decoder_start_token_id"]) == (3, 2)
+    generation = json.loads((tmp_path / "own" / "generation_config.json").read_text())
+    assert all(key.endswith("_token_id") for key in generation)
 
 
 @pytest.fixture
@@ -210,6 +229,13 @@ def test_an_unsupported_option_is_named_and_nothing_is_written(
 ):
     with pytest.raises(UserError, match=message):
         export_run(imported(name), tmp_path / "out", format)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_classifier_that_ctranslate2_cannot_run_is_refused(imported, tmp_path):
+    run = imported("bart_classification")
+    with pytest.raises(UserError, match="the task classification writes no text"):
+        export_run(run, tmp_path / "out", "ctranslate2")
     assert not (tmp_path / "out").exists()
 
 

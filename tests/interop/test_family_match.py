@@ -24,6 +24,12 @@ TEXT = {**SIZES, "architecture": "encoder_only", "num_layers": 1, "vocab_size": 
 LLAMA = {"positions": "rotary", "norm": "rms", "gated_feed_forward": True, "activation": "silu"}
 LLAMA |= {"attention_bias": "none", "feed_forward_bias": False}
 
+TASK = {
+    "encoder_decoder": "translation",
+    "decoder_only": "language_modeling",
+    "encoder_only": "masked_lm",
+}
+
 MATCHING = {
     "the paper's": (PAIRS, "marian"),
     "two vocabularies": (PAIRS | {"tie_embeddings": "target", "target_vocab_size": 11}, "marian"),
@@ -97,13 +103,33 @@ def test_a_matched_family_computes_the_same(name):
     options, model_type = MATCHING[name]
     config = default_model(options)
     leaves = random_leaves(config)
-    task = {"encoder_decoder": "translation", "decoder_only": "language_modeling"}
-    task = task.get(config.architecture, "masked_lm")
-    match = match_family(config, leaves, task, {"pad_token_id": 0})
+    match = match_family(config, leaves, TASK[config.architecture], {"pad_token_id": 0})
     assert match.family.model_type == model_type
     ours = logits_of(config, leaves)
     theirs = logits_of(match.model, match.leaves)
     np.testing.assert_allclose(theirs, ours, atol=1e-5 * np.abs(ours).max())
+
+
+BART = PAIRS | {"positions": "learned", "embedding_norm": True, "max_length": 9}
+HEAD = {
+    "pooler/kernel": np.ones((12, 12)),
+    "pooler/bias": np.ones(12),
+    "classifier/kernel": np.ones((12, 3)),
+    "classifier/bias": np.ones(3),
+}
+
+
+def test_a_class_does_its_task_or_writes_targets_as_the_task_does():
+    config = default_model(BART | {"logits_bias": True})
+    leaves = random_leaves(config)
+    names = [match_family(config, leaves, task, {}).class_name for task in ("seq2seq", "parsing")]
+    assert names == ["BartForConditionalGeneration"] * 2
+    match = match_family(config, leaves | HEAD, "classification", {})
+    assert match.class_name == "BartForSequenceClassification"
+    assert "logits_bias" in leaves and "logits_bias" not in match.leaves
+    assert HEAD.keys() <= match.leaves.keys()
+    with pytest.raises(UserError, match=r"positions is 'sinusoidal', and the nearest .*\(bart\)"):
+        match_family(default_model(PAIRS), leaves | HEAD, "classification", {})
 
 
 @pytest.mark.parametrize(
@@ -117,6 +143,5 @@ def test_a_matched_family_computes_the_same(name):
 )
 def test_an_option_of_no_family_is_named(options, message):
     config = default_model(options)
-    task = {"encoder_only": "masked_lm"}.get(config.architecture, "language_modeling")
     with pytest.raises(UserError, match=message):
-        match_family(config, random_leaves(config), task, {})
+        match_family(config, random_leaves(config), TASK[config.architecture], {})

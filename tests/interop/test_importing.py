@@ -17,6 +17,7 @@ from transformer_jax.checkpoints.step_folder import named_leaves
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.cli.main import main
 from transformer_jax.conversations import Turn
+from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.generation import Output
 from transformer_jax.interop.config_json import find_family, read_json
 from transformer_jax.interop.exporting import export_run
@@ -27,6 +28,7 @@ from transformer_jax.tokenization import import_tokenizer, store_tokenizers
 
 LINES = ["The dog runs.", "a", "A red ball, two"]
 CLASSIFIERS = ["bert_classification", "roberta_classification", "distilbert_classification"]
+CLASSIFIERS += ["bart_classification"]
 TAGGERS = ["bert_tagging", "roberta_tagging", "distilbert_tagging"]
 MASKED = ["bert", "roberta", "distilbert", "roberta_prelayernorm", "camembert"]
 SHORT = {"max_extra_length": 3, "num_outputs": 1}
@@ -153,6 +155,16 @@ def test_classifier_logits_are_those_of_the_published_model(run_of, name):
         assert [one.text for one in found] == [said["labels"][i] for i in best]
         chances = np.exp(row - np.logaddexp.reduce(row))[best]
         np.testing.assert_allclose([one.score for one in found], chances, rtol=1e-5)
+
+
+def test_a_class_without_a_search_has_none(tmp_path):
+    directory = shutil.copytree(FIXTURES / "bart_classification", tmp_path / "bart")
+    keys = read_json(directory / "config.json") | {"num_beams": 3, "decoder_start_token_id": 0}
+    (directory / "config.json").write_text(json.dumps(keys))
+    import_model(str(directory), tmp_path / "run")
+    run = tj.load(tmp_path / "run")
+    assert run.settings.decode == DecodeConfig() and run.settings.data.max_length == 28
+    assert run.model.body.config.start_id == 0
 
 
 @pytest.mark.parametrize("name", TAGGERS)

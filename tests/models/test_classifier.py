@@ -7,6 +7,7 @@ import pytest
 
 from transformer_jax.models.classifier import TextClassifier, TokenClassifier
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
 
@@ -44,6 +45,25 @@ def test_a_text_s_class_is_read_at_one_token(random_params, body, places):
     features = np.asarray(body.apply(own, *ROW, method="features"))[0]
     expected = text_logits(variables["params"], features[places])
     np.testing.assert_allclose(logits[0, :2], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_both_stacks_of_an_encoder_decoder_read_the_text(random_params):
+    sizes = {"source_vocab_size": 11, "target_vocab_size": 11, "start_id": 9}
+    sizes |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    body = EncoderDecoder(dataclasses.replace(CONFIG, **sizes))
+    model = TextClassifier(body, num_classes=3)
+    variables = random_params(model, *ROW, TEXTS)
+    params = variables["params"]
+    own = {"params": {path: of for path, of in params.items() if path not in HEADS}}
+    logits = model.apply(variables, *ROW, TEXTS)
+    for slot, (text, given) in enumerate([([2, 8, 3], [9, 2, 8]), ([2, 4, 5, 3], [9, 2, 4, 5])]):
+        alone = [
+            PackedTokens(*(np.array([row]) for row in (ids, range(len(ids)), [1] * len(ids))))
+            for ids in (text, given)
+        ]
+        features = np.asarray(body.apply(own, *alone, True, method="features"))[0]
+        expected = text_logits(params, features[-1])
+        np.testing.assert_allclose(logits[0, slot], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("body", [EncoderOnly(CONFIG), DecoderOnly(CONFIG)])

@@ -7,6 +7,7 @@ import pytest
 from transformer_jax.data.batches.pipeline import eval_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.runs.settings import DEFAULTS, unread_fields
 from transformer_jax.tokenization.specials import BOS, EOS
 
 LABELS = (("label", ("no", "yes", "yes")),)
@@ -15,7 +16,7 @@ EXAMPLES = [
     {"text": "old man", "label": "no"},
     {"text": "a dog sees", "label": "yes"},
 ]
-ARCHITECTURES = ("encoder_only", "decoder_only")
+ARCHITECTURES = ("encoder_only", "decoder_only", "encoder_decoder")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def build(tokenizers_of, task_with):
     return build
 
 
-@pytest.mark.parametrize("architecture, first", [*zip(ARCHITECTURES, (BOS, EOS), strict=True)])
+@pytest.mark.parametrize("architecture, first", [*zip(ARCHITECTURES, (BOS, EOS, BOS), strict=True)])
 def test_texts_and_pairs_are_delimited_and_fit_the_row(build, architecture, first):
     task = build(architecture)
     encode = task.tokenizers["text"].encode
@@ -85,9 +86,24 @@ def test_a_pair_is_read_from_a_line_with_a_tab(build):
     assert outputs[0].score == pytest.approx(float(jax.nn.softmax(logits)[best]), rel=1e-4)
 
 
-def test_an_encoder_decoder_is_refused(build):
-    with pytest.raises(UserError, match="it asks for decoder_only or encoder_only"):
-        build("encoder_decoder")
+def test_a_recurrent_model_is_refused(build):
+    with pytest.raises(UserError, match="asks for encoder_decoder or decoder_only or encoder_only"):
+        build("recurrent")
+
+
+def test_an_option_of_a_classifier_is_refused_by_other_tasks():
+    fields = {"model.architecture": "encoder_only", "model.pooler_activation": "relu"}
+    assert unread_fields(DEFAULTS | fields | {"task.name": "masked_lm"})["model.pooler_activation"]
+    unread = unread_fields(DEFAULTS | fields | {"task.name": "classification"})
+    assert "model.pooler_activation" not in unread
+
+
+def test_inputs_of_both_stacks_of_an_encoder_decoder_are_inspected(build):
+    task = build("encoder_decoder")
+    tokens = task.tokens(["the dog", "a man"])
+    found = task.model_inputs(None, "the dog\ta man", None, DecodeConfig())
+    assert found.tokens == {"encoder": tokens, "decoder": [BOS, *tokens[:-1]]}
+    assert found.inputs[0][0, : len(tokens)].tolist() == tokens and len(found.inputs) == 4
 
 
 def test_rows_without_room_for_a_token_of_each_text_are_refused(build):

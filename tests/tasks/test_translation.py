@@ -14,11 +14,11 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.seq2seq_search import Request
+from transformer_jax.models.encoder_decoder import shift_right
 from transformer_jax.runs import build
 from transformer_jax.runs.config import read_settings
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.tasks.config import TaskConfig
-from transformer_jax.tasks.losses import shift_right
 from transformer_jax.tokenization import TokenizerConfig, train_tokenizers
 from transformer_jax.tokenization.specials import BOS, EOS, PAD, UNK
 

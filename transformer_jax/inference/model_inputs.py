@@ -8,6 +8,7 @@ import numpy as np
 
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
+from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.tokenization import Tokenizers
 
@@ -50,7 +51,7 @@ def text_inputs(
     tokens: Sequence[int],
     *more: np.ndarray,
 ) -> ModelInputs:
-    """Inputs of a model with one stack.
+    """Inputs of a model that reads one text.
 
     Args:
       body: the model, without its head.
@@ -65,10 +66,11 @@ def text_inputs(
     """
     if target is not None:
         raise UserError("this run's task reads a text alone; give no target")
-    stack = "encoder" if isinstance(body, EncoderOnly) else "decoder"
-    pieces = tokenizers.text("text").pieces(tokens)
-    inputs = (*as_row(tokens), *more)
-    return ModelInputs({"text": text}, {stack: tokens}, {stack: pieces}, inputs)
+    stacks = {"encoder" if isinstance(body, EncoderOnly) else "decoder": tokens}
+    if isinstance(body, EncoderDecoder):
+        stacks = {"encoder": tokens, "decoder": [body.config.start_id, *tokens[:-1]]}
+    pieces = {stack: tokenizers.text("text").pieces(ids) for stack, ids in stacks.items()}
+    return ModelInputs({"text": text}, stacks, pieces, (*as_row(tokens), *more))
 
 
 def pair_inputs(

@@ -167,9 +167,12 @@ def tokenizer_keys(tokenizers: Tokenizers, model: TransformerConfig) -> dict[str
         if isinstance(side, Labels):
             keys["id2label"] = {str(i): name for i, name in enumerate(side.names)}
             keys["label2id"] = {name: i for i, name in enumerate(side.names)}
-    if model.architecture != "encoder_decoder":
+            keys["num_labels"] = len(side.names)
+    if "text" in tokenizers.sides:
         special = tokenizers.specials("text")
         keys |= {"vocab_size": model.vocab_size, "pad_token_id": special.pad}
+        if model.architecture == "encoder_decoder":
+            keys["decoder_start_token_id"] = special.start
         first = special.first if model.architecture == "decoder_only" else special.encoder.head[0]
         return keys | {"bos_token_id": first, "eos_token_id": special.eos}
     special = tokenizers.specials("target")

@@ -38,6 +38,7 @@ from transformer_jax.nn.positions import encoding_class
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.workdir import CHECKPOINTS
 from transformer_jax.runtime.files import atomic_folder, require_empty
+from transformer_jax.tasks import TASKS
 from transformer_jax.tasks.instruction import Instruction
 from transformer_jax.tokenization import Tokenizers
 from transformer_jax.tokenization.transformers_export import transformers_files
@@ -80,12 +81,15 @@ def export_run(run: Run, directory: Path, format: str, quantization: str | None 
 
 def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directory: Path) -> None:
     model = dataclasses.replace(model, max_length=_context_length(run, model))
-    keys = tokenizer_keys(run.tokenizer, model)
+    sides = TASKS[run.settings.task.name].sides  # a run keeps those of the run it started from
+    given = run.tokenizer.sides.items()
+    tokenizers = Tokenizers({side: one for side, one in given if side in sides})
+    keys = tokenizer_keys(tokenizers, model)
     # A decoder exports as a language model, whatever task trained it.
     task = _LANGUAGE_MODELING if isinstance(run.model, DecoderOnly) else run.settings.task.name
     match = match_family(model, leaves, task, keys)
     try:
-        files = transformers_files(run.tokenizer, model.architecture)
+        files = transformers_files(tokenizers, model.architecture)
     except ValueError as error:
         raise UserError(f"--format=hf: {error}") from error
     if isinstance(run.task, Instruction) and run.settings.task.template != MODEL:
@@ -108,8 +112,7 @@ def _to_transformers(run: Run, model: TransformerConfig, leaves: Leaves, directo
         logger.warning(
             "the exported %s computes slightly different results: %s", match.class_name, warning
         )
-    has_encoder = model.architecture == "encoder_decoder"
-    for warning in search_warnings(run.settings.decode, has_encoder):
+    for warning in search_warnings(run.settings.decode, _has_target(run)):
         logger.warning("the exported %s is searched differently: %s", match.class_name, warning)
 
 
@@ -137,10 +140,15 @@ def _generation_config(run: Run, keys: Mapping[str, Any], longest: int) -> dict[
         if isinstance(run.task, Instruction):
             ends = sorted({*ends, run.task.chat_tokenizer.answer_end})
         ids["eos_token_id"] = ends if len(ends) > 1 else ends[0]
-    has_encoder = "decoder_start_token_id" in ids
+    has_encoder = _has_target(run)
     if not (has_encoder or isinstance(run.model, DecoderOnly)):
         return ids
     return {**ids, **generation_keys(run.settings.decode, has_encoder, longest)}
+
+
+def _has_target(run: Run) -> bool:
+    """Returns True if the run writes a target, which a decoder with an encoder searches."""
+    return "target" in TASKS[run.settings.task.name].sides
 
 
 def _model_card(run: Run, class_name: str) -> str:
@@ -191,6 +199,11 @@ def _to_ctranslate2(
         raise UserError(
             f"--format=ctranslate2 needs the library ctranslate2: {install_hint('export')}"
         ) from error
+    if model.architecture == "encoder_decoder" and not _has_target(run):
+        raise UserError(
+            f"--format=ctranslate2: the task {run.settings.task.name} writes no text, and "
+            "CTranslate2 runs encoder-decoders that do; use --format=hf"
+        )
     model, leaves = remove_vocab_padding(model, leaves)
     leaves = {path: np.array(leaf) for path, leaf in leaves.items()}  # quantized in place
     data = run.settings.data

@@ -20,6 +20,7 @@ from transformer_jax.nn.parameters import parameter_at
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
 from transformer_jax.ranges import short_repr
+from transformer_jax.tasks import TASKS
 
 Leaves = Mapping[str, np.ndarray]
 """Parameter path -> array."""
@@ -32,7 +33,7 @@ _NOT_COMPARED = (
     *("scan_layers", "dropout_bits", "initialization", "attention", "dtype", "activation_dtype"),
     *("dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate"),
     *("embedding_dropout_rate", "vocab_multiple"),
-    *("source_vocab_size", "target_vocab_size", "vocab_size", "separator_id"),
+    *("source_vocab_size", "target_vocab_size", "vocab_size", "separator_id", "start_id"),
 )
 """Options that do not change the float32 results of a trained model."""
 
@@ -97,10 +98,15 @@ def match_family(
 
 
 def _class_for_task(family: Family, task: str) -> str | None:
-    """The family's class for a task. A class with an encoder and a decoder can do every task."""
-    is_any = family.architecture == "encoder_decoder"
+    """The family's class for a task. A class that writes a target can do every task that does."""
+    writes = "target" in TASKS[task].sides
     return next(
-        (name for name, its_task in family.tasks.items() if is_any or its_task == task), None
+        (
+            name
+            for name, its_task in family.tasks.items()
+            if its_task == task or (writes and "target" in TASKS[its_task].sides)
+        ),
+        None,
     )
 
 
@@ -236,9 +242,13 @@ def _with_zero_biases(leaves: Leaves, ends: tuple[str, ...]) -> Leaves:
     return added
 
 
-def _add_logits_bias(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+def _change_logits_bias(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
+    """Adds a zero bias, or removes that of a classifier, which computes no logits of tokens."""
     vocab_size = model.target_vocab_size or model.vocab_size
-    return {**leaves, "logits_bias": np.zeros(vocab_size, np.float32)} if value else None
+    if value:
+        return {**leaves, "logits_bias": np.zeros(vocab_size, np.float32)}
+    others = {path: array for path, array in leaves.items() if path != "logits_bias"}
+    return others if "classifier/kernel" in leaves else None
 
 
 def _reorder_sinusoids(model: TransformerConfig, leaves: Leaves, value: Any) -> Leaves | None:
@@ -303,7 +313,7 @@ def _reorder_axis(
 REWRITES: dict[str, Rewrite] = {
     "attention_bias": _add_attention_biases,
     "feed_forward_bias": _add_feed_forward_biases,
-    "logits_bias": _add_logits_bias,
+    "logits_bias": _change_logits_bias,
     "positions": _reorder_sinusoids,
     "rope_layout": _reorder_rotary_pairs,
     "position_offset": _add_position_rows,

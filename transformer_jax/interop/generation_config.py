@@ -85,14 +85,14 @@ class Generation:
     warnings: tuple[str, ...]
 
 
-def read_generation(directory: Path, config: ReadKeys, architecture: str) -> Generation:
+def read_generation(directory: Path, config: ReadKeys, architecture: str | None) -> Generation:
     """Reads the settings of generation of the model in a directory.
 
     Args:
       directory: of the model.
       config: its config.json. Without a generation_config.json, its keys of generation hold, as in
         transformers; with one they have no effect. Both are noted as read.
-      architecture: of the model, an entry of `models.MODELS`.
+      architecture: of the model, an entry of `models.MODELS`; None: its class has no `generate`.
     """
     path = directory / GENERATION
     in_config = {key: config[key] for key in KEYS if key in config.content}
@@ -121,9 +121,9 @@ class _Reader:
         self._keys = ReadKeys({key: value for key, value in keys.items() if value is not None})
         self._warnings: list[str] = []
 
-    def read(self, architecture: str) -> Generation:
+    def read(self, architecture: str | None) -> Generation:
         """All settings of a model of this architecture."""
-        if architecture == "encoder_only":
+        if architecture in (None, "encoder_only"):
             return Generation({}, None, None, (), ())
         has_encoder = architecture == "encoder_decoder"
         fields = self._sampled() if self._keys.get("do_sample") else {}

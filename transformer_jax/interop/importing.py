@@ -83,7 +83,8 @@ def _import(source: str, workdir: Path, allow_nonfinite: bool) -> None:
     keys = ReadKeys(config_json.read_json(directory / config_json.CONFIG))
     family, class_name = config_json.find_family(keys)
     tensors = Tensors(directory)
-    generation = read_generation(directory, keys, family.architecture)
+    generates = not TASKS[family.tasks[class_name]].labels
+    generation = read_generation(directory, keys, family.architecture if generates else None)
     fields = {**_config_fields(source, family, class_name, keys), **generation.fields}
     is_masked_lm = fields["task.name"] == "masked_lm"
     sentences = read_sentence_modules(directory) if is_masked_lm else SentenceModules()
@@ -132,15 +133,16 @@ def _config_fields(source: str, family: Family, class_name: str, keys: ReadKeys)
     """Fields of the run's config: "section.field" -> value."""
     options = family.options(keys)
     fields = {f"model.{field}": value for field, value in options.items()}
+    task = family.tasks[class_name]
     fields |= {
-        "task.name": family.tasks[class_name],
+        "task.name": task,
         "tokenizer.kind": "file",
         "tokenizer.path": source,
     }
-    return fields | _length_fields(options)
+    return fields | _length_fields(options, task)
 
 
-def _length_fields(options: Mapping[str, Any]) -> dict[str, int]:
+def _length_fields(options: Mapping[str, Any], task: str) -> dict[str, int]:
     """Maximum lengths of texts: as far as positions reach, but at most _MAX_LENGTH.
 
     If the number of positions is limited, sources are shortened so that a translation may be longer
@@ -148,7 +150,7 @@ def _length_fields(options: Mapping[str, Any]) -> dict[str, int]:
     """
     reach = int(options.get("max_length", _MAX_LENGTH))
     longest = min(reach, _MAX_LENGTH)
-    if options["architecture"] != "encoder_decoder":
+    if "text" in TASKS[task].texts:
         return {"data.max_length": longest}
     extra = DecodeConfig.max_extra_length
     if "model.max_length" in POSITIONS[options["positions"]].reads:

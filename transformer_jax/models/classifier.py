@@ -10,12 +10,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder, PackedTokens, shift_right
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
 
 BODIES = (EncoderOnly, DecoderOnly)
+"""Models of one stack, which have features of one text."""
 
 
 def body_config(model: Any) -> TransformerConfig:
@@ -58,10 +60,11 @@ class TextClassifier(nn.Module):
     `pooler_activation` may replace tanh.
 
     For an encoder this is the first token (BERT's [CLS]), for a decoder the last, the only one that
-    sees the whole text. The body's parameters have the same paths as without the head.
+    sees the whole text. Of an encoder-decoder both stacks read the text, the decoder shifted right
+    (Lewis et al. 2020, section 3.1). The body's parameters have the same paths as without the head.
     """
 
-    body: DecoderOnly | EncoderOnly
+    body: DecoderOnly | EncoderOnly | EncoderDecoder
     num_classes: int
 
     def setup(self) -> None:
@@ -81,12 +84,19 @@ class TextClassifier(nn.Module):
     ) -> Float[Array, "B J C"]:
         """Logits for each text of packed rows; `texts` are their segment ids. Logits of segment 0
         are meaningless."""
-        x = self.body.features(tokens, positions, segment_ids, deterministic)
+        x = self._features(PackedTokens(tokens, positions, segment_ids), deterministic)
         index = self._token_index(positions, segment_ids, texts)
         x = jnp.take_along_axis(x, index[:, :, None], axis=1)
         activation = {"tanh": jnp.tanh, "relu": nn.relu}[self.body.config.pooler_activation]
         x = self.head_dropout(activation(self.pooler(x)), deterministic)
         return self.classifier(x)
+
+    def _features(self, text: PackedTokens, deterministic: bool) -> Float[Array, "B T D"]:
+        """Output of the body's last stack."""
+        if not isinstance(self.body, EncoderDecoder):
+            return self.body.features(*text, deterministic)
+        shifted = shift_right(text.ids, text.positions, self.body.config.start_id)
+        return self.body.features(text, text._replace(ids=shifted), deterministic)
 
     def _token_index(
         self,

@@ -37,6 +37,13 @@ class PackedTokens(NamedTuple):
     segment_ids: Int[Array, "B T"]
 
 
+def shift_right(
+    tokens: Int[Array, "B T"], positions: Int[Array, "B T"], start: int
+) -> Int[Array, "B T"]:
+    """Inputs of a decoder: `start` where a sentence begins, elsewhere the token before."""
+    return jnp.where(positions == 0, start, jnp.roll(tokens, 1, axis=1))
+
+
 class Seq2Seq(nn.Module):
     """Base class of models from source to target: embeddings, which may be shared, and logits.
 
@@ -127,6 +134,7 @@ class EncoderDecoder(Seq2Seq):
         "model.num_encoder_layers",
         "model.num_decoder_layers",
         "model.logits_bias",
+        "model.pooler_activation",
     )
 
     def setup(self) -> None:

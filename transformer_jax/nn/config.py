@@ -125,6 +125,7 @@ class TransformerConfig:
         are computed in float32; parameters and optimizer state are float32.
       source_vocab_size, target_vocab_size, vocab_size: vocabulary sizes of the tokenizers.
       separator_id: token that ends the first text of a pair; -1: none.
+      start_id: first input of a decoder that reads the encoder's text; -1: none.
 
     Raises:
       ValueError: a value out of range, an unknown choice, or values that do not go together.
@@ -189,6 +190,7 @@ class TransformerConfig:
     target_vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     vocab_size: int = dataclasses.field(default=0, metadata=GIVEN)
     separator_id: int = dataclasses.field(default=-1, metadata=GIVEN)
+    start_id: int = dataclasses.field(default=-1, metadata=GIVEN)
 
     def __post_init__(self) -> None:
         check_fields(self)

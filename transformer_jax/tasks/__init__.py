@@ -178,7 +178,11 @@ TASKS: Registry[TaskKind] = Registry(
             {"label": lambda label: [label]},
             _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
             metrics=("loss", "accuracy", "f1", "matthews", "num_examples"),
-            reads=(_LENGTH, _SMOOTHING, *_SCORED, *_decode(Classification)),
+            reads=(
+                *(_LENGTH, "model.pooler_activation", _SMOOTHING),
+                *_SCORED,
+                *_decode(Classification),
+            ),
         ),
         "tagging": TaskKind(
             Tagging.build,

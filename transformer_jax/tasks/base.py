@@ -1,7 +1,7 @@
 """Base classes of the built-in tasks, one for each way to train.
 
 `CausalTask` trains a decoder-only model on next tokens, `Seq2SeqTask` an encoder-decoder on pairs,
-`LabelingTask` an encoder or decoder with a head on labels. A task of your own may subclass one of
+`LabelingTask` a model with a head on labels. A task of your own may subclass one of
 them or implement `interface.Task` alone.
 """
 
@@ -208,7 +208,7 @@ class Seq2SeqTask(BaseTask):
 
 @dataclasses.dataclass(frozen=True)
 class LabelingTask(BaseTask):
-    """Base of the tasks of an encoder-only or decoder-only body with a head.
+    """Base of the tasks of a body with a head, which reads one text: one of the classes `bodies`.
 
     Attributes:
       model: maps tokens to logits of the labels.
@@ -221,6 +221,7 @@ class LabelingTask(BaseTask):
     tokenizers: Tokenizers
     max_length: int
     label_smoothing: float
+    bodies: ClassVar[Sequence[type[Any]]] = BODIES
     head: ClassVar[type[Any]]
     label_side: ClassVar[str]
     read: ClassVar[Sequence[str]] = ("text",)
@@ -232,10 +233,12 @@ class LabelingTask(BaseTask):
         """Makes the task of a run.
 
         Raises:
-          ValueError: the model is an encoder-decoder, or its positions do not reach the row length.
+          ValueError: the model is none of `bodies`, or its positions do not reach the row length.
         """
         length, sizes = parts.data.max_length, parts.vocab_sizes
-        body = parts.make_model(*BODIES, reach=length, vocab_size=sizes["text"])
+        of_stacks = ("vocab_size", "source_vocab_size", "target_vocab_size")
+        vocab_sizes = dict.fromkeys(of_stacks, sizes["text"])
+        body = parts.make_model(*cls.bodies, reach=length, **vocab_sizes)
         model = cls.head(body, num_classes=sizes[cls.label_side])
         return cls(model, parts.tokenizers, length, parts.loss.label_smoothing)
 

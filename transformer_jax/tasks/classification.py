@@ -19,7 +19,8 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
 from transformer_jax.losses import token_losses
 from transformer_jax.models import apply_model
-from transformer_jax.models.classifier import TextClassifier
+from transformer_jax.models.classifier import BODIES, TextClassifier
+from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.runtime import platform
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
@@ -32,14 +33,15 @@ _SLOTS_PER_LABEL = 8
 
 @dataclasses.dataclass(frozen=True)
 class Classification(LabelingTask):
-    """Classification with an encoder-only or decoder-only body and a head, on {"text", "label"} or
-    {"text", "pair", "label"}, all str.
+    """Classification with a head on an encoder-only, decoder-only or encoder-decoder body, on
+    {"text", "label"} or {"text", "pair", "label"}, all str.
 
     A row holds [CLS] text [SEP] or [CLS] text [SEP] pair [SEP], in the vocabulary's own special
     tokens; for a decoder, a text begins and ends as documents do in pre-training. Texts longer than
     a row are cut; of a pair the longer text first.
     """
 
+    bodies: ClassVar[Sequence[type[Any]]] = (*BODIES, EncoderDecoder)
     head: ClassVar[type[Any]] = TextClassifier
     label_side: ClassVar[str] = "label"
     predicts_by: ClassVar[Sequence[str]] = ("num_outputs", "batch_size")

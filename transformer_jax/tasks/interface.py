@@ -280,8 +280,9 @@ class TaskParts:
                 f"{self.model.architecture!r}; it asks for {' or '.join(fitting)}"
             )
         _require_one_source_of_logits(self.model_class)
-        separator = self.tokenizers.specials("text").encoder.between[0]
-        given: dict[str, Any] = {**vocab_sizes, "separator_id": separator}
+        specials = self.tokenizers.specials("text")
+        given: dict[str, Any] = {**vocab_sizes, "start_id": specials.start}
+        given["separator_id"] = specials.encoder.between[0]
         config = dataclasses.replace(self.model, **given)
         check_num_positions(config, reach)
         return self.model_class(config)

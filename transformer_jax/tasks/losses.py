@@ -26,7 +26,7 @@ from transformer_jax.losses import TokenLosses, symmetric_kl, tiled_token_losses
 from transformer_jax.metrics import padding_sums, token_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
-from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.models.encoder_decoder import shift_right
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.interface import Batch, LossOptions, LossSums, Params
 from transformer_jax.tokenization import Frame, SpecialTokens, Tokenizer, Tokenizers
@@ -40,7 +40,7 @@ ContextTarget = tuple[Sequence[int], Sequence[int]]
 def text_frame(body: Any, tokenizers: Tokenizers) -> Frame:
     """Special tokens around a text, or a pair of texts, that is the only input of a model."""
     specials = tokenizers.specials("text")
-    return specials.encoder if isinstance(body, EncoderOnly) else specials.decoder
+    return specials.decoder if isinstance(body, DecoderOnly) else specials.encoder
 
 
 def batch_shapes(lengths: Mapping[str, int], rows: int) -> dict[str, jax.ShapeDtypeStruct]:
@@ -55,11 +55,6 @@ def batch_shapes(lengths: Mapping[str, int], rows: int) -> dict[str, jax.ShapeDt
 def row_inputs(batch: Batch, feature: str) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Tokens, positions and segment ids of a feature, int32 [B, T] each: the inputs of a model."""
     return batch[feature], batch[f"{feature}_positions"], batch[f"{feature}_segment_ids"]
-
-
-def shift_right(target: jax.Array, positions: jax.Array, start: int) -> jax.Array:
-    """Inputs of a decoder, [B, T]: `start` where a sentence begins, elsewhere the token before."""
-    return jnp.where(positions == 0, start, jnp.roll(target, 1, axis=1))
 
 
 def packed_loss(

@@ -36,12 +36,12 @@ def transformers_files(sides: Tokenizers, architecture: str) -> Files:
     Raises:
       ValueError: transformers has no equivalent tokenizer.
     """
-    if architecture != "encoder_decoder":
+    if "text" in sides.sides:
         tokenizer = sides.text("text")
         if isinstance(tokenizer, PublishedTokenizer):
             return dict(tokenizer.files)
         specials = tokenizer.specials
-        if architecture == "encoder_only":
+        if architecture != "decoder_only":
             return _tokenizer_json_files(tokenizer, specials.encoder)
         frame = Frame((specials.first,), ())
         return _tokenizer_json_files(tokenizer, frame, bos_token=specials.first)

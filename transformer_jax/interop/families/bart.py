@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer_jax.interop.families.base import Family, Keys, Options, shared_value
+from transformer_jax.interop.families.base import Family, Head, Keys, Options, shared_value
 from transformer_jax.interop.tensor_mapping import (
     TensorMapping,
     map_attention,
@@ -97,6 +97,11 @@ def _mappings(model: TransformerConfig) -> Iterator[TensorMapping]:
         yield from _map_norms(f"{path}/cross_attention", f"{prefix}.encoder_attn_layer_norm")
 
 
+def _map_classifier() -> Iterator[TensorMapping]:
+    yield from map_linear("pooler", "classification_head.dense")
+    yield from map_linear("classifier", "classification_head.out_proj")
+
+
 def _sinusoid_tables(model: TransformerConfig) -> dict[str, np.ndarray]:
     """Sinusoid tables of the encoder and decoder."""
     pair = np.arange(0, model.d_model, 2) / model.d_model
@@ -172,7 +177,12 @@ BART = _family(
     "seq2seq",
     _LEARNED | {"norm_placement": "post"},
     _BART_IDS | {"decoder_start_token_id": 2, "num_labels": 3},
-    tasks={"BartForConditionalGeneration": "seq2seq", "BartModel": "seq2seq"},
+    tasks={
+        "BartForConditionalGeneration": "seq2seq",
+        "BartModel": "seq2seq",
+        "BartForSequenceClassification": "classification",
+    },
+    heads={"BartForSequenceClassification": Head(_map_classifier, {"logits_bias": False})},
     prefix="model.",
     to_options=_to_options,
     to_keys=_to_keys,
