@@ -4,9 +4,12 @@ import jax
 import numpy as np
 import pytest
 
+import transformer_jax as tj
 from experiments.heads import without
+from tests.interop.published import FIXTURES
 from transformer_jax.errors import UserError
 from transformer_jax.interop.exporting import export_run
+from transformer_jax.interop.importing import import_model
 from transformer_jax.models import apply_model
 
 LINE = "The old man sees a dog ."
@@ -37,6 +40,19 @@ def test_the_last_layer_of_the_lens_is_the_prediction(trained):
     without = trained.patched({"decoder.layer_0": 0})
     logits = apply_model(without.model, trained.params, *reading.inputs)[0, : len(reading.outputs)]
     np.testing.assert_allclose(found.lens[0], jax.nn.log_softmax(logits), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["bert_classification", "bart_classification"])
+def test_the_lens_of_a_classifier_is_of_its_classes(tmp_path, name):
+    import_model(str(FIXTURES / name), tmp_path / "run")
+    run = tj.load(tmp_path / "run")
+    found = run.hidden("a good dog")
+    stack = found.streams[run.model_inputs("a good dog").last_stack]
+    (best,) = run.n_best(["a good dog"])
+    assert found.lens.shape == (len(stack), 1, len(run.tokenizer["label"].names))
+    probabilities = np.exp(found.lens[-1, 0])
+    assert run.tokenizer["label"].names[probabilities.argmax()] == best[0].text
+    assert probabilities.max() == pytest.approx(best[0].score, rel=0.01)  # bfloat16
 
 
 def test_every_use_of_a_patched_run_is_patched(trained):

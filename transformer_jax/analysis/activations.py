@@ -196,7 +196,8 @@ class Hidden:
       streams: by stack [L + 1, T, D]: embedded tokens, then the residual stream after each layer.
       lens: logit lens [L + 1, T, V]: log P of the next token (masked models: of the token itself)
         if the last stack ended at that layer, i.e. its stream through the final norm and the output
-        matrix. The last row is the model's own prediction.
+        matrix. The last row is the model's own prediction. Of a classifier [L + 1, 1, C]: log P of
+        the classes.
     """
 
     texts: Mapping[str, str]
@@ -239,7 +240,8 @@ def _logits_of(model: Any, params: Any, reading: ModelInputs, streams: np.ndarra
     """
     path = f"{reading.last_stack}.layer_{len(streams) - 2}"
     rows = round_up_rows(len(streams), params)
-    missing = rows - len(streams), reading.inputs[-1].shape[1] - streams.shape[1]
+    width = reading.inputs[-2].shape[1]  # a classifier's last input is its texts, not a row
+    missing = rows - len(streams), width - streams.shape[1]
     streams_padded = np.pad(streams, ((0, missing[0]), (0, missing[1]), (0, 0)))
     inputs = [np.repeat(x, rows, axis=0) for x in reading.inputs]
     placed = place_like(params, {"streams": streams_padded, "inputs": inputs})
