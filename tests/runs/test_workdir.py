@@ -180,7 +180,7 @@ def test_a_link_to_a_workdir_in_another_is_refused(workdir, tmp_path):
 def test_an_oversized_file_is_not_read(workdir, tiny_config, name):
     with (workdir / name).open("w") as file:
         file.truncate(2**40)  # sparse
-    with pytest.raises(tj.UserError, match=f"{name}.*1,099,511,627,776 bytes"):
+    with pytest.raises(tj.UserError, match=f"{name}.*(1,099,511,627,776 bytes|longer than any)"):
         plot_runs([workdir], workdir / "curves.png")
         tj.load(workdir)
 
