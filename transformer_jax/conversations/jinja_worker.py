@@ -22,6 +22,7 @@ def _raise(message: str) -> NoReturn:
 
 
 def main() -> None:
+    """Reads the template and conversations on stdin, writes their texts, until stdin ends."""
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
