@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction tuning on Alpaca (Taori et al. 2023): a small GPT for two CPU cores.
 
     python -m transformer_jax train --config=configs/alpaca.py --workdir=runs/alpaca \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BERT-base (Devlin et al. 2019), sizes and schedule, on text of your own, for GPUs.
 
     python -m transformer_jax train --config=configs/bert_base.py --workdir=runs/bert \\

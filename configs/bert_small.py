@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small BERT, pre-trained on WikiText-2 and books, for two CPU cores.
 
     python -m transformer_jax train --config=configs/bert_small.py --workdir=runs/bert_small \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CoLA (GLUE): is a sentence acceptable English (Warstadt et al. 2019)?
 
     python -m transformer_jax train --config=configs/cola.py --workdir=runs/cola \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A 7-billion-parameter decoder in the style of LLaMA, on text of your own, for pods.
 
     python -m transformer_jax plan  --config=configs/decoder_7b.py --device=v5p:4x4x8 \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preference tuning: DPO (Rafailov et al. 2023) of any run that answers.
 
     python -m transformer_jax train --config=configs/dpo.py --workdir=runs/preferring \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPT-2 with 124 million parameters (Radford et al. 2019), on text of your own, for GPUs.
 
     python -m transformer_jax train --config=configs/gpt2_124m.py --workdir=runs/gpt2 \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction tuning of any language model on your own conversations.
 
     python -m transformer_jax import --from=hf:OWNER/NAME --workdir=runs/base

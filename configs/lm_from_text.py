@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small language model of your own text.
 
     python -m transformer_jax train --config=configs/lm_from_text.py --workdir=runs/mine \\

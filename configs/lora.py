@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction tuning of any language model with adapters (LoRA, Hu et al. 2021).
 
     python -m transformer_jax import --from=hf:OWNER/NAME --workdir=runs/base

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi30k, English to German (image captions, 29,000 pairs), for two CPU cores.
 
     python -m transformer_jax train --config=configs/multi30k_en_de.py --workdir=runs/multi30k

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi30k, English to German, with recurrent networks only (Sutskever et al. 2014).
 
     python -m transformer_jax train --config=configs/multi30k_en_de_rnn_no_attention.py \\

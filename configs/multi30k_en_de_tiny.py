@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi30k, English to German, with the tiny model of the multimodal literature (Wu et al. 2021).
 
     python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/tiny

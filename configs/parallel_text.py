@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Your own parallel text: two files per split, one sentence per line.
 
     python -m transformer_jax train --config=configs/parallel_text.py --workdir=runs/mine \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constituency parsing of GUM, English of many genres (10,224 trees), for two CPU cores.
 
     python -m transformer_jax train --config=configs/parse_gum.py --workdir=runs/parse_gum \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constituency parsing of the Wall Street Journal, as in section 6.3 of the paper.
 
     python -m transformer_jax train --config=configs/parse_wsj.py --workdir=runs/parse_wsj \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Part-of-speech tags of GUM, English of many genres (46 tags), for two CPU cores.
 
     python -m transformer_jax train --config=configs/pos_gum.py --workdir=runs/pos_gum \\

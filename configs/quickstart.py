@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The embedded task: an English-German grammar that trains in minutes on two CPU cores.
 
     make quickstart

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SCAN, the simple split: commands to action sequences, scored by exact match.
 
     python -m transformer_jax train --config=configs/scan.py --workdir=runs/scan

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SST-2 (GLUE): sentiment of film reviews (Socher et al. 2013).
 
     python -m transformer_jax train --config=configs/sst2.py --workdir=runs/sst2 \\

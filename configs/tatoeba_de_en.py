@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tatoeba, German to English (short everyday sentences, 163,000 pairs), for two CPU cores.
 
     python -m transformer_jax train --config=configs/tatoeba_de_en.py --workdir=runs/tatoeba \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tatoeba, German to English, with recurrent networks and attention.
 
     python -m transformer_jax train --config=configs/tatoeba_de_en_rnn.py --workdir=runs/rnn \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny Shakespeare by characters, in the public setting: 10.8 million parameters, for a GPU.
 
     python -m transformer_jax train --config=configs/tiny_shakespeare.py --workdir=runs/shakespeare

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny Shakespeare by characters, for two CPU cores.
 
     python -m transformer_jax train --config=configs/tiny_shakespeare_cpu.py --workdir=runs/cpu

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """WikiText-2: a small GPT on byte-level BPE.
 
     python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/wikitext2

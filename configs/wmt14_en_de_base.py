@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's base model on WMT 2014 English to German (sections 5, 6.1; table 3).
 
     python -m transformer_jax train --config=configs/wmt14_en_de_base.py --workdir=runs/en_de_base

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paper's big model on WMT 2014 English to French (sections 5, 6.1; table 2).
 
     python -m transformer_jax train --config=configs/wmt14_en_fr_big.py --workdir=runs/en_fr_big

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/configuration.md, the reference of all config fields.
 
     python docs/write_configuration.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares recurrent translators with and without attention and a Transformer, on Multi30k.
 
     python -m experiments.architectures --workdir=runs/architectures --minutes=5 --seeds=3 \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table 1 of "Attention Is All You Need", measured: the cost of a layer by sequence length.
 
     python experiments/complexity.py --output=complexity

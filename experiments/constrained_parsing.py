@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the constraint of the parser's search: share of valid trees, and speed.
 
     python experiments/constrained_parsing.py --config=configs/parse_gum.py --config.data.dir=FOLDER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures how much time the KV cache saves in generation; the tokens must be the same.
 
     python experiments/generation_cache.py --workdir=runs/shakespeare --tokens=512

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluates a run in EleutherAI's lm-evaluation-harness.
 
     pip install lm-eval

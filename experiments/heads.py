@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prunes attention heads: BLEU by number of heads removed (Michel et al. 2019).
 
     python -m transformer_jax train --config=configs/multi30k_en_de_tiny.py --workdir=runs/heads \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the host time of a training step: everything outside the compiled call.
 
     python experiments/host_overhead.py --config=configs/multi30k_en_de.py --steps=300 \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction tuning of a small language model: all parameters, adapters, and then DPO.
 
     python -m transformer_jax train --config=configs/wikitext2_gpt.py --workdir=runs/base \\

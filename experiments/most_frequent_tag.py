@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Baseline of a tagger: each word's most frequent tag.
 
     python experiments/most_frequent_tag.py --config=configs/pos_gum.py --config.data.dir=FOLDER

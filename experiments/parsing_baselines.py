@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Baselines of a parser, scored like its trees.
 
     python -m experiments.parsing_baselines --config=configs/parse_gum.py --config.data.dir=FOLDER

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Report of `make quickstart`: BLEU of the run and of a dictionary, translations, and pages that
 show the model's attention and computation.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the time saved by training seeds together, start and compilation included.
 
     python experiments/replica_speed.py --config=configs/quickstart.py --seeds=4 \\

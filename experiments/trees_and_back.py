@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that trees survive conversion to a parser's tokens and back.
 
     python experiments/trees_and_back.py GUM/*.trees.gz

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The architecture: which package may import which, and which libraries each may use."""
 
 import ast
@@ -190,3 +191,9 @@ def test_only_tokenization_knows_ids_of_special_tokens():
     own = f"{PACKAGE}.tokenization.specials"
     found = {m for m in TREES if any(name.startswith(own) for name in imports(m))}
     assert found and {package_of(module) for module in found} == {"tokenization"}
+
+
+def test_every_file_of_the_package_names_its_license():
+    files = [*(ROOT / PACKAGE).rglob("*.py"), *(ROOT / "configs").glob("*.py")]
+    missing = [path for path in files if "SPDX-License" not in path.read_text()[:120]]
+    assert len(files) > 200 and missing == []

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of errors are safe to print, whatever they quote."""
 
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cross-entropy equals that of explicit smoothed targets."""
 
 import jax

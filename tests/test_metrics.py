@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums over tokens, and metrics computed from them."""
 
 import math

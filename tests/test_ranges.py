@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits of fields: allowed values, and the message for others."""
 
 import dataclasses

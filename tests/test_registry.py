@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registries: lookup, registration, unknown names."""
 
 import pytest

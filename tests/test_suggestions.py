@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suggestions for unknown names: what is near or known elsewhere, and nothing else."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss computed tile by tile equals the loss of all logits."""
 
 import functools

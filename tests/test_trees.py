@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constituency trees: brackets, cleaning, tokens and the lookahead."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Transformer of "Attention Is All You Need" in JAX: to run, to change, to trust.
 
     import transformer_jax as tj

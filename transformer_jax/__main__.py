@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`transformer_jax VERB ...`, and `python -m transformer_jax VERB ...`."""
 
 import sys

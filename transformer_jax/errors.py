@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exceptions for user errors, which are one line, and for runs that were asked to stop.
 
 Messages quote texts of others: names of files and tensors, addresses, replies of servers.

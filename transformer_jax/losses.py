@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cross-entropy with label smoothing (section 5.4) and z-loss, from logits or tile by tile.
 
 The logits of a batch are by far its largest array: GPT-2 has 50,257 for each token.

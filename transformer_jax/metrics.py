@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums over tokens, computed on the device, and metrics computed from them on the host.
 
 Values are summed until the end and divided once, so that batches, micro-batches and devices with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits of config fields: annotations of their types, and the check of a whole dataclass.
 
 Example:

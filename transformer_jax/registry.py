@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registries: the entries that a config field can name."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suggestions for names that do not exist: a known name that is near, or this project's name for a
 word of other programs.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constituency trees: brackets, cleaning, and trees as token sequences.
 
 Nothing here recurses, so trees may be arbitrarily deep.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An architecture: a decoder of parallel attention and feed-forward layers (GPT-J, PaLM).
 
     python -m transformer_jax train --config=configs/tiny_shakespeare_cpu.py --workdir=runs/side \\

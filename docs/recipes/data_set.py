@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A data set: sums of two numbers, "17 + 25" -> "42".
 
     python -m transformer_jax train --config=configs/scan.py --workdir=runs/sums \\

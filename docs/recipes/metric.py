@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A metric of texts: character accuracy by edit distance (Levenshtein 1966).
 
     python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/edits \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A search: min-p sampling (Nguyen et al. 2024), which drops the least likely tokens.
 
     python -m transformer_jax train --config=configs/tiny_shakespeare_cpu.py --workdir=runs/lm \\

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A task: regression, a number per text (such as a rating), trained by squared error.
 
     python -m transformer_jax train --config=configs/cola.py --workdir=runs/ratings \\

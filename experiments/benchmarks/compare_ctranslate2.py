@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the outputs of a run with those of its export in CTranslate2.
 
     python experiments/benchmarks/compare_ctranslate2.py --workdir=RUN --model=DIR --lines=FILE

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the lm-evaluation-harness on a run with the harness on its export.
 
     python -m transformer_jax export --workdir=RUN --format=hf --to=EXPORTED

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the time to compile the training step by depth, with scanned and unrolled layers.
 
     python experiments/benchmarks/compile_depth.py --layers=12,24,48

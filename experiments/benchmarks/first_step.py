@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the time from starting `train` to its first step, with an empty and a warm cache.
 
     python experiments/benchmarks/first_step.py --config=configs/quickstart.py --rounds=3

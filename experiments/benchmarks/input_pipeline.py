@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the throughput of the input pipeline without a model, and its CPU time.
 
     python experiments/benchmarks/input_pipeline.py --config=configs/multi30k_en_de.py \\

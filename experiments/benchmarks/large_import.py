@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures time and memory of importing a Llama of 1.1 billion parameters.
 
     python experiments/benchmarks/large_import.py --tokenizer=DIR

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the time from a command to its first step, with and without the token cache.
 
     python -m experiments.benchmarks.second_start --folder=/tmp/starts --megabytes=1,200

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs programs in turn on one machine and compares their tokens per second.
 
     python experiments/benchmarks/side_by_side.py --rounds=3 \\

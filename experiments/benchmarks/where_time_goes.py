@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles a training step or a search: time by part of the model.
 
     python experiments/benchmarks/where_time_goes.py decode --config=configs/quickstart.py --rows=20

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests runs in buckets against kills, lost machines and flipped bits.
 
 python -m experiments.faults.bucket_faults --bucket=s3 --config=configs/quickstart.py \

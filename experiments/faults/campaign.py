@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the cases of fault campaigns as real processes, and judges each.
 
 Each case has its own folder. Its commands run there at the same time, each in a new interpreter or,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random damage to a workdir, one kind per function.
 
 Each function takes the workdir, a folder `outside` of it, whose files must not change, and a random

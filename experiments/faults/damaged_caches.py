@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damages every cache that the program reads, and checks that results stay the same.
 
     python -m experiments.faults.damaged_caches --folder=/tmp/caches --flips=1000

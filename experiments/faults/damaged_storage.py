@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests checkpoints against flipped bits and a full disk.
 
     python experiments/faults/damaged_storage.py --config=configs/quickstart.py --workdir=runs/d

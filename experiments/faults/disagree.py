@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that processes of a job detect disagreements before they start.
 
     python experiments/faults/disagree.py --workdir=runs/disagree --cases=60

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """S3 server (moto) and Cloud Storage emulator on loopback, with a proxy that fails requests.
 
     with emulator("gs") as cloud:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests names and addresses of others: none is written, deleted or contacted that should not be.
 
     python experiments/faults/foreign_names.py --cases=500

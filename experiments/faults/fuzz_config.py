@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fuzzes config values: training must succeed or fail with a one-line error.
 
     python experiments/faults/fuzz_config.py --workdir=runs/fuzz_config --cases=2000

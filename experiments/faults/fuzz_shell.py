@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fuzzes command lines, inputs and environments: success, or a one-line error.
 
     python experiments/faults/fuzz_shell.py --workdir=runs/fuzz_shell --cases=2000

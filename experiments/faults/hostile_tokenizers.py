@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests hostile tokenizer.json files: each must be refused with one line, or encode text in time.
 
     python experiments/faults/hostile_tokenizers.py --cases=100

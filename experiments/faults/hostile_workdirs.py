@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests damaged workdirs: each must work or fail with a one-line error.
 
     python experiments/faults/hostile_workdirs.py --workdir=runs/hostile --cases=2000

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests the token cache against SIGKILLs while text is tokenized.
 
     python -m experiments.faults.kill_encoding --folder=/tmp/encoding --kills=20

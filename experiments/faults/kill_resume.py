@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that a run that is killed many times ends bit for bit as an uninterrupted one.
 
 python experiments/faults/kill_resume.py --config=configs/quickstart.py --workdir=runs/kill_resume

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that a sweep that is killed many times has the table of an uninterrupted one.
 
 python experiments/faults/kill_sweep.py --workdir=runs/kill_sweep --kills=20

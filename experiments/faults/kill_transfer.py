@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that an import or an export that is killed leaves nothing that the next one refuses.
 
 python experiments/faults/kill_transfer.py --model=tests/interop/fixtures/gpt2 \\

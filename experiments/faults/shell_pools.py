@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values for the cases of `fuzz_shell`: flags, their values, inputs, variables, files."""
 
 from transformer_jax.cli.arguments import DECODE_OPTIONS

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that every command ends as documented after a signal, in every phase.
 
     python experiments/faults/signals.py --workdir=/tmp/signals --cases=200

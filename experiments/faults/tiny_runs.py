@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains tiny runs of every task in seconds, for the campaigns.
 
 python experiments/faults/tiny_runs.py --workdir=runs/tiny

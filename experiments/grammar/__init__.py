@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A generative grammar of true English-German sentence pairs: the text of the embedded task.
 
 A random meaning (`sampling`) is expressed in both languages (`english`, `german`), so the pairs are

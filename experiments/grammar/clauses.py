@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws clauses: a verb, its complements, and matching adverbs."""
 
 from collections.abc import Sequence

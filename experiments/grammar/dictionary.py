@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Word-for-word baseline: a dictionary without grammar."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """English: agreement, do-support, a and an, position of adverbs."""
 
 from experiments.grammar.meaning import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """German: gender, case, adjective endings, separable verbs and word order.
 
 A clause is built by its topological fields: [front] finite verb [middle] right bracket, where the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Meaning of a sentence; both languages are generated from it."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nouns, adjectives, determiners and pronouns.
 
 Every English form has one German counterpart in its construction, so that translation is a

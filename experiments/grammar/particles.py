@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prepositions, adverbials and conjunctions."""
 
 from experiments.grammar.words import Adverb, Conjunction, Preposition

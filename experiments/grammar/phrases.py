@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws noun phrases, with determiners that fit noun and position."""
 
 import random

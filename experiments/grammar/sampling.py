@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws meanings that are natural and unambiguous in both languages."""
 
 from dataclasses import replace

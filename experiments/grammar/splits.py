@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Splits of an endless stream of sentence pairs, by the content of each pair.
 
 A stream is deterministic by its seed; the split of a pair depends only on pair and seed. So splits

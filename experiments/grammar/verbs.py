@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verbs and modals.
 
 Verbs that would make the translation ambiguous are left out, such as `read` (present or past) and

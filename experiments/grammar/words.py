@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Word classes of the grammar, and the parsing of table rows.
 
 Verbs and adjectives select nouns by kind, a single letter: p person, a animal,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes English-German pairs to aligned files, one sentence per line, gzipped.
 
     python -m experiments.grammar.write --to=DIR [--size=20000] [--seed=0]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placement and kind of the norm.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/norms.py --workdir=runs/norms

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Position encodings within and beyond the training length.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/positions.py --workdir=runs/positions

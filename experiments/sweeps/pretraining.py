@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pre-training for a task with few labels.
 
     python -m transformer_jax train --config=configs/bert_small.py --workdir=runs/bert_small ...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table 3 of "Attention Is All You Need": how much each part of the model contributes.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/table3.py --workdir=runs/table3 \\

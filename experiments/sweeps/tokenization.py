@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokenization of a translator: characters, BPE, unigram and words.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/tokenization.py --workdir=runs/units

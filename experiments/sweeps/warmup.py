@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warm-up with the norm before and after the sublayer.
 
     python -m transformer_jax sweep --sweep=experiments/sweeps/warmup.py --workdir=runs/warmup

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A headless Chromium, driven over pipes by the DevTools protocol, to look at pages with."""
 
 import base64

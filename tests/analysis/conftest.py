@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A browser, and pages of drawn attention to open in it."""
 
 import os

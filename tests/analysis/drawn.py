@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small models of each architecture with random parameters, and an example for each."""
 
 import dataclasses

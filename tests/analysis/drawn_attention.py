@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention of no model: drawn queries and keys, and the weights that follow from them."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collected activations are those that the model uses."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages of attention, as a browser shows them."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages request nothing and run no text; packed arrays keep their precision."""
 
 import json

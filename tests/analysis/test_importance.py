@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The importance of heads against finite differences."""
 
 import jax.numpy as jnp

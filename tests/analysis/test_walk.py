@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walks: their numbers against formulas in NumPy, their steps, and their page."""
 
 import ast

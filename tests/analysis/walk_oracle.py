@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Transformer in NumPy, from its parameters alone, one example at a time.
 
 Values have the paths of `nn.hooks`; steps of a walk without a hook point are named similarly.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buckets in memory, on an S3 server and on a Cloud Storage emulator."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses; files in a bucket: listed, written, read and deleted in spite of faults."""
 
 import os

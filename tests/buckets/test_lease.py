@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One writer at an address at a time."""
 
 import contextlib

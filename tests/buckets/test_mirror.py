@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bucket that mirrors a folder while it is written."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Manifests find damaged files; the processes of a job share the work of hashing them."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints: restored bit for bit, kept or deleted as configured, verified, and averaged."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warm starts load the parameters that both runs have, and log the others."""
 
 import jax

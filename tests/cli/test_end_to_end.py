@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Translation through the command line: train, evaluate, predict, score, plot; and mistakes."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verb `inspect`: a page for each line, and its errors."""
 
 import errno

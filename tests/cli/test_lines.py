@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Examples as lines: escapes, and the ends of lines."""
 
 import io

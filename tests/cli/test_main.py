@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line from outside: exit statuses, output streams, and calls of the API."""
 
 import errno

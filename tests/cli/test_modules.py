@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--modules` of the command line: registered names can be used, and errors are one line."""
 
 import json

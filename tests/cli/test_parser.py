@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verbs, flags and overrides, and one-line errors."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verb `plan`: its output streams and exit statuses."""
 
 import json

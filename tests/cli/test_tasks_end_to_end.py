@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other tasks than translation through the command line: small configs on small texts."""
 
 import json

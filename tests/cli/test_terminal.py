@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standard streams that are closed, full or left by their reader; interrupts."""
 
 import io

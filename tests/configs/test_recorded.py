@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fields of each config are the recorded ones.
 
 To record them again, after a deliberate change of a config or a default:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The four WMT 2014 configs against the paper: table 3, sections 5.1 to 5.4 and 6.1."""
 
 from pathlib import Path

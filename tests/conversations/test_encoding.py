@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chat templates and tokens: equal to transformers, loss masks, and injected markup."""
 
 import gzip

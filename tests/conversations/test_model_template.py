@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chat templates of published models: translations, recognition, and the sandbox for others."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jinja templates, rendered by the library that transformers uses."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats of conversations in data sets, and objects that are rejected."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes random conversations as transformers renders and tokenizes them, for test_encoding.py.
 
     python tests/conversations/write_fixtures.py

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes published chat templates, and 50 random conversations as transformers renders them.
 
     python tests/conversations/write_templates.py TRL LLAMA_CPP

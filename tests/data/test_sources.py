@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening of data sets by name: splits, several files, several sets, and errors of the config."""
 
 import dataclasses

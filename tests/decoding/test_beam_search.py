@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Beam search against slow reference searches, on toy models with known answers; top-k against
 `jax.lax.top_k`."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record of a beam search: outputs, log-probabilities, states and reasons are correct."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constrained search against filtered exhaustive search."""
 
 from types import SimpleNamespace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples follow the requested distribution, and depend on each sentence's own key."""
 
 import jax

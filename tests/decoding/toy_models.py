@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Toy models of a few tokens: `logits_after(sentence, prefix)` is the slow reference, `prefill` and
 `decode_step` are the same model for searches."""
 

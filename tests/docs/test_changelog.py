@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The changelog names every module, function and class that was moved or renamed."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/configuration.md is complete, and equal to the output of its script."""
 
 import runpy

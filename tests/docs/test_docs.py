@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documentation names files, headings, functions and classes that exist."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/recipes: components outside the package, trained as docs/extending.md says.
 
 Components that do not interfere are trained together, so that few programs are compiled.

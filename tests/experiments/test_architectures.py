@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent models beside the Transformer: what is trained, scored, kept and drawn."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs that measure, on runs of moments."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run as the lm-evaluation-harness asks for it; the library itself is stood in for."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Removing heads: the curves, and what is refused."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tuning to instructions: what is asked, and the pairs of answers that are compared."""
 
 import json

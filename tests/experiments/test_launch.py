@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launch files go on with a run that was stopped and saved, and with no other end; on the hosts
 that are left."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The notebooks run as they are committed, and are committed as they run."""
 
 import os

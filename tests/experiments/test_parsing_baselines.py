@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 from experiments.most_frequent_tag import MostFrequentTag
 from experiments.parsing_baselines import FrequentStructures, RightBranching, filled
 from transformer_jax.trees import parse_tree

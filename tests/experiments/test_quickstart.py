@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of the quick start: pages and the summary."""
 
 from types import SimpleNamespace

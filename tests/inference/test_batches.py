@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches are padded to one size, and padding rows are removed from results."""
 
 import numpy as np

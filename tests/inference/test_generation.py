@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text generation: equal with and without a cache, alone and in a batch."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scoring of pairs: order, batch sizes and memory."""
 
 import jax.numpy as jnp

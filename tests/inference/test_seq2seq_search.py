@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search with an encoder-decoder: output lengths, searches by name, and errors."""
 
 import dataclasses

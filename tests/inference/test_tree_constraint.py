@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The constraint allows exactly the prefixes of trees: by enumeration."""
 
 import functools

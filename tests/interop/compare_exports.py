@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the outputs of an exported run in transformers with those of the run.
 
 In the environment of make_fixtures.py:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes the expected results of a fixture with transformers, in float32."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny models of the fixtures: a config of each family, and weights that all affect the results."""
 
 from dataclasses import dataclass, field

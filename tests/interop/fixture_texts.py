@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts of the fixtures: sentences to train tokenizers on, and lines to compare them on."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains the tokenizers of the fixtures, each with the class and special ids of its family."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes tests/interop/fixtures: tiny models and tokenizers of transformers, and their results.
 
 The tests read only the files; no environment of the project has PyTorch. To write them again:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads the committed fixtures: tiny models written by transformers."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys of config.json: each is read, has no effect, or is refused or warned about by name."""
 
 import dataclasses

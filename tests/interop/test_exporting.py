@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports of runs can be imported again, and CTranslate2 generates the same outputs."""
 
 import dataclasses

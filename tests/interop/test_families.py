@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every family gives the hidden states and logits of transformers, stored by make_fixtures.py."""
 
 import flax.linen as nn

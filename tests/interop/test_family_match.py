@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models trained here, expressed as published families: other options, the same outputs."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fine-tuning of imported models, on one device and sharded over four."""
 
 import json

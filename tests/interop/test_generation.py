@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches with published weights generate the tokens that `generate` of transformers does."""
 
 import json

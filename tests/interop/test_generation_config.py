@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys of generation: each sets a field of `decode`, has no effect, or is warned about by name."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of the Hugging Face hub, from a server on this machine that answers as the hub does."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imported models have the published parameters, and work like any other run."""
 
 import dataclasses

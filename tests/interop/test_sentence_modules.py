@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of sentence-transformers give its vectors, and are exported with their modules."""
 
 import io

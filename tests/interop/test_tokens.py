@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """1,000 lines of many scripts: published tokenizers give the ids and texts of their references."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading and writing safetensors files; damaged ones are reported in one line."""
 
 import json

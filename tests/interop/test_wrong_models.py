@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that cannot be imported: one line on stderr, exit status 2, and an untouched workdir."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """metrics.jsonl, TensorBoard events and progress of new and resumed runs."""
 
 import json

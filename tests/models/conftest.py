@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas of GPT and BERT for one text, in slow NumPy."""
 
 import math

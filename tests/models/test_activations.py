@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations between layers in bfloat16; parameters, norms and logits in float32."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Classification heads on pre-trained bodies: tokens that they read, and parameter paths."""
 
 import dataclasses

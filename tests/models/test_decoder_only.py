@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPT equals its formulas and its published size; cached and packed results are consistent."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forward-mode derivatives of every architecture: Hessian-vector products, with dropout."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Transformer equals the paper's formulas; cached and packed results are consistent."""
 
 import dataclasses

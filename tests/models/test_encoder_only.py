@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BERT equals its formulas and its published size; packed equals padded."""
 
 import dataclasses

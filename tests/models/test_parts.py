@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invariants of every option in every architecture: cached decoding, packing, causality."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Patches equal zeroed parameters and removed layers; searches equal full passes."""
 
 import copy

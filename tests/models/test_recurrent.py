@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent encoder-decoders equal their papers' equations; packed, cached and reversed results
 are consistent."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two texts as tokens, positions and segment ids: one in each row, and both packed into one row."""
 
 import numpy as np

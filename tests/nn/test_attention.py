@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention equals slow loops, with and without a cache; hooks read and replace its values."""
 
 import math

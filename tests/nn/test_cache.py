@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The KV cache equals literal slots, and histories in plain lists."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Derived sizes, and the error message for each impossible config."""
 
 import pytest

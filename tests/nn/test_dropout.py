@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dropout: rate, mean, random bits and gradients."""
 
 import flax.errors

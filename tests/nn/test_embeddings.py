@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One table embeds tokens and projects to logits (section 3.4)."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The position-wise network equals equation 2."""
 
 import math

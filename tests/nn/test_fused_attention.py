@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused kernels equal the plain function: Splash in Pallas's interpreter, cuDNN with the
 implementation that JAX has for every platform."""
 

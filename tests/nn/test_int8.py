@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """int8 weights: quantized parameters, and models that use them."""
 
 import jax

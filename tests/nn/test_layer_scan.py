@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stacked layers: trees round-trip, and losses and gradients equal those of unrolled layers."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear maps: formula, shapes and Xavier's bounds."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA adapters: initially zero, merged equals unmerged, scale and dropout."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks equal literal matrices."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Norms equal their formulas, and their derivatives those of JAX."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Products: dtypes, casts and gradients; heads that share keys equal heads with copies."""
 
 import jax

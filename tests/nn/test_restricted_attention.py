@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restricted attention in blocks equals windowed attention of whole rows."""
 
 import flax.linen as nn

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three placements of the norm equal their formulas; dropout acts on sublayers' outputs."""
 
 import flax.linen as nn

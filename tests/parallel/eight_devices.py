@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a small model on eight forced host devices in many layouts; prints the results as JSON.
 
 Not a test: `test_engines.py` starts it in a process of its own, where XLA_FLAGS may force devices.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restores and uses a run on four forced host devices in several layouts; prints results as JSON.
 
     restored.py WORKDIR LINES ...                                   # one process

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs of two processes on this machine whose workdir is in a bucket."""
 
 import subprocess

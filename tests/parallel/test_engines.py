@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines: loss and gradients of a step on eight devices equal those on one."""
 
 import json

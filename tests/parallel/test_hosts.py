@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs of several processes on this machine: training, inference, checkpoints, lost processes."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes meet before JAX connects them: they agree, or all report the same difference."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine for scanned layers: stacked in the step, separate in the portable state."""
 
 import flax.linen as nn

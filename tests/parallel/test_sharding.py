@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Meshes, and the shardings of rows, parameters and optimizer state."""
 
 import jax

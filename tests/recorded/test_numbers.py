@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Twenty steps of five configs reproduce recorded losses, gradient norms and outputs: four configs
 on one device, one on a mesh of four.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains five shrunk configs for twenty steps and prints their numbers as JSON.
 
     python tests/recorded/twenty_steps.py --devices=one|mesh --folder=DIR

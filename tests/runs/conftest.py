@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Config files, and the one line that a mistake is answered with."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs with adapters: training, checkpoints, loading, and bases that are refused."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reference policy of preferences: scores are computed once, stored, and checked."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Addresses in place of paths: for a workdir, a sweep's folder, data, tokens, a config."""
 
 import itertools

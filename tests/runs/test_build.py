@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building the parts of a run from its settings."""
 
 import jax

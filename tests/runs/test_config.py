@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configs: defaults, overrides, config files, and the config stored with a run."""
 
 import dataclasses

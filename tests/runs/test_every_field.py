@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every field of a config has an effect, or is refused by its name.
 
 For a base config of each task, each field takes another valid value. The effects of a config are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A config that cannot fit into memory is refused before anything is allocated."""
 
 import pytest

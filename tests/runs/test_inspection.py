@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inspection of a trained run, and runs with parts of the model switched off."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs are loaded from their workdirs, wherever these are, and from one checkpoint each."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logits that are NaN or infinite are an error that names the parameter or the layer."""
 
 import dataclasses

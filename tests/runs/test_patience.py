@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run whose validation score stops rising: its learning rate is lowered, and it ends."""
 
 import json

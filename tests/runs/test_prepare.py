@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokenizers of a run: trained, or copied from the run that it starts from."""
 
 import pytest

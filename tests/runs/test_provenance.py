@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run continues only with the tokenizers and the data that it was trained with."""
 
 import logging

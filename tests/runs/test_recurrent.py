@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run with a recurrent model: trained, resumed, used, inspected, and what it refuses."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Misuse of a run is refused before anything is computed (results: test_train)."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run with scanned layers is stored, resumed and used like any other."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas trained together equal the runs trained one by one."""
 
 import copy

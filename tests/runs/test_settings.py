@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fields of a config: the values they take, and how wrong values are refused."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run whose gradient spikes returns to its last checkpoint and continues with other data."""
 
 import json

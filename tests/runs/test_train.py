@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run in Python: trained, evaluated, used, and resumed."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user's modules: loaded, recorded by the run, required again, never executed from it."""
 
 import importlib

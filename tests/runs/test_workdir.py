@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workdirs: folders of others are not touched, links are refused, one process writes."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Atomic writing, links, size limits, locks and names of files."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dtypes, compiler options, peaks and memory of the device that programs are compiled for."""
 
 import resource

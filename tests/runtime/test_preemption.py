@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preemption notices of local metadata servers, and of a file."""
 
 import http.server

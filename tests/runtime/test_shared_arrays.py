@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects shared through a file: arrays and code arrive in another process."""
 
 import multiprocessing

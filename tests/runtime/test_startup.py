@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Environment variables that JAX cannot use, freed memory, and plugins without a device."""
 
 import os

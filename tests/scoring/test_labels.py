@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of labels and choices against values computed by hand."""
 
 import math

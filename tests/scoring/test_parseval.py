@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PARSEVAL scores against numbers counted by hand."""
 
 import pytest

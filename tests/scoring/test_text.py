@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of text against exhaustive searches, sacreBLEU's cases, and values computed by hand."""
 
 import functools

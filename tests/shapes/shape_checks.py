@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks shapes in signatures while tests run; conftest.py installs it."""
 
 import flax.linen as nn

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors about wrong shapes name the function and the argument."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sweeps: rows are trained, tabled, drawn, and not trained twice; their folders and files."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of experiments: means, deviations and missing values."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures: tokenizers of a small text, and small tasks with the default config."""
 
 import collections

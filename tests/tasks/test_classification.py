@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Classification: tokens of texts and pairs, the loss of packed rows, predicted labels."""
 
 import jax

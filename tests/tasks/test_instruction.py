@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction tuning: tokens that the loss counts, packed rows, answers, and a trained run."""
 
 import json

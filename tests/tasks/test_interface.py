@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A task with the members of the protocol and nothing else works like the built-in ones."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Language modeling: predictions, metrics of a text, and generation."""
 
 import logging

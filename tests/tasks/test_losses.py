@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Losses and scores of the tasks: tiles of the vocabulary, scores of continuations, and R-Drop."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masked language modeling: masking, the loss, and filled blanks."""
 
 import logging

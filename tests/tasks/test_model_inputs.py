@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inspection of the models of all tasks."""
 
 import jax

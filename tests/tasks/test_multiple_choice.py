@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multiple choice: training rows, scores and answers."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fields of the section `decode`: a task reads those that it declares, and others are refused."""
 
 import dataclasses

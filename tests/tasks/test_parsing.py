@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parsing: outputs are trees over the words of their lines, with the model's own scores."""
 
 import dataclasses

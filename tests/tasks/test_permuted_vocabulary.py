@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A vocabulary with other ids of special tokens gives the same model, trained and searched.
 
 The words are in the same order, once after special tokens with the project's ids, once with special

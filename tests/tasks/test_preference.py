@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DPO: the loss against a slow reference, packing, and pairs that do not fit."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tagging: one tag per word, read at its first piece."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Translation: the loss, predictions, and their scores under the model."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Invalid values of the section `tokenizer`."""
 
 import pytest

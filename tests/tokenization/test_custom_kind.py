@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's own tokenizer kind: one registration is all that it needs."""
 
 import json

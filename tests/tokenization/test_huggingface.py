@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Byte-level BPE is lossless, WordPiece reads text as BERT's does, and no file changes either."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training byte-level BPE and WordPiece: order of ids, sizes, the same result in every process."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sentencepiece tokenizers: round trips, special tokens, unknown characters, whitespace."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training sentencepiece vocabularies: sizes, coverage, and errors in one line."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Special tokens: frames, ids that a search never generates, ids that decoding drops."""
 
 from transformer_jax.tokenization import DEFAULT_SPECIALS, Frame, SpecialTokens

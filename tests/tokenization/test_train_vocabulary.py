@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training a vocabulary of any kind: deterministic, silent, and an error if there is no text."""
 
 import pytest

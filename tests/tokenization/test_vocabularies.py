@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Storing, loading and copying the tokenizers of a run; damaged files are named in one line."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels, symbols and word classes: ids, storage, and unknown entries."""
 
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dry run: parameters, batch and memory of a step."""
 
 import jax

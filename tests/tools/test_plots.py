@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plots: contents of the panels, read back from their axes, and files."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Division of a batch into rows, devices and micro-batches."""
 
 import pytest

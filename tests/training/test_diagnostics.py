@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Diagnostics of a run, compared with values written out and with its parameters."""
 
 import json

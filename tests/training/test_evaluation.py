@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluation of a split: decoded examples, loss metrics, and files of predictions."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training loop with fakes: order of events, metrics, shares of time, and patience."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The section `lora`: its errors, and the matrices that get adapters."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers, compared with their formulas written out; also of stacked layers."""
 
 import flax.traverse_util

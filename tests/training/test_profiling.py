@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces of some steps, and FLOPs counted by hand."""
 
 import dataclasses

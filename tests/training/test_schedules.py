@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learning rates at given steps. Schedules count steps from 0, the paper from 1."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training step: means over all weights, micro-batches, random keys, averages and spikes."""
 
 from functools import partial

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activations of a model for one example: attention, and the residual stream with its logit lens.
 
 L layers, H heads, G heads of keys and values, T queries or tokens, S keys, K key size of a head,

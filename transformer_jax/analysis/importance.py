@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importance of attention heads (Michel et al. 2019).
 
 Two measures: the gradient of the loss with respect to a gate on each head's output, and the loss

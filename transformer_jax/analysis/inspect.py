@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looking inside a run: its attention, hidden states, walk and head importance.
 
 These functions are above `runs`. Methods of `Run` import this module when they are called, so that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files at an address ("s3://bucket/folder", "gs://..."), reached through fsspec.
 
 The rest of the program works on local files. `copies` downloads them; what a run writes to its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files at an address such as "s3://bucket/folder", read and written through fsspec.
 
 An address in a config may come from a stranger: `require_allowed` limits which protocols are used.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies, on this machine, of files at an address.
 
     CACHE/fetched/ADDRESS/files/NAME/     to read: `fetch_folder` updates what has changed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lease: the exclusive right of one process to write at an address.
 
     .lease/N    holder of the N-th lease: {"copy", "told", "beat", "ended"}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mirror: uploads a run's folder to a bucket while the run writes it.
 
 The run can be resumed from the bucket at any moment. The manifest of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SHA-256 manifests of checkpoints, with which damaged files are found.
 
 Orbax keeps no checksum of contents: an array with a flipped bit would restore without an error.

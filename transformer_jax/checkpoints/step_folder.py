@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder of one checkpoint: its items and how they are read.
 
 `params` (parameters), `training` (the rest of the state: step, optimizer moments, random key),

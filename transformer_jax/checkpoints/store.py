@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints of a run: saving, retention, choosing and restoring.
 
 Layout of the directory: `STEP/` is a full checkpoint (see `step_folder`). `snapshots/STEP/` holds

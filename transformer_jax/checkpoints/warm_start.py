@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warm start: a training that starts from the parameters of another run."""
 
 import logging

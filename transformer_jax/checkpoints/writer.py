@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writing of checkpoints, in the background; each step is committed with its manifest."""
 
 import contextlib

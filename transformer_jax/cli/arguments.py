@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Flags that several verbs share, the types of their values, and a parser with one-line errors."""
 
 import argparse

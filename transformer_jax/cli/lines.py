@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Examples as lines of text: reading, writing and counting them."""
 
 import json

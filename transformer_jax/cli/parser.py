@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parses a command line: verbs, flags and overrides of config fields.
 
 Imports nothing heavy, so that `--help` answers at once.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standard streams, log lines and interrupts of the program.
 
 Ctrl-C ends the program whatever it is doing; notebooks keep Python's own interrupts. Python raises

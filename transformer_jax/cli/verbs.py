@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One function for each verb.
 
 Functions import what they need when they are called, so that `--help` answers without jax.

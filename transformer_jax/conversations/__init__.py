@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversations of a user and an assistant: turns, chat templates and their tokens."""
 
 from transformer_jax.conversations.encoding import (

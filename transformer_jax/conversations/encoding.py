@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversations as tokens: loss masks, prompts, and splitting of long conversations."""
 
 import dataclasses

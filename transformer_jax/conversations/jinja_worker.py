@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Renders one Jinja template for many conversations, in a process that can do nothing else.
 
 Run by `model_template.JinjaRenderer` with `python -I`: reads the template and then one list of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys of objects in data sets that others wrote: each is read, refused by name, or ignored.
 
 A key that nothing reads may change what a row means: a system prompt, tools, a weight. So it is an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The chat template of a published model, as a `Template`.
 
 A template in Jinja is a program. Those of well-known models are recognised by the digest of their

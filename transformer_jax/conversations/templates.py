@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chat templates: the text around each turn of a conversation, as data.
 
 `chat_template` converts a template to Jinja, the form of tokenizers of transformers.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns of a conversation, and the JSON formats of data sets.
 
 Every key of an object is read, refused by name, or one of `keys.IGNORED`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data: from files of text to packed batches.
 
 sources            the registry: opens a split of a data set as a corpus of examples

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Section `data` of the config."""
 
 from dataclasses import dataclass

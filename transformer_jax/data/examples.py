@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Examples of text, and lazy sequences of them: an item is read when it is requested."""
 
 import bisect

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registry of the data sets that `data.name` selects, and functions that open their splits.
 
 A split opens as one or more corpora: sequences of examples with random access, `len(corpus)` and

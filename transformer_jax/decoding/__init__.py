@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Searches for the outputs of a model: beam search, sampling, constraints.
 
 A search knows no model; `interface` defines what the two exchange.

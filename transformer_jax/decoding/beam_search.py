@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Beam search with a length penalty (section 6.1 of the paper).
 
 A step extends each alive hypothesis of a sentence by one token. The K best extensions by tokens

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record of a beam search as a tree: the hypotheses it compared, kept and dropped, and why."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constraints on the tokens that a search may write. Searches do not know about them.
 
 Axes: B batch, N = B * beams, W constraint tokens of a sentence, V vocabulary.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interface between searches and models: prefill, decode step, memory and state.
 
 A search knows no model. It gets the result of the model's `prefill` and a function for one decode

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sampling with temperature, top-k, top-p and a repetition penalty.
 
 Axes: B batch, n samples of a sentence, N = B * n rows, V vocabulary, L output length.

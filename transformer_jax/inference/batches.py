@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Padded batches for inference: few shapes, so that programs compile once."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The section `decode` of a config, and the registry of searches."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text generation with a decoder-only model, also beyond its context.
 
 `TokenGenerator` generates tokens, `TextGenerator` converts them to text and stops at stop texts.

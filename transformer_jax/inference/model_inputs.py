@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model inputs of one example, for inspection."""
 
 import dataclasses

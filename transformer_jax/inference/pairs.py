@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scoring of given pairs of source and target, of any length."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search for the outputs of sources with an encoder-decoder, both as tokens.
 
 B batch, S source, P prompt, W constraint tokens, L output length, V vocabulary, n outputs of a

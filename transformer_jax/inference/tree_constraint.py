@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constraint under which a search writes trees only, in the tokens of `trees`.
 
 Axes: B batch, N = B * beams, W constraint tokens, V vocabulary.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads config.json; derives the keys of a run's tokenizers.
 
 Every key of a config.json is read by a part of the import (`ReadKeys` notes which), or is known to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts a model to a CTranslate2 specification: its architecture and its arrays."""
 
 from collections.abc import Mapping, Sequence

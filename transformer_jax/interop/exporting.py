@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports a run as a directory that transformers or CTranslate2 can load."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expresses a run's model as one of a published family.
 
 A family may require options that the run's model does not have, such as biases. If other parameters

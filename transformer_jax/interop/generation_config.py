@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and writes generation_config.json: how transformers generates with a model.
 
 Fields that the file does not set have the defaults of `generate` in transformers, never ours. What

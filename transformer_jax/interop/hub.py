@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the directory of a published model: here, in a bucket, or on the Hugging Face hub.
 
 From the hub only the files that an import reads are downloaded, into the hub's own cache: a

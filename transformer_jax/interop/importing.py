@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports a published model: writes its options, tokenizers and weights to a workdir."""
 
 import contextlib

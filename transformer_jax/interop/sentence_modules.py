@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and writes the files with which sentence-transformers makes one vector of a text.
 
 modules.json lists the model, the pooling of its token vectors, and whether the result is scaled to

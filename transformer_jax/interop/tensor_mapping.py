@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Maps each array of a model to its tensor in a published file: the tensor's name and layout."""
 
 import dataclasses

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs: metrics.jsonl, TensorBoard, Weights & Biases, and progress on stderr."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """metrics.jsonl: the records of a run, one strict JSON object per line, in order of writing."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log of a run: metrics.jsonl, TensorBoard, progress on stderr, and optionally Weights & Biases."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writer of TensorBoard event files.
 
 A file is a sequence of records: length (uint64), checksum of the length, data, checksum of the data

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models, by the names of `model.architecture`, and how to call one with its parameters.
 
 A class may have these attributes: `defaults`, {"section.field": value} for configs that name it;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Classification heads on a pre-trained body.
 
 B batch, T tokens, J texts of a row, D model, C classes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The config section `model`: options of Transformers and of recurrent models."""
 
 import dataclasses

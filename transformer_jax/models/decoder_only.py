@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A decoder without an encoder: GPT (Radford et al. 2018, 2019).
 
 B batch, T tokens, P prompt, D model, V vocabulary; N = B x samples while decoding.

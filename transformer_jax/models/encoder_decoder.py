@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Transformer of "Attention Is All You Need" (figure 1).
 
 B batch, S source, T target, P prompt, D model, V vocabulary; N = B x beams while decoding.

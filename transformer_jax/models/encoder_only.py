@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An encoder without a decoder: BERT (Devlin et al. 2019).
 
 B batch, T tokens, P masked tokens, D model, V vocabulary.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Patches: switch off, scale or replace values inside a model without changing its code.
 
     {"decoder.layer_1.cross_attention.heads[2]": 0,          # a head is switched off

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent encoder-decoder, with attention or without.
 
 Without attention this is the model of Sutskever et al. 2014, with additive attention that of

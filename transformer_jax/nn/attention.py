@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention (section 3.2): the pure function of equation 1, and the multi-head module around it.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, D model, K key size of a head, V

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Queries, keys and values of one attention, with their mask and positions.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, K key size of a head, V value size

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys and values that a decoder keeps: of the encoder's output and of the tokens decoded so far.
 
 They are stored in the layout and dtype that the attention products read. Otherwise XLA would

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hyperparameters of a Transformer: one frozen dataclass for all architectures."""
 
 import dataclasses

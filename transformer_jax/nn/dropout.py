@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dropout (section 5.4), with random bits that are generated where they are used."""
 
 from collections.abc import Callable

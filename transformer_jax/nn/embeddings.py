@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token embeddings and the pre-softmax projection that may share their matrix (section 3.4).
 
 B batch, T tokens, D model, V vocabulary, R rows of its table (`model.vocab_multiple`).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Position-wise feed-forward network (section 3.3)."""
 
 import functools

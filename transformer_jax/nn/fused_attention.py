@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fused attention kernels for GPUs and TPUs (Dao et al. 2022), and the choice among them.
 
 A fused kernel computes `attention.scaled_dot_product_attention` block by block and never holds all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hook points: named values inside a model, which callers can read or change.
 
 The path of a module, such as "encoder.layer_0" or "decoder.layer_1.cross_attention", names its

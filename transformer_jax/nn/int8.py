@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """8-bit integer weights for inference."""
 
 import dataclasses

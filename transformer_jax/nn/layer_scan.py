@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scan over the layers of a stack, which compiles one layer instead of all.
 
 The parameters of a stack are {"layer_0": ..., ..., "layer_{N-1}": ...}; stacked they are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Linear maps, with the dtypes of the config."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Low-rank adapters of linear maps (LoRA, Hu et al. 2021)."""
 
 import dataclasses

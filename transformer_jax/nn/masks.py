@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention masks: True where a query sees a key.
 
 B batch, T queries, S keys. Every mask broadcasts to [B, 1, T, S], with axis 1 for the heads; masks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LayerNorm (section 3.1) and RMSNorm, over the last axis, in float32."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matrix products and their dtype, the two products of attention, softmax and soft cap.
 
 Parameters, activations, softmax, norms, losses and the optimizer stay in float32; only matrix

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table of parameters: the kind and the axes of the array at each path.
 
 The optimizer reads from it which arrays decay and which Muon orthogonalizes, `nn.int8` which are

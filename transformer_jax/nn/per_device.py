@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions that XLA cannot shard, called on each device's shard of their arguments.
 
 Fused attention kernels and hardware random bits are such functions. The engine of a training step

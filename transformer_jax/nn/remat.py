@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rematerialization: layers are computed again in the backward pass, for less memory."""
 
 import contextlib

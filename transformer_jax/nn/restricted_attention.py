@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restricted self-attention (section 4) in blocks, at a cost of r n instead of n^2.
 
 If a query sees fewer than r positions in each direction, a block of r neighboring queries needs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encoder and decoder stacks (section 3.1), and the residual connection around each sublayer.
 
 B sentences, N rows (while decoding, the beams of B sentences), T tokens, S source tokens, D model.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines compile the pure training step and run it on the devices of a job.
 
 All engines sum losses, gradients and weights over the devices and divide once, so that unequal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes of one job: who writes, how they agree, exchange values and arrays, and stop together.
 
 With a single process these functions exchange nothing. Values travel as JSON, arrays as bytes.

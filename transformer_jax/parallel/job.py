@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joining a job: its processes find each other, check that they agree, and connect through JAX.
 
 Before JAX connects them, process 0 listens at the coordinator's address, where JAX's service

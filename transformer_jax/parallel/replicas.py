@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas: several runs of one config in one program, by `vmap`.
 
 Each of the R replicas has its own parameters, optimizer state and random key.

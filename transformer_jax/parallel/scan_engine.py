@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engine for scanned layers, whose own state stacks the layers of a stack in one array.
 
 The portable state has one array per layer, whichever engine trains it (`nn.layer_scan`).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mesh of devices, and the sharding of batches, parameters and optimizer state over it.
 
 The mesh has three axes:

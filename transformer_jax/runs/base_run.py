@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads the run of `train.init_from`: the frozen base of LoRA, the reference policy of DPO.
 
 A run may come from strangers, and `train.init_from` with it. The config of a loaded run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the parts of a run from its settings: task, engine, training step, evaluator."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configs: completed with defaults, overridden, compared, and turned into dataclasses.
 
 A config is an `ml_collections.ConfigDict` of sections, one for each dataclass of `Settings`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluation of a trained run on a split of its data, or on files."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training loop of a run, or of replicas of it, from its latest checkpoint on."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads the run that a workdir holds."""
 
 from pathlib import Path

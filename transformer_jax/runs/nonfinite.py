@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the layer of a model whose values are NaN or infinite."""
 
 from typing import Any

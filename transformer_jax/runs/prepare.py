@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes config, tokenizers and module names to a workdir before its run trains."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provenance of a run: SHA-256 digests of its tokenizers, its training data and the code.
 
 Each checkpoint stores it, as {name: description}. A run that is resumed or used with other

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trained run: predictions, scores, evaluation, inspection and conversations."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas: seeds (and learning rates) of one config, trained together in one program.
 
 They need one process and one compilation.

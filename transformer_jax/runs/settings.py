@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sections and fields of a config, their defaults, and the validation of their values.
 
 A config is refused if a field has a wrong type (`parsed`) or no effect (`refuse_unread`), or if

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user's modules: Python files outside the package that register components.
 
 They add positions, models, tasks, data sets and so on to the registries (`runs.settings`). A run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The workdir of a run: what it holds, who may write to it, and its copy if it is in a bucket.
 
     config.json                     the whole config

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Table of accelerators: peak FLOPs, memory, bandwidths and clock, as published by their makers.
 
 All figures are for one device and for dense products (figures with sparsity are twice as high).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Safe reading, atomic writing and locking of files.
 
 A workdir may come from a stranger. So only regular files are read, up to a size; links are not

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regular expressions of configs. A config may be a stranger's, so matching has a time limit."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device that programs are compiled for: kind, memory, peak FLOPs, options of the compiler.
 
 Other modules ask here which device it is, and not JAX.

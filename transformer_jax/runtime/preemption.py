@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preemption notices: a cloud announces, seconds before, that it will take a machine away.
 
 This module turns a notice into a SIGTERM, on which training saves and stops.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes: child processes that end with their parent, and a description of this process."""
 
 import datetime

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects shared between processes: their arrays are in a file that all processes map."""
 
 import mmap

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preparations that must come before JAX starts: environment variables, plugins, glibc's malloc.
 
 This module imports no JAX, so that the command line answers quickly.

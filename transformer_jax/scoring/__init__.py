@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of outputs. Nothing here knows a model."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics computed by the user's own command (`eval.command`), such as a learned metric."""
 
 import json

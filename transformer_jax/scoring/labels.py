@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of labels and choices: accuracy, F1 and Matthews correlation."""
 
 from collections.abc import Sequence

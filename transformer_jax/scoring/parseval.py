@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labelled precision, recall and F1 of constituency trees (Black et al. 1991), by EVALB's rules.
 
 The rules are those of COLLINS.prm: roots (TOP) do not count; traces and punctuation are removed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics of text outputs: BLEU, chrF, exact match, word error rate, TER and ROUGE.
 
 BLEU, chrF and TER are computed by sacreBLEU, so they are comparable with published numbers.

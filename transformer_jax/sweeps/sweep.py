@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sweeps: variants of one config, each trained with several seeds, and a table of their metrics.
 
 A sweep file is Python with a docstring that asks a question and a `get_sweep()` that returns a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of experiments: mean and deviation over seeds, as text, Markdown, CSV and a picture."""
 
 import csv

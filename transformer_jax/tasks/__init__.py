@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registry of tasks: each entry of `TASKS` is a value of `task.name`.
 
 An entry names the task's class, the keys of its examples, its default config and metrics, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base classes of the built-in tasks, one for each way to train.
 
 `CausalTask` trains a decoder-only model on next tokens, `Seq2SeqTask` an encoder-decoder on pairs,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Classification of texts, or pairs of texts.
 
 B batch, T tokens, J texts of a packed row, C classes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instruction tuning: conversations, with a loss on the answers alone.
 
 Fine-tuning on conversations as in Ouyang et al. 2022 (section 3.4) and Taori et al. 2023.

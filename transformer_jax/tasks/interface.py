@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task protocol: everything that depends on the meaning of the examples.
 
 `Task` has what every task needs. Abilities that only some tasks have are protocols of their own,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Language modeling: next-token prediction on documents, and generation of text.
 
 B batch, T tokens, V vocabulary.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Losses and scores that the built-in tasks share, on packed rows.
 
 B batch, T slots of a row, M predictions of a row.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masked language modeling (Devlin et al. 2019).
 
 B batch, T tokens, P predicted positions of a row, V vocabulary.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multiple choice: selects the likeliest of several continuations of a context.
 
 B batch, T tokens.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Constituency parsing with an encoder-decoder (section 6.3; Vinyals et al. 2015)."""
 
 import dataclasses

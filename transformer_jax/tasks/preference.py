@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Direct preference optimization, DPO (Rafailov et al. 2023), on pairs of answers.
 
 B batch, T slots of a row.

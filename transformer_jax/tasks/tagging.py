@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tagging: a tag for each word.
 
 B batch, T tokens, C tags.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Translation: sentence pairs, beam search and BLEU (sections 5 and 6.1).
 
 B batch, S source, T target, V vocabulary.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokenizers: text to token ids and back, and the labels of classification tasks.
 
 A run learns its vocabularies from its own training text, or copies published ones, and keeps them

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The config section `tokenizer`, and the registry of tokenizer kinds."""
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokenizer trained by Hugging Face's library `tokenizers`: kinds "byte_bpe" and "wordpiece".
 
 It is stored in the library's JSON format. Loading reads, and checks, only the vocabulary, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokenizer trained by the library `sentencepiece`: kinds "bpe", "unigram", "char" and "word"."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Special tokens of a vocabulary: ids that represent no text, by role.
 
 Every vocabulary that is trained here begins with pad, unk, bos and eos (kind "wordpiece" adds mask,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface of all tokenizers, and functions that their implementations share."""
 
 import logging

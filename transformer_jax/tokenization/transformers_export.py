@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a run's tokenizers as the files that Hugging Face's `transformers` loads."""
 
 import json

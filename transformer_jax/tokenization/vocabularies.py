@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The vocabularies of a run: trained or imported once, stored in its workdir, loaded from there.
 
 The folder contains `sides.json`, which maps each side of the data to a file and its SHA-256, and

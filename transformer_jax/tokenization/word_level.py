@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vocabularies of whole strings: class labels, symbols of a formal language, and words."""
 
 import json

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tools around a run: benchmarks, dry runs, plans, plots."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benchmarks of the training step and of the search on random tokens: speed and memory."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plots: curves of runs, attention of a run, and a config's learning rate and positions."""
 
 import json

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training: state, optimizer and schedules, the step, the loop, evaluation, profiling."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The section `train` of a config: length of training, size and division of batches, spikes."""
 
 import dataclasses

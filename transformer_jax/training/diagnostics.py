@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Diagnostics of training: norms by layer, entropy of attention, and dead hidden units.
 
 A second program computes them from the state and the batch of a step, before that step. The step is

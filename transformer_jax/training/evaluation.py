@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluation: loss, metrics and outputs of parameters on one split of the data."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training loop: steps, and the records, evaluations and checkpoints between them."""
 
 import contextlib

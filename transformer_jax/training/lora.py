@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA: the section `lora` of a config, and the adapters that it describes."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers (section 5.3): the registry, and the optax transformation that a config describes."""
 
 import dataclasses

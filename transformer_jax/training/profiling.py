@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiling: traces of some steps, FLOPs of the model, and hardware utilization.
 
 Model FLOPs utilization (MFU; Chowdhery et al. 2022) counts the FLOPs of the model, not of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training state: parameters, optimizer state and random key, passed from step to step."""
 
 from typing import Any, Self

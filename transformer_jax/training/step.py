@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training step: a pure function of state and batch.
 
 `train_step` computes an update from a batch and applies it. `parallel.engines` compiles it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Order of examples: shuffled epochs, shards, and random numbers by index."""
 
 import time

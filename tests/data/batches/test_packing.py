@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of batches, packed and padded."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches of training and evaluation: all examples once per epoch, for any division of the work."""
 
 import functools

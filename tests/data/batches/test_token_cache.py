@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The token cache: the same tokens as without it, encoded once, by any number of processes."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Digests of text: different for different text, and computed without making examples."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token streams and windows of running text, in memory and in blocks."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worker processes: the same batches and errors as without them, and no process left over."""
 
 import itertools

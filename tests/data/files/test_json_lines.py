@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files with one object per example: conversations, preferences and multiple choice."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of text files, plain and compressed, and lists of paths."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Source-target pairs of aligned files, tab-separated lines and JSON lines."""
 
 import gzip

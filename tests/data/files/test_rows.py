@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of files: JSON lines and arrays, what is left out, and what is an error."""
 
 import json

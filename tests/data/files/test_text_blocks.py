@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text in blocks: each document is in exactly one block, in local and remote files."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tab-separated files: labeled texts, and tagged words."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Set `synthetic_en_de`: the shipped pairs."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GUM: words with tags, and trees."""
 
 import gzip

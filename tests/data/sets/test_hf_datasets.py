@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets of the library `datasets` in local folders, without the hub."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tatoeba: splits of the export, and aligned files."""
 
 import gzip

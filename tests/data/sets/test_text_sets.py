@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny Shakespeare, WikiText-2 and books of Project Gutenberg."""
 
 import gzip

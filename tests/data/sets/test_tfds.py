@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TFDS without TensorFlow and network: its mock data, and builders defined here."""
 
 import sys

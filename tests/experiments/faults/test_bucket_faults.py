@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The campaign of faults in buckets, short; `make campaigns` runs it on Cloud Storage, too."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A campaign reports each fault of a made-up program."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A short form of the campaign, without compiled programs (JAX's own cache)."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two processes of a job that are about to do different things, as the campaign tries it."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that the emulators behave like real buckets where campaigns rely on it."""
 
 import contextlib

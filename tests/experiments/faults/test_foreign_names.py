@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The campaign of foreign names and addresses, short: nothing outside changes or is opened."""
 
 import pytest

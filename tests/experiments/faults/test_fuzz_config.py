@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A short form of the campaign: cases that end before any text is read."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile tokenizer.json files of each kind are refused with one line, or work in time."""
 
 import sys

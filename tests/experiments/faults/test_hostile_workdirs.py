@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A workdir damaged in each of the campaign's ways is loaded, or refused with one line."""
 
 import random

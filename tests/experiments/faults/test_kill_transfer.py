@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The judge of the campaign that kills imports and exports."""
 
 import sys

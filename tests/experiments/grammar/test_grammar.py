@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The grammar: literal sentences of each phenomenon, and no ambiguity."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text that the package ships: what the grammar writes, and what its splits promise."""
 
 import gzip

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Absolute positions: literal sinusoids, learned vectors, none."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ALiBi's slopes and T5's buckets equal those of the papers' code."""
 
 import dataclasses

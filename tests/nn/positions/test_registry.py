@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Position encodings by name, and their numbers of positions."""
 
 import dataclasses

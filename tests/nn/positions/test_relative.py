@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Relative positions in a layer's attention equal loops over pairs of tokens."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rotary positions equal multiplication of complex numbers."""
 
 import math

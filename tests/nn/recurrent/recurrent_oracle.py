@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent encoder-decoders as their papers write them: one sentence, one token, one equation at a
 time, in NumPy."""
 

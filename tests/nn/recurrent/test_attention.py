@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention weights of each score and span equal their papers' equations."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each cell equals its paper's equations."""
 
 import jax

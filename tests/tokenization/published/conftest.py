@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny tokenizers of each format, written by their own libraries."""
 
 import io

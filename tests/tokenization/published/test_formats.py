@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each format encodes and decodes as its library does, and has the right special tokens."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vocabularies of kind "file" in a run: sized before any text is read, stored, copied."""
 
 import pytest

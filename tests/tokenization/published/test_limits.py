@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile tokenizer.json files are refused when they are read; well-known patterns are not."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Importing published tokenizers: roles of special tokens, and errors in one line."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collectives: their axes, their bytes, and the network that sets their time."""
 
 import types

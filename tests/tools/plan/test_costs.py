@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FLOPs, bytes and runs of kernels, counted by hand on small programs."""
 
 import pytest

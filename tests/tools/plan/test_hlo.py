@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HLO text is parsed into instructions and shapes."""
 
 import jax

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Meshes that a search tries, and their ranking."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole plans, compiled for the CPU as if it were an accelerator, and by the real compilers."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of kernels, and their parts of the paper."""
 
 import pytest

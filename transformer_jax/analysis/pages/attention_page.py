@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTML page of attention: head, model and neuron views, weights, alignment and the beam tree."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Self-contained HTML pages, and arrays packed into them.
 
 The content security policy of a page allows only its own scripts and styles, by hash, and no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of one attention (section 3.2), from queries, keys and values to W^O.
 
 H heads, G heads of keys and values, T queries, S keys, K key size of a head.

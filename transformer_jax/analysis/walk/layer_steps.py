@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of a stack: embedding (sections 3.4, 3.5), then layers: sublayers with norm and residual
 (sections 3.1, 3.3).
 """

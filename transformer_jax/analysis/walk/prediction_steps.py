@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps from the last features to a prediction: logits, the most likely outputs, and decoding.
 
 Decoding feeds the text token by token to the model's `prefill` and `decode_step`, with its cache.

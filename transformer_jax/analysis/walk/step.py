@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps of a walk: what is computed, its place in the paper and in the code, and the numbers.
 
 `KINDS` lists the kinds of steps with formula, section and code. A single step may replace these

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The walk through a model: all steps of one example, from text to the next token, as a page."""
 
 from collections.abc import Iterator, Sequence

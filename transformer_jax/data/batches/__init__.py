@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Batches: windows of running text, loss masks, order, packing, workers and the token cache."""

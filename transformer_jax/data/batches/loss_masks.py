@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts with a loss mask as examples of language models, alone or in pairs of preferences.
 
 D texts (or pairs of texts) with N tokens in total.

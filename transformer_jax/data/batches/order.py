@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training order: endless sequences of examples with a new order in each epoch.
 
 The item at an index depends on the seed and the index alone, so a run can resume from an index.

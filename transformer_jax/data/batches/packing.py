@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of batches: packing of several examples into a row, and padding of one example per row.
 
 First-fit packing puts an example into the first row with room for all of its features (such as the

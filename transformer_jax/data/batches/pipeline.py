@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Input pipeline: from a source of examples to packed batches, with Grain.
 
     source -> shuffle -> repeat -> preprocess -> shard into streams -> pack -> prefetch

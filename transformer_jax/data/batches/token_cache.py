@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokenized text on disk, encoded once for all runs and processes that read it.
 
     FOLDER/KEY/index.json    digests of the other files; written last

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Key of cached tokens: a digest of the text, the tokenizer and the code that tokenizes.
 
 Text of files is digested from the bytes of the files. That is about fifty times faster than one

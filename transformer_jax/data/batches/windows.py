@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Running text as a stream of tokens, and the windows of it that are examples of language models.
 
 In each window the target is the input shifted by one token. N tokens of a stream, D documents.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Worker processes: those that tokenize and pack training batches, and helpers of the token cache.
 
 Processes are spawned, since a fork would copy the locks that JAX's threads hold. They end with the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines of text files, mapped into memory: a corpus may be larger than memory.
 
 `line_content` says what is text and what is a line end, in files and in the program's input.

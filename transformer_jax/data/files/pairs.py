@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user's own source-target pairs: two aligned files, tab-separated lines, or JSON lines."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of data sets: how files hold them, which ones are left out, and which ones are errors.
 
 One rule for files (JSON lines, JSON arrays, Parquet, tab-separated), text in blocks, `hf_dataset`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The set `text`: running text of the user's own files, as documents or in blocks.
 
 A document is a whole file, a line or a paragraph, or a row of a file with columns. Documents are

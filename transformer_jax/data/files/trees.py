@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of bracketed trees, one per line or over several lines as in the Penn Treebank's .mrg.
 
 Examples are sentences with their trees (for parsing), or with their part-of-speech tags.

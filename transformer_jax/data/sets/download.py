@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Public data sets: where their files are, and downloads pinned by size and SHA-256."""
 
 import hashlib

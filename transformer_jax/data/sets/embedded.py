@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Set `synthetic_en_de`: English sentences of a grammar with their German translations.
 
 The text is shipped with the package: 20,000 training pairs, and 1,000 of each other split. It was

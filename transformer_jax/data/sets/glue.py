@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Four tasks of GLUE, in the tab-separated files of its download script.
 
 Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language

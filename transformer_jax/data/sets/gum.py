@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GUM, the Georgetown University Multilayer corpus: trees of English texts in many genres.
 
 Zeldes 2017, "The GUM corpus: creating multilayer resources in the classroom". The tags are the

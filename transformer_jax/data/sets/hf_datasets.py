@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sets of Hugging Face's library `datasets`: a folder written by `save_to_disk`, a folder of data
 files, or a set on the hub.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Multi30k, task 1: image captions and their human translations.
 
 Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions"; French by Elliott

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SCAN: navigation commands and their sequences of actions.
 
 Lake and Baroni 2018, "Generalization without Systematicity". Three divisions into training and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tatoeba, German and English: short everyday sentences (tatoeba.org, CC BY 2.0 FR).
 
 Read from `deu.txt`, the tab-separated export of manythings.org/anki that many tutorials use

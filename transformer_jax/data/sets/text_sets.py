@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Public sets of plain text: tiny Shakespeare, WikiText-2, and books of Project Gutenberg."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorFlow Datasets without TensorFlow (array_record files): texts, labels and translations.
 
 `data.tfds_name` is the name of a builder, of TFDS or the user's own. `data.dir` is TFDS's data_dir;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Published families of models, by the `model_type` of their config.json."""
 
 from transformer_jax.interop.families.bart import BART, MARIAN, MBART, PEGASUS

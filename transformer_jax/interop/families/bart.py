@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BART (Lewis et al. 2020), mBART (Liu et al. 2020), Marian (Junczys-Dowmunt et al. 2018) and
 PEGASUS (Zhang et al. 2020). They differ in positions and in the placement of norms."""
 

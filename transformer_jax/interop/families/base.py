@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Description of a family of published models: its config keys and its tensors.
 
 One description serves import and export. Export finds what a family cannot express by a round trip:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BERT (Devlin et al. 2019), RoBERTa (Liu et al. 2019), its pre-norm variant (Ott et al. 2019), and
 DistilBERT (Sanh et al. 2019). XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020)
 are RoBERTa with other vocabularies."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Llama (Touvron et al. 2023, Dubey et al. 2024), Mistral (Jiang et al. 2023), Qwen2 (Yang et al.
 2024), Qwen3 (Yang et al. 2025), Gemma 2 and 3 (Gemma team 2024, 2025) and Phi-3 (Abdin et
 al. 2024)."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """T5 (Raffel et al. 2020), T5 v1.1 (Shazeer 2020) and Flan-T5 (Chung et al. 2022)."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Position encodings (section 3.5), one class for each entry of `model.positions`.
 
 Attention and embeddings call the hooks of `PositionEncoding` and never test names. `absolute` adds

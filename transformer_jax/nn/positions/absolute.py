@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions that are added to the embeddings (section 3.5). B batch, T tokens, D model."""
 
 import flax.linen as nn

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base class of position encodings: hooks of embeddings and attention that do nothing by default.
 
 B batch, T queries, S keys, H heads, G heads of keys and values, D model, K key size of a head, V

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Biases of attention logits that depend only on the distance of query and key.
 
 B batch, T queries, S keys, H heads. A distance is key position - query position.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Relative positions: vectors for distances, multiplied with the content of queries and keys.
 
 A product is computed once for each of R distances and then looked up for each key, so that no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rotary positions, which rotate queries and keys.
 
 B batch, T tokens, H heads, G heads of keys, K key size of a head. R = `rope_fraction` K elements of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention of a recurrent decoder to the source: the scores of Bahdanau et al. 2015 and of Luong
 et al. 2015, over the whole sentence or around a predicted center.
 

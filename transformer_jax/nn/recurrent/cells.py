@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent cells LSTM and GRU (`model.cell`).
 
 A cell's state is a tuple of arrays; the first is its output h. The projection of its inputs does

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent decoder: a stack of cells that attends to the source.
 
 B sentences, N rows (in a search, the beams of B sentences), T tokens, S source tokens, G gates, D

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recurrent encoder: layers of cells that read packed rows in one direction or in both.
 
 B batch, S source tokens, T target tokens, G gates, H size of a direction's state, D model.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Published tokenizers: kind "file", imported from the files of other libraries.
 
 `import_tokenizer` reads the files and finds the role of each special token. The run stores the

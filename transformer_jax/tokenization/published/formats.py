@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """File formats of published tokenizers: tokenizer.json, Marian's, GPT-2's, sentencepiece's, BERT's.
 
 Reading executes nothing from a file. A special token that a text spells out is read as that token,

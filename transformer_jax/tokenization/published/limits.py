@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits on a tokenizer.json: no pattern that backtracks without bound, no text that explodes.
 
 The file decides how the library works on every text. A pattern such as `(a+)+$` takes exponential

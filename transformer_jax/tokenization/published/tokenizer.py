@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Published tokenizer, stored with the files that it was imported from.
 
 The stored form is a JSON object: the original files byte for byte, their format, the side of the

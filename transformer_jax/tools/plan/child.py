@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Process that compiles a plan: a request on stdin, its report on stdout, both JSON.
 
 It is started in `target.ENVIRONMENT`, which must be set before JAX starts. In a process of its own,

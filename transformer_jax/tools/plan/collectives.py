@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collectives of a step: their kinds, bytes and times, and the axes of the mesh they use."""
 
 import dataclasses

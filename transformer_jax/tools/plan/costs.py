@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Costs of the kernels of a compiled program: FLOPs of products, bytes, integer operations.
 
 A kernel is a top-level instruction. A fusion is one kernel, which reads its operands from memory

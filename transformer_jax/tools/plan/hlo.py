@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parser of HLO, the text form of XLA's compiled programs, as far as costs need it."""
 
 import dataclasses

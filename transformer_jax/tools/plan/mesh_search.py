@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search for a mesh: which division of a step among devices fits, and which is the fastest."""
 
 import dataclasses

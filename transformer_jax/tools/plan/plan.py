@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans: the cost of a config's training step or search on devices that are not here."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the training step or the search of a config for given devices."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Report of a plan: memory, times, FLOPs and bytes of a compiled program; and its text form."""
 
 import collections

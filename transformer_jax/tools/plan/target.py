@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Devices to compile for that are not here, as `--device` names them."""
 
 import dataclasses
