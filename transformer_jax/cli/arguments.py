@@ -149,7 +149,11 @@ def _shortened(text: str) -> str:
 
 def add_config_flag(parser: argparse.ArgumentParser) -> None:
     """Adds --config."""
-    parser.add_argument("--config", metavar="FILE", help="the experiment, such as configs/NAME.py")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the experiment: a file, or the name of a shipped config, such as quickstart",
+    )
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:

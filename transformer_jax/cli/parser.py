@@ -174,7 +174,9 @@ def _add_sweep(verbs: Verbs) -> None:
         epilog=f"Any field can be set for all rows: {OVERRIDE}SECTION.FIELD=VALUE. The same "
         "command resumes a sweep that stopped.",
     )
-    sweep.add_argument("--sweep", metavar="FILE", help="the sweep, such as experiments/NAME.py")
+    sweep.add_argument(
+        "--sweep", metavar="FILE", help="the sweep: a file, or the name of a shipped one"
+    )
     sweep.add_argument("--config", metavar="FILE", help="instead of the sweep's own base config")
     sweep.add_argument("--workdir", metavar="DIR", help="directory of the runs and tables")
     sweep.add_argument(

@@ -36,6 +36,7 @@ from transformer_jax.runs.settings import (
     refuse_unread,
     unread_fields,
 )
+from transformer_jax.runs.shipped import find_file, suggest_shipped
 from transformer_jax.runs.user_modules import (
     Modules,
     describe_error,
@@ -58,7 +59,6 @@ CHANGEABLE = (
     *("train.on_spike", "train.spike_factor"),
 )
 
-_EXAMPLES = {"config": "configs/", "sweep": "experiments/sweeps/"}
 _ENCODER_ONLY, _ENCODER_DECODER = "encoder_only", "encoder_decoder"
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
 
@@ -67,6 +67,8 @@ def load_config(
     path: str | Path, overrides: Mapping[str, Any] | None = None, modules: Modules = ()
 ) -> ConfigDict:
     """Reads a config file and sets `overrides`, {"section.field": value}; texts are parsed.
+
+    A shipped config needs no path: "quickstart" (`shipped.find_file`).
 
     Fields that neither sets have their defaults for the task and the architecture
     (`defaults_for`). The user's `modules`, with components that the config names, are loaded first.
@@ -300,7 +302,8 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
     current directory: its folder is first on the import path, as for a script.
 
     Args:
-      path: the file, or its address; all Python files of its folder are fetched.
+      path: the file, the name of a shipped one, or an address; all Python files of its folder are
+        fetched.
       kind: "config" or "sweep", for messages.
       function: name of a function without arguments.
       result: the type that it must return.
@@ -309,7 +312,7 @@ def run_file[Result](path: str | Path, kind: str, function: str, result: type[Re
       UserError: there is no such file, it fails or calls exit(), or it has no such function of this
         type.
     """
-    given, path = path, _local_file(path)
+    given, path = path, _local_file(path, kind)
     _require_file(path, kind, given)
     with failing_as(f"{kind} file {given} fails", path), _siblings_importable(path):
         names = runpy.run_path(str(path))
@@ -330,14 +333,12 @@ def _require_file(path: Path, kind: str, given: str | Path) -> None:
         return
     if (path / CONFIG).is_file():
         raise UserError(f"{given} is a folder; did you mean {path / CONFIG}?")
-    examples = _EXAMPLES[kind]
-    hint = suggest_file(path, Path(examples)) or f"; see {examples} for what there is"
-    raise UserError(f"there is no {kind} file {given}{hint}")
+    raise UserError(f"there is no {kind} file {given}{suggest_shipped(path, kind)}")
 
 
-def _local_file(path: str | Path) -> Path:
+def _local_file(path: str | Path, kind: str) -> Path:
     if not is_address(path):
-        return Path(path)
+        return find_file(path, kind)
     folder, _, name = str(path).rpartition("/")
     return fetch_folder(folder, lambda one: "/" not in one and one.endswith(".py")) / name
 

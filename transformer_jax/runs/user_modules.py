@@ -29,6 +29,7 @@ from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.errors import UserError
 from transformer_jax.registry import reload_registrations
 from transformer_jax.runs.settings import CHOICES, field_of
+from transformer_jax.runs.shipped import find_file
 from transformer_jax.runs.workdir import CHECKPOINTS, MODULES, TOGETHER
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
@@ -100,7 +101,7 @@ def record_modules(workdir: Path, config: ConfigDict, given: Iterable[UserModule
 def _load(given: str | Path, workdir: Path | None) -> UserModule:
     text = str(given)
     if isinstance(given, Path) or text.endswith(".py") or os.sep in text:
-        return _load_file(Path(os.path.expanduser(text)).resolve(), workdir)
+        return _load_file(find_file(os.path.expanduser(text), "module").resolve(), workdir)
     return _load_importable(text, workdir)
 
 
