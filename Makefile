@@ -21,7 +21,7 @@ find_python = for python in $(candidates); do "$$python" -c 'import sys, venv, e
 have_uv = uv --version >/dev/null 2>&1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup quickstart test campaigns lint format
+.PHONY: help setup quickstart test docs campaigns lint format
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -34,6 +34,9 @@ quickstart: setup  ## train, translate and score the embedded task
 
 test: lint  ## lint, check the format and run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
+
+docs: setup  ## build the documentation site, docs/_build/html/index.html
+	$(VENV)/bin/sphinx-build -q -W --keep-going -j auto -d docs/_build/doctrees -c docs . docs/_build/html
 
 FAULTS := $(VENV)/bin/python -m experiments.faults
 SCRIPTS := $(VENV)/bin/python experiments/faults

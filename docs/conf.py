@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration of the documentation site, which `make docs` builds into docs/_build.
+
+The source folder is the repository's root, so that links between pages, notebooks, results and
+source files are the same on the site and on GitHub.
+"""
+
+import os
+import re
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # documents this checkout
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # autodoc imports the package
+
+project = "transformer_jax"
+author = "The authors of transformer_jax"
+version = release = version_of("transformer_jax")
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+root_doc = "docs/index"
+include_patterns = [
+    "CHANGELOG.md",
+    "docs/**",
+    "experiments/notebooks/*.ipynb",
+    "experiments/results/*.md",
+]
+exclude_patterns = ["docs/_build"]
+
+nb_execution_mode = "off"  # notebooks are shown with the outputs that are saved in them
+myst_heading_anchors = 4  # the anchors that GitHub makes
+suppress_warnings = ["myst.header"]  # a page of outputs begins at level 3
+
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"exclude-members": "setup"}  # Flax's own, with its own docstring
+autodoc_typehints_format = "short"
+napoleon_use_ivar = True
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 80
+
+html_theme = "sphinx_book_theme"
+html_title = "transformer_jax"
+html_static_path: list[str] = []
+html_copy_source = False
+templates_path = ["templates"]
+html_additional_pages = {"index": "to_docs.html"}  # the site's root leads to docs/index.html
+html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2}
+
+
+EXAMPLE = re.compile(r"(?<=\n\n)(?: {4,}\S.*\n?|\n(?= {4}))+")
+LITERAL = re.compile(r"(``?[^`]+``?|^ *:[^:\n]+:)", re.MULTILINE)  # and the fields of napoleon
+HIDDEN = "\x00"  # a colon that napoleon would take for the end of a type
+
+
+def hide_colon(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    if what in ("property", "attribute") and lines:
+        lines[0] = lines[0].replace(":", HIDDEN)
+
+
+def to_rst(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Makes reStructuredText of a docstring: text stays text, indented examples are code."""
+    text = "\n".join(lines).replace(HIDDEN, ":")
+    parts, end = [], 0
+    for example in EXAMPLE.finditer(text):
+        parts += [_escaped(text[end : example.start()]), "::\n\n", example[0]]
+        end = example.end()
+    lines[:] = "".join([*parts, _escaped(text[end:])]).split("\n")
+
+
+def _escaped(text: str) -> str:
+    pieces = LITERAL.split(text)
+    pieces[::2] = (re.sub(r"([*|]|(?<=\w)_(?!\w))", r"\\\1", piece) for piece in pieces[::2])
+    return "".join(pieces)
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", hide_colon, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", to_rst, priority=900)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation site builds without warnings, and its links have targets."""
+
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytest.importorskip("sphinx_book_theme", reason="make setup installs the extra `docs`")
+
+ROOT = Path(__file__).parents[2]
+
+
+class Page(HTMLParser):
+    """Addresses that a page names, and the fragments that can be named in it."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.addresses, self.fragments = set(), {"", "top"}
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.addresses.add(value)
+            if name == "id":
+                self.fragments.add(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site") / "html"
+    options = ["-q", "-W", "--keep-going", "-c", "docs", ".", folder]
+    built = subprocess.run(
+        [sys.executable, "-m", "sphinx", *options],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_links_have_targets(site):
+    paths = [path for path in site.rglob("*.html") if "_static" not in path.parts]
+    pages = {path.resolve(): Page(path) for path in paths}
+    lost = []
+    for path, page in pages.items():
+        for address in page.addresses:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            known = pages[target].fragments if target in pages else {"", unquote(parts.fragment)}
+            if not target.exists() or unquote(parts.fragment) not in known:
+                lost.append(f"{path.relative_to(site)}: {address}")
+    assert len(pages) > 30 and lost == []
+
+
+def test_every_page_is_found_by_the_search(site):
+    """The index is a script, which a browser loads without a server."""
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    assert index.startswith("Search.setIndex(")
+    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("experiments/notebooks/*.ipynb")]
+    missing = [p for p in pages if f'"{p.relative_to(ROOT).with_suffix("")}"' not in index]
+    assert missing == []
+
+
+def test_notebooks_show_their_saved_outputs(site):
+    page = (site / "experiments/notebooks/quick_start.html").read_text(encoding="utf-8")
+    assert "cell_output" in page
+
+
+def test_the_reference_has_arguments_and_plain_text(site):
+    page = (site / "docs/api/run.html").read_text(encoding="utf-8")
+    assert "transformer_jax.runs.run.Run.attention" in page
+    assert "Parameters" in page and "Raises" in page
