@@ -30,10 +30,12 @@ import numpy as np
 
 import transformer_jax as tj
 from transformer_jax.data.sources import open_split
+from transformer_jax.pictures import save_figure
+from transformer_jax.pictures.style import grid, styled
 from transformer_jax.runs.run import Run
+from transformer_jax.runs.workdir import read_metrics
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.sweeps.tables import Row, as_csv, as_markdown
-from transformer_jax.tools.plots import grid, read_records, save_figure
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SYSTEMS = {
@@ -102,7 +104,7 @@ def measured(workdir: Path, changes: Mapping[str, Any]) -> dict[str, Speed]:
     speeds = {}
     for system in SYSTEMS:
         run = trained(workdir / "speed", system, MEASURED, {**changes, "seed": 0})
-        records = [record for record in read_records(run.workdir) if "step_ms" in record]
+        records = [record for record in read_metrics(run.workdir) if "step_ms" in record]
         kept = records[len(records) // 3 :]
         speeds[system] = {
             name: statistics.median(record[name] for record in kept)
@@ -183,9 +185,10 @@ def row(name: str, found: Sequence[Mapping[str, Any]], speed: Speed) -> Row:
     )
 
 
+@styled
 def draw_lengths(rows: Sequence[Row], output: Path) -> None:
     """Plots BLEU by source length, one panel for equal time and one for equal steps."""
-    figure, axes = grid(len(EQUAL), columns=2)
+    figure, axes = grid(len(EQUAL))
     for equal, ax in zip(EQUAL, axes, strict=True):
         for each in rows:
             if not each.name.startswith(f"equal {equal}: "):
@@ -196,15 +199,15 @@ def draw_lengths(rows: Sequence[Row], output: Path) -> None:
             ax.errorbar(range(len(names)), means, deviations, label=label, capsize=3, marker="o")
             ax.set_xticks(range(len(names)), [name.removesuffix(" words") for name in names])
         ax.set(title=f"equal {equal}", xlabel="words of the source", ylabel="BLEU")
-        ax.grid(alpha=0.3)
-        ax.legend(frameon=False)
+    axes[0].legend()
     save_figure(figure, output)
 
 
+@styled
 def draw_alignments(runs: Mapping[str, Run], output: Path) -> None:
     """Plots each run's cross-attention on the first test pair of 12 to 15 words: the mean of the
     heads of its last layer."""
-    figure, axes = grid(len(runs), columns=2, height=5.0)
+    figure, axes = grid(len(runs), height=3.2)
     for (name, run), ax in zip(runs.items(), axes, strict=True):
         pairs = open_split(run.settings.data, "test")
         pair = next(one for one in pairs if 12 <= len(one["source"].split()) <= 15)
@@ -212,10 +215,11 @@ def draw_alignments(runs: Mapping[str, Run], output: Path) -> None:
         # Row t: attention while predicting the token after t.
         written = [*found.tokens["decoder"][1:], "end"]
         weights = found.weights("cross")[-1].mean(axis=0)
+        ax.grid(False)
         ax.imshow(weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         marks = found.tokens["encoder"]
-        ax.set_xticks(range(len(marks)), marks, rotation=90, fontsize=7, parse_math=False)
-        ax.set_yticks(range(len(written)), written, fontsize=7, parse_math=False)
+        ax.set_xticks(range(len(marks)), marks, rotation=90, fontsize=6, parse_math=False)
+        ax.set_yticks(range(len(written)), written, fontsize=6, parse_math=False)
         ax.set_title(name)
     save_figure(figure, output)
 

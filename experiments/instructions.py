@@ -33,9 +33,8 @@ from transformer_jax.checkpoints.step_folder import PARAMS, TRAINING, saved_arra
 from transformer_jax.conversations import conversation_from_json
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs.run import Run
-from transformer_jax.runs.workdir import CHECKPOINTS, TOKENIZER
+from transformer_jax.runs.workdir import CHECKPOINTS, TOKENIZER, read_metrics
 from transformer_jax.sweeps.tables import Row, as_csv, as_markdown
-from transformer_jax.tools.plots import read_records
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FROM_NOTHING, WHOLE, ADAPTERS, PREFERRING = "from nothing", "all parameters", "adapters", "DPO"
@@ -179,7 +178,7 @@ def row(name: str, runs: Sequence[Run], found: Sequence[Mapping[str, float]]) ->
     }
     kept = [_saved(run) for run in runs]
     metrics |= {each: [one[each] for one in kept] for each in kept[0]}
-    records = [read_records(run.workdir) for run in runs]
+    records = [read_metrics(run.workdir) for run in runs]
     last = [[one for one in each if "step_ms" in one][-1] for each in records]
     return Row(
         name=name,

@@ -310,7 +310,7 @@ def test_a_picture_that_fails_leaves_the_tables(tmp_path, monkeypatch, caplog):
     def draw(rows):
         raise ValueError("no such glyph")
 
-    monkeypatch.setattr("transformer_jax.sweeps.sweep.draw_rows", draw)
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.draw_sweep", draw)
     write_tables([Row("a", {"loss": [1.0]}, 1, 1.0, 1.0)], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "table.csv",

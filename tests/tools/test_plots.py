@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots: contents of the panels, read back from their axes, and files."""
+"""Pictures of workdirs, configs and attention, written to files."""
 
 import shutil
 
@@ -12,89 +12,10 @@ from transformer_jax.errors import UserError
 from transformer_jax.nn.positions.absolute import sinusoids
 from transformer_jax.runs.config import read_settings
 from transformer_jax.tools import plots
-from transformer_jax.tools.plots import draw_curves, draw_heads, draw_recipe, plot_attention
+from transformer_jax.tools.plots import plot_attention
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ODD = ["$x$", "$\\no_math$", "a\nb", "\x00", "\u2028", "<b>&", "\ud800", "", "</s>"]
-
-
-def records(scale):
-    train = [
-        {"step": s, "split": "train", "loss": scale / s, "learning_rate": s, "tokens_per_s": 9}
-        for s in (1, 2, 3)
-    ]
-    return [*train, {"step": 3, "split": "valid", "loss": scale, "bleu": 30.0, "signature": "x"}]
-
-
-def panels(figure):
-    """Title -> {label of a line: its values}."""
-    return {
-        ax.get_title(): {line.get_label(): list(line.get_ydata()) for line in ax.get_lines()}
-        for ax in figure.axes
-    }
-
-
-def test_each_run_has_its_line_in_each_panel():
-    found = panels(draw_curves({"one": records(6), "two": records(12)}))
-    assert list(found) == [
-        "loss (nats a token)",
-        "validation bleu",
-        "learning rate",
-        "tokens a second, without padding",
-    ]
-    loss = found["loss (nats a token)"]
-    assert loss["one train"] == [6, 3, 2] and loss["two train"] == [12, 6, 4]
-    assert loss["one valid"] == [6]
-    assert found["validation bleu"] == {"one valid": [30.0], "two valid": [30.0]}
-    assert found["learning rate"]["two train"] == [1, 2, 3]
-
-
-def test_labels_are_drawn_as_text(tmp_path):
-    names = ["$x^$ $y$", "_hidden", "a\nb"]
-    figure = draw_curves({name: records(6) for name in names})
-    plots.save_figure(figure, tmp_path / "curves.svg")
-    (legend, *_) = [ax.get_legend() for ax in figure.axes]
-    shown = [text.get_text() for text in legend.get_texts()]
-    assert shown[::2] == [r"\$x^\$ \$y\$ train", " _hidden train", "a\ufffdb train"]
-    assert [path.name for path in tmp_path.iterdir()] == ["curves.svg"]
-
-
-def test_a_run_that_has_not_been_scored_yet_has_no_line_there():
-    found = panels(draw_curves({"one": records(6), "two": records(12)[:3]}))
-    assert list(found["validation bleu"]) == ["one valid"]
-
-
-def test_metrics_that_were_not_recorded_have_no_panel():
-    found = panels(
-        draw_curves({"one": [{"step": 5, "split": "train", "loss": None}, *records(1)[:1]]})
-    )
-    assert "validation bleu" not in found and "validation " not in found
-    assert found["loss (nats a token)"]["one train"] == [1]
-
-
-def test_a_recipe_shows_the_schedule_and_the_positions():
-    encodings = np.arange(40.0).reshape(10, 4)
-    figure = draw_recipe(lambda count: (count + 1) / 10, 100, encodings)
-    found = panels(figure)
-    assert found["learning rate"]["_child0"][0] == 0.1
-    assert found["learning rate"]["_child0"][-1] == 10.0
-    lines = found["some of their dimensions"]
-    assert lines["dimension 2"] == list(encodings[:, 2])
-    image = figure.axes[1].get_images()[0].get_array()
-    np.testing.assert_array_equal(image, encodings.T)
-    assert list(panels(draw_recipe(lambda count: 1.0, 5, None))) == ["learning rate"]
-
-
-def test_the_cells_are_the_weights_beside_their_tokens():
-    weights = np.random.default_rng(0).dirichlet(np.ones(5), (6, 4))
-    figure = draw_heads(weights, list("abcd"), list("ABCDE"))
-    *panels, _ = figure.axes
-    assert [ax.get_title() for ax in panels] == [f"head {head}" for head in range(6)]
-    for head, ax in enumerate(panels):
-        np.testing.assert_array_equal(ax.images[0].get_array(), weights[head])
-    below = [label.get_text() for label in panels[4].get_xticklabels()]
-    beside = [label.get_text() for label in panels[4].get_yticklabels()]
-    assert (below, beside) == (list("ABCDE"), list("abcd"))
 
 
 def test_the_file_name_selects_svg_or_png(tmp_path):

@@ -331,8 +331,8 @@ def _add_plot(verbs: Verbs) -> None:
     plot.add_argument(
         "--output",
         metavar="FILE",
-        help="the picture, a PNG, or an SVG where FILE ends in .svg (default: curves.png, "
-        "attention.png or CONFIG.png, here)",
+        help="the picture; FILE ends in .png, .svg or .pdf (default: curves.png, attention.png or "
+        "CONFIG.png, here)",
     )
     add_base_flag(plot)
     add_modules_flag(plot)

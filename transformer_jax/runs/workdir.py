@@ -29,6 +29,7 @@ The folder of a sweep, and of each of its rows, has a mark of its own and holds
 import base64
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import re
@@ -37,7 +38,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from transformer_jax.buckets.bucket import is_address
 from transformer_jax.buckets.copies import fetch_folder, working_copy, working_copy_id
@@ -47,6 +48,7 @@ from transformer_jax.checkpoints.config import CheckpointConfig
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Checkpoints, PrimaryCheckpoints
 from transformer_jax.errors import UserError
+from transformer_jax.logs.records import read_lines
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.hosts import Fingerprint
 from transformer_jax.runtime import processes
@@ -383,3 +385,24 @@ def _contents(folder: Path, name: str) -> dict[str, str]:
         for path in (folder / name).rglob("*")
         if path.is_file()
     }
+
+
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
+    """Records of a run's metrics.jsonl; raises UserError if there are none."""
+    path = workdir / METRICS
+    try:
+        records = [record for record in map(_parse_record, read_lines(path)) if record is not None]
+    except OSError as error:
+        raise UserError(f"{workdir} has no metrics to draw: {path.name}: {error}") from error
+    if not records:
+        raise UserError(f"{workdir} has no metrics to draw: {path.name} holds no record yet")
+    return records
+
+
+def _parse_record(line: bytes) -> dict[str, Any] | None:
+    """A record; None for a line that a kill has torn."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None

@@ -25,6 +25,7 @@ from ml_collections import ConfigDict
 from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError, UserError
 from transformer_jax.parallel.sharding import mesh_for_inference
+from transformer_jax.pictures import draw_sweep, save_figure
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, failing_as, load_config, read_settings, run_file
 from transformer_jax.runs.run import Run
@@ -39,6 +40,7 @@ from transformer_jax.runs.workdir import (
     TABLE,
     lock_workdir,
     open_for_writing,
+    read_metrics,
     workdir_within,
 )
 from transformer_jax.runtime.files import (
@@ -49,9 +51,8 @@ from transformer_jax.runtime.files import (
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.sweeps import tables
-from transformer_jax.sweeps.tables import Row, draw_rows
+from transformer_jax.sweeps.tables import Row
 from transformer_jax.tasks.losses import batch_shapes
-from transformer_jax.tools.plots import read_records, save_figure
 
 _LONGEST_NAME = 200
 """Most bytes of the name of a row; its folder has that name, and file systems allow 255 bytes."""
@@ -228,7 +229,7 @@ def write_tables(rows: Sequence[Row], workdir: Path) -> None:
         write_atomic(workdir / f"{TABLE}.{ending}", write(rows).rstrip() + "\n")
     picture = workdir / f"{TABLE}.png"
     try:
-        save_figure(draw_rows(rows), picture)
+        save_figure(draw_sweep({row.name: row.metrics for row in rows}), picture)
     except Exception as error:  # matplotlib's, of any type
         logger.warning("%s is left out, the tables are written: %s", picture, error)
 
@@ -372,7 +373,7 @@ def _measure(sweep: Sweep, runs: Mapping[Path, Run | None], at_once: int) -> dic
     """Fields of a `Row` except name and seconds."""
     trained = [run for run in runs.values() if run is not None]
     names = list(sweep.metrics or _default_metrics(trained))
-    records = [read_records(path) for path in runs]
+    records = [read_metrics(path) for path in runs]
     valid = [_last_record(of_run, "valid") for of_run in records]
     metrics = {name: [_metric(record, name) for record in valid] for name in names}
     for name, changes in sweep.also.items():

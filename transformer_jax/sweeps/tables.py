@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of experiments: mean and deviation over seeds, as text, Markdown, CSV and a picture."""
+"""Tables of experiments: mean and deviation over seeds, as text, Markdown and CSV."""
 
 import csv
 import dataclasses
@@ -8,10 +8,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from matplotlib.figure import Figure
-
 from transformer_jax.errors import escape_controls
-from transformer_jax.tools.plots import drawable, grid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,21 +127,3 @@ def _metric(row: Row, name: str) -> str:
     if math.isnan(deviation):
         return f"{mean:.{digits}f}{note}"
     return f"{mean:.{digits}f} ± {deviation:.{digits}f}{note}"
-
-
-def draw_rows(rows: Sequence[Row]) -> Figure:
-    """A panel for each metric, with a line for each row: dots for seeds, mean and deviation."""
-    names = _metrics(rows)
-    figure, axes = grid(len(names), columns=2, height=0.8 + 0.35 * len(rows))
-    for ax, name in zip(axes, names, strict=True):
-        for height, row in enumerate(rows):
-            values = row.finite(name)
-            ax.plot(values, [height] * len(values), "o", color="C0", alpha=0.4, ms=4)
-            if values:
-                spread = row.deviation(name) if len(values) > 1 else 0.0
-                ax.errorbar(row.mean(name), height, xerr=spread, fmt="|", color="C3", capsize=3)
-        labels = [drawable(row.name) for row in rows]
-        ax.set(title=drawable(name), yticks=range(len(rows)), yticklabels=labels)
-        ax.invert_yaxis()
-        ax.grid(alpha=0.3, axis="x")
-    return figure

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Picture of the attention of all heads of a layer."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+from matplotlib.colors import PowerNorm
+
+from transformer_jax.pictures.style import FULL, Picture, drawable, picture, styled
+
+_MOST_COLUMNS = 4
+_LEAST_CELL, _MOST_CELL, _LABELS, _TITLE = 0.1, 0.2, 0.6, 0.25  # inches
+_WEIGHT_TICKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 1)
+
+
+@styled
+def draw_heads(
+    weights: Float[np.ndarray, "H T S"], queries: Sequence[str], keys: Sequence[str]
+) -> Picture:
+    """Heat map of each head: queries from top to bottom, keys from left to right.
+
+    The shade is the square root of the weight, which makes small weights visible.
+    """
+    heads, T, S = weights.shape
+    room = FULL - 2 * _LABELS
+    columns = min(heads, _MOST_COLUMNS, max(1, int(room / (_LEAST_CELL * S))))
+    rows = -(-heads // columns)
+    cell = min(_MOST_CELL, room / (columns * S))
+    font = min(7.0, 66 * cell)  # points: a little less than a cell
+    width = max(2.2, columns * cell * S + 2 * _LABELS)
+    figure = picture(width, rows * (cell * T + _TITLE) + 1.5 * _LABELS + _TITLE)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    scale = PowerNorm(gamma=0.5, vmin=0, vmax=1)
+    for head, ax in enumerate(axes.flat):
+        if head >= heads:
+            ax.remove()
+            continue
+        image = ax.imshow(weights[head], cmap="Blues", norm=scale, aspect="auto")
+        ax.set_title(f"head {head}", fontsize=7, pad=2)
+        ax.tick_params(length=0, labelsize=font, pad=1)
+        in_first, in_last = head % columns == 0, head + columns >= heads
+        ax.set_yticks(range(T), list(map(drawable, queries)) if in_first else [""] * T)
+        marks = list(map(drawable, keys)) if in_last else [""] * S
+        ax.set_xticks(range(S), marks, rotation=90)
+    figure.supxlabel("key", fontsize=8)
+    figure.supylabel("query", fontsize=8)
+    bar = figure.colorbar(image, ax=figure.axes, fraction=0.03, ticks=_WEIGHT_TICKS)
+    bar.set_label("attention weight")
+    return figure

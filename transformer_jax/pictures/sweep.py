@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Picture of a sweep: a panel for each metric, over its rows."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from transformer_jax.pictures.curves import UNITS
+from transformer_jax.pictures.style import (
+    COLORS,
+    LINES,
+    MARKERS,
+    Picture,
+    add_legend,
+    deviation,
+    draw_band,
+    drawable,
+    grid,
+    styled,
+)
+
+Metrics = Mapping[str, Sequence[float | None]]
+"""Metric -> the value of each seed; NaN if it diverged, None if it has no such metric."""
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
+_FEWEST = 3
+"""Numbers that make a curve."""
+
+
+@styled
+def draw_sweep(rows: Mapping[str, Metrics]) -> Picture:
+    """Means and standard deviations over seeds, a panel for each metric.
+
+    Rows whose names differ in a number ("learning_rate=1e-3") are a curve with a band, on a
+    logarithmic axis if the numbers are rather multiplied than added. Other rows are one line each:
+    dots for seeds, a bar for mean and deviation.
+
+    Args:
+      rows: name of a row -> its metrics.
+    """
+    names = list(dict.fromkeys(name for metrics in rows.values() for name in metrics))
+    names = [name for name in names if any(finite(each.get(name, ())) for each in rows.values())]
+    curves, xlabel = _numeric(list(rows))
+    figure, axes = grid(max(len(names), 1), 2.2 if curves else 0.7 + 0.22 * len(rows))
+    for ax, name in zip(axes, names, strict=False):
+        values = {row: metrics.get(name, ()) for row, metrics in rows.items()}
+        shown = drawable(UNITS.get(name, name))
+        if curves:
+            _draw_curves(ax, curves, values)
+            ax.set(xlabel=drawable(xlabel), ylabel=shown)
+        else:
+            _draw_lines(ax, values)
+            ax.set(xlabel=shown)
+    add_legend(figure, [_line(i, label=drawable(label)) for i, label in enumerate(curves)])
+    return figure
+
+
+def finite(values: Sequence[float | None]) -> list[float]:
+    """The values that are finite numbers."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def is_geometric(numbers: Sequence[float]) -> bool:
+    """Returns True if positive numbers, in order, have more equal ratios than differences."""
+    if min(numbers) <= 0 or len(numbers) < _FEWEST:
+        return False
+    gaps = [np.diff(values) for values in (np.log(numbers), np.array(numbers, float))]
+    by_ratio, by_difference = (np.std(gap) / np.mean(gap) for gap in gaps)
+    return bool(by_ratio < by_difference)
+
+
+def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
+    """Label of each curve -> {number: row}, and the label of the axis. Empty if the rows are not
+    numbers: each is the same text with another number, and each text has at least three."""
+    curves = defaultdict[tuple[str, str], dict[float, str]](dict)
+    for name in names:
+        found = list(_NUMBER.finditer(name))
+        if not found:
+            return {}, ""
+        text = (name[: found[-1].start()], name[found[-1].end() :])
+        if curves[text].setdefault(float(found[-1][0]), name) != name:
+            return {}, ""
+    if min(map(len, curves.values()), default=0) < _FEWEST:
+        return {}, ""
+    ends = {after for _, after in curves}
+    shared = ends.pop() if len(ends) == 1 else ""
+    labels = [f"{before}{'' if shared else after}".strip(" =:_,") for before, after in curves]
+    if len(curves) == 1:
+        shared = f"{labels[0]} {shared}"
+    sorted_rows = [dict(sorted(rows.items())) for rows in curves.values()]
+    found = dict(zip(labels, sorted_rows, strict=True))
+    return found, shared.strip(" =:_,") or "number in the name of the row"
+
+
+def _line(number: int, **more: str) -> Line2D:
+    return Line2D([], [], **_style(number), **more)
+
+
+def _style(number: int) -> dict[str, Any]:
+    kinds = {"color": COLORS, "marker": MARKERS, "ls": LINES}
+    return {name: each[number % len(each)] for name, each in kinds.items()}
+
+
+def _draw_curves(
+    ax: Axes,
+    curves: Mapping[str, Mapping[float, str]],
+    values: Mapping[str, Sequence[float | None]],
+) -> None:
+    for number, rows in enumerate(curves.values()):
+        held = {x: finite(values[row]) for x, row in rows.items() if finite(values[row])}
+        draw_band(ax, held, **_style(number))
+        for x, row in rows.items():
+            if note := _diverged(values[row]):
+                ax.annotate(
+                    note,
+                    (x, 1),
+                    xycoords=("data", "axes fraction"),
+                    rotation=90,
+                    ha="right",
+                    va="top",
+                    fontsize=6,
+                )
+    if is_geometric(sorted({x for rows in curves.values() for x in rows})):
+        ax.set_xscale("log")
+
+
+def _draw_lines(ax: Axes, values: Mapping[str, Sequence[float | None]]) -> None:
+    labels = []
+    for height, (row, seeds) in enumerate(values.items()):
+        held = finite(seeds)
+        ax.plot(held, [height] * len(held), "o", color=COLORS[0], alpha=0.4, mew=0)
+        if held:
+            bar = {"fmt": "|", "color": COLORS[1], "capsize": 2.5, "ms": 8, "elinewidth": 1}
+            ax.errorbar(np.mean(held), height, xerr=deviation(held), **bar)
+        note = _diverged(seeds)
+        labels.append(drawable(row) + (f" ({note})" if note else ""))
+    ax.set(yticks=range(len(values)), yticklabels=labels)
+    ax.set_ylim(len(values) - 0.5, -0.5)
+    ax.grid(False, axis="y")
+
+
+def _diverged(values: Sequence[float | None]) -> str:
+    lost = sum(value is not None and not math.isfinite(value) for value in values)
+    return f"{lost} of {len(values)} diverged" if lost else ""
