@@ -7,18 +7,21 @@ Names, types and defaults come from the dataclasses, meanings from the `Attribut
 docstrings.
 """
 
-import dataclasses
 import inspect
-import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.models import MODELS
 from transformer_jax.runs.config import CHANGEABLE, FIXED
+from transformer_jax.runs.field_docs import (
+    as_override,
+    attributes,
+    documented,
+    other_defaults,
+    type_name,
+)
 from transformer_jax.runs.settings import CHOICES, DEFAULTS, FIELDS, SECTIONS, Settings
-from transformer_jax.tasks import TASKS
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -83,31 +86,6 @@ def page() -> str:
     return "\n".join([*parts, *map(_section, SECTIONS)])
 
 
-def attributes(cls: type) -> dict[tuple[str, ...], str]:
-    """Reads {names: meaning} from the Attributes of a docstring; an entry may have several names.
-
-    Raises:
-      ValueError: the docstring has no Attributes.
-    """
-    _, found, rest = (inspect.getdoc(cls) or "").partition("\nAttributes:\n")
-    if not found:
-        raise ValueError(f"the docstring of {cls.__name__} has no Attributes")
-    block = re.split(r"\n(?=\S)", rest)[0]
-    entries = re.split(r"^  (\w+(?:, \w+)*): ", block, flags=re.M)[1:]
-    pairs = zip(entries[::2], entries[1::2], strict=True)
-    return {tuple(names.split(", ")): " ".join(meaning.split()) for names, meaning in pairs}
-
-
-def documented(section: str) -> dict[tuple[str, ...], str]:
-    """Returns {("section.field", ...): meaning} of a section, base classes included."""
-    return {
-        tuple(f"{section}.{name}" for name in names): text
-        for cls in reversed(SECTIONS[section].__mro__)
-        if dataclasses.is_dataclass(cls)
-        for names, text in attributes(cls).items()
-    }
-
-
 def _overview() -> str:
     rows = [
         (f"[`{name}`](#{name})" if name in SECTIONS else f"`{name}`", _sentence(meaning))
@@ -131,19 +109,16 @@ def _section(section: str) -> str:
 def _row(fields: Sequence[str], meaning: str) -> tuple[str, ...]:
     """Returns the row of fields that share meaning, type and default."""
     names = "<br>".join(f"`{field.partition('.')[2]}`" for field in fields)
-    first = FIELDS[fields[0]]
-    type_ = first.type.__name__ + (" or none" if first.optional else "")
     choices = ", ".join(f"`{entry}`" for entry in CHOICES.get(fields[0], ()))
     meaning = _sentence(meaning) + (choices and f"<br>Names: {choices}.")
-    return names, type_, _default(fields[0]), meaning
+    return names, type_name(fields[0]), _default(fields[0]), meaning
 
 
 def _default(field: str) -> str:
     """Returns the default, and the tasks and architectures with another one."""
     changed: dict[str, list[str]] = {}
-    for owner, kind in [*TASKS.items(), *MODELS.items()]:
-        if field in kind.defaults:
-            changed.setdefault(_code(kind.defaults[field]), []).append(owner)
+    for owner, value in other_defaults(field).items():
+        changed.setdefault(_code(value), []).append(owner)
     others = [f"{value} for {', '.join(owners)}" for value, owners in changed.items()]
     return "<br>".join([_code(DEFAULTS[field]), *others])
 
@@ -153,10 +128,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _code(value: Any) -> str:
-    """Formats a value as in an override."""
-    if type(value) is int and value >= 10_000:
-        return f"`{value:_}`"
-    return f"`{value}`" if isinstance(value, str) else f"`{str(value).lower()}`"
+    return f"`{as_override(value)}`"
 
 
 def _sentence(meaning: str) -> str:

@@ -48,6 +48,16 @@ def test_help_goes_to_stdout(words, capsys):
     assert capsys.readouterr().out.startswith("usage: python -m transformer_jax")
 
 
+def test_version_names_jax_and_python(capsysbinary):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    printed = capsysbinary.readouterr().out.decode()
+    assert printed.startswith(f"transformer_jax {project['version']} (jax 0.")
+    assert f"Python {sys.version_info[0]}.{sys.version_info[1]}." in printed
+
+
 def test_help_answers_within_two_seconds():
     def seconds():
         began = time.monotonic()

@@ -4,6 +4,8 @@
 import argparse
 import math
 import re
+import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from transformer_jax.cli import terminal
@@ -58,6 +60,22 @@ class OneLineParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         verb = self.prog.removeprefix(PROGRAM).strip()
         raise UserError(f"{verb}: {message}" if verb else message)
+
+
+class PrintVersion(argparse.Action):
+    """Flag that prints the versions of the package, of jax and of Python, and exits."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, **options)
+
+    def __call__(self, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        own, jax = version("transformer_jax"), version("jax")
+        python = ".".join(map(str, sys.version_info[:3]))
+        terminal.write(f"transformer_jax {own} (jax {jax}, Python {python})\n")
+        terminal.flush()
+        sys.exit(0)
 
 
 type Verbs = argparse._SubParsersAction[OneLineParser]

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from transformer_jax.cli import terminal
-from transformer_jax.cli.parser import parse
+from transformer_jax.cli import completion, terminal
+from transformer_jax.cli.parser import build_parser, parse
 from transformer_jax.cli.terminal import log_to_stderr
 from transformer_jax.cli.verbs import RUN_VERB
 from transformer_jax.errors import RESUMABLE, Stopped, UserError
@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command resumes. 130: interrupted, and 141: the reader of stdout has gone (such as `head`), both
     without a message.
     """
+    if completion.is_asked():
+        completion.complete(build_parser())
     terminal.open_standard_streams()
     args = argparse.Namespace(traceback=False)
     try:

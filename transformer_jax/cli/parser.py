@@ -14,6 +14,7 @@ from transformer_jax.cli.arguments import (
     OVERRIDE,
     PROGRAM,
     OneLineParser,
+    PrintVersion,
     Verbs,
     add_base_flag,
     add_config_flag,
@@ -29,6 +30,7 @@ from transformer_jax.cli.arguments import (
     regular_expression,
     seed_count,
 )
+from transformer_jax.cli.completion import SHELLS
 from transformer_jax.errors import UserError
 from transformer_jax.suggestions import FLAG_SYNONYMS, VERB_SYNONYMS, fields_named, suggest
 
@@ -46,6 +48,9 @@ VERBS: dict[str, dict[str, Any]] = {
     "inspect": {},
     "import": {},
     "export": {},
+    "configs": {},
+    "fields": {},
+    "completion": {},
 }
 """Verbs, and the verbs that may follow each of them."""
 
@@ -55,6 +60,7 @@ CHAT_COMMANDS = (
 
 _RUN_VERBS = ("evaluate", "predict", "chat", "score", "embed", "inspect", "import", "export")
 """Verbs that take no config: the run has its own."""
+_POSITIONAL = ("verb", "what", "pattern", "shell")
 _REQUIRED = {
     "score": {"source", "target"},
     "plan": {"device"},
@@ -121,6 +127,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = OneLineParser(
         prog=PROGRAM, description="Trains, scores and uses Transformers; one config, one run."
     )
+    parser.add_argument(
+        "--version", action=PrintVersion, help="print the versions of this, jax and Python"
+    )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     _add_train(verbs)
     _add_sweep(verbs)
@@ -135,6 +144,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_inspect(verbs)
     _add_import(verbs)
     _add_export(verbs)
+    verbs.add_parser("configs", help="list the configs that come with the project")
+    _add_fields(verbs)
+    _add_completion(verbs)
     for verb in [*verbs.choices.values(), *what.choices.values()]:
         verb.add_argument(
             "--traceback",
@@ -438,6 +450,37 @@ def _add_export(verbs: Verbs) -> None:
     )
 
 
+def _add_fields(verbs: Verbs) -> None:
+    fields = verbs.add_parser(
+        "fields", help="list the fields of a config: type, default, choices and meaning"
+    )
+    fields.add_argument(
+        "pattern",
+        metavar="PATTERN",
+        nargs="?",
+        default="",
+        help="part of the name SECTION.FIELD, or a glob such as 'data.*_text' (default: all)",
+    )
+    fields.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="json: one list of objects",
+    )
+    add_modules_flag(fields)
+
+
+def _add_completion(verbs: Verbs) -> None:
+    completion = verbs.add_parser(
+        "completion",
+        help="print the script by which a shell completes command lines",
+        epilog='bash: eval "$(transformer_jax completion bash)" in ~/.bashrc; zsh: the same in '
+        "~/.zshrc, after compinit; fish: transformer_jax completion fish > "
+        "~/.config/fish/completions/transformer_jax.fish",
+    )
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+
+
 def _check_verbs(words: Sequence[str]) -> None:
     known = VERBS
     for word in words:
@@ -456,7 +499,7 @@ def _check_unknown(args: argparse.Namespace, unknown: Sequence[str]) -> None:
     word = unknown[0].partition("=")[0]
     if not word.startswith("-"):
         raise UserError(f"unexpected argument {word}; flags are written --FLAG=VALUE")
-    flags = ["--" + name for name in vars(args) if name not in ("verb", "what")]
+    flags = ["--" + name for name in vars(args) if name not in _POSITIONAL]
     hint = suggest(word, flags or ["--help"], FLAG_SYNONYMS)
     if fields := _fields_of_flag(args, word):
         found = " or ".join(f"{OVERRIDE}{field}=VALUE" for field in fields)

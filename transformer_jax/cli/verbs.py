@@ -5,6 +5,8 @@ Functions import what they need when they are called, so that `--help` answers w
 """
 
 import argparse
+import ast
+import dataclasses
 import json
 import logging
 import sys
@@ -285,6 +287,42 @@ def export(args: argparse.Namespace) -> None:
         export_run(run, directory, args.format, args.quantization)
 
 
+def configs(args: argparse.Namespace) -> None:
+    """Lists the shipped configs: name, task, architecture and summary."""
+    from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.shipped import shipped_files
+
+    rows = []
+    for name, path in shipped_files("config").items():
+        config = load_config(path)
+        rows.append((name, config.task.name, config.model.architecture, _summary(path)))
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    for *cells, text in rows:
+        aligned = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        terminal.write("  ".join([*aligned, text]) + "\n")
+
+
+def fields(args: argparse.Namespace) -> None:
+    """Lists the fields of a config whose names match a pattern."""
+    from transformer_jax.runs.field_docs import find_fields
+    from transformer_jax.runs.user_modules import load_modules
+
+    load_modules(args.modules)
+    found = find_fields(args.pattern)
+    if args.format == "json":
+        listed = [dataclasses.asdict(field) for field in found]
+        terminal.write(json.dumps(listed, indent=2, ensure_ascii=False) + "\n")
+    else:
+        terminal.write("\n\n".join(field.as_text() for field in found) + "\n")
+
+
+def completion(args: argparse.Namespace) -> None:
+    """Prints the completion script of a shell."""
+    from transformer_jax.cli.completion import shell_script
+
+    terminal.write(shell_script(args.shell))
+
+
 RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
     "train": train,
     "sweep": sweep,
@@ -299,6 +337,9 @@ RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
     "inspect": inspect,
     "import": import_,
     "export": export,
+    "configs": configs,
+    "fields": fields,
+    "completion": completion,
 }
 
 
@@ -423,6 +464,12 @@ def _prompted_lines(stdin: terminal.Stdin) -> Iterator[str]:
         if line is None:
             return
         yield line[0]
+
+
+def _summary(path: Path) -> str:
+    """First line of the docstring of a Python file, which is not run."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0]
 
 
 def _answer(conversation: Any, line: str) -> None:

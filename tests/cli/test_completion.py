@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completion in a real bash, and the candidates that zsh and fish get."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer_jax.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+COMPLETE = """
+source "$1"
+COMP_LINE=$2 COMP_POINT=${#2} COMP_TYPE=9
+_python_argcomplete transformer_jax
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """An environment in which `transformer_jax` is this checkout."""
+    folder = tmp_path_factory.mktemp("bin")
+    program = folder / "transformer_jax"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m transformer_jax "$@"\n')
+    program.chmod(0o755)
+    path = f"{folder}:{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache"}
+
+
+def output(words, **options):
+    return subprocess.run(words, capture_output=True, text=True, check=True, **options).stdout
+
+
+@pytest.fixture(scope="module")
+def complete(environment, tmp_path_factory):
+    """`complete(line)`: the candidates that bash offers after a TAB at the end of the line."""
+    script = tmp_path_factory.mktemp("script") / "completion.bash"
+    script.write_text(output(["transformer_jax", "completion", "bash"], env=environment))
+
+    def run(line):
+        bash = ["bash", "--norc", "-c", COMPLETE, "bash", script, f"transformer_jax {line}"]
+        return [each.rstrip() for each in output(bash, env=environment, cwd=ROOT).splitlines()]
+
+    return run
+
+
+def test_verbs_and_flags(complete):
+    assert complete("tr") == ["train"]
+    assert {"--workdir", "--beam_size"} <= set(complete("predict --"))
+    assert complete("export --format ") == ["hf", "ctranslate2"]
+
+
+def test_configs_are_completed_by_name(complete):
+    assert complete("train --config=wmt14_en_de") == ["wmt14_en_de_base", "wmt14_en_de_big"]
+
+
+def test_fields_and_their_choices(complete, environment):
+    line = "train --config=quickstart --config.model.norm_p"
+    assert complete(line) == ["--config.model.norm_placement"]
+    cache = Path(environment["XDG_CACHE_HOME"], "transformer_jax/completion/fields.json")
+    kept = cache.read_text()
+    assert '"pre"' in kept
+    cache.write_text(kept.replace('"pre"', '"before"'))  # read while the code is the same
+    choices = complete("train --config.model.norm_placement ")
+    assert {"before", "post"} <= set(choices) and "--workdir" not in choices
+
+
+@pytest.mark.parametrize(("shell", "start"), [("zsh", "#compdef"), ("fish", "\nfunction __fish_")])
+def test_each_shell_gets_its_script(shell, start, capsysbinary):
+    assert main(["completion", shell]) == 0
+    assert capsysbinary.readouterr().out.decode().startswith(start)
+
+
+def test_fish_gets_candidates_with_their_meaning(environment, tmp_path):
+    line = "transformer_jax trai"
+    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1"}
+    asked |= {"_ARGCOMPLETE_SHELL": "fish", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
+    asked |= {"_ARGCOMPLETE_DFS": "\t", "_ARGCOMPLETE_IFS": "\n"}
+    asked |= {"_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "out")}
+    assert output(["transformer_jax"], env={**environment, **asked}) == ""
+    name, _, meaning = (tmp_path / "out").read_text().partition("\t")
+    assert name == "train" and meaning.startswith("train a config")

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documentation of the config fields."""
+
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.registry import Registry
+from transformer_jax.runs.field_docs import attributes, documented, find_fields
+from transformer_jax.runs.settings import CHOICES, FIELDS, SECTIONS
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_field_is_documented_in_its_docstring(section):
+    described = [name for names in documented(section) for name in names]
+    fields = [name for name in FIELDS if name.startswith(f"{section}.")]
+    assert len(described) == len(set(described))
+    assert set(fields) <= set(described)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_fields_of_one_entry_have_one_type_and_default(section):
+    for names in documented(section):
+        assert len({FIELDS.get(name) for name in names}) == 1, names
+
+
+def test_choices_name_existing_fields():
+    for field, registry in CHOICES.items():
+        assert field in FIELDS
+        assert not isinstance(registry, Registry) or registry.field == field
+        assert FIELDS[field].default in {*registry, None}
+
+
+def test_a_class_without_attributes_is_an_error():
+    class Bare:
+        """Says nothing of its fields."""
+
+    with pytest.raises(ValueError, match="Bare has no Attributes"):
+        attributes(Bare)
+
+
+def test_attributes_are_read_over_lines_and_by_many_names():
+    class Example:
+        """Sizes.
+
+        Attributes:
+          width, height: of the page: both
+            in points.
+          depth: none.
+
+        Raises:
+          ValueError: never.
+        """
+
+    assert attributes(Example) == {
+        ("width", "height"): "of the page: both in points.",
+        ("depth",): "none.",
+    }
+
+
+def test_fields_are_found_by_a_part_of_their_name_or_a_glob():
+    assert [field.field for field in find_fields()] == list(FIELDS)
+    assert [field.field for field in find_fields("beam_siz")] == ["decode.beam_size"]
+    texts = [field.field for field in find_fields("data.*_text")]
+    assert texts == ["data.train_text", "data.valid_text", "data.test_text"]
+    with pytest.raises(UserError, match=r"'learnig_rate'; did you mean optimizer.learning_rate"):
+        find_fields("learnig_rate")
+
+
+def test_choices_come_from_registries_annotations_and_types():
+    (positions,) = find_fields("model.positions")
+    assert {"sinusoidal", "rotary"} <= set(positions.choices)
+    assert positions.other_defaults["recurrent"] == "none"
+    assert find_fields("norm_placement")[0].choices[:2] == ("post", "pre")
+    assert find_fields("remove_traces")[0].choices == ("true", "false")
+    assert find_fields("d_model")[0].choices == ()

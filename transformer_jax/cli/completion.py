@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Completion of command lines in bash, zsh and fish, by argcomplete.
+
+The script that `transformer_jax completion SHELL` prints makes the shell call the program at each
+TAB, with the line so far in its environment. The candidates are those of the parser.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_jax.cli.arguments import OVERRIDE
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def shell_script(shell: str) -> str:
+    """The script that a shell runs to complete `transformer_jax`."""
+    import argcomplete
+
+    return argcomplete.shellcode(["transformer_jax"], shell=shell)
+
+
+def is_asked() -> bool:
+    """Returns True if a shell started this process to complete a line."""
+    return "_ARGCOMPLETE" in os.environ
+
+
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Writes the candidates for the line in the environment, and exits.
+
+    Fields of the config are added only if the line has an override: see `_fields`.
+    """
+    import argcomplete
+
+    _add_completers(parser, with_fields=OVERRIDE in os.environ["COMP_LINE"])
+    argcomplete.autocomplete(parser, always_complete_options="long")
+
+
+def _add_completers(parser: argparse.ArgumentParser, with_fields: bool) -> None:
+    from argcomplete.completers import DirectoriesCompleter
+
+    completers: dict[str, Any] = {
+        "config": _config_names,
+        "compare": _config_names,
+        "workdir": DirectoriesCompleter(),
+        "checkpoint": lambda **_: ("latest", "best"),
+    }
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                _add_completers(verb, with_fields)
+        elif action.dest in completers:
+            action.completer = completers[action.dest]  # type: ignore[attr-defined]
+    if with_fields and any(action.dest == "config" for action in parser._actions):
+        _add_fields(parser)
+
+
+def _add_fields(parser: argparse.ArgumentParser) -> None:
+    for name, choices, meaning in _fields():
+        parser.add_argument(f"{OVERRIDE}{name}", choices=choices or None, help=meaning)
+
+
+@functools.cache
+def _fields() -> list[tuple[str, Sequence[str], str]]:
+    """(name, choices, meaning) of each field of the config.
+
+    Importing them takes seconds, so they are kept in the user's cache until the code changes.
+    """
+    from transformer_jax.runtime.files import cache_folder, write_atomic
+
+    package = Path(__file__).parents[1]
+    newest = max(path.stat().st_mtime_ns for path in package.rglob("*.py"))
+    version = [str(package), newest]
+    folder = cache_folder("completion") or Path(os.devnull)
+    file = folder / "fields.json"
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        cached = json.loads(file.read_bytes())
+        if cached["version"] == version:
+            return cached["fields"]
+    from transformer_jax.runs.field_docs import find_fields
+
+    fields = [(field.field, field.choices, field.meaning) for field in find_fields()]
+    with contextlib.suppress(OSError):  # without a home there is no cache
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps({"version": version, "fields": fields}))
+    return fields
+
+
+def _config_names(prefix: str, **_: Any) -> Sequence[str]:
+    from argcomplete.completers import FilesCompleter
+
+    from transformer_jax.runs.shipped import shipped_files
+
+    return [*shipped_files("config"), *FilesCompleter(["py", "json"])(prefix)]
