@@ -29,8 +29,7 @@ help:  ## list the targets
 setup: $(INSTALLED)  ## build .venv and install what requirements.txt pins
 
 quickstart: setup  ## train, translate and score the embedded task
-	$(RUN) train --config=configs/quickstart.py --workdir=$(WORKDIR)
-	$(VENV)/bin/python -m experiments.quickstart --workdir=$(WORKDIR)
+	$(RUN) quickstart --workdir=$(WORKDIR)
 
 test: lint  ## lint, check the format and run the tests
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Word-for-word baseline: a dictionary without grammar."""
-
-import re
-from functools import cache
+"""The dictionary of the word-for-word baseline, which knows no grammar."""
 
 from experiments.grammar.nouns import ADJECTIVES, NOUNS, PRONOUNS
 from experiments.grammar.particles import ADVERBIAL, FREQUENCIES, MANNERS, TIMES
@@ -30,35 +27,21 @@ _FUNCTION_WORDS = """
 """
 
 
-def dictionary_translate(sentence: str) -> str:
-    """Replaces each English word by its most common German form.
-
-    Keeps unknown words, punctuation and the case of the first letter.
-    """
-    translation = re.sub(r"\w+", lambda match: _translate(match[0]), sentence)
-    return translation[0].upper() + translation[1:] if sentence[:1].isupper() else translation
-
-
-def _translate(word: str) -> str:
-    entries = _entries()
-    return entries.get(word) or entries.get(word.lower()) or word
-
-
-@cache
-def _entries() -> dict[str, str]:
+def entries() -> dict[str, str]:
     """English form -> German form; the last entry wins for equal forms."""
-    entries = {}
+    found = {}
     for verb in (*SAYING_VERBS, *MOTION_VERBS, *PLAIN_VERBS, *GIVING_VERBS, *OBJECT_VERBS, BE):
         past = verb.german_past or (verb.participle,) * 3
-        entries |= zip(verb.english_past, past, strict=True)
-        entries |= zip(verb.english_present, verb.german_present, strict=True)
+        found |= zip(verb.english_past, past, strict=True)
+        found |= zip(verb.english_present, verb.german_present, strict=True)
     for noun in NOUNS:
-        entries |= {noun.english_plural: noun.german_plural, noun.english: noun.german}
-    entries |= {adjective.english: adjective.stem + "e" for adjective in ADJECTIVES}
+        found |= {noun.english_plural: noun.german_plural, noun.english: noun.german}
+    found |= {adjective.english: adjective.stem + "e" for adjective in ADJECTIVES}
     for pronoun in PRONOUNS:
-        entries |= {pronoun.english_object: pronoun.german["acc"]}
-        entries |= {pronoun.english.lower(): pronoun.german["nom"]}
+        found |= {pronoun.english_object: pronoun.german["acc"]}
+        found |= {pronoun.english.lower(): pronoun.german["nom"]}
     for word in (*TIMES, *FREQUENCIES, *MANNERS, *ADVERBIAL):
-        entries |= {word.english: word.german}
+        found |= {word.english: word.german}
+    del found[""]  # nouns without a plural
     cells = _FUNCTION_WORDS.split()
-    return entries | dict(zip(cells[::2], cells[1::2], strict=True))
+    return found | dict(zip(cells[::2], cells[1::2], strict=True))

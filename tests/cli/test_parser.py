@@ -46,7 +46,7 @@ def test_a_dry_run_needs_no_workdir():
         ("benchmark decoed --config=a.py", "unknown verb decoed; did you mean decode?"),
         (
             "xyz",
-            "unknown verb xyz; known: train, sweep, evaluate, predict, chat, score, embed, plot, b",
+            "unknown verb xyz; known: quickstart, train, sweep, evaluate, predict, chat, score, em",
         ),
         ("predict --work_dir=w", "unknown flag --work_dir; did you mean --workdir?"),
         (

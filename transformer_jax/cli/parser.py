@@ -35,6 +35,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.suggestions import FLAG_SYNONYMS, VERB_SYNONYMS, fields_named, suggest
 
 VERBS: dict[str, dict[str, Any]] = {
+    "quickstart": {},
     "train": {},
     "sweep": {},
     "evaluate": {},
@@ -131,6 +132,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--version", action=PrintVersion, help="print the versions of this, jax and Python"
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
+    _add_quickstart(verbs)
     _add_train(verbs)
     _add_sweep(verbs)
     _add_evaluate(verbs)
@@ -154,6 +156,21 @@ def build_parser() -> argparse.ArgumentParser:
             help="with an error, also print where in the code it was raised",
         )
     return parser
+
+
+def _add_quickstart(verbs: Verbs) -> None:
+    quickstart = verbs.add_parser(
+        "quickstart",
+        help="train, translate and score a small built-in task, in minutes on two cores",
+        epilog="Prints scores, translations and the paths of pages to look at. If it is "
+        "interrupted, the same command continues.",
+    )
+    quickstart.add_argument(
+        "--workdir",
+        metavar="DIR",
+        default="runs/quickstart",
+        help="the run's directory (default: runs/quickstart)",
+    )
 
 
 def _add_train(verbs: Verbs) -> None:

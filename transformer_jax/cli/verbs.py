@@ -52,6 +52,17 @@ _FILE_FLAGS = ("source", "target", "prefixes", "choices")
 _INDEX_PAGE = "index.html"
 
 
+def quickstart(args: argparse.Namespace) -> None:
+    """Trains the embedded task and prints what the run does."""
+    from transformer_jax.runtime.platform import require_device
+    from transformer_jax.tools.quickstart import quickstart as report
+
+    require_device()
+    for line in report(args.workdir, args.overrides):
+        _write_result(line)
+        terminal.flush()
+
+
 def train(args: argparse.Namespace) -> None:
     """Trains a config in a workdir, or prints what that would take."""
     from transformer_jax.runs.config import load_config
@@ -324,6 +335,7 @@ def completion(args: argparse.Namespace) -> None:
 
 
 RUN_VERB: dict[str, Callable[[argparse.Namespace], None]] = {
+    "quickstart": quickstart,
     "train": train,
     "sweep": sweep,
     "evaluate": evaluate,

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Set `synthetic_en_de`: the shipped pairs."""
 
+import re
+
 import pytest
 
 from transformer_jax.data.config import DataConfig
+from transformer_jax.data.sets.embedded import translate_word_for_word
 from transformer_jax.data.sources import SOURCES, open_split
 from transformer_jax.errors import UserError
+from transformer_jax.scoring.text import score_translations
 
 
 def test_training_uses_the_first_pairs():
@@ -40,3 +44,22 @@ def test_the_error_for_text_that_is_not_shipped_names_the_command(field, value, 
         UserError, match=f"data.synthetic_{field} is {problem} shipped: .*{command}"
     ):
         open_split(config, "train")
+
+
+def test_the_dictionary_translates_word_for_word():
+    assert translate_word_for_word("The man sees Xanadu, but we sleep.") == (
+        "Die Mann sieht Xanadu, aber wir schlafen."
+    )
+
+
+def test_the_dictionary_knows_every_word_but_no_grammar():
+    train = {
+        word
+        for pair in open_split(DataConfig(), "train")
+        for word in re.findall(r"\w+", pair["source"])
+    }
+    assert {word for word in train if translate_word_for_word(word) == word} <= {"in", "In"}
+    test = open_split(DataConfig(), "test")
+    outputs = [translate_word_for_word(pair["source"]) for pair in test]
+    bleu = score_translations(outputs, [pair["target"] for pair in test])["bleu"]
+    assert 10 < bleu < 20  # 14.3 is what configs/quickstart.py tells

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quick start: what it trains, its report and its pages."""
+
+import json
+from types import SimpleNamespace
+
+from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
+from transformer_jax.analysis.walk.step import Walk
+from transformer_jax.cli.main import main
+from transformer_jax.tools import quickstart
+from transformer_jax.tools.quickstart import EXAMPLE, write_pages
+
+
+def test_it_trains_the_shipped_config_from_any_folder_and_reports(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def evaluate(split):
+        lines = [{"source": f"{split} {i}", "output": f"o{i}"} for i in range(5)]
+        text = "".join(f"{json.dumps(line | {'target': 'r'})}\n" for line in lines)
+        (tmp_path / "predictions").mkdir(exist_ok=True)
+        (tmp_path / "predictions" / f"{split}-7.jsonl").write_text(text)
+        return {"bleu": 98.26, "signature": "nrefs:1"}
+
+    def train(config, workdir):
+        asked.append((config.train.num_steps, config.model.d_model, workdir))
+        return SimpleNamespace(workdir=tmp_path, config=config, step=7, evaluate=evaluate)
+
+    monkeypatch.setattr(quickstart, "train", train)
+    monkeypatch.setattr(quickstart, "write_pages", lambda run: ["the pages"])
+    monkeypatch.chdir(tmp_path)
+    assert main(["quickstart", "--config.train.num_steps=7"]) == 0
+    assert asked == [(7, 128, "runs/quickstart")]
+    told = capsys.readouterr().out.splitlines()
+    assert told[1:5] == [
+        "test: 1000 unseen sentences",
+        "  BLEU  98.3  the model's",
+        "  BLEU  14.3  of a word-for-word dictionary",
+        "  nrefs:1",
+    ]
+    assert told[5:8] == ["    English    test 0", "    model      o0", "    reference  r"]
+    assert "  BLEU  14.8  of a word-for-word dictionary" in told
+    assert sum(line.startswith("    English") for line in told) == 6 and told[-1] == "the pages"
+
+
+def test_it_names_the_pages_of_its_first_translation_and_of_the_example(trained, tmp_path):
+    asked = []
+
+    def attention(source, also):
+        asked.append(source)
+        return drawn_attention({"encoder": SOURCE, "decoder": TARGET}, layers=1, heads=1)
+
+    def beam_tree(source):
+        return SimpleNamespace(as_json=lambda: None)
+
+    def walk(text):
+        return Walk({"source": text}, ())
+
+    parts = {"attention": attention, "walk": walk, "beam_tree": beam_tree}
+    told = list(write_pages(SimpleNamespace(**parts, workdir=tmp_path, config=trained.config)))
+    pages = [tmp_path / "pages" / name for name in ("attention.html", "walk.html")]
+    assert [line.split("  ")[0] for line in told if line] == list(map(str, pages))
+    assert f"<title>{asked[0]}</title>" in pages[0].read_text()
+    assert f"<title>{EXAMPLE}</title>" in pages[1].read_text()
