@@ -6,8 +6,8 @@
 DIR gets train.en.gz, train.de.gz, valid.en.gz, ...: --size pairs to train on, 1,000 of each other
 split, and words with their translations: dictionary.en.gz, dictionary.de.gz. A run reads pairs
 with --config.data.name=parallel_text and the paths in --config.data.train_source=DIR/train.en.gz,
---config.data.train_target=DIR/train.de.gz and so on. The defaults write
-what the package ships as `synthetic_en_de`: DIR is then transformer_jax/data/sets/embedded_text.
+--config.data.train_target=DIR/train.de.gz and so on. The defaults write what
+the package ships as `synthetic_en_de`: DIR is then transformer_jax/data/sets/embedded_text.
 """
 
 import argparse

@@ -71,7 +71,7 @@ def test_a_dry_run_needs_no_workdir():
         ("train --config=a.py --workdir=w --foo", "unknown flag --foo; known: --config, "),
         ("evaluate --workdir=w extra", "unexpected argument extra"),
         ("benchmark train --config=a.py --beam_size=4", "unknown flag --beam_size"),
-        ("", "needs a verb: train, sweep, evaluate, predict, chat, score, embed, plot, benchmark"),
+        ("", "needs a verb: quickstart, train, sweep, evaluate, predict, chat, score, embed"),
         ("benchmark", "benchmark` needs a verb: train, decode"),
         ("predict", "predict needs --workdir"),
         ("train --workdir=w", "train needs --config"),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that come with the package: configs, sweeps, and modules of components (recipes).
 
-In a checkout they lie where people look for them, and `transformer_jax/examples` links to their
-folders. The wheel has the files themselves there.
+In a checkout, `transformer_jax/examples` links to the folders `configs`, `experiments/sweeps` and
+`docs/recipes`; a wheel has copies of the files there.
 """
 
 from pathlib import Path
