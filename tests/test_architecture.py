@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "transformer_jax"
 
 LAYERS = [
-    {"errors", "ranges", "registry", "suggestions"},
+    {"errors", "ranges", "registry", "suggestions", "summary"},
     {"runtime", "trees"},
     {"nn", "scoring", "tokenization", "decoding", "buckets"},
     {"losses", "metrics", "conversations", "pictures"},
@@ -174,7 +174,8 @@ def test_nn_knows_nothing_but_jax_and_linen():
 
 def test_decoding_knows_no_model():
     names = {name for module in modules_of("decoding") for name in imports(module)}
-    known = ["jax", "jaxtyping", "numpy", f"{PACKAGE}.decoding", *sys.stdlib_module_names]
+    own = [f"{PACKAGE}.decoding", f"{PACKAGE}.summary"]
+    known = ["jax", "jaxtyping", "numpy", *own, *sys.stdlib_module_names]
     assert [name for name in names if not is_part_of(name, *known)] == []
 
 

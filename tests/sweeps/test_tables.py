@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from transformer_jax.sweeps.tables import Row, as_csv, as_markdown, as_text
+from transformer_jax.sweeps.tables import Row, Rows, as_csv, as_markdown, as_text
 
 ROWS = [
     Row("base", {"loss": [1.0, 2.0, 3.0], "bleu": [30.0, 31.0, 32.5]}, 1_234_567, 9876.5, 90.0),
@@ -52,6 +52,22 @@ def test_csv_keeps_all_digits():
     assert float(rows[0]["bleu_mean"]) == pytest.approx(93.5 / 3, rel=1e-12)
     assert rows[1]["bleu_mean"] == "" and rows[1]["row"] == "deep"
     assert rows[0]["parameters"] == "1234567"
+
+
+def test_rows_show_their_table_and_are_still_a_list():
+    rows = Rows(ROWS)
+    assert repr(rows) == as_text(ROWS)
+    assert rows == ROWS and rows[1].name == "deep"
+    html = Rows([Row("<b>", {"loss": [1.0]}, 1, 1.0, 1.0)])._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in html and "<td>1.000</td>" in html
+
+
+def test_a_table_is_a_data_frame_of_numbers():
+    table = Rows([*ROWS, Row("1", {"loss": [1.0]}, 1, 1.0, 1.0)]).table()
+    assert list(table.index) == ["base", "deep", "1"]
+    assert table.loc["base", "bleu_mean"] == pytest.approx(93.5 / 3, rel=1e-12)
+    assert table.loc["base", "tokens_per_s"] == 9876.5
+    assert math.isnan(table.loc["deep", "bleu_mean"])
 
 
 @pytest.mark.parametrize(

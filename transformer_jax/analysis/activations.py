@@ -24,6 +24,7 @@ from transformer_jax.models import apply_model
 from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_pattern
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runtime import platform
+from transformer_jax.summary import Summarized, shape
 
 LOGITS = "logits"
 """Name of the model's output among the collected activations."""
@@ -98,8 +99,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
 """Kinds of attention, each with the stack of its queries and the stack of its keys."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Attention:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Attention(Summarized):
     """Attention of one example in every layer and head.
 
     Attributes:
@@ -151,6 +152,11 @@ class Attention:
         """Stack of the queries and stack of the keys."""
         return KINDS[kind]
 
+    def summary(self) -> Mapping[str, Any]:
+        """The texts, the number of tokens, and the shape of each kind of weights."""
+        kinds = {f'weights("{kind}")': shape(self.weights(kind)) for kind in self.kinds}
+        return _example_summary(self.texts, self.tokens) | kinds
+
     def _repr_html_(self) -> str:
         """HTML for notebooks: the attention page."""
         title = next(iter(self.texts.values()), "Attention")
@@ -187,8 +193,8 @@ def attention(
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Hidden:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Hidden(Summarized):
     """Hidden states of one example, layer by layer.
 
     Attributes:
@@ -205,6 +211,18 @@ class Hidden:
     tokens: Mapping[str, Sequence[str]]
     streams: Mapping[str, Float[np.ndarray, "L1 T D"]]
     lens: Float[np.ndarray, "L1 T V"]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The texts, the number of tokens, and the shape of each array."""
+        streams = {f'streams["{name}"]': shape(array) for name, array in self.streams.items()}
+        return _example_summary(self.texts, self.tokens) | streams | {"lens": shape(self.lens)}
+
+
+def _example_summary(
+    texts: Mapping[str, str], tokens: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    counts = {f'tokens["{stack}"]': len(pieces) for stack, pieces in tokens.items()}
+    return {**texts, **counts}
 
 
 def hidden(model: Any, params: Any, reading: ModelInputs) -> Hidden:

@@ -25,6 +25,7 @@ from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runs.build import batch_rows
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runtime import platform
+from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import Params, Task
 
 Batch = Mapping[str, Any]
@@ -32,8 +33,14 @@ Loss = Callable[[Any, Batch], tuple[Array, Array]]
 """(params, batch) -> summed loss and summed weight of the batch."""
 
 Gates = Mapping[str, Float[Array | np.ndarray, "B H"]]
-Importance = dict[str, Float[np.ndarray, " H"]]
-"""Path of the heads, such as "encoder.layer_0.self_attention.heads" -> importance of each."""
+
+
+class Importance(Summarized, dict[str, Float[np.ndarray, " H"]]):
+    """Path of the heads, such as "encoder.layer_0.self_attention.heads" -> importance of each."""
+
+    def summary(self) -> Mapping[str, Any]:
+        """The importance of the heads of each attention."""
+        return {path: " ".join(f"{x:.4f}" for x in heads) for path, heads in self.items()}
 
 
 def by_gradient(
@@ -63,7 +70,7 @@ def by_gradient(
     weight, sums = _summed(
         jax.jit(gradients, compiler_options=platform.compiler_options()), params, batches
     )
-    return {place: x / weight for place, x in sums.items()}
+    return Importance({place: x / weight for place, x in sums.items()})
 
 
 def by_switching_off(

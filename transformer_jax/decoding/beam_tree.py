@@ -3,7 +3,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from transformer_jax.decoding.beam_search import (
     n_best,
 )
 from transformer_jax.decoding.interface import DecodeStep, Start, truncate_at_eos
+from transformer_jax.summary import Summarized
 
 Path = tuple[int, ...]
 """Tokens of a hypothesis."""
@@ -52,8 +53,8 @@ class Node:
     why: str
 
 
-@dataclasses.dataclass(frozen=True)
-class BeamTree:
+@dataclasses.dataclass(frozen=True, repr=False)
+class BeamTree(Summarized):
     """All hypotheses that a beam search compared: of each alive one its K best extensions, and its
     extension by EOS.
 
@@ -68,6 +69,20 @@ class BeamTree:
     alpha: float
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The size of the search, and its outputs."""
+        steps, best = max(node.step for node in self.nodes), self.outputs
+        found = {f"output {i + 1}": self._written(node) for i, node in enumerate(best)}
+        return {"beam_size": self.beam_size, "nodes": len(self.nodes), "steps": steps, **found}
+
+    def _written(self, node: int | None) -> str:
+        """Tokens from the start to a node."""
+        tokens = []
+        while node is not None:
+            tokens.append(self.nodes[node].token)
+            node = self.nodes[node].parent
+        return " ".join(reversed(tokens))
 
     def as_json(self) -> dict[str, Any]:
         """The fields as lists, dictionaries and numbers."""

@@ -11,11 +11,12 @@ from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.errors import UserError
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.summary import Summarized
 from transformer_jax.tokenization import Tokenizers
 
 
-@dataclasses.dataclass(frozen=True)
-class ModelInputs:
+@dataclasses.dataclass(frozen=True, repr=False)
+class ModelInputs(Summarized):
     """One example as a model reads it.
 
     Attributes:
@@ -31,6 +32,10 @@ class ModelInputs:
     pieces: Mapping[str, Sequence[str]]
     inputs: tuple[np.ndarray, ...]
     outputs: Sequence[int] | None = None
+
+    def summary(self) -> Mapping[str, Any]:
+        """The texts, and the pieces that each stack reads."""
+        return {**self.texts, **{stack: " ".join(each) for stack, each in self.pieces.items()}}
 
     @property
     def last_stack(self) -> str:

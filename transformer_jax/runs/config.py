@@ -46,6 +46,7 @@ from transformer_jax.runs.user_modules import (
 from transformer_jax.runs.workdir import CONFIG, fetch_files
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
 from transformer_jax.suggestions import suggest_file
+from transformer_jax.summary import Summarized
 from transformer_jax.tasks import TASKS
 from transformer_jax.training.optimizer import raised_rate
 
@@ -61,6 +62,27 @@ CHANGEABLE = (
 
 _ENCODER_ONLY, _ENCODER_DECODER = "encoder_only", "encoder_decoder"
 _SINGLE_STACK_OPTIONS = ("architecture", "num_layers", "num_token_types", "tie_embeddings")
+
+
+class Config(Summarized, ConfigDict):
+    """A ConfigDict whose representation is short; `print` shows all fields."""
+
+    def summary(self) -> Mapping[str, Any]:
+        """The fields of a section; of a whole config those that differ from their defaults."""
+        if not SECTIONS.keys() <= set(self):
+            return self.to_dict()
+        values, chosen = self.to_dict(), dict[str, list[str]]()
+        for name, value in flatten(values).items():
+            section, _, field = name.rpartition(".")
+            if value != DEFAULTS[name]:
+                chosen.setdefault(section or name, []).append(f"{field}={value}")
+        return {section: ", ".join(fields) for section, fields in chosen.items()}
+
+    def __eq__(self, other: object) -> bool:
+        """Compares with any ConfigDict, whereas that compares with its own class alone."""
+        return isinstance(other, ConfigDict) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def load_config(
@@ -381,7 +403,7 @@ def _siblings_importable(path: Path) -> Iterator[None]:
 
 def _to_config_dict(values: Mapping[str, Any]) -> ConfigDict:
     """A ConfigDict of the values of all fields, {"section.field": value}."""
-    config = ConfigDict({section: {} for section in SECTIONS})
+    config = Config({section: Config() for section in SECTIONS})
     with config.ignore_type():  # once: entering it takes longer than setting a field
         for name, value in values.items():
             # A reference with a type lets an optional field change between None and a value.

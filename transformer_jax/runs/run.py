@@ -33,6 +33,7 @@ from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
 from transformer_jax.runs.nonfinite import first_nonfinite_layer, nonfinite_parameters
 from transformer_jax.runs.settings import Settings, parsed
+from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     DeclaresDecodeFields,
     Params,
@@ -53,8 +54,8 @@ if TYPE_CHECKING:
     from transformer_jax.analysis.inspect import Attention, Hidden, Importance, Walk
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Run(Summarized):
     """A trained run and its parts.
 
     Attributes:
@@ -70,6 +71,20 @@ class Run:
     task: Task
     params: Params
     step: int
+
+    def summary(self) -> Mapping[str, Any]:
+        """Where it is, what it is, and how far it was trained."""
+        settings, patches = self.settings, getattr(self.model, "patches", ())
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        found = {
+            "workdir": self.workdir,
+            "task": settings.task.name,
+            "model": f"{settings.model.architecture}, {parameters:,} parameters",
+            **self.tokenizer.summary(),
+            "data": settings.data.name,
+            "step": f"{self.step} of {settings.train.num_steps}",
+        }
+        return found | ({"patches": patches} if patches else {})
 
     @property
     def model(self) -> Any:
@@ -331,7 +346,7 @@ class Run:
         return decode_options(self.settings.decode, self.task, use, given)
 
 
-class Chat:
+class Chat(Summarized):
     """A conversation: each question is answered given all turns before it.
 
     Attributes:
@@ -358,6 +373,10 @@ class Chat:
         self._decode = decode_options(run.settings.decode, run.task, "stream", decode)
         self._params = convert_weights(self._decode.weights, run.params)
         self.turns: tuple[Turn, ...] = ()
+
+    def summary(self) -> Mapping[str, Any]:
+        """The turns so far."""
+        return {f"{number} {turn.role}": turn.content for number, turn in enumerate(self.turns, 1)}
 
     def ask(self, question: str) -> Iterator[str]:
         """Yields the answer piece by piece, as it is sampled.

@@ -50,8 +50,9 @@ from transformer_jax.runtime.files import (
 )
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
+from transformer_jax.summary import Summarized
 from transformer_jax.sweeps import tables
-from transformer_jax.sweeps.tables import Row
+from transformer_jax.sweeps.tables import Row, Rows
 from transformer_jax.tasks.losses import batch_shapes
 
 _LONGEST_NAME = 200
@@ -59,12 +60,12 @@ _LONGEST_NAME = 200
 
 logger = logging.getLogger(__name__)
 
-type Rows = Mapping[str, Mapping[str, Any]]
+type Overrides = Mapping[str, Mapping[str, Any]]
 """{name: {"section.field": value}}: the overrides of each row."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Sweep:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Sweep(Summarized):
     """Definition of a sweep.
 
     Attributes:
@@ -83,7 +84,7 @@ class Sweep:
     """
 
     config: str
-    rows: Rows | Callable[[ConfigDict], Rows]
+    rows: Overrides | Callable[[ConfigDict], Overrides]
     base: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     seeds: int = 3
     metrics: Sequence[str] = ()
@@ -103,6 +104,11 @@ class Sweep:
             _check_overrides("rows", self.rows)
             if not self.rows:
                 raise ValueError("a sweep has at least one row")
+
+    def summary(self) -> Mapping[str, Any]:
+        """The config, the number of seeds, and the overrides of each row."""
+        rows = {"rows": "of the base config"} if callable(self.rows) else self.rows
+        return {"config": self.config, "base": self.base, "seeds": self.seeds, **rows}
 
     def configs(self, overrides: Mapping[str, Any], chosen: str = "") -> dict[str, ConfigDict]:
         """The config of each row. A row's own overrides replace `overrides`, which replace `base`.
@@ -165,7 +171,7 @@ def run_sweep(
     at_once: int | None = None,
     chosen: str = "",
     modules: Modules = (),
-) -> list[Row]:
+) -> Rows:
     """Trains the rows that are not finished; writes table.txt, table.md, table.csv and table.png.
 
     Args:
@@ -184,7 +190,7 @@ def run_sweep(
       Stopped: a SIGTERM came while a row was trained; the same call resumes.
     """
     load_modules(modules, workdir)
-    rows: list[Row] = []
+    rows = Rows()
     configs = sweep.configs(overrides or {}, chosen)
     at_once = min(at_once or sweep.seeds, sweep.seeds)
     for name, config in configs.items():

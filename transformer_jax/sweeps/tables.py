@@ -3,12 +3,17 @@
 
 import csv
 import dataclasses
+import html
 import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from transformer_jax.errors import escape_controls
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +65,24 @@ class Row:
         return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
+class Rows(list[Row]):
+    """The rows of a sweep: a list that shows their table."""
+
+    def table(self) -> "DataFrame":
+        """The table as a pandas DataFrame, indexed by the rows' names; nothing is rounded."""
+        from pandas import DataFrame
+
+        return DataFrame(_values(self), index=[row.name for row in self], columns=_columns(self))
+
+    def __repr__(self) -> str:
+        return as_text(self) if self else "[]"
+
+    def _repr_html_(self) -> str:
+        cells = [_header(self), *(_cells(row, _metrics(self)) for row in self)]
+        lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in cells)
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
 def as_text(rows: Sequence[Row]) -> str:
     """A table with aligned columns, for a terminal."""
     cells = [_header(rows), *(_cells(row, _metrics(rows)) for row in rows)]
@@ -82,17 +105,29 @@ def as_markdown(rows: Sequence[Row]) -> str:
 
 def as_csv(rows: Sequence[Row]) -> str:
     """A table in CSV, with all digits; mean and deviation have columns of their own."""
-    names = _metrics(rows)
-    columns = [f"{name}_{what}" for name in names for what in ("mean", "deviation")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["row", *columns, "seeds", "parameters", "tokens_per_s", "seconds"])
-    for row in rows:
-        numbers = [value for name in names for value in (row.mean(name), row.deviation(name))]
-        values = ["" if math.isnan(value) else value for value in numbers]
-        rest = [row.seeds, row.parameters, round(row.tokens_per_s), round(row.seconds)]
-        writer.writerow([row.name, *values, *rest])
+    writer.writerow(["row", *_columns(rows)])
+    for row, (*values, speed, seconds) in zip(rows, _values(rows), strict=True):
+        shown = ["" if math.isnan(value) else value for value in values]
+        writer.writerow([row.name, *shown, round(speed), round(seconds)])
     return out.getvalue()
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    statistics = [f"{name}_{what}" for name in _metrics(rows) for what in ("mean", "deviation")]
+    return [*statistics, "seeds", "parameters", "tokens_per_s", "seconds"]
+
+
+def _values(rows: Sequence[Row]) -> list[list[float]]:
+    """The numbers of each row, in the order of `_columns`."""
+    return [
+        [
+            *(value for name in _metrics(rows) for value in (row.mean(name), row.deviation(name))),
+            *(row.seeds, row.parameters, row.tokens_per_s, row.seconds),
+        ]
+        for row in rows
+    ]
 
 
 def _metrics(rows: Sequence[Row]) -> list[str]:

@@ -21,6 +21,7 @@ from transformer_jax.metrics import compute_metrics
 from transformer_jax.models.classifier import BODIES
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import Seq2Seq
+from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     Batch,
     LossOptions,
@@ -33,11 +34,18 @@ from transformer_jax.tasks.losses import CausalLosses, Seq2SeqLosses, split_toke
 from transformer_jax.tokenization import Tokenizers
 
 
-class BaseTask:
+class BaseTask(Summarized):
     """Default methods: `prepare` and `preprocess` return their input, and all metrics are those of
     the loss."""
 
+    model: Any
+    tokenizers: Tokenizers
     evaluates_by: ClassVar[Sequence[str]] = ()
+
+    def summary(self) -> Mapping[str, Any]:
+        """The model, the vocabularies and the length of a row."""
+        lengths = {f"{name} length": length for name, length in self.lengths.items()}
+        return {"model": type(self.model).__name__, **self.tokenizers.summary(), **lengths}
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:
         """Returns the examples."""
@@ -59,7 +67,7 @@ class BaseTask:
         return {}, []
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CausalTask(BaseTask):
     """Base of the tasks of a decoder-only model.
 
@@ -124,7 +132,7 @@ class CausalTask(BaseTask):
         return self.losses.score(params, tokens, self.max_length, batch_size)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Seq2SeqTask(BaseTask):
     """Base of the tasks of an encoder-decoder on pairs {"source": str, "target": str}.
 
@@ -207,7 +215,7 @@ class Seq2SeqTask(BaseTask):
         return self.losses.score(params, pairs, batch_size)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class LabelingTask(BaseTask):
     """Base of the tasks of a body with a head, which reads one text: one of the classes `bodies`.
 

@@ -32,7 +32,7 @@ _SLOTS_PER_LABEL = 8
 """A row has room for one label per this many slots of text."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Classification(LabelingTask):
     """Classification with a head on an encoder-only, decoder-only or encoder-decoder body, on
     {"text", "label"} or {"text", "pair", "label"}, all str.

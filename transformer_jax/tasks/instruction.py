@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 BAR_AFTER_SECONDS = 2
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Instruction(CausalTask):
     """Instruction tuning of a decoder-only model on conversations {"turns": str}.
 

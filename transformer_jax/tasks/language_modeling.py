@@ -117,7 +117,7 @@ class _BlockWindows:
         return Windows(laid.tokens, self.length, self.length)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class LanguageModeling(CausalTask):
     """Language modeling with a decoder-only model on documents {"text": str}.
 

@@ -35,7 +35,7 @@ from transformer_jax.tokenization import SpecialTokens, Tokenizers
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class MaskedLanguageModeling(BaseTask):
     """Masked language modeling with an encoder-only model on documents {"text": str}.
 

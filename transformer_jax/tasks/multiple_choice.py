@@ -28,7 +28,7 @@ Question = tuple[str, Sequence[str]]
 """A context, and the choices of its continuation."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class MultipleChoice(CausalTask):
     """Multiple choice with a decoder-only model on {"context", "choices", "answer"}: the answer is
     the choice with the highest probability. The training loss is that of the right choice's tokens.

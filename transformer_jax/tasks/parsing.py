@@ -170,7 +170,7 @@ class TreeCodec:
         return WordClassTokenizer(word for word in words if word)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Parsing(Seq2SeqTask):
     """Constituency parsing with an encoder-decoder on {"source", "target"}: words, separated by
     spaces, and their tree in brackets.

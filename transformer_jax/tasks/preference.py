@@ -40,7 +40,7 @@ Reference = Callable[[LossMaskedTexts], np.ndarray]
 starts from."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Preference(Instruction):
     """DPO of a decoder-only model on {"turns", "chosen", "rejected"}.
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 UNTAGGED = "_"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Tagging(LabelingTask):
     """Tagging with an encoder-only or decoder-only body and a head, on {"text", "tags"}: words and
     as many tags, separated by spaces.

@@ -27,7 +27,7 @@ from transformer_jax.tokenization import Tokenizer, encode_and_warn
 logger = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Translation(Seq2SeqTask):
     """Translation, or any mapping of text to text, with an encoder-decoder.
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
+from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.specials import SpecialTokens
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Tokenizer(Protocol):
         """Text of the ids. Special tokens, unknown included, are dropped."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Vocabulary entry of each id, for display."""
+        """SummarizedTokenizer entry of each id, for display."""
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         """True for each id that begins a word, or the whitespace before it.
@@ -49,6 +50,23 @@ class Tokenizer(Protocol):
 
     def count_unknown(self, ids: Iterable[int]) -> int:
         """Number of ids that are `unk`."""
+
+
+class SummarizedTokenizer(Summarized):
+    """Base class of the tokenizers here: shows a summary in place of the vocabulary."""
+
+    vocab_size: int
+    specials: SpecialTokens
+
+    def summary(self: Tokenizer) -> dict[str, object]:
+        """The number of pieces, the special ones, and some of the others."""
+        special = special_token_ids(self)
+        ids = [i for i in range(self.vocab_size) if i not in self.specials.ids]
+        return {
+            "vocab_size": self.vocab_size,
+            "special": ", ".join(f"{piece} {i}" for piece, i in special.items()),
+            "pieces": " ".join(self.pieces(ids[:: max(1, len(ids) // 8)][:8])),
+        }
 
 
 @runtime_checkable

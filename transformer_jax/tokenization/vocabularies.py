@@ -20,6 +20,7 @@ from pathlib import Path
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import VOCABULARY_BYTES, read_regular, remove
+from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.config import TOKENIZERS, TokenizerConfig
 from transformer_jax.tokenization.specials import DEFAULT_SPECIALS, SpecialTokens
 from transformer_jax.tokenization.tokenizer import Tokenizer, replace_lone_surrogates
@@ -41,8 +42,8 @@ FolderContents = Mapping[str, tuple[str, bytes]]
 """Side -> (file name, file content)."""
 
 
-@dataclass(frozen=True)
-class Tokenizers:
+@dataclass(frozen=True, repr=False)
+class Tokenizers(Summarized):
     """One vocabulary for each side of the data: a tokenizer for text, `Labels` for classes.
 
     Pairs of texts have the sides "source" and "target". With a joint vocabulary both are the same
@@ -74,6 +75,13 @@ class Tokenizers:
         found = self.sides[side]
         assert isinstance(found, Labels), f"side {side} holds text"
         return found
+
+    def summary(self) -> Mapping[str, object]:
+        """The vocabulary of each side."""
+        return {
+            side: f"{type(found).__name__}, {found.vocab_size:,} entries"
+            for side, found in self.sides.items()
+        }
 
     @property
     def outputs(self) -> Tokenizer | Labels:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from transformer_jax.errors import UserError
+from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.config import TokenizerConfig
 from transformer_jax.tokenization.specials import (
     DEFAULT_SPECIALS,
@@ -16,6 +17,7 @@ from transformer_jax.tokenization.specials import (
     SPECIAL_PIECES,
     UNK,
 )
+from transformer_jax.tokenization.tokenizer import SummarizedTokenizer
 
 UNKNOWN_CLASS = "UNK"
 """Prefix of the names of all word classes, and the name of the most general one."""
@@ -25,8 +27,8 @@ _ENDINGS = ("ed", "ing", "ion", "er", "est", "ly", "ity", "y", "al")
 _NOT_PLURAL = ("ss", "is", "us")
 
 
-@dataclass(frozen=True)
-class Labels:
+@dataclass(frozen=True, repr=False)
+class Labels(Summarized):
     """The classes of a classification or tagging task: label to id and back.
 
     Attributes:
@@ -52,6 +54,10 @@ class Labels:
     def to_json(self) -> bytes:
         """JSON list of the names, one per line."""
         return _write_list(self.names)
+
+    def summary(self) -> Mapping[str, object]:
+        """The number of labels, and their names."""
+        return {"labels": len(self.names), "names": ", ".join(self.names)}
 
     def __len__(self) -> int:
         return len(self.names)
@@ -81,7 +87,7 @@ class Labels:
         return {name: i for i, name in enumerate(self.names)}
 
 
-class SymbolTokenizer:
+class SymbolTokenizer(SummarizedTokenizer):
     """A `Tokenizer` of space-separated symbols: each is one token; any other string is unknown.
 
     Args:

@@ -13,6 +13,7 @@ Example: "softmax((Q K^T)/√(d_k)) V".
 import dataclasses
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from transformer_jax.nn.norms import final_norm
 from transformer_jax.nn.ops import head_outputs, head_products, soft_cap, softmax
 from transformer_jax.nn.positions.base import PositionEncoding
 from transformer_jax.nn.transformer import Residual
+from transformer_jax.summary import Summarized
 from transformer_jax.tokenization import Labels, Tokenizer
 
 
@@ -160,6 +162,7 @@ KINDS: Mapping[str, StepKind] = {
     ),
 }
 
+_ISOLATES = re.compile("[\N{FIRST STRONG ISOLATE}\N{POP DIRECTIONAL ISOLATE}]")
 _PLURALS = {"query": "queries", "vocabulary entry": "vocabulary entries"}
 
 
@@ -176,8 +179,8 @@ class Axis:
     labels: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class WalkStep:
+@dataclasses.dataclass(frozen=True, repr=False)
+class WalkStep(Summarized):
     """One computation of a model for one example.
 
     Attributes:
@@ -206,6 +209,18 @@ class WalkStep:
     example: tuple[int, ...] = ()
     places: tuple[str, ...] = ()
 
+    def summary(self) -> Mapping[str, Any]:
+        """The formula, the explanation and the shape of the result."""
+        return {
+            "title": self.title,
+            "group": ", ".join(self.group),
+            "formula": self.formula,
+            "section": self.section,
+            "code": f"{self.where.file}: {self.where.function}",
+            "values": self.shape,
+            "explanation": _ISOLATES.sub("", self.explanation),
+        }
+
     @property
     def shape(self) -> str:
         """Shape in words: "4 heads × 9 queries × 9 keys"."""
@@ -217,8 +232,8 @@ def _plural(name: str, size: int) -> str:
     return name if size == 1 else _PLURALS.get(name, f"{name}s")
 
 
-@dataclasses.dataclass(frozen=True)
-class Walk:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Walk(Summarized):
     """All steps of one example, in the order of computation.
 
     Attributes:
@@ -228,6 +243,11 @@ class Walk:
 
     texts: Mapping[str, str]
     steps: Sequence[WalkStep]
+
+    def summary(self) -> Mapping[str, Any]:
+        """The texts, and the number of steps in each part of the model."""
+        parts = Counter(step.group[0] for step in self.steps)
+        return {**self.texts, "steps": len(self.steps), **parts}
 
     def of(self, kind: str, *group: str) -> list[WalkStep]:
         """Steps of a kind whose group starts with `group`."""

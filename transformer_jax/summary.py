@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short representations of large objects: a few lines in a terminal, a table in a notebook."""
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_jax.errors import escape_controls
+
+MOST_LINES = 12
+_MOST_CHARACTERS = 100
+_STYLE = "text-align: left"
+
+
+class Summarized:
+    """Base class of objects that show a summary in place of all their contents.
+
+    A dataclass needs `repr=False` to inherit it.
+    """
+
+    def summary(self) -> Mapping[str, Any]:
+        """Names and values to show, each on a line."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return as_text(type(self).__name__, self.summary())
+
+    def _repr_html_(self) -> str:
+        return as_html(type(self).__name__, self.summary())
+
+
+def as_text(title: str, summary: Mapping[str, Any]) -> str:
+    """The title, and at most eleven lines of names and values."""
+    shown = _shown(summary)
+    width = max(map(len, shown), default=0)
+    return "\n".join([title, *(f"  {name:{width}}  {value}" for name, value in shown.items())])
+
+
+def as_html(title: str, summary: Mapping[str, Any]) -> str:
+    """The same as a table of HTML, in which all text is escaped."""
+    rows = "".join(
+        f'<tr><th style="{_STYLE}">{html.escape(name)}</th>'
+        f'<td style="{_STYLE}">{html.escape(value)}</td></tr>'
+        for name, value in _shown(summary).items()
+    )
+    return f'<table><caption style="{_STYLE}"><b>{html.escape(title)}</b></caption>{rows}</table>'
+
+
+def numbers(values: Mapping[str, Any]) -> str:
+    """Names and numbers on one line: "loss 1.23, bleu 4.56"."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+def shape(array: Any) -> str:
+    """The dtype and the shape of an array: "float32 [2, 4, 9, 9]"."""
+    return f"{array.dtype} {list(array.shape)}"
+
+
+def _shown(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The values as one short line each; those beyond `MOST_LINES` are counted."""
+    lines = {_short(str(name)): _short(str(value)) for name, value in summary.items()}
+    if len(lines) < MOST_LINES:
+        return lines
+    first = dict(list(lines.items())[: MOST_LINES - 2])
+    return first | {"...": f"{len(lines) - len(first)} more"}
+
+
+def _short(text: str) -> str:
+    """One line without control characters, cut in the middle if it is long."""
+    line = escape_controls(" ".join(text.split()))
+    if len(line) <= _MOST_CHARACTERS:
+        return line
+    half = (_MOST_CHARACTERS - 5) // 2
+    return f"{line[:half]} ... {line[-half:]}"
