@@ -14,15 +14,10 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.record_writer import masked_crc32c
 
 from transformer_jax.errors import UserError
-from transformer_jax.logs import records, run_log
+from transformer_jax.logs import records
 from transformer_jax.logs.records import recorded_splits
-from transformer_jax.logs.run_log import (
-    LoggingConfig,
-    ProgressLines,
-    RunLog,
-    format_seconds,
-    start_progress,
-)
+from transformer_jax.logs.run_log import Console, LoggingConfig, ReplicaLogs, RunLog
+from transformer_jax.runtime import progress
 
 
 def read_records(workdir):
@@ -45,14 +40,14 @@ def read_events(workdir):
 
 
 def write_run(workdir, *, start_step, steps):
-    with RunLog(workdir, start_step=start_step, num_steps=100) as log:
+    with RunLog(workdir, start_step=start_step) as log:
         for step in steps:
             log.advance(step)
             log.record(step, "train", {"loss": 1.0 / step})
 
 
 def test_a_record_is_one_object_with_step_split_and_metrics(tmp_path):
-    with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+    with RunLog(tmp_path, start_step=0) as log:
         log.record(5, "train", {"loss": np.float32(2.5), "num_tokens": np.int32(7)})
         log.record(5, "valid", {"bleu": 31.0, "signature": "nrefs:1|case:mixed"})
     train, valid = read_records(tmp_path)
@@ -63,7 +58,7 @@ def test_a_record_is_one_object_with_step_split_and_metrics(tmp_path):
 
 
 def test_a_record_is_on_disk_before_the_run_ends(tmp_path):
-    with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+    with RunLog(tmp_path, start_step=0) as log:
         log.record(1, "train", {"loss": 2.5})
         assert read_records(tmp_path)[0]["loss"] == 2.5
 
@@ -85,7 +80,7 @@ def test_weights_and_biases_gets_the_metrics(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
     (tmp_path / "config.json").write_text('{"seed": 3}')
     for start in (0, 5):
-        with RunLog(tmp_path, start_step=start, num_steps=10, wandb="project") as log:
+        with RunLog(tmp_path, start_step=start, wandb="project") as log:
             log.record(start + 5, "train", {"loss": 2.5, "signature": "text"})
     begun, logged, finished, again, *_ = calls
     assert begun["project"] == "project" and begun["config"] == {"seed": 3}
@@ -97,11 +92,11 @@ def test_weights_and_biases_gets_the_metrics(tmp_path, monkeypatch):
 def test_weights_and_biases_without_its_package_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match="logging.wandb: the package wandb is not installed"):
-        RunLog(tmp_path, start_step=0, num_steps=10, wandb="project")
+        RunLog(tmp_path, start_step=0, wandb="project")
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
-    with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+    with RunLog(tmp_path, start_step=0) as log:
         log.record(1, "train", {"loss": float("nan"), "gradient_norm": np.float32("inf")})
     text = (tmp_path / "metrics.jsonl").read_text()
     record = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -121,7 +116,7 @@ def test_a_record_of_the_restored_step_is_written_once(tmp_path):
     write_run(tmp_path, start_step=0, steps=[10, 20])
     path = tmp_path / "metrics.jsonl"
     assert recorded_splits(path, 20) == {"train"}
-    with RunLog(tmp_path, start_step=20, num_steps=100) as log:
+    with RunLog(tmp_path, start_step=20) as log:
         for split in ("train", "valid"):
             log.record(20, split, {"loss": 9.0})
     assert [(r["step"], r["split"]) for r in read_records(tmp_path)] == [
@@ -190,7 +185,7 @@ def test_tensorboard_has_the_same_numbers_and_purges_on_resume(tmp_path):
 def test_tensorboard_reads_numbers_of_any_size(tmp_path):
     numbers = {"nan": math.nan, "perplexity": 1e300, "low": -1e300, "count": 7, "größe": 0.1}
     numbers |= {f"metric_{i}": i / 3 for i in range(40)}
-    with RunLog(tmp_path, start_step=70_000, num_steps=10) as log:
+    with RunLog(tmp_path, start_step=70_000) as log:
         log.record(123_456_789, "valid", numbers)
     header, start, event = read_events(tmp_path)
     assert header.file_version == "brain.Event:2" and start.session_log.status == 1
@@ -204,7 +199,7 @@ def test_tensorboard_reads_numbers_of_any_size(tmp_path):
 
 def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
     def record_without_room():
-        with RunLog(tmp_path, start_step=0, num_steps=10) as log:
+        with RunLog(tmp_path, start_step=0) as log:
             full = open("/dev/full", "wb")  # noqa: SIM115
             log._events._file = full
             log.record(1, "train", {"loss": 1.0})
@@ -218,38 +213,57 @@ def test_a_full_disk_does_not_hide_an_earlier_error(tmp_path):
         recorded.throw(UserError("the loss is not finite"))
 
 
-def test_without_a_terminal_progress_is_log_lines_with_the_time_left(monkeypatch, caplog):
-    now = iter([1000.0, 1300.0])
-    monkeypatch.setattr(run_log.time, "monotonic", lambda: next(now))
-    lines = start_progress(100, 400)
-    assert isinstance(lines, ProgressLines)
-    with caplog.at_level(logging.INFO, logger="transformer_jax"):
-        lines.advance(100)
-        lines.report(200, "train", {"loss": 3.21004, "tokens_per_s": 10453.3, "note": "text"})
-        lines.report(400, "valid", {"bleu": 31.05})
-    assert caplog.messages == [
-        "step 200/400 train loss 3.21 tokens_per_s 10453 10m left",
-        "step 400/400 valid bleu 31.05",
-    ]
-
-
-def test_on_a_terminal_progress_is_a_bar_with_loss_and_speed(monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    bar = start_progress(0, 4000)
-    bar.report(1000, "train", {"loss": 3.21004, "accuracy": 0.5, "tokens_per_s": 10453.3})
-    bar.advance(1000)
-    bar.close()
-    shown = capsys.readouterr().err
-    assert "1000/4000" in shown
-    assert "loss 3.21 tokens_per_s 10453" in shown
-    assert "accuracy" not in shown
+TRAIN = {"loss": 3.21004, "accuracy": 0.5, "tokens_per_s": 10453.3, "learning_rate": 3e-4}
+VALID = {"bleu": 31.05, "loss": 2.5, "chrf": 50.0, "signature": "text"}
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(45, "45s"), (720, "12m"), (3900, "1h05m"), (86400, "24h00m")]
+    ("style", "lines"),
+    [
+        (
+            "short",
+            [
+                "step 200/400  loss 3.21  10,453 tokens/s  lr 0.0003  10m left",
+                "step 400/400  valid  loss 2.5  bleu 31.05",
+            ],
+        ),
+        (
+            "full",
+            [
+                "step 200/400  train  loss 3.21 accuracy 0.5 tokens_per_s 10453 "
+                "learning_rate 0.0003  10m left",
+                "step 400/400  valid  bleu 31.05 loss 2.5 chrf 50",
+            ],
+        ),
+    ],
 )
-def test_durations(seconds, text):
-    assert format_seconds(seconds) == text
+def test_a_line_has_what_is_watched_or_all(monkeypatch, caplog, style, lines):
+    now = iter([1000.0, 1300.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    console = Console(100, 400, "bleu", style)
+    with caplog.at_level(logging.INFO, logger="transformer_jax"):
+        console.advance(100)
+        console.advance(200)
+        console.record(200, "train", TRAIN)
+        console.record(200, "watch", {"norm": 1.0})
+        console.record(400, "valid", VALID)
+    assert caplog.messages == lines
+
+
+def test_a_metric_that_is_the_loss_is_shown_once(caplog):
+    with caplog.at_level(logging.INFO, logger="transformer_jax"):
+        Console(0, 400, "loss").record(400, "valid", {"loss": 2.5, "perplexity": 12.2})
+    assert caplog.messages == ["step 400/400  valid  loss 2.5"]
+
+
+def test_the_console_gets_the_means_of_replicas(tmp_path, caplog):
+    console = Console(0, 10, "bleu")
+    with (
+        caplog.at_level(logging.INFO, logger="transformer_jax"),
+        ReplicaLogs([tmp_path / "a", tmp_path / "b"], start_step=0, console=console) as logs,
+    ):
+        logs.record(5, "train", {"loss": np.array([1.0, 2.0])})
+    assert caplog.messages == ["step 5/10  loss 1.5"]
 
 
 def test_every_steps_must_be_positive():

@@ -12,6 +12,7 @@ import numpy as np
 from transformer_jax.data.batches.packing import padded_batch
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import place_like, round_up_rows
+from transformer_jax.runtime.progress import track
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,8 @@ def label_rows(
       The program's result for each text, in order.
     """
     results: dict[int, np.ndarray] = {}
-    for chosen in batched(sorted(range(len(rows)), key=lambda i: len(rows[i])), batch_size):
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    for chosen in track(batched(order, batch_size), len(order), "example"):
         texts = [{"text": rows[i]} for i in chosen]
         found = _TEXTS.run(probabilities, params, texts, batch_size)
         results |= zip(chosen, found, strict=True)

@@ -26,6 +26,7 @@ from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import apply_method, apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.parallel import hosts
+from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens, Tokenizer
 
 CHUNK = 16
@@ -311,7 +312,8 @@ class TextGenerator:
             for number, prompt in zip(numbers, prompts, strict=True)
             for sample in range(count)
         ]
-        for batch in batched(outputs, max(decode.batch_size, count)):
+        batches = batched(outputs, max(decode.batch_size, count))
+        for batch in track(batches, len(outputs), "output"):
             for _ in self._generate(params, batch, decode):
                 pass
         for group in batched(outputs, count):

@@ -36,6 +36,7 @@ from transformer_jax.models import apply_method
 from transformer_jax.models.encoder_decoder import Seq2Seq
 from transformer_jax.nn.positions import check_num_positions
 from transformer_jax.runtime.platform import require_memory
+from transformer_jax.runtime.progress import track
 from transformer_jax.tokenization import SpecialTokens
 
 Outputs = tuple[np.ndarray, np.ndarray]
@@ -78,7 +79,7 @@ def search_in_batches(
     order = sorted(
         range(len(requests)), key=lambda i: (len(requests[i].prefix) > 0, len(requests[i].source))
     )
-    for chosen in batched(order, batch_size):
+    for chosen in track(batched(order, batch_size), len(order), "example"):
         outputs = search([requests[i] for i in chosen])
         found |= zip(chosen, zip(*outputs, strict=True), strict=True)
     return [found[i] for i in range(len(requests))]

@@ -3,28 +3,23 @@
 
 import contextlib
 import json
-import logging
-import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Protocol, Self
 
 import numpy as np
-from tqdm import tqdm
 
 from transformer_jax.errors import UserError, install_hint
 from transformer_jax.logs.records import RecordFile, to_python
 from transformer_jax.logs.tensorboard import EventFile
-from transformer_jax.ranges import Range, Steps, check_fields
+from transformer_jax.ranges import OneOf, Range, Steps, check_fields
 from transformer_jax.runtime.files import SETTINGS_BYTES, read_regular, write_atomic
+from transformer_jax.runtime.progress import Progress
 
-logger = logging.getLogger(__name__)
-
-_ON_THE_BAR = ("loss", "tokens_per_s")
 _HIDDEN_SPLITS = ("watch",)
 """Splits with too many metrics for a line of progress."""
 
@@ -39,6 +34,9 @@ class LoggingConfig:
         (`training.diagnostics`), each of which takes about as long as a training step; None: none.
       profile_steps: number of steps to trace into `workdir/profile`, soon after each start.
       wandb: Weights & Biases project that also receives the metrics; None: none.
+      console: metrics on the lines of progress: "short": loss, the metric that selects the best
+        checkpoint, speed and learning rate; "full": all. metrics.jsonl and TensorBoard always get
+        all.
 
     Raises:
       ValueError: a value out of range.
@@ -48,6 +46,7 @@ class LoggingConfig:
     watch_steps: Steps | None = None
     profile_steps: Annotated[int, Range(0, 10_000)] = 0
     wandb: str | None = None
+    console: Annotated[str, OneOf("short", "full")] = "short"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -80,9 +79,8 @@ class RunLog:
       workdir: workdir of the run.
       start_step: step where the run resumes, 0 for a new one. Later records of an earlier
         start are dropped from both files.
-      num_steps: total number of steps.
       wandb: Weights & Biases project that also receives the metrics; None: none.
-      shown: show progress.
+      console: shows the progress; None: it is not shown.
 
     Raises:
       UserError: `wandb` is given and its package is not installed.
@@ -93,18 +91,18 @@ class RunLog:
         workdir: Path,
         *,
         start_step: int,
-        num_steps: int,
         wandb: str | None = None,
-        shown: bool = True,
+        console: "Console | None" = None,
     ):
         workdir.mkdir(parents=True, exist_ok=True)
         self._records = RecordFile(workdir / "metrics.jsonl", last_step=start_step)
         self._events = EventFile(workdir / "tensorboard", start_step=start_step)
         self._wandb = _start_wandb(wandb, workdir) if wandb else None
-        self._progress = start_progress(start_step, num_steps) if shown else NoProgress()
+        self._console = console
 
     def advance(self, step: int) -> None:
-        self._progress.advance(step)
+        if self._console:
+            self._console.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         plain = {name: to_python(value) for name, value in metrics.items()}
@@ -114,10 +112,12 @@ class RunLog:
         self._events.append(step, numbers, now)
         if self._wandb:
             self._wandb.log(numbers, step=step)
-        self._progress.report(step, split, plain)
+        if self._console:
+            self._console.record(step, split, plain)
 
     def close(self) -> None:
-        self._progress.close()
+        if self._console:
+            self._console.close()
         self._records.close()
         self._events.close()
         if self._wandb:
@@ -145,8 +145,8 @@ class ReplicaLogs(contextlib.ExitStack):
     Args:
       workdirs: workdirs of the replicas.
       start_step: as in `RunLog`, like the following arguments.
-      num_steps: total number of steps.
       wandb: Weights & Biases project.
+      console: shows the progress.
     """
 
     def __init__(
@@ -154,21 +154,18 @@ class ReplicaLogs(contextlib.ExitStack):
         workdirs: Sequence[Path],
         *,
         start_step: int,
-        num_steps: int,
         wandb: str | None = None,
+        console: "Console",
     ):
         super().__init__()
-        self._logs = [
-            RunLog(workdir, start_step=start_step, num_steps=num_steps, wandb=wandb, shown=False)
-            for workdir in workdirs
-        ]
-        self._progress = start_progress(start_step, num_steps)
+        self._logs = [RunLog(workdir, start_step=start_step, wandb=wandb) for workdir in workdirs]
+        self._console = console
         for log in self._logs:
             self.push(log)
-        self.callback(self._progress.close)
+        self.callback(console.close)
 
     def advance(self, step: int) -> None:
-        self._progress.advance(step)
+        self._console.advance(step)
 
     def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """Writes and shows metrics. An array [R] has one value per replica; other values are shared
@@ -176,7 +173,7 @@ class ReplicaLogs(contextlib.ExitStack):
         for i, log in enumerate(self._logs):
             log.record(step, split, {n: v[i] if np.ndim(v) else v for n, v in metrics.items()})
         numbers = {n: v for n, v in metrics.items() if np.asarray(v).dtype.kind in "biuf"}
-        self._progress.report(step, split, {n: float(np.mean(v)) for n, v in numbers.items()})
+        self._console.record(step, split, {n: float(np.mean(v)) for n, v in numbers.items()})
 
 
 class NoLog(contextlib.nullcontext["NoLog"]):
@@ -216,107 +213,66 @@ def _start_wandb(project: str, workdir: Path) -> Any:
     )
 
 
-class Progress(Protocol):
-    """Display of progress on stderr."""
+class Console:
+    """Progress of training: its lines, and what updates in place; a `Log`.
+
+    Lines: `step 200/4000  loss 3.214  10,453 tokens/s  lr 0.0003  12m left`.
+
+    Args:
+      start_step: step where the run resumes, 0 for a new one.
+      num_steps: total number of steps.
+      metric: metric of the validation split that selects the best checkpoint.
+      style: `LoggingConfig.console`.
+    """
+
+    def __init__(self, start_step: int, num_steps: int, metric: str, style: str = "short") -> None:
+        self._progress = Progress(num_steps, start_step)
+        self._metric, self._is_full = metric, style == "full"
+        self._latest: dict[str, str] = {}
 
     def advance(self, step: int) -> None:
-        """Shows that `step` steps are done since the start of the run."""
+        self._progress.advance(step)
 
-    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        """Shows metrics of a split."""
-
-    def close(self) -> None:
-        """Ends the display."""
-
-
-def start_progress(start_step: int, num_steps: int) -> Progress:
-    """Starts a bar if stderr is a terminal, else log lines."""
-    if sys.stderr.isatty():
-        return ProgressBar(start_step, num_steps)
-    return ProgressLines(num_steps)
-
-
-class ProgressBar:
-    """Progress as a tqdm bar with the latest training metrics; other splits get a log line."""
-
-    def __init__(self, start_step: int, num_steps: int):
-        self._bar = tqdm(
-            initial=start_step, total=num_steps, unit="step", file=sys.stderr, dynamic_ncols=True
-        )
-
-    def advance(self, step: int) -> None:
-        self._bar.update(step - self._bar.n)
-
-    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+    def record(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         if split in _HIDDEN_SPLITS:
             return
-        if split == "train":
-            shown = {name: metrics[name] for name in _ON_THE_BAR if name in metrics}
-            self._bar.set_postfix_str(format_metrics(shown))
-        else:
-            logger.info("step %d %s %s", step, split, format_metrics(metrics))
+        is_train = split == "train"
+        chosen = ("tokens_per_s", "learning_rate") if is_train else (self._metric,)
+        names = dict.fromkeys(("loss", *chosen))
+        parts = [_show_metric(name, metrics[name]) for name in names if name in metrics]
+        prefix = [] if is_train else [split]
+        self._latest[split] = _join(parts if is_train else [*prefix, *parts[-1:]])
+        if self._is_full:
+            prefix, parts = [split], [format_metrics(metrics)]
+        left = self._progress.time_left() if is_train else ""
+        line = _join([f"step {step}/{self._progress.total}", *prefix, *parts, left])
+        value = metrics.get("loss") if is_train else None
+        self._progress.report(line, _join(self._latest.values()), value)
 
     def close(self) -> None:
-        self._bar.close()
+        self._progress.close()
 
 
-class ProgressLines:
-    """Progress as log lines: `step 200/4000 train loss 3.21 ... 12m left`."""
-
-    def __init__(self, num_steps: int):
-        self._num_steps = num_steps
-        self._first: tuple[int, float] | None = None
-
-    def advance(self, step: int) -> None:
-        # The clock starts after the first step, which includes the compilation.
-        if self._first is None:
-            self._first = (step, time.monotonic())
-
-    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        if split in _HIDDEN_SPLITS:
-            return
-        position = f"step {step}/{self._num_steps} {split}"
-        parts = (position, format_metrics(metrics), self._time_left(step))
-        logger.info(" ".join(part for part in parts if part))
-
-    def close(self) -> None:
-        pass
-
-    def _time_left(self, step: int) -> str:
-        if self._first is None or step <= self._first[0] or step >= self._num_steps:
-            return ""
-        first_step, first_time = self._first
-        seconds_per_step = (time.monotonic() - first_time) / (step - first_step)
-        return format_seconds(seconds_per_step * (self._num_steps - step)) + " left"
+def _join(parts: Iterable[str]) -> str:
+    return "  ".join(part for part in parts if part)
 
 
-class NoProgress:
-    """Progress that is not shown."""
-
-    def advance(self, step: int) -> None:
-        pass
-
-    def report(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
+def _show_metric(name: str, value: float) -> str:
+    match name:
+        case "tokens_per_s":
+            return f"{value:,.0f} tokens/s"
+        case "learning_rate":
+            return f"lr {value:.3g}"
+    return f"{name} {four_digits(value)}"
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:
     """Formats numbers, without strings and shares of time: `loss 3.214 tokens_per_s 10453`."""
     numbers = {name: x for name, x in metrics.items() if isinstance(x, int | float)}
     numbers = {name: x for name, x in numbers.items() if not name.startswith("share_")}
-    return " ".join(f"{name} {_four_digits(value)}" for name, value in numbers.items())
+    return " ".join(f"{name} {four_digits(value)}" for name, value in numbers.items())
 
 
-def _four_digits(value: float) -> str:
+def four_digits(value: float) -> str:
+    """Formats a number with four significant digits, or as an integer."""
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Formats a duration: `45s`, `12m`, `1h05m`."""
-    if seconds < 60:
-        return f"{seconds:.0f}s"
-    minutes = round(seconds / 60)
-    return f"{minutes}m" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"

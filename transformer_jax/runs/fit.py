@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -120,6 +121,12 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     parts = build.micro_batches(settings, task, engine.row_shards)
     require_room(settings, abstract, engine, model.largest // parts)
 
+    trained, frozen = (
+        sum(leaf.size for leaf in jax.tree.leaves(params)) // engine.num_replicas
+        for params in (abstract.params, abstract.base)
+    )
+    beside = f", beside {frozen:,} that stay as they are" if frozen else ""
+    logger.info("training %s parameters%s", f"{trained:,}", beside)
     points = _ResumePoints(trainable, checkpoints, init_state, abstract)
     point = points.latest()
     if point is not None:
@@ -130,6 +137,8 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     if message := unfinished_decay(optimizer, settings.model.d_model, num_steps):
         logger.warning(message)
     validate = trainable.validation()  # before any step: it refuses a split it cannot evaluate
+    logger.info("compiling the training step")
+    compiling = time.perf_counter()
     with record_kernel_choices() as attention:
         step = engine.compile(train_step, abstract, batch)  # in the background
     _log_attention(settings.model.attention, attention)
@@ -139,6 +148,7 @@ def fit(trainable: Trainable, checkpoints: Checkpoints, clock: GoodputTimer) -> 
     with clock.measure("compiling"):
         buffers = step_bytes(step)
         used = utilization(engine.num_replicas * model.flops, settings.model.dtype, step)
+    logger.info("compiled in %.1f s", time.perf_counter() - compiling)
     if platform.is_cpu() and _FRAGMENTS * buffers > (platform.usable_memory() or 0):
         return_large_blocks()
     make_loop = functools.partial(

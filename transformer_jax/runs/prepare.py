@@ -3,15 +3,20 @@
 
 import io
 import itertools
+import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from transformer_jax.checkpoints.step_folder import PROVENANCE
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
+from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.text import TextBlocks
+from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.runs.build import task_kind
@@ -37,7 +42,24 @@ from transformer_jax.tokenization import (
     train_tokenizers,
 )
 
+logger = logging.getLogger(__name__)
+
 _SAMPLED_BYTES = 2**28  # of text in blocks, for training a tokenizer
+
+
+def open_training_examples(settings: Settings) -> Corpus:
+    """Opens the training examples; logs where training will run, and what was read."""
+    device = jax.devices()[0].device_kind
+    message = "%s on %d device%s (%s): reading the training data of %s"
+    count = jax.device_count()
+    plural = "" if count == 1 else "s"
+    logger.info(message, settings.task.name, count, plural, device, settings.data.name)
+    start = time.perf_counter()
+    examples = open_split(settings.data, "train")
+    what = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
+    seconds = time.perf_counter() - start
+    logger.info("read %s %s in %.1f s", f"{len(examples):,}", what, seconds)
+    return examples
 
 
 def prepare(

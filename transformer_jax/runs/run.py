@@ -27,12 +27,14 @@ from transformer_jax.models.patches import (
     patched_model,
 )
 from transformer_jax.nn.int8 import convert_weights
+from transformer_jax.parallel import hosts
 from transformer_jax.runs import build
 from transformer_jax.runs.base_run import with_reference
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
 from transformer_jax.runs.nonfinite import first_nonfinite_layer, nonfinite_parameters
 from transformer_jax.runs.settings import Settings, parsed
+from transformer_jax.runtime.progress import shown
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     DeclaresDecodeFields,
@@ -273,6 +275,8 @@ class Run(Summarized):
         source: str | None = None,
         target: str | None = None,
         command: str | None = None,
+        *,
+        progress: bool = True,
         **decode: Any,
     ) -> dict[str, Any]:
         """Evaluates a split, or the files `source` and `target`; writes outputs to `predictions/`.
@@ -282,6 +286,7 @@ class Run(Summarized):
           source: a file of sources, in place of a split.
           target: the file of their targets.
           command: a command that scores the outputs too (`scoring.command`).
+          progress: show the progress on stderr or, in a notebook, in one line.
           **decode: fields of the section `decode`.
 
         Raises:
@@ -290,7 +295,7 @@ class Run(Summarized):
         name, evaluator = evaluator_of(
             self.settings, self.task, self._decode("evaluate", decode), split, source, target
         )
-        with self.naming_layer([]):
+        with shown(progress and hosts.is_primary()), self.naming_layer([]):
             metrics, outputs = evaluator(convert_weights(evaluator.decode.weights, self.params))
             if math.isnan(metrics["loss"]) and nonfinite_parameters(self.params):
                 raise NonFiniteError

@@ -19,7 +19,6 @@ from ml_collections import ConfigDict
 from transformer_jax.checkpoints.step_folder import DATA, step_folders
 from transformer_jax.checkpoints.store import Checkpoints
 from transformer_jax.data.batches.pipeline import StackedBatches, TrainBatches, replica_state
-from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import recorded_splits
 from transformer_jax.logs.run_log import ReplicaLogs
@@ -37,11 +36,11 @@ from transformer_jax.runs.config import (
     save_json,
 )
 from transformer_jax.runs.fit import InitState, Scores, fit
-from transformer_jax.runs.prepare import prepare
+from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import tokenizer_provenance, training_provenance
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.train import batches_of, validation, warm_started
+from transformer_jax.runs.train import batches_of, console_of, validation, warm_started
 from transformer_jax.runs.user_modules import Modules, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -99,7 +98,7 @@ def train_replicas(
     common, first = workdir_within(workdir, TOGETHER), next(iter(configs.values()))
     folders = {name: workdir_within(workdir, name) for name in configs}
     settings = check_trainable(first)
-    examples = open_split(settings.data, "train")
+    examples = open_training_examples(settings)
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
     checkpoints.provenance |= training_provenance(examples)
     _check_same_replicas(configs, workdir, checkpoints)
@@ -267,8 +266,8 @@ class Replicas:
         return ReplicaLogs(
             [self.workdir / name for name in self.names],
             start_step=start,
-            num_steps=self.settings.train.num_steps,
             wandb=self.settings.logging.wandb,
+            console=console_of(self.settings, self.task, start),
         )
 
     def has_record(self, step: int, split: str) -> bool:

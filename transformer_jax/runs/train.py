@@ -20,7 +20,7 @@ from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import read_records, recorded_splits
-from transformer_jax.logs.run_log import NoLog, RunLog
+from transformer_jax.logs.run_log import Console, NoLog, RunLog
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
@@ -34,7 +34,7 @@ from transformer_jax.runs.base_run import (
 )
 from transformer_jax.runs.config import check_trainable
 from transformer_jax.runs.fit import InitState, Scores, fit
-from transformer_jax.runs.prepare import prepare
+from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import (
     newest_checkpoint,
     open_same_data,
@@ -53,6 +53,7 @@ from transformer_jax.runs.workdir import (
     workdir_path,
 )
 from transformer_jax.runtime.platform import use_compilation_cache
+from transformer_jax.runtime.progress import shown
 from transformer_jax.runtime.startup import keep_freed_memory
 from transformer_jax.tasks.interface import Task
 from transformer_jax.tokenization import load_tokenizers
@@ -61,7 +62,9 @@ from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import TrainState
 
 
-def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run:
+def train(
+    config: ConfigDict, workdir: str | Path, modules: Modules = (), *, progress: bool = True
+) -> Run:
     """Trains a config in a workdir, or resumes from its latest checkpoint.
 
     In a job of many processes each calls this, with the same workdir, shared or at an address.
@@ -70,6 +73,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
       config: the config of the run.
       workdir: the workdir of the run; created if it does not exist.
       modules: the user's modules, with components that the config names (`runs.user_modules`).
+      progress: show the progress on stderr or, in a notebook, in one line (`runtime.progress`).
 
     Raises:
       UserError: the config, its data or a module cannot be used, the workdir holds another run, or
@@ -79,7 +83,7 @@ def train(config: ConfigDict, workdir: str | Path, modules: Modules = ()) -> Run
     clock = GoodputTimer()
     keep_freed_memory()
     use_compilation_cache()
-    with open_for_writing(workdir) as handle:
+    with shown(progress and hosts.is_primary()), open_for_writing(workdir) as handle:
         folder = handle.folder
         settings, named, examples, provenance = _open_inputs(config, modules, folder)
         base = open_base(settings)
@@ -108,7 +112,7 @@ def _open_inputs(
     def open_and_describe() -> tuple[Any, Fingerprint]:
         named, settings = load_modules(modules, workdir), check_trainable(config)
         require_base_named(settings)
-        examples = open_split(settings.data, "train")
+        examples = open_training_examples(settings)
         provenance, started_from = training_provenance(examples), {}
         if settings.train.init_from:
             folders = step_folders(workdir_path(settings.train.init_from) / CHECKPOINTS)
@@ -165,8 +169,9 @@ class SingleRun:
     def log(self, start: int) -> RunLog | NoLog:
         if not hosts.is_primary():
             return NoLog()
-        steps, project = self.settings.train.num_steps, self.settings.logging.wandb
-        return RunLog(self.workdir, start_step=start, num_steps=steps, wandb=project)
+        console = console_of(self.settings, self.task, start)
+        project = self.settings.logging.wandb
+        return RunLog(self.workdir, start_step=start, wandb=project, console=console)
 
     def has_record(self, step: int, split: str) -> bool:
         path = self.workdir / METRICS
@@ -261,6 +266,12 @@ def validation(settings: Settings, task: Task, mesh: Mesh) -> Callable[[int, Any
         return metrics, score_of(metrics, selection_metric(settings, task))
 
     return evaluate
+
+
+def console_of(settings: Settings, task: Task, start: int) -> Console:
+    """The progress of a run, or of replicas, that trains from step `start` on."""
+    metric = selection_metric(settings, task).removeprefix("-")
+    return Console(start, settings.train.num_steps, metric, settings.logging.console)
 
 
 def selection_metric(settings: Settings, task: Task) -> str:

@@ -48,6 +48,7 @@ from transformer_jax.runtime.files import (
     read_regular,
     write_atomic,
 )
+from transformer_jax.runtime.progress import shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
@@ -171,6 +172,8 @@ def run_sweep(
     at_once: int | None = None,
     chosen: str = "",
     modules: Modules = (),
+    *,
+    progress: bool = True,
 ) -> Rows:
     """Trains the rows that are not finished; writes table.txt, table.md, table.csv and table.png.
 
@@ -181,6 +184,7 @@ def run_sweep(
       at_once: number of seeds to train in one program; None: all of a row.
       chosen: a regular expression; only rows whose name contains a match are trained.
       modules: the user's own, with components that configs name (`runs.user_modules`).
+      progress: show the progress, as `train` does.
 
     Returns:
       The rows.
@@ -195,7 +199,11 @@ def run_sweep(
     at_once = min(at_once or sweep.seeds, sweep.seeds)
     for name, config in configs.items():
         _check_row(sweep, name, config, at_once)
-    with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
+    with (
+        shown(progress),
+        open_for_writing(workdir) as handle,
+        lock_workdir(handle.folder, SWEEP),
+    ):
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
             folder = workdir_within(handle.folder, _folder_name(name))
@@ -215,7 +223,11 @@ def run_seeds(
     Raises:
       DivergedError: the loss of every seed is no longer finite. (In a sweep this is a result.)
     """
-    with open_for_writing(workdir) as handle, lock_workdir(handle.folder, SWEEP):
+    with (
+        shown(),
+        open_for_writing(workdir) as handle,
+        lock_workdir(handle.folder, SWEEP),
+    ):
         name = handle.folder.absolute().name
         sweep = Sweep(config="", rows={name: {}}, seeds=count)
         rows = [_train_row(sweep, name, config, handle.folder, count, modules)]

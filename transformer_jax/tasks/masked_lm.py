@@ -26,6 +26,7 @@ from transformer_jax.losses import tiled_token_losses
 from transformer_jax.models import apply_model
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
+from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.base import BaseTask
 from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
 from transformer_jax.tasks.language_modeling import DocumentWindows
@@ -212,7 +213,7 @@ class MaskedLanguageModeling(BaseTask):
         batch = PaddedBatch([0], functools.partial(blank_arrays, mask=self.mask))
         program = functools.partial(self._likeliest, count=decode.num_outputs)
         results: dict[int, list[Prediction]] = {}
-        for chosen in batched(masked, decode.batch_size):
+        for chosen in track(batched(masked, decode.batch_size), len(masked), "example"):
             found = batch.run(program, params, [tokens[i] for i in chosen], decode.batch_size)
             for i, ids, probabilities in zip(chosen, *found, strict=True):
                 blanks = slice(tokens[i].count(self.mask))

@@ -13,6 +13,7 @@ import logging
 import os
 import random
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -232,8 +233,11 @@ def train_vocabulary(config: TokenizerConfig, texts: Iterable[str], name: str) -
         raise UserError(f"the {name} tokenizer has no text to learn from: every line is empty")
     train = TOKENIZERS[config.kind].train
     assert train is not None
+    start = time.perf_counter()
     model = train(config, sample, name)
-    logger.info("trained the %s %s tokenizer on %d texts", name, config.kind, len(sample))
+    seconds = time.perf_counter() - start
+    message = "trained the %s %s tokenizer on %d texts in %.1f s"
+    logger.info(message, name, config.kind, len(sample), seconds)
     return model
 
 

@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import batched
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from transformer_jax.parallel.sharding import mesh_of, place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import atomic_writer
+from transformer_jax.runtime.progress import track
 from transformer_jax.scoring.command import scores_by_command
 from transformer_jax.tasks.interface import Prediction, SupportsSearchCheck, Task
 from transformer_jax.training.step import Sums
@@ -109,7 +111,8 @@ class Evaluator:
         sums: dict[str, float] = {}
         mesh = mesh_of(params)
         with platform.sharded_over(mesh.size if mesh else 1):
-            for batch in self._batches:
+            batches = track(batched(self._batches, 1), len(self._batches), "batch")
+            for (batch,) in batches:
                 batch_sums = self._batch_sums(params, place_like(params, batch))
                 sums = add_sums(sums, hosts.to_host(batch_sums))
         metrics = self.task.metrics(sums, self.examples)
