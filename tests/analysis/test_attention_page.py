@@ -10,6 +10,8 @@ import pytest
 from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention, drawn_tree
 from transformer_jax.analysis.activations import Attention
 from transformer_jax.analysis.pages.attention_page import BUDGET, attention_page, index_page
+from transformer_jax.analysis.predictions import Predicted, Predictions
+from transformer_jax.tasks.interface import Prediction
 
 HOSTILE = [
     *("<script>alert(1)</script>", "</script><img src=x onerror=alert(1)>", "<!--", "<!--<script>"),
@@ -140,6 +142,105 @@ def test_pointing_and_keys_change_what_is_drawn(tab):
         tab.press(key)
         pictures.add(tab.picture(lines))
     assert len(pictures) == 9
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_heads_that_agree_are_drawn_side_by_side(show, dark):
+    """Two heads with the same weights: both colours, at different heights."""
+    attention = Attention({}, {"encoder": ["▁A"]}, {WEIGHTS: np.ones((2, 1, 1), np.float32)})
+    tab = show(attention_page(attention, "two heads"), dark=dark)
+    heights = tab.evaluate(
+        """[0, 1].map((head) => {
+          const canvas = document.querySelector('canvas[aria-label^=Lines]');
+          const column = canvas.getContext('2d').getImageData(60, 0, 1, canvas.height).data;
+          const colour = headStyle(head).colour.match(/\\w\\w/g).map((part) => parseInt(part, 16));
+          const drawn = (y) => colour.every((part, i) => column[4 * y + i] === part);
+          return Array.from({ length: canvas.height }, (_, y) => y).filter((y) => drawn(y));
+        })"""
+    )
+    assert all(heights) and not set(heights[0]) & set(heights[1])
+    lines = "document.querySelector('canvas[aria-label^=Lines]')"
+    assert tab.evaluate(f"{lines}.clientWidth === {lines}.parentElement.clientWidth")
+
+
+WEIGHTS = "encoder.layer_0.self_attention.weights"
+# Machado, Oliveira and Fernandes 2009, severity 1: linear RGB as it is seen.
+VISION = {
+    "usual": np.eye(3),
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+TO_LMS = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+TO_LAB = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_readers_tell_the_colours_of_heads_apart(show, dark):
+    """Colors are at least 0.11 apart in OKLab (Okabe and Ito's: 0.076); contrast to paper is 3."""
+    tab = show(attention_page(translation(), "colours"), dark=dark)
+    colours = tab.evaluate("[...Array(7).keys()].map((head) => headStyle(head).colour)")
+    colours.append(tab.evaluate("themeColour('--paper')"))
+    encoded = np.array([[int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)] for c in colours])
+    linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
+    luminance = 0.05 + linear @ [0.2126, 0.7152, 0.0722]
+    ratio = luminance[:-1] / luminance[-1]
+    assert np.maximum(ratio, 1 / ratio).min() >= 2.95
+    for seen in VISION.values():
+        lms = np.clip(linear[:-1] @ np.transpose(seen), 0, 1) @ np.transpose(TO_LMS)
+        lab = np.cbrt(lms) @ np.transpose(TO_LAB)
+        distances = np.linalg.norm(lab[:, None] - lab, axis=-1)
+        assert distances[np.triu_indices(7, 1)].min() >= 0.11
+
+
+def predicting(stacks, what, *each):
+    """Drawn attention with predictions."""
+    drawn = drawn_attention(stacks)
+    predicted = [
+        Predicted(position, tuple(map(Prediction, *zip(*outputs, strict=True))), gold)
+        for position, outputs, gold in each
+    ]
+    return Attention(drawn.texts, drawn.tokens, drawn.values, Predictions(what, tuple(predicted)))
+
+
+def test_queries_say_which_token_they_predict(show):
+    tokens = ["<s>", "▁A", HOSTILE[0]]
+    names = ["▁A", *HOSTILE[:2]]
+    each = [(i, [(name, 0.75), ("▁x", 0.125)], None) for i, name in enumerate(names)]
+    tab = show(attention_page(predicting({"decoder": tokens}, "next token", *each), "next"))
+    rows = [f"{token}predicts → {name}" for token, name in zip(tokens, names, strict=True)]
+    assert tab.texts(".queries li") == rows and tab.texts(".keys li") == tokens
+    assert not tab.evaluate("byId('predictions').checkVisibility()")
+    tab.press("ArrowDown")
+    assert status(tab).endswith("Predicts “\u2068▁A\u2069” 0.7500, “\u2068▁x\u2069” 0.1250.")
+    assert tab.complaints() == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_labels_of_a_text_and_their_probabilities(show, width):
+    outputs = [(HOSTILE[1], 0.625), *((f"label {i}", 0.0125) for i in range(30))]
+    attention = predicting({"encoder": SOURCE}, "label", (None, outputs, "label 3"))
+    tab = show(attention_page(attention, "text"), width=width)
+    assert tab.texts(".outputs th")[:2] == [HOSTILE[1], "label 0"]
+    shares = list(map(float, tab.texts(".outputs .number")))
+    assert len(shares) == 21 and sum(shares) == pytest.approx(1)
+    assert tab.texts(".outputs tr:has(.gold) th") == ["label 3"]
+    widths = tab.evaluate("[...document.querySelectorAll('.bar div')].map((b) => b.clientWidth)")
+    assert widths[0] / widths[1] == pytest.approx(0.625 / 0.0125, rel=0.2)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.complaints() == []
+
+
+def test_labels_of_tokens(show):
+    each = [(1, [("DET", 0.75), (HOSTILE[1], 0.25)], "DET"), (2, [("ADJ", 0.5)], HOSTILE[0])]
+    tab = show(attention_page(predicting({"encoder": SOURCE}, "label", *each), "tags"))
+    cells = [re.sub("[\u2068\u2069]", "", text) for text in tab.texts(".outputs tr")]
+    assert cells == [
+        f"▁brownDET0.7500{HOSTILE[1]} 0.2500✓ gold",
+        f"▁dogADJ0.5000gold: {HOSTILE[0]}",
+    ]
+    assert tab.texts(".queries li")[:2] == ["▁A", "▁brownpredicts → DET"]
+    assert tab.complaints() == []
 
 
 def test_a_head_is_opened_from_the_grid(tab):

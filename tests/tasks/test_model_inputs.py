@@ -60,5 +60,43 @@ def test_the_inputs_of_a_pair(run_of):
     pair = run.model_inputs("the old\tdog")
     separator = run.tokenizer.specials("text").encoder.between[0]
     assert list(pair.tokens["encoder"]).count(separator) == 2
-    with pytest.raises(tj.UserError, match="reads a text alone; give no target"):
+    with pytest.raises(tj.UserError, match="'dog' is not a label of this run; it has A, B"):
         run.attention("the old", "dog")
+    with pytest.raises(tj.UserError, match="reads a text alone; give no target"):
+        run_of("masked_lm").attention("the old", "dog")
+
+
+def test_the_labels_of_a_text_have_the_probabilities_of_predict(run_of):
+    run = run_of("classification")
+    what, (found,) = run.attention("the old dog", "B").predictions
+    (expected,) = run.n_best(["the old dog"], num_outputs=2)
+    assert (what, found.position, found.gold) == ("label", None, "B")
+    assert [output.text for output in found.outputs] == [output.text for output in expected]
+    scores = [output.score for output in found.outputs]
+    np.testing.assert_allclose(scores, [output.score for output in expected], atol=1e-6)
+    assert sum(scores) == pytest.approx(1, abs=1e-6)
+
+
+def test_each_word_of_a_tagger_has_a_label(run_of):
+    run = run_of("tagging")
+    what, each = run.attention("the old dog", "A B A").predictions
+    assert what == "label" and [one.gold for one in each] == ["A", "B", "A"]
+    ((expected,),) = run.n_best(["the old dog"])
+    assert " ".join(one.outputs[0].text for one in each) == expected.text
+    likeliest = [one.outputs[0].score for one in each]
+    assert np.mean(likeliest) == pytest.approx(expected.score, abs=1e-6)
+    with pytest.raises(tj.UserError, match="3 words but 2 gold tags"):
+        run.attention("the old dog", "A B")
+
+
+def test_a_language_model_predicts_a_token_at_each_position(run_of):
+    run = run_of("language_modeling")
+    found, reading = run.attention(LINE), run.model_inputs(LINE)
+    logits = np.asarray(apply_model(run.model, run.params, *reading.inputs)[0])
+    assert found.predictions.what == "next token"
+    best = logits[: len(found.tokens["decoder"])].argmax(-1).tolist()
+    pieces = run.tokenizer.text("text").pieces(best)
+    assert [one.outputs[0].text for one in found.predictions.each] == pieces
+    masked = run_of("masked_lm").attention(LINE)
+    (one,) = masked.predictions.each
+    assert masked.tokens["encoder"][one.position] == "[MASK]"

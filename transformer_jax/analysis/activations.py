@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from transformer_jax.analysis.pages.attention_page import attention_page
 from transformer_jax.analysis.pages.document import frame
+from transformer_jax.analysis.predictions import Predictions, find_predictions
 from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import unpad
 from transformer_jax.inference.model_inputs import ModelInputs
@@ -25,6 +26,7 @@ from transformer_jax.nn.hooks import HookPoint, intercept_activations, matches_p
 from transformer_jax.parallel.sharding import place_like, round_up_rows
 from transformer_jax.runtime import platform
 from transformer_jax.summary import Summarized, shape
+from transformer_jax.tokenization import Labels, Tokenizer
 
 LOGITS = "logits"
 """Name of the model's output among the collected activations."""
@@ -108,11 +110,13 @@ class Attention(Summarized):
       tokens: pieces of the tokens by stack: "encoder", "decoder".
       values: collected activations by path, without batch axis, such as
         "encoder.layer_0.self_attention.weights" [H, T, S].
+      predictions: predictions of the model at its last stack, if they were asked for.
     """
 
     texts: Mapping[str, str]
     tokens: Mapping[str, Sequence[str]]
     values: Mapping[str, np.ndarray]
+    predictions: Predictions | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -171,7 +175,11 @@ ALSO: Mapping[str, tuple[str, ...]] = {
 
 
 def attention(
-    model: Any, params: Any, reading: ModelInputs, also: Collection[str] = ()
+    model: Any,
+    params: Any,
+    reading: ModelInputs,
+    also: Collection[str] = (),
+    outputs: Tokenizer | Labels | None = None,
 ) -> Attention:
     """Attention of an example, in one pass.
 
@@ -180,6 +188,7 @@ def attention(
       params: its parameters, on the devices that compute.
       reading: the example.
       also: further activations, names of `ALSO`; "stream" is the residual stream.
+      outputs: vocabulary or labels of the predictions; None: predictions are left out.
 
     Raises:
       UserError: a name is not in `ALSO`, or the model has no attention.
@@ -187,7 +196,9 @@ def attention(
     if unknown := sorted(set(also) - ALSO.keys()):
         raise UserError(f"attention: also has {unknown[0]!r}; choose from {', '.join(ALSO)}")
     patterns = ("**.weights", *(pattern for name in sorted(also) for pattern in ALSO[name]))
-    found = Attention(reading.texts, reading.pieces, collect(model, params, reading, patterns))
+    values = collect(model, params, reading, patterns)
+    predictions = find_predictions(reading, values[LOGITS], outputs) if outputs else None
+    found = Attention(reading.texts, reading.pieces, values, predictions)
     if not found.kinds:
         raise UserError("attention: this run's model has no attention")
     return found

@@ -21,7 +21,8 @@ def attention(
     run: Run, source: str, target: str | None = None, also: Collection[str] = ()
 ) -> Attention:
     """Attention of every layer and head; arguments of `Run.attention`."""
-    return activations.attention(run.model, run.params, run.model_inputs(source, target), also)
+    reading = run.model_inputs(source, target)
+    return activations.attention(run.model, run.params, reading, also, run.tokenizer.outputs)
 
 
 def hidden(run: Run, source: str, target: str | None = None) -> Hidden:

@@ -25,6 +25,8 @@ class ModelInputs(Summarized):
       pieces: the same tokens as pieces of their vocabulary.
       inputs: arguments of the model's call: a batch of one row, padded.
       outputs: token ids that the last stack predicts, if they are known.
+      labeled: positions that a tagger labels; None: a classifier's text has one label.
+      gold: right labels of the text or of `labeled`, if they are given.
     """
 
     texts: Mapping[str, str]
@@ -32,6 +34,8 @@ class ModelInputs(Summarized):
     pieces: Mapping[str, Sequence[str]]
     inputs: tuple[np.ndarray, ...]
     outputs: Sequence[int] | None = None
+    labeled: Sequence[int] | None = None
+    gold: Sequence[str] = ()
 
     def summary(self) -> Mapping[str, Any]:
         """The texts, and the pieces that each stack reads."""

@@ -151,7 +151,8 @@ class Run(Summarized):
 
         Args:
           source: the example, as for `predict`.
-          target: the target of a task on pairs; None: the run's own output.
+          target: the target of a task on pairs; None: the run's own output. Of a classifier or
+            tagger, the gold label, or the words' gold tags, with spaces between.
           also: other activations to collect: "queries", "keys", "values", "heads", "stream".
         """
         from transformer_jax.analysis import inspect

@@ -123,9 +123,13 @@ class Classification(LabelingTask):
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
-        """Returns a text, or text<tab>pair, as the model reads it."""
+        """Returns a text, or text<tab>pair, as the model reads it. The target is its gold label."""
+        names = self.tokenizers.labels("label").names
+        if target is not None and target not in names:
+            raise UserError(f"{target!r} is not a label of this run; it has {', '.join(names)}")
         tokens, first = self.tokens(source.split("\t", 1)), np.ones((1, 1), np.int32)
-        return text_inputs(self.model.body, self.tokenizers, source, target, tokens, first)
+        found = text_inputs(self.model.body, self.tokenizers, source, None, tokens, first)
+        return dataclasses.replace(found, gold=() if target is None else (target,))
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:

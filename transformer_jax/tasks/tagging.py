@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.data.examples import Corpus, Example, Features
+from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
@@ -130,9 +131,14 @@ class Tagging(LabelingTask):
     def model_inputs(
         self, params: Params, source: str, target: str | None, decode: DecodeConfig
     ) -> ModelInputs:
-        """Returns a line's words as the model reads them, cut to a row."""
-        tokens, _ = self._tokens(_words(source))
-        return text_inputs(self.model.body, self.tokenizers, source, target, tokens)
+        """Returns a line's words as the model reads them, cut to a row. The target has their gold
+        tags."""
+        words, tags = _words(source), _words(target or "")
+        if target is not None and len(words) != len(tags):
+            raise UserError(f"{len(words)} words but {len(tags)} gold tags; give one tag a word")
+        tokens, firsts = self._tokens(words)
+        found = text_inputs(self.model.body, self.tokenizers, source, None, tokens)
+        return dataclasses.replace(found, labeled=firsts, gold=tags[: len(firsts)])
 
     @functools.cached_property
     def _probabilities(self) -> Callable[..., jax.Array]:

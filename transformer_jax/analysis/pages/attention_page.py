@@ -10,9 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from transformer_jax.analysis.pages.document import asset, pack_scaled, pack_weights, page
+from transformer_jax.analysis.predictions import Predictions
 
 BUDGET = 2_000_000
 """Size of a page in bytes up to which vectors for the neuron view are added."""
+MOST_LABELS = 20
+"""Number of labels shown for a text; the others are one row. Of a token, `MOST_OF_TOKEN`."""
+MOST_OF_TOKEN = 5
 TITLES: Mapping[str, str] = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
@@ -23,7 +27,7 @@ STYLES = ("theme.css", "attention.css")
 SCRIPTS = (
     *("packed.js", "document.js", "colours.js", "heat_grid.js"),
     *("head_view.js", "model_view.js", "neuron_view.js", "heat_map.js", "alignment.js"),
-    *("beam_tree.js", "state.js", "controls.js", "keys.js", "page.js"),
+    *("predictions.js", "beam_tree.js", "state.js", "controls.js", "keys.js", "page.js"),
 )
 
 type BeamTree = Mapping[str, Any]
@@ -40,6 +44,8 @@ class Attended(Protocol):
     def tokens(self) -> Mapping[str, Sequence[str]]: ...
     @property
     def kinds(self) -> Sequence[str]: ...
+    @property
+    def predictions(self) -> Predictions | None: ...
     def stacks(self, kind: str) -> tuple[str, str]: ...
     def of(self, kind: str, what: str) -> np.ndarray: ...
 
@@ -64,6 +70,7 @@ def attention_page(
         "texts": dict(attention.texts),
         "tokens": {stack: list(tokens) for stack, tokens in attention.tokens.items()},
         "kinds": {kind: _kind(attention, kind) for kind in attention.kinds},
+        "predictions": _predictions(attention.predictions),
         "beams": None if beams is None else _without_infinities(beams),
     }
     styles, scripts = list(map(asset, STYLES)), list(map(asset, SCRIPTS))
@@ -81,6 +88,24 @@ def attention_page(
         named = ", ".join(map(str, sorted(layers)))
         data["kinds"][kind]["leftOut"] = f"Vectors of layers {named} are left out: {reason}."
     return write()
+
+
+def _predictions(predictions: Predictions | None) -> dict[str, Any]:
+    """JSON of the predictions; "rest" is the probability of outputs that are left out."""
+    if predictions is None:
+        return {"what": "", "each": []}
+    each = []
+    for position, outputs, gold in predictions.each:
+        shown = outputs[: MOST_LABELS if position is None else MOST_OF_TOKEN]
+        each.append(
+            {
+                "position": position,
+                "outputs": [[output.text, round(output.score, 6)] for output in shown],
+                "rest": max(0.0, round(1 - sum(output.score for output in shown), 6)),
+                "gold": gold,
+            }
+        )
+    return {"what": predictions.what, "each": each}
 
 
 def _kind(attention: Attended, kind: str) -> dict[str, Any]:

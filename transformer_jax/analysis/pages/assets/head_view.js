@@ -35,7 +35,8 @@ function headView(page) {
     listed = page.state.kind;
     for (const side of ["query", "key"]) {
       const items = page.tokens(side).map((token, index) => {
-        const item = element("li", {}, tokenElement(token));
+        const predicts = side === "query" ? predictsElement(page, index) : [];
+        const item = element("li", {}, tokenElement(token), ...predicts);
         item.dataset.index = index;
         return item;
       });
@@ -47,7 +48,7 @@ function headView(page) {
     if (columns.parentElement !== view) view.replaceChildren(columns, legendLine);
     list();
     const [T, S] = [page.tokens("query").length, page.tokens("key").length];
-    const height = Math.max(T, S) > 60 ? 18 : 24;
+    const height = rowHeight(Math.max(T, S), page.state.heads.length);
     const focus = page.focus();
     for (const side of ["query", "key"]) {
       Array.from(lists[side].children).forEach((item, index) => {
@@ -55,15 +56,15 @@ function headView(page) {
         item.classList.toggle("chosen", focus?.side === side && focus.index === index);
       });
     }
-    const width = Math.max(120, Math.min(420, lines.parentElement.clientWidth));
+    drawBars(bars.key, page, focus?.side === "query" ? focus.index : null, "key", height);
+    drawBars(bars.query, page, focus?.side === "key" ? focus.index : null, "query", height);
+    const width = Math.max(60, Math.min(420, lines.parentElement.clientWidth));
     const context = sizeCanvas(lines, width, Math.max(T, S) * height);
     const least = focus ? 0.001 : leastDrawn(page);
     drawLines(context, page, focus, width, height, least);
     legendLine.textContent =
       `The stronger a line, the larger the weight; weights below ${least.toFixed(4)} are not drawn` +
       (!focus && least > LEAST_WEIGHT ? `: they would be more than ${MOST_LINES} lines. A chosen token has all of its own.` : ".");
-    drawBars(bars.key, page, focus?.side === "query" ? focus.index : null, "key", height);
-    drawBars(bars.query, page, focus?.side === "key" ? focus.index : null, "query", height);
   }
 
   // Up and down go along the tokens of a side, left and right to the other side.
@@ -102,10 +103,23 @@ function leastDrawn(page) {
   return step / 10000;
 }
 
+// Room for the lines of all drawn heads, one below the other.
+function rowHeight(tokens, heads) {
+  return Math.max(tokens > 60 ? 18 : 24, Math.min(40, 6 + 2 * heads));
+}
+
+// Distance between the lines of neighbouring heads, so that heads that agree do not hide each other.
+function headGap(height, heads) {
+  return Math.min(4, (height - 6) / heads);
+}
+
 function drawLines(context, page, focus, width, height, least) {
   const [T, S] = [page.tokens("query").length, page.tokens("key").length];
+  const heads = page.state.heads;
+  const gap = headGap(height, heads.length);
   context.lineCap = "butt";
-  for (const head of page.state.heads) {
+  for (const [place, head] of heads.entries()) {
+    const shift = (place - (heads.length - 1) / 2) * gap;
     const { colour, dash } = headStyle(head);
     context.strokeStyle = colour;
     context.setLineDash(dash);
@@ -116,9 +130,9 @@ function drawLines(context, page, focus, width, height, least) {
         const weight = page.weight(head, query, key);
         if (weight < least - 0.00001) continue; // values are float32
         context.globalAlpha = focus ? 0.15 + 0.85 * weight : weight;
-        context.lineWidth = focus ? 1 + 3 * weight : 1 + weight;
+        context.lineWidth = Math.min(gap, focus ? 1 + 3 * weight : 1 + weight);
         context.beginPath();
-        const [from, to] = [(query + 0.5) * height, (key + 0.5) * height];
+        const [from, to] = [(query + 0.5) * height + shift, (key + 0.5) * height + shift];
         context.moveTo(0, from);
         context.bezierCurveTo(width * 0.4, from, width * 0.6, to, width, to);
         context.stroke();
@@ -172,5 +186,5 @@ function headStatus(page) {
   found.sort((one, two) => two.weight - one.weight);
   const strongest = found.slice(0, 3).map(({ weight, text }) => `${weight.toFixed(4)} with ${text}`);
   const token = quoted(page.tokens(focus.side)[focus.index]);
-  return `${where}, ${focus.side} ${token} (${focus.index}): ${strongest.join(", ")}.`;
+  return `${where}, ${focus.side} ${token} (${focus.index}): ${strongest.join(", ")}.${focus.side === "query" ? predictsText(page, focus.index) : ""}`;
 }

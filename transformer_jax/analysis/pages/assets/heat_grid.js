@@ -86,7 +86,7 @@ function drawCells(context, { rows, columns, values, marked, width, height }) {
       }
     }
     if (marked) {
-      context.strokeStyle = headStyle(3).colour;
+      context.strokeStyle = headStyle(2).colour;
       context.lineWidth = width >= 20 ? 2 : 1.5;
       context.strokeRect(marked[row] * width + 1, row * height + 1, width - gap - 2, height - gap - 2);
     }

@@ -18,6 +18,7 @@ function setUpPage(page) {
     tab.addEventListener("click", () => page.set({ view: name }));
     byId("tabs").append(tab);
   });
+  setUpPredictions(page);
   setUpControls(page);
   const redraw = () => page.set({});
   setUpTheme(byId("theme"), redraw);
