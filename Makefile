@@ -2,6 +2,7 @@
 #
 #   PYTHON=/path/to/python   the interpreter to build the environment with (otherwise one is searched for)
 #   CAMPAIGNS=runs/again      the folder of `make campaigns`, new
+#   PEERS=FILE               programs that `make benchmarks` compares with, one `WORK: COMMAND` a line
 #   EXTRAS=cuda13            extras of pyproject.toml to install too (cuda13, tpu)
 
 SHELL := /bin/bash
@@ -21,7 +22,7 @@ find_python = for python in $(candidates); do "$$python" -c 'import sys, venv, e
 have_uv = uv --version >/dev/null 2>&1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup quickstart test docs campaigns lint format
+.PHONY: help setup quickstart test docs benchmarks campaigns lint format
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -36,6 +37,9 @@ test: lint  ## lint, check the format and run the tests
 
 docs: setup  ## build the documentation site, docs/_build/html/index.html
 	$(VENV)/bin/sphinx-build -q -W --keep-going -j auto -d docs/_build/doctrees -c docs . docs/_build/html
+
+benchmarks: setup  ## measure training, searches and input on this machine, beside PEERS if given (minutes)
+	$(VENV)/bin/python -m experiments.benchmarks.speed_table $(addprefix --peers=,$(PEERS))
 
 FAULTS := $(VENV)/bin/python -m experiments.faults
 SCRIPTS := $(VENV)/bin/python experiments/faults

@@ -3,10 +3,14 @@
 
 import importlib.util
 import json
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
+
+import transformer_jax as tj
+from transformer_jax.cli.parser import parse
 
 BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 
@@ -66,3 +70,37 @@ def test_time_goes_to_the_parts_of_the_model(words, monkeypatch, capsys):
 )
 def test_names_are_readable(op_name, expected):
     assert program("where_time_goes").readable(op_name) == expected
+
+
+def speaker(tokens_per_s):
+    return f'{sys.executable} -c \'print("{{\\"tokens_per_s\\": {tokens_per_s}}}")\''
+
+
+def test_the_table_of_speeds_has_a_row_per_work_and_peer(tmp_path, monkeypatch, capsys):
+    table = program("speed_table")
+    works = {"train base": speaker(3000), "train small": speaker(7), "other": speaker(1)}
+    monkeypatch.setattr(table, "WORKS", works)
+    peers = tmp_path / "peers"
+    peers.write_text(f"train base: {speaker(2000)}\n\ntrain base: {speaker(1500)}\n")
+    monkeypatch.setattr(sys, "argv", ["speed_table.py", "--works=train", f"--peers={peers}"])
+    assert table.main() == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [(row[0], row[1], row[-1]) for row in rows[:2]] == [
+        ("train base", "3,000", "1.50"),
+        ("train base", "3,000", "2.00"),
+    ]
+    assert rows[2][:2] == ["train small", "7"] and len(rows) == 3
+    peers.write_text("train bse: true\n")
+    assert table.main() == 2
+    assert "'train bse: true' is not WORK: COMMAND" in capsys.readouterr().err
+
+
+def test_the_works_are_commands_of_this_program():
+    table = program("speed_table")
+    for command in table.WORKS.values():
+        words = shlex.split(command)
+        if "-m" in words:
+            args = parse(words[words.index("-m") + 2 :])
+            assert tj.config(args.config, args.overrides)
+        else:
+            assert Path(words[1]).is_file()
