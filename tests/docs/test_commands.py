@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands of README, docs and config files: all parse, and blocks marked `run` are run."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.cli.parser import parse
+from transformer_jax.runs.settings import FIELDS
+from transformer_jax.runs.shipped import find_file
+from transformer_jax.sweeps.sweep import load_sweep
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+FILES = [*PAGES, *(p for f in ("configs", "experiments/sweeps") for p in ROOT.glob(f"{f}/*.py"))]
+
+OWN = ("FILE", "mine.py")  # what stands for a reader's own file
+COMMAND = re.compile(r"(?:^|[|;] *|&& )(?:python -m )?transformer_jax ([a-z].*?)(?= [|<>#&]|;|$)")
+RUN = re.compile(r"^```bash run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TINY = {
+    **{f"model.{name}": 16 for name in ("d_model", "d_ff")},
+    **{f"model.{name}": 1 for name in ("num_heads", "num_encoder_layers", "num_decoder_layers")},
+    "data.synthetic_size": 400,
+    "tokenizer.vocab_size": 800,
+    "train.tokens_per_batch": 192,
+    "train.num_steps": 2,
+    "optimizer.warmup_steps": 1,
+    "optimizer.decay_steps": 2,
+    "eval.num_examples": 3,
+    "decode.max_extra_length": 2,
+}
+
+
+def commands(text):
+    """The command lines of a page or file, without programs before and files after them."""
+    text = text.replace("\\\\\n", "\\\n").replace("\\\n", " ")
+    lines = (line.strip() for line in text.splitlines())
+    return [found[1] for line in lines for found in COMMAND.finditer(line)]
+
+
+def words(lines):
+    """The words of each command line, as bash expands them."""
+    script = "\n".join(rf"printf '%s\0' {line}; printf '\n\0'" for line in lines)
+    out = subprocess.run(["bash", "-f", "-c", script], capture_output=True, text=True, check=True)
+    return [part.split("\0")[:-1] for part in out.stdout.split("\n\0")[:-1]]
+
+
+def check(argv):
+    """Raises UserError if a verb, flag, field, config or sweep of a command line does not exist."""
+    args = parse(argv)
+    unknown = args.overrides.keys() - FIELDS.keys()
+    if unknown:
+        raise tj.UserError(f"no fields: {', '.join(unknown)}")
+    config = getattr(args, "config", None)
+    if config in OWN:
+        return
+    if config and "://" not in config and find_file(config, "config").is_file():
+        without = {k: v for k, v in args.overrides.items() if k != "train.init_from"}
+        tj.config(config, without, modules=find_modules(args))
+    elif config and "://" not in config:
+        raise tj.UserError(f"no config {config}")
+    if args.verb == "sweep" and args.sweep not in OWN:
+        load_sweep(args.sweep)
+
+
+def find_modules(args):
+    return [path for path in args.modules or () if path not in OWN]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_commands_name_what_exists(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    lines = commands(path.read_text(encoding="utf-8"))
+    wrong = []
+    for line, argv in zip(lines, words(lines), strict=True):
+        try:
+            check([word for word in argv if word != "..."])
+        except tj.UserError as error:
+            wrong.append(f"{line}: {error}")
+    assert wrong == []
+
+
+def test_the_docs_have_commands():
+    assert sum(len(commands(page.read_text())) for page in PAGES) > 60
