@@ -44,6 +44,10 @@ def install_hint(extra: str) -> str:
     return f"`make setup EXTRAS={extra}` in the project's folder installs it"
 
 
+class MissingSplitError(UserError):
+    """A data set does not have a split, or its files are not configured."""
+
+
 class DivergedError(UserError):
     """The loss of a run is not finite."""
 

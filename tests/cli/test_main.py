@@ -251,7 +251,7 @@ def test_evaluate_prints_one_json_object(api, capsys):
     assert main(["evaluate", "--workdir=w", *files, *more]) == 0
     assert asked == [
         ("w", "best", 3, (), None),
-        {"split": "test"},
+        {},
         ("w", "latest", None, ["my.py", "mine.positions"], "b"),
         {"source": "s", "target": "t", "beam_size": 2},
     ]

@@ -231,7 +231,10 @@ def _add_evaluate(verbs: Verbs) -> None:
     add_run_flags(evaluate)
     add_max_length_flag(evaluate)
     add_patch_flag(evaluate)
-    evaluate.add_argument("--split", help="the split of the run's data to score (default: test)")
+    evaluate.add_argument(
+        "--split",
+        help="the split of the run's data to score (default: test; valid if there is none)",
+    )
     evaluate.add_argument("--source", metavar="FILE", help="score this file instead of a split")
     evaluate.add_argument("--target", metavar="FILE", help="the references of --source")
     evaluate.add_argument(

@@ -413,7 +413,7 @@ def _examples_to_score(args: argparse.Namespace) -> dict[str, str]:
     if (args.source is None) != (args.target is None):
         raise UserError("--source and --target go together: the file to translate, its references")
     if args.source is None:
-        return {"split": args.split or "test"}
+        return {} if args.split is None else {"split": args.split}
     if args.split is not None:
         raise UserError(
             "--split names a split of the run's data, --source a file: give one of them"

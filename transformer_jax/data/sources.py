@@ -42,7 +42,7 @@ from transformer_jax.data.sets import (
     text_sets,
     tfds,
 )
-from transformer_jax.errors import UserError
+from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.registry import Registry
 
 
@@ -153,7 +153,7 @@ def open_split(config: DataConfig, split: str) -> Corpus:
     """
     sets = find_sets(config.name)
     if split not in sets[0].splits:
-        raise UserError(
+        raise MissingSplitError(
             f"{config.name} has no split {split!r}: choose one of {', '.join(sets[0].splits)}"
         )
     configs = _config_per_set(config)

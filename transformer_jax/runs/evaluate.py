@@ -9,10 +9,11 @@ from typing import Any
 
 from transformer_jax.buckets.bucket import BucketError
 from transformer_jax.buckets.copies import write_back
+from transformer_jax.data.config import DataConfig
 from transformer_jax.data.files.json_lines import read_choices
 from transformer_jax.data.files.pairs import read_aligned
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import UserError
+from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.sharding import mesh_for_inference
@@ -31,11 +32,13 @@ def evaluator_of(
     settings: Settings,
     task: Task,
     decode: DecodeConfig,
-    split: str,
+    split: str | None,
     source: str | None,
     target: str | None,
 ) -> tuple[str, Evaluator]:
     """Builds the evaluator of a split, or of the files `source` and `target`.
+
+    Without any of them it is the test split's, or the validation split's if there is no test split.
 
     Returns:
       (name of the split or of the source file, evaluator)
@@ -51,12 +54,29 @@ def evaluator_of(
         name = Path(source).name
         open_examples = functools.partial(read_aligned, source, target, once=True)
     elif source is None and target is None:
-        name, open_examples = split, functools.partial(open_split, settings.data, split)
+        name = split or _default_split(settings.data)
+        open_examples = functools.partial(open_split, settings.data, name)
     else:
         raise UserError("evaluate: source and target are files that go together; give both")
     examples = provenance.open_same_data(name, open_examples)
     mesh = mesh_for_inference(settings.parallel)
     return name, build_evaluator(settings, task, examples, decode, mesh)
+
+
+def _default_split(data: DataConfig) -> str:
+    """The test split, or "valid" with a warning if there is none."""
+    try:
+        open_split(data, "test")
+    except MissingSplitError as error:
+        logger.warning(
+            "there is no test split (%s): scoring the validation split, which has also selected "
+            "the best checkpoint",
+            error,
+        )
+        return "valid"
+    except UserError:  # reported for all processes of a job when the split is opened
+        pass
+    return "test"
 
 
 def evaluate_choices(task: Task, params: Params, path: str, decode: DecodeConfig) -> dict[str, Any]:

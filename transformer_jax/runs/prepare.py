@@ -17,7 +17,7 @@ from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.files.text import TextBlocks
 from transformer_jax.data.sources import open_split
-from transformer_jax.errors import UserError
+from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.runs.build import task_kind
 from transformer_jax.runs.config import check_same_run, load_json, read_settings, save_json
@@ -48,7 +48,12 @@ _SAMPLED_BYTES = 2**28  # of text in blocks, for training a tokenizer
 
 
 def open_training_examples(settings: Settings) -> Corpus:
-    """Opens the training examples; logs where training will run, and what was read."""
+    """Opens the training examples; logs where training will run, and what was read.
+
+    Raises:
+      UserError: they cannot be used, or there is no validation split: now, not after a tokenizer
+        has been trained and a step compiled.
+    """
     device = jax.devices()[0].device_kind
     message = "%s on %d device%s (%s): reading the training data of %s"
     count = jax.device_count()
@@ -59,6 +64,13 @@ def open_training_examples(settings: Settings) -> Corpus:
     what = "blocks of text" if isinstance(examples, TextBlocks) else "examples"
     seconds = time.perf_counter() - start
     logger.info("read %s %s in %.1f s", f"{len(examples):,}", what, seconds)
+    try:
+        open_split(settings.data, "valid")
+    except MissingSplitError as error:
+        raise UserError(
+            f"there is no validation split ({error}); training scores one every eval.every_steps "
+            "steps to choose its best checkpoint: set aside some examples that are not trained on"
+        ) from error
     return examples
 
 

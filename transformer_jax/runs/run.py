@@ -272,7 +272,7 @@ class Run(Summarized):
 
     def evaluate(
         self,
-        split: str = "test",
+        split: str | None = None,
         source: str | None = None,
         target: str | None = None,
         command: str | None = None,
@@ -283,7 +283,7 @@ class Run(Summarized):
         """Evaluates a split, or the files `source` and `target`; writes outputs to `predictions/`.
 
         Args:
-          split: the name of the split.
+          split: the name of the split; None: "test", or "valid" if the data has no test split.
           source: a file of sources, in place of a split.
           target: the file of their targets.
           command: a command that scores the outputs too (`scoring.command`).

@@ -25,7 +25,7 @@ from transformer_jax.buckets.bucket import is_address
 from transformer_jax.buckets.copies import fetch_file, fetch_matching
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import RandomAccess
-from transformer_jax.errors import UserError
+from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.suggestions import suggest_file
 
 _CHUNK_BYTES = 1 << 24
@@ -155,11 +155,14 @@ def configured_paths(config: DataConfig, field: str) -> list[str]:
     """Paths that a field of the config lists, expanded by `expand_paths`.
 
     Raises:
-      UserError: the field is not set, or a pattern matches no file.
+      MissingSplitError: the field is not set.
+      UserError: a pattern matches no file.
     """
     paths = getattr(config, field)
     if not paths:
-        raise UserError(f"data.{field} is not set: {config.name} needs the path of a text file")
+        raise MissingSplitError(
+            f"data.{field} is not set: {config.name} needs the path of a text file"
+        )
     return expand_paths(paths, f"data.{field}")
 
 

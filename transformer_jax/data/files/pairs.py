@@ -26,6 +26,10 @@ def open_parallel_text(config: DataConfig, split: str) -> Sequence[Corpus]:
       UserError: the fields do not list equally many files, or one cannot be used.
     """
     fields = [f"{split}_source", f"{split}_target"]
+    given = [field for field in fields if getattr(config, field)]
+    if len(given) == 1:
+        (other,) = {*fields} - {*given}
+        raise UserError(f"data.{other} is not set, but data.{given[0]} is: files go in pairs")
     sources, targets = (configured_paths(config, field) for field in fields)
     if len(sources) != len(targets):
         raise UserError(

@@ -18,7 +18,7 @@ from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example, RandomAccess
 from transformer_jax.data.files.rows import Rows, select_rows, text_of
 from transformer_jax.data.files.text import BLOCK_ENDINGS, open_blocks
-from transformer_jax.errors import UserError, install_hint
+from transformer_jax.errors import MissingSplitError, UserError, install_hint
 
 _SPLITS = {
     "train": ("train",),
@@ -100,7 +100,7 @@ def _load(library: Any, config: DataConfig, split: str) -> Any:
     for name in _SPLITS[split]:
         if name in found:
             return found[name]
-    raise UserError(
+    raise MissingSplitError(
         f"data.hf_name {config.hf_name} has no split {_SPLITS[split][0]!r}; it has "
         f"{', '.join(map(str, found))}"
     )

@@ -18,7 +18,7 @@ import numpy as np
 from transformer_jax.data.config import DataConfig
 from transformer_jax.data.examples import Corpus, Example
 from transformer_jax.data.files.rows import Convert, Rows, select_rows
-from transformer_jax.errors import UserError, install_hint
+from transformer_jax.errors import MissingSplitError, UserError, install_hint
 
 _SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 _PAIR_CONFIGS = ("{0}-{1}", "{1}-{0}", "{0}_to_{1}", "{1}_to_{0}", "{0}{1}", "{1}{0}")
@@ -172,7 +172,9 @@ def _read_split(builder: Any, config: DataConfig, split: str) -> Sequence[Any]:
         return builder.as_data_source(split=_SPLITS[split])
     except Exception as error:  # from any of TFDS's dependencies
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(
+        splits = builder.info.splits
+        kind = MissingSplitError if splits and _SPLITS[split] not in splits else UserError
+        raise kind(
             f"data.tfds_name {config.tfds_name}: split {_SPLITS[split]!r} cannot be opened in "
             f"{builder.data_dir}: {reason}"
         ) from error
