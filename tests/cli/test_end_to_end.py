@@ -3,6 +3,7 @@
 
 import importlib.util
 import json
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.cli import verbs
+from transformer_jax.cli.parser import parse
 from transformer_jax.data.sources import open_split
 from transformer_jax.runs.workdir import MARK
 
@@ -209,15 +212,48 @@ def test_sweep_prints_its_table(shell, tiny, tmp_path):
 def test_a_finished_run_says_so(shell, workdir, train_words):
     answer = shell(*train_words, f"--workdir={workdir}")
     assert (answer.status, answer.out) == (0, "")
+    assert "has finished its 30 steps" in answer.err and "continues from step 30" in answer.err
+    assert "compiling" not in answer.err
+
+
+def test_a_workdir_continues_with_its_own_config(shell, workdir):
+    answer = shell("train", f"--workdir={workdir}")
+    assert (answer.status, answer.out) == (0, "")
     assert "has finished its 30 steps" in answer.err
-    assert answer.err.count("\n") == 2  # the other line names the step it resumed from
+    *_, best, start, evaluate, predict = answer.err.splitlines()
+    last = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    scores = [record["bleu"] for record in last if record["split"] == "valid"]
+    assert f"best bleu {max(scores):.4g} at step" in best and str(workdir) in best
+    assert start == "next:"
+    for line, verb in [(evaluate, "evaluate"), (predict, "predict")]:
+        words = shlex.split(line, comments=True)
+        assert words[:3] == ["python", "-m", "transformer_jax"]
+        assert parse(words[3:]).verb == verb and f"--workdir={workdir}" in words
+
+
+def test_a_workdir_without_a_run_asks_for_a_config(shell, tmp_path):
+    answer = shell("train", f"--workdir={tmp_path}")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.count("\n") == 1
+    assert f"{tmp_path} holds no run to continue" in answer.err and "--config=" in answer.err
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_numbers_are_short_on_a_terminal_alone(monkeypatch, is_terminal):
+    lines = []
+    monkeypatch.setattr(verbs.terminal, "write", lines.append)
+    monkeypatch.setattr(verbs.terminal, "is_stdout_terminal", lambda: is_terminal)
+    verbs._write_json({"bleu": 98.34567, "speed": 104537.25, "nested": [{"p": 0.0123456}], "n": 7})
+    shown = '"bleu": 98.35, "speed": 104537, "nested": [{"p": 0.01235}], "n": 7'
+    exact = '"bleu": 98.34567, "speed": 104537.25, "nested": [{"p": 0.0123456}], "n": 7'
+    assert lines == [f"{{{shown if is_terminal else exact}}}\n"]
 
 
 def test_a_dry_run_prints_parameters_and_memory(shell, train_words):
     answer = shell(*train_words, "--dry_run")
     assert (answer.status, answer.err) == (0, "")
     assert "encoder/layer_0/self_attention/query/kernel" in answer.out
-    assert "memory of a step" in answer.out.splitlines()[-1]
+    assert answer.out.splitlines()[0].startswith("task ") and "memory of a step" in answer.out
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ def test_benchmarks_take_their_own_sizes():
     assert args.overrides == {"seed": "1"}
 
 
+def test_a_workdir_needs_no_config():
+    assert parse(["train", "--workdir=w"]).config is None
+
+
 def test_a_dry_run_needs_no_workdir():
     assert parse(["train", "--config=a.py", "--dry_run"]).workdir is None
 
@@ -74,7 +78,8 @@ def test_a_dry_run_needs_no_workdir():
         ("", "needs a verb: quickstart, train, sweep, evaluate, predict, chat, score, embed"),
         ("benchmark", "benchmark` needs a verb: train, decode"),
         ("predict", "predict needs --workdir"),
-        ("train --workdir=w", "train needs --config"),
+        ("train --workdir=w --seeds=2", "train needs --config"),
+        ("train", "train needs --config"),
         ("train --config=a.py", "train needs --workdir"),
         ("train --config=a.py --workdir=w --config.seed", "--config.seed has no value"),
         ("train --config=a.py --config.seed --dry_run", "--config.seed has no value"),

@@ -9,17 +9,19 @@ from transformer_jax.tools.dry_run import describe
 
 
 def test_a_dry_run_lists_parameters_batch_and_memory(tiny_config, trained):
-    report = describe(tiny_config())
-    lines = report.splitlines()
-    num_leaves = len(jax.tree.leaves(trained.params))
-    assert lines[0].split()[0].count("/") >= 1
-    (total,) = (line.split()[1] for line in lines if line.startswith("parameters "))
-    counts = [int(line.split()[-1].replace(",", "")) for line in lines[:num_leaves]]
+    summary, arrays = describe(tiny_config()).split("\n\n")
+    found = dict(line.split("  ", 1) for line in summary.replace(" step ", " step  ").splitlines())
     leaves = jax.tree.leaves(trained.params)
-    assert sum(counts) == int(total.replace(",", "")) == sum(leaf.size for leaf in leaves)
-    assert sum(line.startswith("batch ") for line in lines) == 6
-    assert any("source_segment_ids" in line and "(4, 48)" in line for line in lines)
-    assert lines[-1].startswith("memory of a step: ") and " GiB" in lines[-1]
+    parameters = [line for line in arrays.splitlines() if not line.startswith("batch ")]
+    counts = [int(line.split()[-1].replace(",", "")) for line in parameters]
+    assert len(counts) == len(leaves)
+    assert sum(counts) == sum(leaf.size for leaf in leaves)
+    assert found["parameters"].strip() == f"{sum(counts):,}"
+    assert arrays.count("batch ") == 6
+    assert "source_segment_ids" in arrays and "(4, 48)" in arrays
+    assert found["batch"].strip().startswith("4 rows")
+    assert " GiB" in found["memory of a step"]
+    assert found["task"].strip() == "translation on parallel_text"
 
 
 def test_a_dry_run_of_an_unknown_data_set_is_refused(tiny_config):

@@ -177,7 +177,8 @@ def _add_train(verbs: Verbs) -> None:
     train = verbs.add_parser(
         "train",
         help="train a config in a workdir, or resume from its last checkpoint",
-        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
+        epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE. Without "
+        "--config, the run in DIR continues with its own.",
     )
     add_config_flag(train)
     train.add_argument("--workdir", metavar="DIR", help="the run's directory; made if absent")
@@ -554,6 +555,8 @@ def _check_required(args: argparse.Namespace) -> None:
     required = {"config", "workdir"} & vars(args).keys()
     if getattr(args, "dry_run", False):
         required.remove("workdir")
+    elif args.verb == "train" and args.workdir is not None and not args.seeds:
+        required.remove("config")  # the run in the workdir has one
     if args.verb == "sweep":
         required = {"sweep", "workdir"}
     required |= _REQUIRED.get(args.verb, set())

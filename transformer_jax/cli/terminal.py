@@ -99,6 +99,11 @@ def write(text: str) -> None:
         sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
 
 
+def is_stdout_terminal() -> bool:
+    """Returns True if a person reads the results, not a program."""
+    return sys.stdout.isatty()
+
+
 def flush() -> None:
     """Flushes stdout."""
     with _stdout_errors():

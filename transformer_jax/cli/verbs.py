@@ -9,15 +9,16 @@ import ast
 import dataclasses
 import json
 import logging
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import batched
 from pathlib import Path
 from typing import Any
 
 from transformer_jax.cli import terminal
-from transformer_jax.cli.arguments import BENCHMARK_SIZES, DECODE_OPTIONS
+from transformer_jax.cli.arguments import BENCHMARK_SIZES, DECODE_OPTIONS, PROGRAM
 from transformer_jax.cli.lines import (
     LineCount,
     escape,
@@ -34,6 +35,7 @@ from transformer_jax.runtime.files import write_atomic
 logger = logging.getLogger(__name__)
 
 _LINES_AT_ONCE = 512
+_DIGITS = 4  # of numbers on a terminal
 _LENGTH_FIELDS = ("data.max_length", "data.max_source_length", "data.max_target_length")
 _PROCESS_FLAGS = (
     "config",
@@ -68,7 +70,7 @@ def train(args: argparse.Namespace) -> None:
     from transformer_jax.runs.config import load_config
     from transformer_jax.runtime.platform import require_device
 
-    config = _join_job(args, lambda: load_config(args.config, args.overrides, args.modules))
+    config = _join_job(args, lambda: load_config(_config_path(args), args.overrides, args.modules))
     require_device()
     if args.dry_run:
         from transformer_jax.tools.dry_run import describe
@@ -81,7 +83,36 @@ def train(args: argparse.Namespace) -> None:
     else:
         from transformer_jax.runs.train import train as train_run
 
-        train_run(config, args.workdir, args.modules)
+        _print_next(train_run(config, args.workdir, args.modules), args.workdir)
+
+
+def _config_path(args: argparse.Namespace) -> str | Path:
+    """The config file, or that of the run in --workdir, which is continued."""
+    if args.config is not None:
+        return str(args.config)
+    from transformer_jax.runs.workdir import CONFIG, fetch_files
+
+    path = fetch_files(args.workdir, (CONFIG,)) / CONFIG
+    if not path.exists():
+        raise UserError(
+            f"{args.workdir} holds no run to continue; for a new one give its config, such as "
+            "--config=quickstart"
+        )
+    return path
+
+
+def _print_next(run: Any, workdir: str) -> None:
+    """Prints the commands that use a run."""
+    from transformer_jax.parallel import hosts
+    from transformer_jax.tasks.interface import SupportsChat
+
+    if not hosts.is_primary():
+        return
+    command, flag = f"  {PROGRAM}", f"--workdir={shlex.quote(workdir)}"
+    terminal.print_message("next:")
+    terminal.print_message(f"{command} evaluate {flag}")
+    verb = "chat" if isinstance(run.task, SupportsChat) else "predict"
+    terminal.print_message(f"{command} {verb} {flag}  # reads lines that you type")
 
 
 def sweep(args: argparse.Namespace) -> None:
@@ -109,7 +140,7 @@ def evaluate(args: argparse.Namespace) -> None:
 
         metrics = evaluate_choices(run.task, run.params, args.choices, run.settings.decode)
         metrics["step"] = run.step
-    _write_result(to_json(metrics))
+    _write_json(metrics)
 
 
 def predict(args: argparse.Namespace) -> None:
@@ -224,7 +255,7 @@ def benchmark(args: argparse.Namespace) -> None:
     measures = {"train": benchmark.train, "decode": benchmark.decode}
     config = load_config(args.config, args.overrides, args.modules)
     measured = measures[args.what](config, **_given(args, BENCHMARK_SIZES[args.what]))
-    terminal.write(f"{to_json(measured)}\n")
+    _write_json(measured)
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -245,7 +276,7 @@ def plan(args: argparse.Namespace) -> None:
         reports = [planning.plan(config, decode=args.decode, **target) for config in configs]
         terminal.print_message(plans_as_text(reports))
         found = dict(zip(paths, reports, strict=True)) if args.compare else reports[0]
-    terminal.write(f"{to_json(found)}\n")
+    _write_json(found)
     for planned in [] if args.search else reports:
         if not planned["memory"]["fits"]:
             raise UserError(planning.does_not_fit_message(planned))
@@ -448,6 +479,11 @@ def _write_result(line: str) -> None:
 
     if hosts.is_primary():
         terminal.write(f"{line}\n")
+
+
+def _write_json(record: Mapping[str, Any]) -> None:
+    """Writes one object; on a terminal its numbers have a few digits."""
+    _write_result(to_json(record, _DIGITS if terminal.is_stdout_terminal() else None))
 
 
 def _write_table(rows: list[Any]) -> None:

@@ -19,10 +19,16 @@ logger = logging.getLogger(__name__)
 _BLOCK_BYTES = 1 << 16
 
 
-def to_json(record: Mapping[str, Any]) -> str:
-    """Formats a record as a line of strict JSON. Array scalars become numbers, and numbers that are
-    not finite become null."""
-    return json.dumps(_strict(record), ensure_ascii=False, allow_nan=False)
+def to_json(record: Mapping[str, Any], digits: int | None = None) -> str:
+    """Formats a record as a line of strict JSON.
+
+    Array scalars become numbers, and numbers that are not finite become null.
+
+    Args:
+      record: the record.
+      digits: significant digits that fractional numbers keep; None: all.
+    """
+    return json.dumps(_strict(record, digits), ensure_ascii=False, allow_nan=False)
 
 
 @runtime_checkable
@@ -38,13 +44,19 @@ def to_python(value: Any) -> Any:
     return value.item() if isinstance(value, ArrayScalar) else value
 
 
-def _strict(value: Any) -> Any:
+def _strict(value: Any, digits: int | None) -> Any:
     if isinstance(value, Mapping):
-        return {name: _strict(each) for name, each in value.items()}
+        return {name: _strict(each, digits) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(each) for each in value]
+        return [_strict(each, digits) for each in value]
     plain = to_python(value)
-    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
+    if not isinstance(plain, float):
+        return plain
+    if not math.isfinite(plain):
+        return None
+    if digits is None:
+        return plain
+    return round(plain) if abs(plain) >= 10**digits else float(f"{plain:.{digits}g}")
 
 
 class RecordFile:

@@ -2,6 +2,7 @@
 """Trains a config in a workdir."""
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -20,7 +21,7 @@ from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import UserError
 from transformer_jax.logs.records import read_records, recorded_splits
-from transformer_jax.logs.run_log import Console, NoLog, RunLog
+from transformer_jax.logs.run_log import Console, NoLog, RunLog, four_digits
 from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
@@ -61,6 +62,8 @@ from transformer_jax.training.evaluation import Evaluator, add_command_scores, w
 from transformer_jax.training.loop import GoodputTimer
 from transformer_jax.training.state import TrainState
 
+logger = logging.getLogger(__name__)
+
 
 def train(
     config: ConfigDict, workdir: str | Path, modules: Modules = (), *, progress: bool = True
@@ -97,7 +100,20 @@ def train(
             task = build.build_task(settings, build.vocab_sizes(tokenizers), tokenizers)
             task = with_reference(task, settings, folder)
             state = fit(SingleRun(settings, folder, task, examples, base), checkpoints, clock)
+            hosts.run_on_primary(lambda: _log_best(settings, task, folder, workdir))
         return Run(config, folder, task, merge_adapters(state.model_params), int(state.step))
+
+
+def _log_best(settings: Settings, task: Task, folder: Path, workdir: str | Path) -> None:
+    """Logs the best validation score and where the run is."""
+    name = selection_metric(settings, task)
+    records = list(read_records(folder / METRICS, "valid", settings.train.num_steps))
+    scores = {record["step"]: score_of(record, name) for record in records}
+    scores = {step: score for step, score in scores.items() if math.isfinite(score)}
+    if scores:
+        step = max(scores, key=lambda step: scores[step])
+        best = f"{name.removeprefix('-')} {four_digits(abs(scores[step]))} at step {step}"
+        logger.info("best %s; the run is in %s", best, workdir)
 
 
 def _open_inputs(

@@ -105,7 +105,8 @@ def track[Part](parts: Iterable[Sequence[Part]], total: int, unit: str) -> Itera
             progress.advance(progress.done + len(part))
             if time.monotonic() - logged > _LINE_SECONDS and not display.is_live:
                 logged = time.monotonic()
-                logger.info("%s %d/%d %s", unit, progress.done, total, progress.time_left())
+                message = f"{unit} {progress.done}/{total}  {progress.time_left()}"
+                logger.info("%s", message.rstrip())
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from transformer_jax.tools.plan.target import GIB
 
 
 def describe(config: ConfigDict) -> str:
-    """Text with the parameters, the arrays of a batch and the memory of a training step.
+    """Text with a summary, the arrays of a batch and the parameters.
 
     Raises:
       UserError: the config cannot be used on the devices that are here.
@@ -21,15 +21,21 @@ def describe(config: ConfigDict) -> str:
     training = abstract_training(settings)
     _, peak = memory_of(training.compile())
     leaves = jax.tree_util.tree_leaves_with_path(training.state.params)
-    table = [
-        (jax.tree_util.keystr(path, simple=True, separator="/"), str(leaf.shape), leaf.size)
-        for path, leaf in leaves
-    ]
-    lines = [f"{path:64}{shape:>18}{size:>14,}" for path, shape, size in table]
-    lines.append(f"{'parameters':64}{'':18}{sum(size for *_, size in table):>14,}")
+    size = sum(leaf.size for _, leaf in leaves)
+    devices = training.engine.mesh.devices.flatten()
+    summary = {
+        "task": f"{settings.task.name} on {settings.data.name}",
+        "model": settings.model.architecture,
+        "parameters": f"{size:,}",
+        "batch": f"{training.rows} rows, at most {settings.train.tokens_per_batch:,} tokens a side",
+        "steps": f"{settings.train.num_steps:,}",
+        "devices": f"{devices.size} ({devices[0].device_kind})",
+        "memory of a step": f"{peak / GIB:.2f} GiB a device (state, batch and temporaries)",
+    }
+    lines = [f"{name:17} {value}" for name, value in summary.items()]
+    lines.append("")
     lines += [f"batch {name:58}{x.shape!s:>18}" for name, x in training.batch.items()]
-    lines.append(
-        f"memory of a step: {peak / GIB:.2f} GiB on each of {training.engine.mesh.size} devices "
-        "(state, batch and temporaries)"
-    )
+    for path, leaf in leaves:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        lines.append(f"{name:64}{leaf.shape!s:>18}{leaf.size:>14,}")
     return "\n".join(lines)
