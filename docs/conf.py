@@ -47,7 +47,7 @@ html_static_path: list[str] = []
 html_copy_source = False
 templates_path = ["templates"]
 html_additional_pages = {"index": "to_docs.html"}  # the site's root leads to docs/index.html
-html_theme_options = {"show_navbar_depth": 1, "show_toc_level": 2}
+html_theme_options = {"navbar_persistent": [], "show_navbar_depth": 1, "show_toc_level": 2}
 
 
 EXAMPLE = re.compile(r"(?<=\n\n)(?: {4,}\S.*\n?|\n(?= {4}))+")

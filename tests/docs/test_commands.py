@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of README, docs and config files: all parse, and blocks marked `run` are run."""
 
+import io
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.cli.main import main
 from transformer_jax.cli.parser import parse
 from transformer_jax.runs.settings import FIELDS
 from transformer_jax.runs.shipped import find_file
@@ -20,18 +25,6 @@ FILES = [*PAGES, *(p for f in ("configs", "experiments/sweeps") for p in ROOT.gl
 OWN = ("FILE", "mine.py")  # what stands for a reader's own file
 COMMAND = re.compile(r"(?:^|[|;] *|&& )(?:python -m )?transformer_jax ([a-z].*?)(?= [|<>#&]|;|$)")
 RUN = re.compile(r"^```bash run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-TINY = {
-    **{f"model.{name}": 16 for name in ("d_model", "d_ff")},
-    **{f"model.{name}": 1 for name in ("num_heads", "num_encoder_layers", "num_decoder_layers")},
-    "data.synthetic_size": 400,
-    "tokenizer.vocab_size": 800,
-    "train.tokens_per_batch": 192,
-    "train.num_steps": 2,
-    "optimizer.warmup_steps": 1,
-    "optimizer.decay_steps": 2,
-    "eval.num_examples": 3,
-    "decode.max_extra_length": 2,
-}
 
 
 def commands(text):
@@ -85,3 +78,27 @@ def test_commands_name_what_exists(path, monkeypatch):
 
 def test_the_docs_have_commands():
     assert sum(len(commands(page.read_text())) for page in PAGES) > 60
+
+
+def sentence_and_words(line):
+    """Splits `echo "..." | transformer_jax ...` into what it gives to stdin, and the command."""
+    before, piped, after = line.partition(" | ")
+    given = " ".join(shlex.split(before)[1:]) + "\n" if piped else ""
+    return given, shlex.split(after if piped else before)[1:]
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if RUN.search(p.read_text())], ids=lambda p: p.name
+)
+def test_blocks_marked_run_succeed(page, tiny, tmp_path, monkeypatch, capfd):
+    """In their order, in one empty folder, with a tiny model and text."""
+    monkeypatch.chdir(tmp_path)
+    lines = "".join(RUN.findall(page.read_text())).replace("\\\n", " ").splitlines()
+    for line in lines:
+        given, argv = sentence_and_words(line)
+        if argv[0] == "train":
+            argv += [f"--config.{name}={value}" for name, value in tiny.items()]
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(given.encode())))
+        status = main(argv)
+        assert status == 0, f"{line}: {capfd.readouterr().err}"
+    assert len(lines) > 3
