@@ -16,7 +16,18 @@ from typing import Any
 
 from transformer_jax.errors import Stopped, UserError
 
-__all__ = ["Chat", "Stopped", "Sweep", "UserError", "config", "load", "plan", "sweep", "train"]
+__all__ = [
+    "Chat",
+    "Stopped",
+    "Sweep",
+    "UserError",
+    "config",
+    "load",
+    "plan",
+    "read_data",
+    "sweep",
+    "train",
+]
 
 _LAZY = {
     "Chat": ("transformer_jax.runs.run", "Chat"),
@@ -24,6 +35,7 @@ _LAZY = {
     "config": ("transformer_jax.runs.config", "load_config"),
     "load": ("transformer_jax.runs.load", "load"),
     "plan": ("transformer_jax.tools.plan.plan", "plan"),
+    "read_data": ("transformer_jax.runs.model_batches", "read_data"),
     "sweep": ("transformer_jax.sweeps.sweep", "run_sweep"),
     "train": ("transformer_jax.runs.train", "train"),
 }

@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documentation names files, headings, functions and classes that exist."""
 
+import inspect
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from transformer_jax.models.classifier import TextClassifier, TokenClassifier
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.models.encoder_decoder import EncoderDecoder
+from transformer_jax.models.encoder_only import EncoderOnly
+from transformer_jax.models.recurrent import RecurrentEncoderDecoder
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/results/*.md")]
+NOTEBOOKS = ROOT / "docs" / "notebooks.md"
 PAPER_TO_CODE = ROOT / "docs" / "from_paper_to_code.md"
 
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
@@ -84,3 +92,25 @@ def test_scripts_are_launched_in_the_way_that_works():
     imports = re.compile(r"^(from|import) experiments\b", re.MULTILINE)
     wrong = [name for name in by_path if imports.search((ROOT / f"{name}.py").read_text())]
     assert len(by_path) > 10 and wrong == []
+
+
+SIGNATURES = {
+    "`encoder_decoder`, `recurrent`": (
+        EncoderDecoder.unprojected,
+        RecurrentEncoderDecoder.unprojected,
+    ),
+    "`decoder_only`": (DecoderOnly.features,),
+    "`encoder_only`": (EncoderOnly.unprojected,),
+    "with the head of a classifier": (TextClassifier.__call__,),
+    "with the head of a tagger": (TokenClassifier.__call__,),
+}
+
+
+def test_the_table_of_arguments_is_that_of_the_models():
+    rows = re.findall(r"^\| (.*) \| `(\w+, .*deterministic=True)` \|$", NOTEBOOKS.read_text(), re.M)
+    assert dict(rows).keys() == SIGNATURES.keys()
+    for name, written in rows:
+        for method in SIGNATURES[name]:
+            own = [*inspect.signature(method).parameters.values()][1:]
+            shown = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in own]
+            assert written == ", ".join(shown)

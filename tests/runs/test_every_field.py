@@ -19,10 +19,10 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.nn.remat import rematerialized_layers
 from transformer_jax.runs import build
+from transformer_jax.runs.build import batches_of
 from transformer_jax.runs.config import load_config, read_settings
 from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.settings import FIELDS, flatten
-from transformer_jax.runs.train import batches_of
 from transformer_jax.tasks.losses import batch_shapes
 from transformer_jax.training.evaluation import Evaluator
 

@@ -7,6 +7,7 @@ read. A field that is set but not read is rejected. A class without `reads` coun
 field that it does not ignore.
 """
 
+import inspect
 from typing import Any
 
 import flax.linen as nn
@@ -27,6 +28,15 @@ MODELS: Registry[type[nn.Module]] = Registry(
         "recurrent": RecurrentEncoderDecoder,
     },
 )
+
+
+def input_names(model: Any) -> list[str]:
+    """Names of the arrays that a model's `apply` takes, in order."""
+    for method in ("__call__", "unprojected", "features"):
+        parameters = inspect.signature(getattr(type(model), method)).parameters.values()
+        if all(parameter.kind != parameter.VAR_POSITIONAL for parameter in parameters):
+            return [each.name for each in parameters if each.name not in ("self", "deterministic")]
+    raise TypeError(f"{type(model).__name__} names no arguments")
 
 
 def apply_model(

@@ -16,6 +16,7 @@ from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.masks import row_places
 
 BODIES = (EncoderOnly, DecoderOnly)
 """Models of one stack, which have features of one text."""
@@ -46,8 +47,8 @@ class TokenClassifier(nn.Module):
     def __call__(
         self,
         tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T C"]:
         """Logits for each token of packed rows."""
@@ -78,13 +79,15 @@ class TextClassifier(nn.Module):
     def __call__(
         self,
         tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
-        texts: Int[Array, "B J"],
+        positions: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+        texts: Int[Array, "B J"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B J C"]:
-        """Logits for each text of packed rows; `texts` are their segment ids. Logits of segment 0
-        are meaningless."""
+        """Logits for each text of packed rows; `texts` are their segment ids (None: one text a
+        row). Logits of segment 0 are meaningless."""
+        positions, segment_ids = row_places(tokens, positions, segment_ids)
+        texts = jnp.ones((len(tokens), 1), jnp.int32) if texts is None else texts
         x = self._features(PackedTokens(tokens, positions, segment_ids), deterministic)
         index = self._token_index(positions, segment_ids, texts)
         x = jnp.take_along_axis(x, index[:, :, None], axis=1)

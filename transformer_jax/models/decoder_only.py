@@ -14,6 +14,7 @@ from transformer_jax.nn.attention import Sequences
 from transformer_jax.nn.cache import KVCache, at_prompt_ends
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
+from transformer_jax.nn.masks import row_places
 from transformer_jax.nn.transformer import Decoder
 
 
@@ -60,16 +61,17 @@ class DecoderOnly(nn.Module):
     def features(
         self,
         tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
         """The decoder's output for packed rows.
 
         Args:
-          tokens, positions, segment_ids: of the rows.
+          tokens, positions, segment_ids: of the rows; see `nn.masks.row_places` for the defaults.
           deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
+        positions, segment_ids = row_places(tokens, positions, segment_ids)
         x = self.input(self.embedding.embed(tokens), positions, deterministic)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)
         x, _ = self.decoder(x, sequences, deterministic=deterministic)

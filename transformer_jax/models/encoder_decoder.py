@@ -18,7 +18,7 @@ from transformer_jax.nn.cache import EncoderOutput, KVCache, Memory, at_prompt_e
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
-from transformer_jax.nn.masks import Segments, padding_mask
+from transformer_jax.nn.masks import Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
 from transformer_jax.nn.transformer import Decoder, Encoder
@@ -36,6 +36,16 @@ class PackedTokens(NamedTuple):
     ids: Int[Array, "B T"]
     positions: Int[Array, "B T"]
     segment_ids: Int[Array, "B T"]
+
+    @classmethod
+    def of(
+        cls,
+        ids: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None,
+        segment_ids: Int[Array, "B T"] | None,
+    ) -> "PackedTokens":
+        """The tokens with the defaults of `nn.masks.row_places`."""
+        return cls(ids, *row_places(ids, positions, segment_ids))
 
 
 def shift_right(
@@ -85,22 +95,29 @@ class Seq2Seq(nn.Module):
     def unprojected(
         self,
         source: Int[Array, "B S"],
-        source_positions: Int[Array, "B S"],
-        source_segment_ids: Int[Array, "B S"],
-        target: Int[Array, "B T"],
-        target_positions: Int[Array, "B T"],
-        target_segment_ids: Int[Array, "B T"],
+        source_positions: Int[Array, "B S"] | None = None,
+        source_segment_ids: Int[Array, "B S"] | None = None,
+        target: Int[Array, "B T"] | None = None,
+        target_positions: Int[Array, "B T"] | None = None,
+        target_segment_ids: Int[Array, "B T"] | None = None,
         deterministic: bool = True,
     ) -> Unprojected:
         """Hidden states that predict the token after each target position, before the projection.
 
         Args:
-          source: tokens of packed rows, with their positions and segment ids.
-          target: decoder inputs (sentences shifted right by one start token), with theirs.
+          source: tokens of packed rows, with their positions and segment ids (see
+            `nn.masks.row_places` for the defaults).
+          target: decoder inputs (sentences shifted right by one start token), with theirs; always
+            needed.
           deterministic: no dropout; otherwise the rng stream "dropout" is needed.
+
+        Raises:
+          TypeError: there is no target.
         """
-        source_tokens = PackedTokens(source, source_positions, source_segment_ids)
-        target_tokens = PackedTokens(target, target_positions, target_segment_ids)
+        if target is None:
+            raise TypeError("the model reads source and target; give target=..., the shifted one")
+        source_tokens = PackedTokens.of(source, source_positions, source_segment_ids)
+        target_tokens = PackedTokens.of(target, target_positions, target_segment_ids)
         return self._project(self.features(source_tokens, target_tokens, deterministic))
 
     def features(
@@ -162,11 +179,12 @@ class EncoderDecoder(Seq2Seq):
     def encode(
         self,
         source: Int[Array, "B S"],
-        positions: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
+        positions: Int[Array, "B S"] | None = None,
+        segment_ids: Int[Array, "B S"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B S D"]:
         """The encoder's output for packed rows."""
+        positions, segment_ids = row_places(source, positions, segment_ids)
         embedded = self.source_embedding.embed(source)
         x = self.source_encoding.embed(embedded, positions)
         x = self.source_norm(x) if self.config.embedding_norm else x

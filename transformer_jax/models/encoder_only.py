@@ -16,6 +16,7 @@ from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.masks import row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.transformer import Encoder
 
@@ -55,31 +56,34 @@ class EncoderOnly(nn.Module):
     def unprojected(
         self,
         tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
-        predicted: Int[Array, "B P"],
+        positions: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
+        predicted: Int[Array, "B P"] | None = None,
         deterministic: bool = True,
     ) -> Unprojected:
         """Hidden states that predict the masked tokens, before the projection.
 
         Args:
-          tokens, positions, segment_ids: of packed rows.
-          predicted: indices of the masked tokens in their row.
+          tokens, positions, segment_ids: of packed rows; see `nn.masks.row_places` for the
+            defaults.
+          predicted: indices of the masked tokens in their row; None: all tokens.
           deterministic: no dropout; otherwise the rng stream "dropout" is needed.
         """
         x = self.features(tokens, positions, segment_ids, deterministic)
-        x = jnp.take_along_axis(x, predicted[:, :, None], axis=1)
+        if predicted is not None:
+            x = jnp.take_along_axis(x, predicted[:, :, None], axis=1)
         return self.prediction_head(x, self.projection)
 
     def features(
         self,
         tokens: Int[Array, "B T"],
-        positions: Int[Array, "B T"],
-        segment_ids: Int[Array, "B T"],
+        positions: Int[Array, "B T"] | None = None,
+        segment_ids: Int[Array, "B T"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B T D"]:
         """The encoder's output for packed rows."""
         c = self.config
+        positions, segment_ids = row_places(tokens, positions, segment_ids)
         types = token_types(tokens, positions, c.separator_id) if c.num_token_types else None
         x = self.input(self.embedding.embed(tokens), positions, deterministic, types)
         sequences = Sequences.packed(self.input.position_encoding, positions, segment_ids)

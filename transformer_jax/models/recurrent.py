@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.config import DEFAULT_RADIUS, TRANSFORMER_FIELDS, ModelConfig
 from transformer_jax.models.encoder_decoder import PackedTokens, Seq2Seq
+from transformer_jax.nn.masks import row_places
 from transformer_jax.nn.recurrent.attention import SourceMemory
 from transformer_jax.nn.recurrent.cells import CELLS, State
 from transformer_jax.nn.recurrent.decoder import DecoderState, RecurrentDecoder
@@ -86,11 +87,12 @@ class RecurrentEncoderDecoder(Seq2Seq):
     def encode(
         self,
         source: Int[Array, "B S"],
-        positions: Int[Array, "B S"],
-        segment_ids: Int[Array, "B S"],
+        positions: Int[Array, "B S"] | None = None,
+        segment_ids: Int[Array, "B S"] | None = None,
         deterministic: bool = True,
     ) -> Float[Array, "B S D"]:
-        """The encoder's output for packed rows; `positions` are ignored."""
+        """The encoder's output for packed rows; `positions` only separate texts."""
+        _, segment_ids = row_places(source, positions, segment_ids)
         return self._encode(source, segment_ids, deterministic)[0]
 
     def prefill(

@@ -5,9 +5,31 @@ B batch, T queries, S keys. Every mask broadcasts to [B, 1, T, S], with axis 1 f
 combine with `&`. Segment ids number the sentences packed into a row from 1; 0 is padding.
 """
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
+
+
+def row_places(
+    tokens: Int[Array, "B T"],
+    positions: Int[Array, "B T"] | None = None,
+    segment_ids: Int[Array, "B T"] | None = None,
+) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
+    """Positions and segment ids of rows, each derived from the other if it is not given.
+
+    With neither, each row is one text without padding.
+    """
+    if segment_ids is None:
+        if positions is None:
+            segment_ids = jnp.ones_like(tokens)
+        else:
+            segment_ids = jnp.cumsum(positions == 0, axis=1)
+    if positions is None:
+        index = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        begins = segment_ids != jnp.roll(segment_ids, 1, axis=1)
+        positions = index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+    return positions, segment_ids
 
 
 def padding_mask(segment_ids: Int[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:

@@ -10,6 +10,7 @@ import jax
 import optax
 from jax.sharding import Mesh
 
+from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
@@ -221,6 +222,33 @@ def _count_rows(count: Callable[[int, int], int], task: Task, shards: int) -> in
         return count(max(task.lengths.values()), shards)
     except ValueError as error:
         raise UserError(f"config.train: {error}") from error
+
+
+def batches_of(
+    settings: Settings,
+    task: Task,
+    examples: Sequence[Any],
+    rows: int,
+    shard: tuple[int, int] = (0, 1),
+    replicas: int = 1,
+) -> TrainBatches:
+    """The training data, in the order of the settings' seed.
+
+    Args:
+      settings, task, examples: of the run.
+      rows: the number of rows of a batch.
+      shard: (process, number of processes).
+      replicas: the number of replicas that share the worker processes.
+    """
+    return train_batches(
+        task.prepare(examples, training=True),
+        task.preprocess,
+        lengths=task.lengths,
+        rows=rows,
+        seed=settings.order_seed,
+        shard=shard,
+        num_workers=math.ceil(settings.data.num_workers / replicas),
+    )
 
 
 def build_evaluator(

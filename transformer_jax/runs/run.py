@@ -32,14 +32,18 @@ from transformer_jax.runs import build
 from transformer_jax.runs.base_run import with_reference
 from transformer_jax.runs.config import override, read_settings
 from transformer_jax.runs.evaluate import evaluator_of, keep_outputs
+from transformer_jax.runs.model_batches import batch_of, batches_of_split
 from transformer_jax.runs.nonfinite import first_nonfinite_layer, nonfinite_parameters
+from transformer_jax.runs.save import save
 from transformer_jax.runs.settings import Settings, parsed
+from transformer_jax.runs.workdir import read_metrics
 from transformer_jax.runtime.progress import shown
 from transformer_jax.summary import Summarized
 from transformer_jax.tasks.interface import (
     DeclaresDecodeFields,
     Params,
     Prediction,
+    Supervised,
     SupportsBeamTree,
     SupportsChat,
     SupportsEmbedding,
@@ -53,7 +57,10 @@ from transformer_jax.tokenization import Tokenizers
 from transformer_jax.training.evaluation import add_command_scores
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from transformer_jax.analysis.inspect import Attention, Hidden, Importance, Walk
+    from transformer_jax.pictures.style import Picture
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -66,6 +73,7 @@ class Run(Summarized):
       task: the task, with its model and tokenizers.
       params: the parameters, a tree of float32 arrays.
       step: the step of the parameters; for an average, the last one.
+      stored: False if the parameters or the model are not those of the workdir.
     """
 
     config: ConfigDict
@@ -73,6 +81,7 @@ class Run(Summarized):
     task: Task
     params: Params
     step: int
+    stored: bool = True
 
     def summary(self) -> Mapping[str, Any]:
         """Where it is, what it is, and how far it was trained."""
@@ -137,7 +146,88 @@ class Run(Summarized):
           UserError: an unknown hook point, or a change that does not fit it.
         """
         model = patched_model(self.model, changes, self.hook_points)
-        return dataclasses.replace(self, task=_with_model(self.task, model))
+        return dataclasses.replace(self, task=_with_model(self.task, model), stored=False)
+
+    def with_params(self, params: Params) -> "Run":
+        """The run with other parameters of the same shapes; it writes no outputs to the workdir.
+
+        Raises:
+          UserError: they have other names or shapes; the first difference is named.
+        """
+        shapes, expected = (_shapes(tree) for tree in (params, self.params))
+        for name in sorted({*shapes, *expected}):
+            if shapes.get(name) != expected.get(name):
+                raise UserError(
+                    f"with_params: {name} is {shapes.get(name, 'missing')}, and in the model "
+                    f"{expected.get(name, 'missing')}"
+                )
+        return dataclasses.replace(self, params=params, stored=False)
+
+    def save(self, workdir: str | Path) -> "Run":
+        """Saves the run to a new workdir, which predicts and trains on like any other.
+
+        The optimizer's state, the position in the data and the records are those of the run's own
+        checkpoint. What was imported, and what adapters (`lora`) were merged into, is saved without
+        these: train from it with `train.init_from`.
+
+        Returns:
+          The saved run.
+
+        Raises:
+          UserError: the folder is not empty, the run is patched, or its checkpoint is gone.
+        """
+        save(self, workdir)
+        return dataclasses.replace(self, workdir=Path(workdir), stored=True)
+
+    @property
+    def records(self) -> "DataFrame":
+        """What was logged (metrics.jsonl): a row for each step and split, a column for each metric.
+
+        Raises:
+          UserError: nothing was recorded.
+        """
+        from pandas import DataFrame
+
+        found = DataFrame(read_metrics(self.workdir))
+        return found.drop_duplicates(["step", "split"], keep="last", ignore_index=True)
+
+    def plot(self) -> "Picture":
+        """The curves of loss, score and learning rate, a matplotlib figure.
+
+        Raises:
+          UserError: nothing was recorded.
+        """
+        from transformer_jax.pictures import draw_curves
+
+        return draw_curves({self.workdir.name: [read_metrics(self.workdir)]})
+
+    def batch(
+        self, sources: Sequence[str], targets: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        """What the model takes for these texts: `run.model.apply({"params": run.params}, **batch)`.
+
+        Arrays [B, T], padded, by the names of the model's arguments.
+
+        Args:
+          sources: examples, as for `predict`.
+          targets: targets of a task on pairs; of a language model, texts that follow.
+
+        Raises:
+          UserError: the task does not support inspection, or reads pairs and there are no targets.
+        """
+        _require_texts("batch", sources=sources, targets=targets or [])
+        return batch_of(self, sources, targets)
+
+    def batches(self, split: str = "train") -> Iterator[Supervised]:
+        """Packed batches of a split; those of "train" are endless, in the order of training.
+
+        Each has `inputs` for `run.model.apply({"params": run.params}, **inputs)`, the `labels` of
+        the logits, and `counted`, False where there is no label.
+
+        Raises:
+          UserError: the split cannot be read, or the task has no labels.
+        """
+        return batches_of_split(self, split)
 
     @functools.cached_property
     def hook_points(self) -> HookPointAxes:
@@ -301,7 +391,7 @@ class Run(Summarized):
             if math.isnan(metrics["loss"]) and nonfinite_parameters(self.params):
                 raise NonFiniteError
         metrics = add_command_scores(command, metrics, evaluator.decoded_examples, outputs)
-        if not isinstance(self.model, PatchedModel):
+        if self.stored:
             path = self.workdir / "predictions" / f"{name}-{self.step}.jsonl"
             keep_outputs(path, evaluator, outputs)
         return {**metrics, "step": self.step, "split": name}
@@ -403,6 +493,15 @@ class Chat(Summarized):
     def reset(self, system: str | None = None) -> None:
         """Starts a new conversation, with a system prompt if given."""
         self.turns = () if system is None else (Turn(SYSTEM, system),)
+
+
+def _shapes(params: Params) -> dict[str, str]:
+    """The shapes of parameters by their paths, for messages."""
+    leaves = jax.tree.leaves_with_path(params)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): str(np.shape(leaf))
+        for path, leaf in leaves
+    }
 
 
 def _checked(found: Iterable[list[Prediction]]) -> list[list[Prediction]]:

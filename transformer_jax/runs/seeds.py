@@ -40,7 +40,7 @@ from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import tokenizer_provenance, training_provenance
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.settings import Settings
-from transformer_jax.runs.train import batches_of, console_of, validation, warm_started
+from transformer_jax.runs.train import console_of, validation, warm_started
 from transformer_jax.runs.user_modules import Modules, load_modules, record_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
@@ -258,7 +258,8 @@ class Replicas:
         """The training data, in one order for all replicas or in one for each."""
         chosen = self.members[:1] if self._same_batches else self.members
         each = [
-            batches_of(one, self.task, self.examples, rows, replicas=len(chosen)) for one in chosen
+            build.batches_of(one, self.task, self.examples, rows, replicas=len(chosen))
+            for one in chosen
         ]
         return each[0] if self._same_batches else StackedBatches(each)
 

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from transformer_jax.checkpoints.step_folder import step_folders
 from transformer_jax.checkpoints.store import Snapshot
 from transformer_jax.checkpoints.warm_start import WarmStart, warm_start
-from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
+from transformer_jax.data.batches.pipeline import TrainBatches
 from transformer_jax.data.examples import Corpus
 from transformer_jax.data.sources import open_corpora, open_split
 from transformer_jax.errors import UserError
@@ -180,7 +180,7 @@ class SingleRun:
 
     def batches(self, rows: int) -> TrainBatches:
         shard = (jax.process_index(), jax.process_count())
-        return batches_of(self.settings, self.task, self.examples, rows, shard)
+        return build.batches_of(self.settings, self.task, self.examples, rows, shard)
 
     def log(self, start: int) -> RunLog | NoLog:
         if not hosts.is_primary():
@@ -205,33 +205,6 @@ class SingleRun:
     def validation(self) -> Callable[[int, Any], Scores]:
         evaluate = validation(self.settings, self.task, self.engine.mesh)
         return lambda step, params: evaluate(step, params, self.workdir)
-
-
-def batches_of(
-    settings: Settings,
-    task: Task,
-    examples: Sequence[Any],
-    rows: int,
-    shard: tuple[int, int] = (0, 1),
-    replicas: int = 1,
-) -> TrainBatches:
-    """The training data, in the order of the settings' seed.
-
-    Args:
-      settings, task, examples: of the run.
-      rows: the number of rows of a batch.
-      shard: (process, number of processes).
-      replicas: the number of replicas that share the worker processes.
-    """
-    return train_batches(
-        task.prepare(examples, training=True),
-        task.preprocess,
-        lengths=task.lengths,
-        rows=rows,
-        seed=settings.order_seed,
-        shard=shard,
-        num_workers=math.ceil(settings.data.num_workers / replicas),
-    )
 
 
 def warm_started(state: TrainState, settings: Settings) -> TrainState:

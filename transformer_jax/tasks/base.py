@@ -28,6 +28,7 @@ from transformer_jax.tasks.interface import (
     LossSums,
     Params,
     Prediction,
+    Supervised,
     TaskParts,
 )
 from transformer_jax.tasks.losses import CausalLosses, Seq2SeqLosses, split_tokens
@@ -118,6 +119,10 @@ class CausalTask(BaseTask):
         """Returns the cross-entropy of each token that counts given all before it."""
         return self.losses(params, batch, rng)
 
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs and the labels of a packed batch."""
+        return self.losses.supervised(batch)
+
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int
     ) -> list[PairScore]:
@@ -198,6 +203,10 @@ class Seq2SeqTask(BaseTask):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Returns the cross-entropy of each target token given its past and the source."""
         return self.losses(params, batch, rng)
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs and the labels of a packed batch."""
+        return self.losses.supervised(batch)
 
     def score(
         self, params: Params, sources: Sequence[str], targets: Sequence[str], batch_size: int

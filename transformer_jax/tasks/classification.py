@@ -25,7 +25,7 @@ from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.runtime import platform
 from transformer_jax.scoring.labels import classification_scores
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction
+from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, Supervised
 from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
 
 _SLOTS_PER_LABEL = 8
@@ -82,9 +82,14 @@ class Classification(LabelingTask):
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Returns the cross-entropy of each text's label, label-smoothed in training."""
         logits = self.logits(params, batch, batch["label_segment_ids"], rng)
-        counted = batch["label_segment_ids"] > 0
-        found = token_losses(logits, batch["label"], self.label_smoothing)
+        _, labels, counted = self.supervised(batch)
+        found = token_losses(logits, labels, self.label_smoothing)
         return packed_loss(batch, self.read, found, counted)
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs, and the label of each text."""
+        texts = batch["label_segment_ids"]
+        return Supervised((*row_inputs(batch, "text"), texts), batch["label"], texts > 0)
 
     def logits(
         self, params: Params, batch: Batch, texts: jax.Array, rng: jax.Array | None = None

@@ -38,6 +38,20 @@ LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
 (`metrics.padding_sums`). With "nll" and "correct", perplexity and accuracy are reported too."""
 
 
+class Supervised(NamedTuple):
+    """What a model reads and should predict.
+
+    Attributes:
+      inputs: arguments of the model's call, by name or in order.
+      labels: int32, of the shape of the logits without their last axis.
+      counted: bool, False where there is nothing to predict.
+    """
+
+    inputs: Any
+    labels: jax.Array
+    counted: jax.Array
+
+
 class Prediction(NamedTuple):
     """An output and its score, higher is better."""
 
@@ -140,6 +154,14 @@ class SupportsChat(Protocol):
         self, params: Params, conversation: Conversation, decode: DecodeConfig
     ) -> Iterator[str]:
         """Yields the next answer of a conversation that ends with a question, piece by piece."""
+
+
+@runtime_checkable
+class SupportsSupervision(Protocol):
+    """A task whose loss compares the model's logits with labels."""
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs, in order, and the labels of a packed batch."""
 
 
 @runtime_checkable

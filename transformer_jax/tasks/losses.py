@@ -29,7 +29,7 @@ from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import shift_right
 from transformer_jax.runtime import platform
-from transformer_jax.tasks.interface import Batch, LossOptions, LossSums, Params
+from transformer_jax.tasks.interface import Batch, LossOptions, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, SpecialTokens, Tokenizer, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -109,6 +109,10 @@ class CausalLosses:
         """Label-smoothed cross-entropy of the targets that count."""
         found = self._losses(params, batch, self.options, rng, exact=rng is None)
         return packed_loss(batch, self.read, found, _counted(batch))
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """The model's inputs, and the next tokens."""
+        return Supervised(row_inputs(batch, "input"), batch["target"], _counted(batch))
 
     def log_probs(self, params: Params, batch: Batch, rng: jax.Array | None) -> jax.Array:
         """log P of each target that counts in nats, float32 [B, T]; 0 elsewhere."""
@@ -240,6 +244,10 @@ class Seq2SeqLosses:
         else:
             found = self._losses(params, batch, self.options, rng, exact=rng is None)
         return packed_loss(batch, self.read, found, self._predicted(batch))
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """The model's inputs, and the tokens of the target."""
+        return Supervised(self._inputs(batch), self._labels(batch), self._predicted(batch))
 
     def score(self, params: Params, pairs: Sequence[Pair], batch_size: int) -> list[PairScore]:
         """Score of each target given its source.

@@ -28,7 +28,14 @@ from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.progress import track
 from transformer_jax.tasks.base import BaseTask
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, TaskParts
+from transformer_jax.tasks.interface import (
+    Batch,
+    LossSums,
+    Params,
+    Prediction,
+    Supervised,
+    TaskParts,
+)
 from transformer_jax.tasks.language_modeling import DocumentWindows
 from transformer_jax.tasks.losses import packed_loss, row_inputs
 from transformer_jax.tokenization import SpecialTokens, Tokenizers
@@ -181,16 +188,20 @@ class MaskedLanguageModeling(BaseTask):
         The sum "restored" is the number of chosen tokens beyond that.
         """
         batch, restored = restore_beyond(batch, self.num_predicted)
-        chosen = (batch["labels"] > 0).astype(jnp.int32)
-        is_chosen, places = jax.lax.top_k(chosen, self.num_predicted)
-        labels = jnp.take_along_axis(jnp.maximum(batch["labels"] - 1, 0), places, axis=1)
-        inputs = (*row_inputs(batch, "text"), places)
+        inputs, labels, counted = self.supervised(batch)
         predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
         found = tiled_token_losses(
             predicted, labels, 0.0, self.z_loss, self.loss_tiles, exact=rng is None
         )
-        loss, weight, sums = packed_loss(batch, self.read, found, is_chosen > 0)
+        loss, weight, sums = packed_loss(batch, self.read, found, counted)
         return loss, weight, {**sums, "restored": restored}
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs, and the first `num_predicted` chosen tokens of each row."""
+        chosen = (batch["labels"] > 0).astype(jnp.int32)
+        is_chosen, places = jax.lax.top_k(chosen, self.num_predicted)
+        labels = jnp.take_along_axis(jnp.maximum(batch["labels"] - 1, 0), places, axis=1)
+        return Supervised((*row_inputs(batch, "text"), places), labels, is_chosen > 0)
 
     def predict(
         self, params: Params, lines: Sequence[str], decode: DecodeConfig, first_line: int = 1

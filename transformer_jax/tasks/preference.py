@@ -31,7 +31,7 @@ from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import padding_sums
 from transformer_jax.tasks.instruction import BAR_AFTER_SECONDS, Instruction
-from transformer_jax.tasks.interface import Batch, LossSums, Params, TaskParts
+from transformer_jax.tasks.interface import Batch, LossSums, Params, Supervised, TaskParts
 
 logger = logging.getLogger(__name__)
 
@@ -123,6 +123,10 @@ class Preference(Instruction):
             for answer in answers
         )
         return chosen, rejected
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Raises UserError: there are no labels, only pairs of answers."""
+        raise UserError("batches: task preference compares answers and has no labels; use its loss")
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Returns -log sigmoid of each pair's margin (equation 7): the reward of the chosen answer

@@ -24,7 +24,7 @@ from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.runtime import platform
 from transformer_jax.tasks.base import LabelingTask
-from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction
+from transformer_jax.tasks.interface import Batch, LossSums, Params, Prediction, Supervised
 from transformer_jax.tasks.losses import packed_loss, row_inputs, text_frame
 
 logger = logging.getLogger(__name__)
@@ -82,10 +82,15 @@ class Tagging(LabelingTask):
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
         """Returns the cross-entropy of each word's tag, label-smoothed in training."""
-        logits = apply_model(self.model, params, *row_inputs(batch, "text"), rng=rng)
-        tags, counted = jnp.maximum(batch["tags"] - 1, 0), batch["tags"] > 0
+        inputs, tags, counted = self.supervised(batch)
+        logits = apply_model(self.model, params, *inputs, rng=rng)
         found = token_losses(logits, tags, self.label_smoothing)
         return packed_loss(batch, self.read, found, counted)
+
+    def supervised(self, batch: Batch) -> Supervised:
+        """Returns the model's inputs, and the tag at the first piece of each word."""
+        tags = batch["tags"]
+        return Supervised(row_inputs(batch, "text"), jnp.maximum(tags - 1, 0), tags > 0)
 
     def evaluate(
         self, params: Params, examples: Corpus, decode: DecodeConfig

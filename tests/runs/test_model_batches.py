@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A notebook's own use of a run: batches, other parameters, a workdir of its own, records."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import transformer_jax as tj
+from transformer_jax.logs.records import read_lines
+
+SOURCES, TARGETS = ["A dog runs.", "The women sleep."], ["Ein Hund läuft.", "Die Frauen schlafen."]
+
+
+def logits_of(run, inputs):
+    return jax.jit(lambda params: run.model.apply({"params": params}, **inputs))(run.params)
+
+
+def summed_loss(logits, labels, counted):
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return float((losses * counted).sum()), float(counted.sum())
+
+
+def test_a_batch_is_what_the_model_takes(trained):
+    batch = trained.batch(SOURCES, TARGETS)
+    tokens = [trained.model_inputs(*pair) for pair in zip(SOURCES, TARGETS, strict=True)]
+    log_probs = jax.nn.log_softmax(logits_of(trained, batch))
+    found = [
+        sum(float(log_probs[i, t, token]) for t, token in enumerate(one.outputs))
+        for i, one in enumerate(tokens)
+    ]
+    np.testing.assert_allclose(found, trained.score(SOURCES, TARGETS), rtol=1e-4)
+
+
+def test_batches_of_a_split_have_its_loss(trained):
+    sums = [
+        summed_loss(logits_of(trained, inputs), labels, counted)
+        for inputs, labels, counted in trained.batches("valid")
+    ]
+    loss = sum(total for total, _ in sums) / sum(count for _, count in sums)
+    last = trained.records.query("split == 'valid'").iloc[-1]
+    assert loss == pytest.approx(np.log(last["perplexity"]), rel=1e-4)
+
+
+def test_training_batches_are_endless_and_in_the_order_of_training(trained):
+    batches = trained.batches()
+    first = next(batches)
+    assert all(next(batches).labels.shape == first.labels.shape for _ in range(40))
+    again = next(trained.batches("train"))
+    assert (first.labels == again.labels).all()
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda run: run.batch(["a"]), "batch: the model reads pairs; give targets too"),
+        (lambda run: run.batch("a", "b"), "batch: sources is one text; give a list of texts"),
+        (lambda run: run.batch(["a"], ["b", "c"]), "batch: 1 sources but 2 targets; give pairs"),
+        (lambda run: run.with_params({}), "with_params: decoder/final_norm/bias is missing, and"),
+        (lambda run: run.save(run.workdir), "is not empty"),
+        (lambda run: run.patched({"decoder.layer_0": 0}).save("x"), "save: the run is patched"),
+    ],
+)
+def test_misuse_is_refused_in_one_line(trained, use, message):
+    with pytest.raises(tj.UserError) as caught:
+        use(trained)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_other_parameters_are_used_and_saved(trained, tmp_path):
+    changed = trained.with_params(jax.tree.map(lambda x: 0.9 * x, trained.params))
+    before, score = sorted(trained.workdir.rglob("*")), changed.score(SOURCES, TARGETS)
+    assert score != trained.score(SOURCES, TARGETS)
+    changed.evaluate("valid")
+    assert sorted(trained.workdir.rglob("*")) == before
+
+    saved = changed.save(tmp_path / "saved")
+    loaded = tj.load(tmp_path / "saved")
+    assert loaded.step == trained.step and loaded.score(SOURCES, TARGETS) == score
+    assert saved.workdir == tmp_path / "saved"
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), loaded.params, changed.params)
+    assert all(jax.tree.leaves(same))
+
+
+def test_a_saved_run_trains_on_as_the_run_itself(trained, workdir, tiny_config, tmp_path):
+    tj.load(workdir).save(tmp_path / "saved")
+    longer = {"train.num_steps": 32}
+    for folder in (workdir, tmp_path / "saved"):
+        assert tj.train(tiny_config(longer), folder).step == 32
+    one, other = tj.load(workdir), tj.load(tmp_path / "saved")
+    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+    assert len(list(read_lines(tmp_path / "saved" / "metrics.jsonl"))) == len(one.records)
+
+
+def test_records_are_a_table_and_a_picture(trained):
+    records = trained.records
+    assert not records.duplicated(["step", "split"]).any()
+    assert list(records[records["split"] == "valid"]["step"]) == [15, 30]
+    assert len(trained.plot().axes) >= 3
+
+
+def test_the_examples_of_a_split(trained):
+    data = tj.read_data(trained.config, "valid")
+    assert len(data) == 12 and set(data[0]) == {"source", "target"}
+    assert data[0]["source"] in repr(data) and data[0]["target"] in repr(data)
+    assert tj.read_data(trained, "valid")[3:5] == data[3:5]
+
+
+def test_positions_and_segment_ids_may_be_left_out(trained):
+    batch = trained.batch(SOURCES[:1], TARGETS[:1])
+    lengths = {side: int(batch[f"{side}_segment_ids"].sum()) for side in ("source", "target")}
+    tokens = {side: jnp.asarray(batch[side][:, :length]) for side, length in lengths.items()}
+    np.testing.assert_allclose(
+        logits_of(trained, tokens), logits_of(trained, batch)[:, : lengths["target"]], atol=1e-4
+    )
+    with pytest.raises(TypeError, match="give target="):
+        logits_of(trained, {"source": tokens["source"]})
