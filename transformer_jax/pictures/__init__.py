@@ -2,16 +2,28 @@
 """Pictures for papers and notebooks, all in one style (`style`). Each function returns a figure."""
 
 from transformer_jax.pictures.curves import Records, draw_curves, draw_recipe
+from transformer_jax.pictures.errors import (
+    draw_calibration,
+    draw_confusion,
+    draw_rates,
+    draw_worst,
+)
 from transformer_jax.pictures.heads import draw_heads
 from transformer_jax.pictures.style import picture_format, save_figure
 from transformer_jax.pictures.sweep import draw_sweep
+from transformer_jax.pictures.tree import draw_tree
 
 __all__ = [
     "Records",
+    "draw_calibration",
+    "draw_confusion",
     "draw_curves",
     "draw_heads",
+    "draw_rates",
     "draw_recipe",
     "draw_sweep",
+    "draw_tree",
+    "draw_worst",
     "picture_format",
     "save_figure",
 ]

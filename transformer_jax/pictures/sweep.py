@@ -31,6 +31,7 @@ Metrics = Mapping[str, Sequence[float | None]]
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w.])")
 _FEWEST = 3
 """Numbers that make a curve."""
+_MOST_TICKS = 7
 
 
 @styled
@@ -112,22 +113,21 @@ def _draw_curves(
     curves: Mapping[str, Mapping[float, str]],
     values: Mapping[str, Sequence[float | None]],
 ) -> None:
+    at = defaultdict[float, list[float | None]](list)
     for number, rows in enumerate(curves.values()):
         held = {x: finite(values[row]) for x, row in rows.items() if finite(values[row])}
         draw_band(ax, held, **_style(number))
         for x, row in rows.items():
-            if note := _diverged(values[row]):
-                ax.annotate(
-                    note,
-                    (x, 1),
-                    xycoords=("data", "axes fraction"),
-                    rotation=90,
-                    ha="right",
-                    va="top",
-                    fontsize=6,
-                )
-    if is_geometric(sorted({x for rows in curves.values() for x in rows})):
+            at[x] += values[row]
+    for x, seeds in at.items():
+        above = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
+        ax.annotate(_diverged(seeds), (x, 1), **above, fontsize=6)
+    numbers = sorted(at)
+    if is_geometric(numbers):
         ax.set_xscale("log")
+        if len(numbers) <= _MOST_TICKS:
+            ax.set_xticks(numbers, [f"{x:g}" for x in numbers])
+            ax.minorticks_off()
 
 
 def _draw_lines(ax: Axes, values: Mapping[str, Sequence[float | None]]) -> None:

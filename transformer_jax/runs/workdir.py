@@ -389,20 +389,42 @@ def _contents(folder: Path, name: str) -> dict[str, str]:
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Records of a run's metrics.jsonl; raises UserError if there are none."""
-    path = workdir / METRICS
-    try:
-        records = [record for record in map(_parse_record, read_lines(path)) if record is not None]
-    except OSError as error:
-        raise UserError(f"{workdir} has no metrics to draw: {path.name}: {error}") from error
+    found = _read_objects(workdir, METRICS, "metrics")
+    records = [record for record in found if isinstance(record.get("step"), int)]
     if not records:
-        raise UserError(f"{workdir} has no metrics to draw: {path.name} holds no record yet")
+        raise UserError(f"{workdir} has no metrics to draw: {METRICS} holds no record yet")
     return records
 
 
-def _parse_record(line: bytes) -> dict[str, Any] | None:
-    """A record; None for a line that a kill has torn."""
+def read_predictions(workdir: Path, split: str) -> list[dict[str, Any]]:
+    """Examples of a split with their outputs, of the last step that was scored.
+
+    Raises:
+      UserError: the split was not scored, or the file cannot be read.
+    """
+    steps = {
+        int(match[1]): path.name
+        for path in (workdir / PREDICTIONS).glob("*.jsonl")
+        if (match := re.fullmatch(rf"{re.escape(split)}-([0-9]+)\.jsonl", path.name))
+    }
+    if not steps:
+        message = f"{workdir} has no predictions of {split}; run evaluate with --split={split}"
+        raise UserError(message)
+    return _read_objects(workdir, f"{PREDICTIONS}/{steps[max(steps)]}", "predictions")
+
+
+def _read_objects(workdir: Path, name: str, what: str) -> list[dict[str, Any]]:
+    """JSON objects of a file of lines, without lines that a kill has torn."""
     try:
-        record = json.loads(line)
+        objects = map(_parse_object, read_lines(workdir / name))
+        return [one for one in objects if one is not None]
+    except OSError as error:
+        raise UserError(f"{workdir} has no {what} to draw: {name}: {error}") from error
+
+
+def _parse_object(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+    return found if isinstance(found, dict) else None

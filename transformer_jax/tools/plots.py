@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the pictures of the verb plot: of runs, of one example's attention, of a config."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +12,29 @@ from ml_collections import ConfigDict
 
 from transformer_jax.analysis.activations import Attention
 from transformer_jax.analysis.pages.attention_page import TITLES
+from transformer_jax.data.sources import open_split
 from transformer_jax.errors import UserError
 from transformer_jax.nn.positions import encoding_class
-from transformer_jax.pictures import draw_curves, draw_heads, draw_recipe, save_figure
-from transformer_jax.runs.config import Settings, read_settings
-from transformer_jax.runs.workdir import read_metrics
+from transformer_jax.pictures import (
+    draw_calibration,
+    draw_confusion,
+    draw_curves,
+    draw_heads,
+    draw_rates,
+    draw_recipe,
+    draw_tree,
+    draw_worst,
+    save_figure,
+)
+from transformer_jax.runs.config import Settings, load_config, read_settings
+from transformer_jax.runs.workdir import CONFIG, METRICS, read_metrics, read_predictions
+from transformer_jax.scoring.errors import (
+    calibration,
+    decisions,
+    rates_by_class,
+    rates_by_frequency,
+    rates_by_length,
+)
 from transformer_jax.training.optimizer import make_schedule
 
 _POSITIONS_SHOWN = 100
@@ -24,12 +43,14 @@ _POSITIONS_SHOWN = 100
 def plot_runs(workdirs: Sequence[Path], output: Path) -> None:
     """Draws the curves of one or several runs into a file.
 
+    A workdir of `train --seeds`, or of a row of a sweep, is one curve with a band over its seeds.
+
     Raises:
       UserError: a workdir has no metrics, or the file cannot be written.
     """
     names = [workdir.name for workdir in workdirs]
     labels = names if len(set(names)) == len(names) else list(map(str, workdirs))
-    records = [[read_metrics(workdir)] for workdir in workdirs]
+    records = [[read_metrics(seed) for seed in _seeds(workdir)] for workdir in workdirs]
     save_figure(draw_curves(dict(zip(labels, records, strict=True))), output)
 
 
@@ -74,6 +95,65 @@ def plot_attention(
     figure = draw_heads(weights[layer], queries, keys)
     figure.suptitle(f"{TITLES[kind]}, layer {layer}", fontsize=8)
     save_figure(figure, output)
+
+
+def plot_tree(tree: str, output: Path) -> None:
+    """Draws a tree in brackets into a file; raises UserError if it is none."""
+    save_figure(draw_tree(tree), output)
+
+
+ERRORS = ("confusion", "calibration", "worst", "class", "length", "frequency")
+"""Pictures of errors."""
+
+
+def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
+    """Draws the errors of a classifier or tagger on a split that `evaluate` has scored.
+
+    Args:
+      workdir: of the run.
+      kind: one of `ERRORS`: the confusion matrix, the calibration curve, the list of the worst
+        errors, or error rates by class, by length, or by the words' frequency in the training data.
+      split: the name of the split.
+      output: ends in .png, .svg or .pdf.
+
+    Raises:
+      UserError: there are no such predictions, the task has no labels, tags have no calibration, or
+        the file cannot be written.
+    """
+    records = read_predictions(workdir, split)
+    try:
+        found = decisions(records)
+        match kind:
+            case "confusion":
+                figure = draw_confusion(found)
+            case "calibration":
+                figure = draw_calibration(calibration(found))
+            case "worst":
+                figure = draw_worst(found)
+            case "class":
+                figure = draw_rates(rates_by_class(found), "expected label")
+            case "length":
+                figure = draw_rates(rates_by_length(found), "words of the text")
+            case _:
+                rates = rates_by_frequency(found, _training_words(workdir))
+                figure = draw_rates(rates, "occurrences in training")
+    except ValueError as error:
+        raise UserError(f"--errors={kind}: {workdir}: predictions of {split}: {error}") from error
+    save_figure(figure, output)
+
+
+def _training_words(workdir: Path) -> Counter[str]:
+    data = read_settings(load_config(str(workdir / CONFIG))).data
+    return Counter(word for one in open_split(data, "train") for word in one["text"].split())
+
+
+def _seeds(workdir: Path) -> list[Path]:
+    """Workdirs of the seeds of a run; of a run without seeds, its own."""
+    if not (workdir / METRICS).exists():
+        found = [path.parent for path in workdir.glob(f"seed_*/{METRICS}")]
+        found += [path.parent for path in workdir.glob(f"group_*/seed_*/{METRICS}")]
+        return sorted(found) or [workdir]
+    return [workdir]
 
 
 def _encodings(settings: Settings) -> np.ndarray | None:

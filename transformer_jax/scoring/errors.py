@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors of a classifier or tagger: decisions, confusion, calibration, and error rates of groups.
+
+Reads the records of predictions/*.jsonl: an example with its "output" and "score".
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Decision(NamedTuple):
+    """A label that a model chose for a text, or a tag for a word.
+
+    Attributes:
+      text: the text, or the word.
+      expected, predicted: labels.
+      probability: of the predicted label; None for tags.
+      words: number of words of the text, or of the word's sentence.
+    """
+
+    text: str
+    expected: str
+    predicted: str
+    probability: float | None
+    words: int
+
+    @property
+    def is_wrong(self) -> bool:
+        """Returns True if the labels differ."""
+        return self.expected != self.predicted
+
+
+class Error(NamedTuple):
+    """A wrong decision, and the number of times that it occurs."""
+
+    text: str
+    expected: str
+    predicted: str
+    probability: float | None
+    count: int
+
+
+class Rate(NamedTuple):
+    """Share of errors in a group of decisions, with its 95% interval (Wilson 1927)."""
+
+    group: str
+    share: float
+    low: float
+    high: float
+    count: int
+
+
+class Bin(NamedTuple):
+    """Decisions of similar probability: their mean probability, and the share that is right."""
+
+    probability: float
+    accuracy: float
+    count: int
+
+
+def decisions(records: Iterable[Mapping[str, Any]]) -> list[Decision]:
+    """Decisions in the records of a classifier, one each, or of a tagger, one per word.
+
+    Raises:
+      ValueError: the records are of another task.
+    """
+    found = list[Decision]()
+    for record in records:
+        match record:
+            case {"text": str(text), "label": str(label), "output": str(output)}:
+                text = "\t".join([text, *([record["pair"]] if "pair" in record else [])])
+                words = len(text.split())
+                found.append(Decision(text, label, output, record.get("score"), words))
+            case {"text": str(text), "tags": str(tags), "output": str(output)}:
+                sides = [list(filter(None, side.split(" "))) for side in (text, tags, output)]
+                words = len(sides[0])
+                found += [Decision(*one, None, words) for one in zip(*sides, strict=True)]
+            case _:
+                raise ValueError("they are of a task without labels or tags")
+    return found
+
+
+def confusion(found: Sequence[Decision]) -> tuple[list[str], np.ndarray]:
+    """Labels, most frequent first, and the counts [expected, predicted], by scikit-learn."""
+    # Imported here because it takes seconds, and few runs need it.
+    from sklearn.metrics import confusion_matrix
+
+    counts = Counter(one.expected for one in found)
+    counts.update(dict.fromkeys((one.predicted for one in found if one.predicted not in counts), 0))
+    labels = [label for label, _ in counts.most_common()]
+    expected, predicted = [one.expected for one in found], [one.predicted for one in found]
+    return labels, confusion_matrix(expected, predicted, labels=labels)
+
+
+def worst_errors(found: Iterable[Decision]) -> list[Error]:
+    """The most frequent errors first, and of equally frequent ones those that the model was surest
+    of."""
+    counts = Counter(one[:4] for one in found if one.is_wrong)
+    errors = [Error(*one, count) for one, count in counts.items()]
+    return sorted(errors, key=lambda error: (-error.count, -(error.probability or 0.0)))
+
+
+def calibration(found: Sequence[Decision], bins: int = 10) -> list[Bin]:
+    """Probability and accuracy of the decisions in bins of equal width that are not empty.
+
+    Raises:
+      ValueError: a decision has no probability.
+    """
+    if any(one.probability is None for one in found):
+        raise ValueError("tags have no probabilities of their own")
+    probabilities = np.array([one.probability for one in found])
+    right = np.array([not one.is_wrong for one in found])
+    number = np.minimum((probabilities * bins).astype(int), bins - 1)
+    return [
+        Bin(float(probabilities[held].mean()), float(right[held].mean()), int(held.sum()))
+        for i in range(bins)
+        if (held := number == i).any()
+    ]
+
+
+def calibration_error(found: Sequence[Bin]) -> float:
+    """Expected calibration error (Naeini et al. 2015): mean distance of probability and accuracy,
+    weighted by the number of decisions."""
+    total = sum(one.count for one in found)
+    return sum(one.count * abs(one.probability - one.accuracy) for one in found) / total
+
+
+def rates_by_class(found: Iterable[Decision]) -> list[Rate]:
+    """Error rates of each expected label, most frequent first."""
+    rates = _rates((one.expected, one) for one in found)
+    return sorted(rates, key=lambda rate: -rate.count)
+
+
+def rates_by_length(found: Iterable[Decision]) -> list[Rate]:
+    """Error rates by the number of words of the text or sentence, in groups of doubling width."""
+    return _rates_by_size((one.words, one) for one in found)
+
+
+def rates_by_frequency(found: Iterable[Decision], counts: Mapping[str, int]) -> list[Rate]:
+    """Error rates by how often the training data has the word; of a text, its rarest word.
+
+    Args:
+      found: the decisions.
+      counts: word -> number of times that it occurs in the training data.
+    """
+    return _rates_by_size(
+        (min((counts.get(word, 0) for word in one.text.split()), default=0), one) for one in found
+    )
+
+
+def _rates_by_size(sized: Iterable[tuple[int, Decision]]) -> list[Rate]:
+    """Rates in groups 0, 1, 2-3, 4-7 and so on."""
+    rates = _rates((size.bit_length(), one) for size, one in sized)
+    return [rate._replace(group=_range_of_bits(int(rate.group))) for rate in rates]
+
+
+def _range_of_bits(bits: int) -> str:
+    low, high = 2**bits // 2, 2**bits - 1
+    return str(low) if low == high else f"{low}\N{EN DASH}{high}"
+
+
+def _rates(grouped: Iterable[tuple[Any, Decision]]) -> list[Rate]:
+    """Rate of each group, in order of the groups."""
+    from scipy.stats import binomtest
+
+    total, wrong = Counter[Any](), Counter[Any]()
+    for group, one in grouped:
+        total[group] += 1
+        wrong[group] += one.is_wrong
+    rates = []
+    for group in sorted(total):
+        interval = binomtest(wrong[group], total[group]).proportion_ci(method="wilson")
+        share = wrong[group] / total[group]
+        rates.append(Rate(str(group), share, interval.low, interval.high, total[group]))
+    return rates
