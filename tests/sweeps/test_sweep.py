@@ -15,7 +15,14 @@ from transformer_jax.nn.norms import NORMS
 from transformer_jax.runs import user_modules
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.scoring.text import score_translations
-from transformer_jax.sweeps.sweep import Sweep, load_sweep, run_seeds, run_sweep, write_tables
+from transformer_jax.sweeps.sweep import (
+    Sweep,
+    load_sweep,
+    run_seeds,
+    run_sweep,
+    saved_rows,
+    write_tables,
+)
 from transformer_jax.sweeps.tables import Row
 from transformer_jax.tasks import TASKS
 
@@ -63,6 +70,12 @@ def test_tables_and_a_picture_are_written(swept):
     assert (workdir / "table.md").read_text().count("\n") == 4
     assert (workdir / "table.csv").read_text().startswith("row,loss_mean,loss_deviation")
     assert (workdir / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_finished_rows_are_read_from_the_folder_of_a_sweep(swept, tmp_path):
+    workdir, rows = swept
+    assert saved_rows(workdir) == rows
+    assert saved_rows(workdir / "few_pairs") == saved_rows(tmp_path / "absent") == []
 
 
 def test_finished_rows_are_not_trained_again(sweep, swept, monkeypatch):

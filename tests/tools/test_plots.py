@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of workdirs, configs and attention, written to files."""
 
+import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -77,3 +79,53 @@ def test_inputs_that_cannot_be_drawn_are_errors(tiny_config, trained_workdir, tm
     shutil.copy(trained_workdir / "metrics.jsonl", tmp_path / "file")
     with pytest.raises(tj.UserError, match="cannot write .*file/a.png"):
         plots.plot_runs([trained_workdir], tmp_path / "file" / "a.png")
+
+
+def test_seeds_of_a_run_are_one_curve(tmp_path, monkeypatch):
+    for seed in (1, 2):
+        folder = tmp_path / "run" / f"seed_{seed}"
+        folder.mkdir(parents=True)
+        (folder / "metrics.jsonl").write_text(f'{{"step": 1, "split": "train", "loss": {seed}}}\n')
+    drawn = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, output: drawn.append(figure))
+    plots.plot_runs([tmp_path / "run"], tmp_path / "a.png")
+    (line,) = drawn[0].axes[0].get_lines()
+    assert list(line.get_ydata()) == [1.5]
+
+
+@pytest.fixture
+def scored(tmp_path):
+    """Workdir with predictions of a classifier at two steps."""
+    folder = tmp_path / "scored" / "predictions"
+    folder.mkdir(parents=True)
+    line = {"text": "a dog", "label": "x", "output": "y", "score": 0.75}
+    for step, label in ((9, "z"), (10, "x"), (11, "other")):
+        split = "test" if step < 11 else "test-b"
+        (folder / f"{split}-{step}.jsonl").write_text(json.dumps(line | {"label": label}) + "\n")
+    return folder.parent
+
+
+@pytest.mark.parametrize("kind", ["confusion", "calibration", "worst", "class", "length"])
+def test_errors_of_the_last_scored_step_are_drawn(scored, tmp_path, kind):
+    plots.plot_errors(scored, kind, "test", tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert "<!-- z" not in text
+    assert kind in ("calibration", "length") or "<!-- x" in text
+
+
+def test_errors_that_cannot_be_drawn_are_told(scored, tmp_path):
+    with pytest.raises(UserError, match="no predictions of valid; run evaluate with --split=valid"):
+        plots.plot_errors(scored, "worst", "valid", tmp_path / "a.png")
+    pair = {"source": "a", "target": "b", "output": "c", "score": -1.0}
+    (scored / "predictions" / "test-12.jsonl").write_text(json.dumps(pair))
+    with pytest.raises(UserError, match="--errors=worst: .* a task without labels or tags"):
+        plots.plot_errors(scored, "worst", "test", tmp_path / "a.png")
+
+
+def test_training_words_are_counted(scored, tmp_path, monkeypatch):
+    counted = [{"text": "a a dog"}, {"text": "a"}]
+    monkeypatch.setattr(plots, "load_config", lambda path: None)
+    monkeypatch.setattr(plots, "read_settings", lambda config: SimpleNamespace(data="data"))
+    monkeypatch.setattr(plots, "open_split", lambda data, split: counted)
+    plots.plot_errors(scored, "frequency", "test", tmp_path / "a.svg")
+    assert "<!-- 1 (1) -->" in (tmp_path / "a.svg").read_text()  # "dog" is the rarest word

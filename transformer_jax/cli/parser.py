@@ -73,7 +73,9 @@ _REQUIRED = {
 _EXCLUDED = {
     "stream": {"num_outputs", "format", "prefixes", "batch_size", "distributed"},
     "seeds": {"dry_run", "distributed"},
-    "attention": {"config"},
+    "attention": {"config", "errors", "tree"},
+    "errors": {"config", "tree"},
+    "tree": {"config"},
     "choices": {"split", "source", "target", "command", *DECODE_OPTIONS},
 }
 """Flags, and the flags that have no effect beside each of them."""
@@ -342,11 +344,16 @@ def _add_embed(verbs: Verbs) -> None:
 def _add_plot(verbs: Verbs) -> None:
     plot = verbs.add_parser(
         "plot",
-        help="draw the curves of runs, a run's attention, or a config's rates and positions",
+        help="draw runs, a sweep, a run's attention, errors or trees, or a config's rates and "
+        "positions",
         epilog=f"Any field of the config can be set: {OVERRIDE}SECTION.FIELD=VALUE.",
     )
     add_config_flag(plot)
-    plot.add_argument("--workdir", metavar="DIR,DIR...", help="the runs to draw in one picture")
+    plot.add_argument(
+        "--workdir",
+        metavar="DIR,DIR...",
+        help="the runs to draw in one picture (of seeds: their mean, with a band), or one sweep",
+    )
     plot.add_argument(
         "--attention",
         metavar="TEXT",
@@ -362,10 +369,22 @@ def _add_plot(verbs: Verbs) -> None:
         "that the model has)",
     )
     plot.add_argument(
+        "--tree",
+        metavar="TEXT",
+        help="draw a tree in brackets, or with --workdir the tree that a parser's run finds",
+    )
+    plot.add_argument(
+        "--errors",
+        choices=("confusion", "calibration", "worst", "class", "length", "frequency"),
+        help="draw the errors of a classifier or tagger that `evaluate` has scored: its confusion "
+        "matrix, calibration, worst errors, or error rates by class, length or word frequency",
+    )
+    plot.add_argument("--split", help="of --errors (default: test)")
+    plot.add_argument(
         "--output",
         metavar="FILE",
-        help="the picture; FILE ends in .png, .svg or .pdf (default: curves.png, attention.png or "
-        "CONFIG.png, here)",
+        help="the picture; FILE ends in .png, .svg or .pdf (default: what is drawn, such as "
+        "curves.png, here)",
     )
     add_base_flag(plot)
     add_modules_flag(plot)
@@ -562,8 +581,8 @@ def _check_required(args: argparse.Namespace) -> None:
     required |= _REQUIRED.get(args.verb, set())
     if args.verb == "plot":
         required -= {"config", "workdir"}
-        if (args.config is None) == (args.workdir is None):
-            raise UserError("plot needs either --workdir (runs to draw) or --config")
+        if args.tree is None and (args.config is None) == (args.workdir is None):
+            raise UserError("plot needs either --workdir (runs to draw), --config or --tree")
     for name in sorted(required):
         if getattr(args, name) is None:
             raise UserError(f"{args.verb} needs --{name}; see `{PROGRAM} {args.verb} --help`")
@@ -576,10 +595,11 @@ def _check_exclusive(args: argparse.Namespace) -> None:
         given.remove("format")
     if args.verb == "predict" and "format" not in given and (args.num_outputs or 1) > 1:
         raise UserError("--num_outputs above 1 needs --format=jsonl: text has one line an example")
-    if args.verb == "plot" and args.attention is None:
-        for name in ("kind", "layer", "base"):
-            if getattr(args, name) is not None:
-                raise UserError(f"--{name} goes with --attention")
+    if args.verb == "plot":
+        for name in ("kind", "layer", "base", "split"):
+            other = "errors" if name == "split" else "attention"
+            if getattr(args, name) is not None and getattr(args, other) is None:
+                raise UserError(f"--{name} goes with --{other}")
     for name, others in _EXCLUDED.items():
         if name in given and (excluded := sorted(given & others)):
             raise UserError(f"--{excluded[0]} does not go with --{name}; leave one of them out")

@@ -224,23 +224,42 @@ def score(args: argparse.Namespace) -> None:
 
 
 def plot(args: argparse.Namespace) -> None:
-    """Draws runs, the attention of one run, or a config; prints the picture's path."""
+    """Draws runs, one run's attention, trees or errors, or a config; prints the picture's path."""
+    from transformer_jax.pictures import draw_sweep, picture_format, save_figure
     from transformer_jax.runs.config import load_config
+    from transformer_jax.runs.load import load
     from transformer_jax.runs.user_modules import load_modules
-    from transformer_jax.runs.workdir import METRICS, fetch_files
-    from transformer_jax.tools.plots import plot_config, plot_runs
+    from transformer_jax.runs.workdir import CONFIG, METRICS, PREDICTIONS, fetch_files
+    from transformer_jax.sweeps.sweep import saved_rows
+    from transformer_jax.tools import plots
 
+    what = next((each for each in ("attention", "tree") if getattr(args, each) is not None), None)
+    default = what or args.errors or (Path(args.config).stem if args.config else "curves")
+    output = Path(args.output or f"{default}.png")
+    picture_format(output)  # before a model is loaded in vain
     if args.attention is not None:
-        output = _draw_attention(args)
-    elif args.workdir is None:
-        output = Path(args.output or f"{Path(args.config).stem}.png")
-        plot_config(load_config(args.config, args.overrides, args.modules), output)
+        run = load(args.workdir, modules=args.modules, base=args.base)
+        plots.plot_attention(run.attention(args.attention), output, args.kind, args.layer)
+    elif args.tree is not None:
+        tree = args.tree
+        if args.workdir is not None:
+            (tree,) = load(args.workdir, modules=args.modules).predict([tree])
+        plots.plot_tree(tree, output)
+    elif args.config is not None:
+        plots.plot_config(load_config(args.config, args.overrides, args.modules), output)
+    elif args.errors is not None:
+        load_modules(args.modules, args.workdir)
+        workdir = fetch_files(args.workdir, (CONFIG, PREDICTIONS))
+        plots.plot_errors(workdir, args.errors, args.split or "test", output)
     else:
-        output = Path(args.output or "curves.png")
         workdirs = args.workdir.split(",")
         for workdir in workdirs:
             load_modules(args.modules, workdir)
-        plot_runs([fetch_files(workdir, (METRICS,)) for workdir in workdirs], output)
+        folders = [fetch_files(workdir, (METRICS,)) for workdir in workdirs]
+        if len(folders) == 1 and (rows := saved_rows(folders[0])):
+            save_figure(draw_sweep({row.name: row.metrics for row in rows}), output)
+        else:
+            plots.plot_runs(folders, output)
     terminal.write(f"{output}\n")
 
 
@@ -529,16 +548,6 @@ def _answer(conversation: Any, line: str) -> None:
         terminal.flush()
     except UserError as error:
         terminal.print_message(f"error: {error}")
-
-
-def _draw_attention(args: argparse.Namespace) -> Path:
-    from transformer_jax.runs.load import load
-    from transformer_jax.tools.plots import plot_attention
-
-    output = Path(args.output or "attention.png")
-    run = load(args.workdir, modules=args.modules, base=args.base)
-    plot_attention(run.attention(args.attention), output, args.kind, args.layer)
-    return output
 
 
 def _require_empty(folder: Path) -> None:

@@ -27,6 +27,8 @@ from transformer_jax.scoring.errors import (
 
 OTHERS = "others"
 """Label of all labels that have no row of their own in a confusion matrix."""
+_SHORT = 25
+"""Letters of texts that leave a table as narrow as a column."""
 
 
 @styled
@@ -94,7 +96,7 @@ def draw_rates(rates: Sequence[Rate], by: str, most: int = 15) -> Picture:
     figure, (ax,) = grid(1, 1.0 + 0.2 * len(rates))
     shares = np.array([rate.share for rate in rates])
     around = [shares - [rate.low for rate in rates], [rate.high for rate in rates] - shares]
-    bar = {"fmt": "o", "color": COLORS[0], "capsize": 2, "elinewidth": 1}
+    bar = {"fmt": "o", "color": COLORS[0], "capsize": 2, "elinewidth": 1, "clip_on": False}
     ax.errorbar(shares, range(len(rates)), xerr=np.maximum(around, 0), **bar)
     ax.set_yticks(range(len(rates)), [f"{drawable(one.group)} ({one.count:,})" for one in rates])
     ax.set_ylim(len(rates) - 0.5, -0.5)
@@ -107,7 +109,9 @@ def draw_worst(found: Sequence[Decision], most: int = 20) -> Picture:
     """Table of the worst errors (`scoring.errors.worst_errors`)."""
     worst = worst_errors(found)[:most]
     has_probabilities = bool(worst) and worst[0].probability is not None
-    figure = picture(FULL, 0.35 + 0.19 * max(len(worst), 1))
+    is_narrow = max((len(one.text) for one in worst), default=0) < _SHORT
+    figure = picture(COLUMN if is_narrow else FULL, 0.35 + 0.19 * max(len(worst), 1))
+    columns = (0, 0.45, 0.63, 0.81) if is_narrow else (0, 0.66, 0.78, 0.9)
     ax = figure.subplots()
     ax.set_axis_off()
     cells = [
@@ -116,7 +120,7 @@ def draw_worst(found: Sequence[Decision], most: int = 20) -> Picture:
     ]
     head = ["text", "expected", "predicted", "probability" if has_probabilities else "times"]
     for row, line in enumerate([head, *cells]):
-        for x, cell in zip((0, 0.66, 0.78, 0.9), line, strict=True):
+        for x, cell in zip(columns, line, strict=True):
             weight = "bold" if row == 0 else "normal"
             ax.text(x, -row, cell, fontsize=6.5, va="center", weight=weight, clip_on=True)
     ax.set(xlim=(0, 1), ylim=(-len(worst) - 0.6, 0.6))

@@ -160,12 +160,14 @@ def workdir_within(workdir: Path, name: str) -> Path:
 
 
 def fetch_files(workdir: str | Path, names: Collection[str]) -> Path:
-    """The workdir, or a local copy of these files if it is at an address.
+    """The workdir, or a local copy of these files and folders if it is at an address.
 
     Raises:
       UserError: there is nothing at the address, or it cannot be read.
     """
-    return fetch_folder(str(workdir), names.__contains__) if is_address(workdir) else Path(workdir)
+    if not is_address(workdir):
+        return Path(workdir)
+    return fetch_folder(str(workdir), lambda name: name.split("/")[0] in names)
 
 
 def _require_storable(path: Path) -> None:

@@ -7,7 +7,9 @@ finished is not trained again.
 """
 
 import contextlib
+import csv
 import dataclasses
+import io
 import json
 import logging
 import math
@@ -326,11 +328,23 @@ def _train_row(
     return Row(name, **result)
 
 
-def _saved_row(path: Path, name: str, asked: Mapping[str, Any]) -> Row | None:
-    """The finished row in a file; None if there is none, or it is the row of another config."""
+def saved_rows(workdir: Path) -> list[Row]:
+    """Finished rows of a sweep, in the order of its table; none if the folder holds no sweep."""
+    try:
+        table = read_regular(workdir / f"{TABLE}.csv", SETTINGS_BYTES).decode()
+    except (OSError, ValueError):
+        return []
+    names = [line.get("row") or "" for line in csv.DictReader(io.StringIO(table))]
+    found = [_saved_row(workdir / _folder_name(name) / RESULT, name) for name in names]
+    return [row for row in found if row is not None]
+
+
+def _saved_row(path: Path, name: str, asked: Mapping[str, Any] | None = None) -> Row | None:
+    """The finished row in a file; None if there is none, or it is the row of another config than
+    the one asked for."""
     try:
         result = json.loads(read_regular(path, SETTINGS_BYTES))
-        return Row(name, **result["row"]) if result["asked"] == asked else None
+        return Row(name, **result["row"]) if asked in (None, result["asked"]) else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -102,17 +102,13 @@ def plot_tree(tree: str, output: Path) -> None:
     save_figure(draw_tree(tree), output)
 
 
-ERRORS = ("confusion", "calibration", "worst", "class", "length", "frequency")
-"""Pictures of errors."""
-
-
 def plot_errors(workdir: Path, kind: str, split: str, output: Path) -> None:
     """Draws the errors of a classifier or tagger on a split that `evaluate` has scored.
 
     Args:
       workdir: of the run.
-      kind: one of `ERRORS`: the confusion matrix, the calibration curve, the list of the worst
-        errors, or error rates by class, by length, or by the words' frequency in the training data.
+      kind: "confusion" (matrix), "calibration" (curve), "worst" (list of errors), or error rates by
+        "class", by "length", or by "frequency" of the words in the training data.
       split: the name of the split.
       output: ends in .png, .svg or .pdf.
 
