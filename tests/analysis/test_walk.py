@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from tests.analysis import walk_oracle
-from transformer_jax.analysis.pages.document import unpack
+from transformer_jax.analysis.pages.document import inspect_command, unpack
 from transformer_jax.analysis.walk import walk
+from transformer_jax.analysis.walk.diagram import diagram
 from transformer_jax.analysis.walk.step import parse_formula
 from transformer_jax.analysis.walk.walking import walk_page
 from transformer_jax.inference.model_inputs import ModelInputs, as_row
@@ -335,3 +336,94 @@ def test_a_page_in_the_browser(browser, walked, tmp_path):
     assert text("title") == HOSTILE
     assert tab.complaints() == [] and tab.requests() == []
     tab.close()
+
+
+PARTS = "[...document.querySelectorAll('.part')].map((part) => part.ariaLabel)"
+
+
+def parts_of(walk, name):
+    """Titles of the parts of a stack, by block."""
+    (stack,) = [stack for stack in diagram(walk.steps) if stack["name"] == name]
+    return {block["name"]: [part["title"] for part in block["parts"]] for block in stack["blocks"]}
+
+
+def test_the_diagram_has_the_parts_of_the_architecture(walked):
+    post, options = (walked(kind)[3] for kind in ("post", "options"))
+    feed = ["Feed-forward", "Add & norm"]
+    self_attention = ["Self-attention", "Add & norm"]
+    cross = ["Cross-attention", "Add & norm"]
+    assert parts_of(post, "encoder") == {
+        "embedding": ["Embedding", "Positions"],
+        **dict.fromkeys(("layer 0", "layer 1"), self_attention + feed),
+    }
+    assert parts_of(post, "decoder") == {
+        "embedding": ["Embedding", "Positions"],
+        **dict.fromkeys(("layer 0", "layer 1"), self_attention + cross + feed),
+        "prediction": ["Output matrix", "Softmax"],
+        "decoding": ["Decoding"],
+    }
+    sublayers = [["Norm", title, "Norm & add"] for title in ("Self-attention", "Feed-forward")]
+    assert parts_of(options, "decoder")["layer 0"] == sum(sublayers, [])
+    assert parts_of(options, "decoder")["embedding"] == ["Embedding"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_step_belongs_to_one_part_of_the_diagram(walked, kind):
+    steps = walked(kind)[3].steps
+    parts = [
+        part for stack in diagram(steps) for block in stack["blocks"] for part in block["parts"]
+    ]
+    covered = [i for part in parts for i in range(part["first"], part["last"] + 1)]
+    assert covered == list(range(len(steps)))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_diagram_leads_to_steps_and_shows_where_a_step_is(show, walked, dark):
+    found = walked("post")[3]
+    tab = show(walk_page(found, "diagram"), dark=dark)
+    now = "document.querySelector('.part[aria-current=step]').ariaLabel"
+    assert tab.evaluate(now) == "encoder, embedding: Embedding, steps 1 to 4"
+    kinds = [(step.group[:2], step.kind) for step in found.steps]
+    first = kinds.index((("decoder", "layer 0"), "hidden"))
+    tab.point(f".part[data-first='{first}']", click=True)
+    assert tab.evaluate("state.step") == first
+    assert tab.texts("#group") == ["decoder › layer 0 › feed-forward"]
+    assert tab.evaluate(now).startswith("decoder, layer 0: Feed-forward")
+    tab.press("ArrowRight", "ArrowRight")  # the part's second step, then the next part
+    assert tab.evaluate(now).startswith("decoder, layer 0: Add & norm")
+    closed = [label for label in tab.evaluate(PARTS) if label.startswith("decoder, layer 1")]
+    assert len(closed) == 1
+    layer = kinds.index((("decoder", "layer 1"), "queries"))
+    tab.point(f".part[data-first='{layer}']", click=True)
+    opened = [label for label in tab.evaluate(PARTS) if label.startswith("decoder, layer 1")]
+    assert len(opened) == 6 and tab.evaluate(now) == opened[0]
+    assert tab.complaints() == []
+
+
+def test_the_diagram_works_with_the_keyboard(show, walked):
+    tab = show(walk_page(walked("post")[3], "diagram"))
+    tab.evaluate("document.querySelector('.part').focus()")
+    tab.press("Tab", "Enter")
+    assert tab.texts("#name") == ["Positions"]
+    focused = "document.activeElement.ariaLabel"
+    assert tab.evaluate(focused).startswith("encoder, embedding: Positions")
+    tab.press("Tab", " ")
+    assert tab.texts("#group") == ["encoder › layer 0 › self-attention"]
+
+
+@pytest.mark.parametrize("kind", ["post", "gpt"])
+def test_a_narrow_page_does_not_scroll_sideways(show, walked, kind):
+    command = inspect_command("/a/very/long/path" * 5, "--walk")
+    tab = show(walk_page(walked(kind)[3], HOSTILE, command), width=360)
+    for _ in range(8):
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+        tab.press("n")
+    box = json.loads(tab.evaluate("JSON.stringify(byId('diagram').getBoundingClientRect())"))
+    assert box["width"] > 250 and box["height"] > 250
+    tab.point(".part", click=True)
+    assert 0 < tab.evaluate("byId('name').getBoundingClientRect().top") < 900
+    assert tab.texts("#command code") == [command]
+    tab.evaluate("byId('command').scrollIntoView()")
+    tab.point("#command button", click=True)
+    assert tab.texts("#command button") == ["Copied"]
+    assert tab.evaluate("getSelection().toString()") == command

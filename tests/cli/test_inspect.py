@@ -2,13 +2,17 @@
 """The verb `inspect`: a page for each line, and its errors."""
 
 import errno
+import json
 import os
+import re
+import shlex
 from types import SimpleNamespace
 
 import pytest
 
 from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from transformer_jax.analysis.walk.step import Walk
+from transformer_jax.cli.parser import parse
 from transformer_jax.errors import UserError
 from transformer_jax.runs import load
 
@@ -29,7 +33,9 @@ def read(monkeypatch):
 
     def load_(*where, modules=(), base=None):
         asked.append(where)
-        return SimpleNamespace(attention=attention, walk=walk, task=None)
+        run = SimpleNamespace(attention=attention, walk=walk, task=None)
+        run.patched = lambda changes: run
+        return run
 
     monkeypatch.setattr(load, "load", load_)
     return asked
@@ -57,6 +63,19 @@ def test_a_page_may_show_the_walk(shell, read, tmp_path):
     assert answer.out.splitlines() == list(map(str, written))
     assert '"steps":[]' in written[0].read_text()
     assert '[["0001-walk.html","A dog."]]' in written[1].read_text()
+
+
+def test_a_page_says_how_to_inspect_another_sentence(shell, read, tmp_path):
+    """The same command with its flags, quoted for a shell, is accepted by the parser."""
+    flags = ["--workdir=it's a $run", "--checkpoint=best", "--patch=decoder.layer_0=0.5", "--walk"]
+    assert shell("inspect", *flags, f"--to={tmp_path}", stdin=b"A dog.\n").status == 0
+    page = (tmp_path / "0001-walk.html").read_text()
+    command = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["command"]
+    echo, _, inspect = command.partition(" | ")
+    assert shlex.split(echo)[0] == "echo"
+    assert shlex.split(inspect) == ["transformer_jax", "inspect", *flags, "--to=another_page"]
+    args = parse(shlex.split(inspect)[1:])
+    assert (args.workdir, args.checkpoint, args.walk) == ("it's a $run", "best", True)
 
 
 def test_a_folder_that_is_not_empty_is_rejected_before_a_run_is_loaded(shell, read, tmp_path):

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 from tests.analysis.drawn_attention import SOURCE, TARGET, drawn_attention
 from transformer_jax.analysis.walk.step import Walk
 from transformer_jax.cli.main import main
+from transformer_jax.data.sources import open_split
+from transformer_jax.runs.config import load_config, read_settings
 from transformer_jax.tools import quickstart
-from transformer_jax.tools.quickstart import EXAMPLE, write_pages
+from transformer_jax.tools.quickstart import CONFIG, EXAMPLE, write_pages
 
 
 def test_it_trains_the_shipped_config_from_any_folder_and_reports(monkeypatch, tmp_path, capsys):
@@ -42,11 +44,13 @@ def test_it_trains_the_shipped_config_from_any_folder_and_reports(monkeypatch, t
     assert sum(line.startswith("    English") for line in told) == 6 and told[-1] == "the pages"
 
 
-def test_it_names_the_pages_of_its_first_translation_and_of_the_example(trained, tmp_path):
-    asked = []
+def test_the_example_is_a_sentence_of_the_task():
+    sources = [e["source"] for e in open_split(read_settings(load_config(CONFIG)).data, "test")]
+    assert EXAMPLE in sources
 
+
+def test_it_names_the_pages_of_the_example(tmp_path):
     def attention(source, also):
-        asked.append(source)
         return drawn_attention({"encoder": SOURCE, "decoder": TARGET}, layers=1, heads=1)
 
     def beam_tree(source):
@@ -56,8 +60,10 @@ def test_it_names_the_pages_of_its_first_translation_and_of_the_example(trained,
         return Walk({"source": text}, ())
 
     parts = {"attention": attention, "walk": walk, "beam_tree": beam_tree}
-    told = list(write_pages(SimpleNamespace(**parts, workdir=tmp_path, config=trained.config)))
+    told = list(write_pages(SimpleNamespace(**parts, workdir=tmp_path)))
     pages = [tmp_path / "pages" / name for name in ("attention.html", "walk.html")]
     assert [line.split("  ")[0] for line in told if line] == list(map(str, pages))
-    assert f"<title>{asked[0]}</title>" in pages[0].read_text()
-    assert f"<title>{EXAMPLE}</title>" in pages[1].read_text()
+    for page, walk_flag in zip(pages, ("", "--walk "), strict=True):
+        assert f"<title>{EXAMPLE}</title>" in page.read_text()
+        command = f"inspect --workdir={tmp_path} {walk_flag}--to=another_page"
+        assert command in page.read_text()

@@ -324,7 +324,7 @@ def inspect(args: argparse.Namespace) -> None:
                 logger.warning("line %d is blank: it has no page", number)
                 continue
             name = f"{number:04}-walk.html" if args.walk else f"{number:04}.html"
-            _write_page(folder / name, _page(run, text, number, args.walk))
+            _write_page(folder / name, _page(run, text, number, args))
             pages.append((name, text))
     if pages:
         _write_page(folder / _INDEX_PAGE, index_page(pages))
@@ -560,27 +560,43 @@ def _require_empty(folder: Path) -> None:
         raise UserError(f"--to: {folder} is a file; choose a new directory") from error
 
 
-def _page(run: Any, text: str, number: int, walk: bool) -> str:
+def _page(run: Any, text: str, number: int, args: argparse.Namespace) -> str:
+    from transformer_jax.analysis.pages.document import inspect_command
+
+    command = inspect_command(args.workdir, *_inspect_flags(args))
+    make = _walk_page if args.walk else _attention_page
     try:
-        return _walk_page(run, text) if walk else _attention_page(run, text)
+        return make(run, text, command)
     except UserError as error:
         raise UserError(f"line {number}: {error}") from error
 
 
-def _walk_page(run: Any, text: str) -> str:
+def _inspect_flags(args: argparse.Namespace) -> Iterator[str]:
+    """The flags of `inspect` that were given, except --workdir and --to."""
+    for name in ("checkpoint", "average", "base", "max_length"):
+        value = getattr(args, name)
+        if value not in (None, "latest"):
+            yield f"--{name}={value}"
+    if args.modules:
+        yield f"--modules={','.join(args.modules)}"
+    yield from (f"--patch={point}={scale!r}" for point, scale in args.patch or ())
+    yield from (f"--{name}" for name in ("escape", "walk") if getattr(args, name))
+
+
+def _walk_page(run: Any, text: str, command: str) -> str:
     from transformer_jax.analysis.walk.walking import walk_page
 
-    return walk_page(run.walk(text), title=text)
+    return walk_page(run.walk(text), text, command)
 
 
-def _attention_page(run: Any, text: str) -> str:
+def _attention_page(run: Any, text: str, command: str) -> str:
     from transformer_jax.analysis.pages.attention_page import attention_page
     from transformer_jax.tasks.interface import SupportsBeamTree
 
     has_beams = isinstance(run.task, SupportsBeamTree) and "beam" in run.settings.decode.searches
     attention = run.attention(text, also=("queries", "keys"))
     beams = run.beam_tree(text).as_json() if has_beams else None
-    return attention_page(attention, title=text, beams=beams)
+    return attention_page(attention, title=text, beams=beams, command=command)
 
 
 def _write_page(path: Path, html: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.analysis.pages.attention_page import attention_page
+from transformer_jax.analysis.pages.document import inspect_command
 from transformer_jax.analysis.walk.walking import walk_page
 from transformer_jax.data.sets.embedded import translate_word_for_word
 from transformer_jax.data.sources import open_split
@@ -21,8 +22,8 @@ from transformer_jax.scoring.text import score_translations
 CONFIG = "quickstart"
 SPLITS = {"test": "unseen sentences", "test_combinations": "unseen combinations of words"}
 NUM_SHOWN = 3
-EXAMPLE = "YOUR CAT IS A LOVELY CAT"
-"""Example of the walk: its words are not in the grammar, so the tokenizer splits them."""
+EXAMPLE = "A happy man carried my white table."
+"""Example of the pages, of the split "test". German has its verb at the end."""
 
 
 def quickstart(workdir: str | Path, overrides: Mapping[str, Any]) -> Iterator[str]:
@@ -57,16 +58,20 @@ def report(run: Run, split: str, meaning: str) -> Iterator[str]:
 
 
 def write_pages(run: Run) -> Iterator[str]:
-    """Writes the attention page of the first translation and the walk; yields their paths."""
-    first = open_split(read_settings(run.config).data, "test")[0]["source"]
-    attention = run.attention(first, also=("queries", "keys"))
-    shown = attention_page(attention, title=first, beams=run.beam_tree(first).as_json())
-    walked = walk_page(run.walk(EXAMPLE), title=EXAMPLE)
+    """Writes the attention page and the walk of `EXAMPLE`; yields their paths."""
+    attention = run.attention(EXAMPLE, also=("queries", "keys"))
+    shown = attention_page(
+        attention,
+        title=EXAMPLE,
+        beams=run.beam_tree(EXAMPLE).as_json(),
+        command=inspect_command(run.workdir),
+    )
+    walked = walk_page(run.walk(EXAMPLE), EXAMPLE, inspect_command(run.workdir, "--walk"))
     folder = run.workdir / "pages"
     folder.mkdir(exist_ok=True)
     yield ""
     for name, html, what in (
-        ("attention", shown, "attention of the first translation"),
+        ("attention", shown, f"attention of “{EXAMPLE}”"),
         ("walk", walked, f"“{EXAMPLE}” through the model, step by step"),
     ):
         path = folder / f"{name}.html"

@@ -55,6 +55,7 @@ def attention_page(
     title: str,
     beams: BeamTree | None = None,
     neuron_layers: Collection[int] | None = None,
+    command: str = "",
 ) -> str:
     """HTML page of the attention of an example.
 
@@ -64,10 +65,12 @@ def attention_page(
       beams: hypotheses that the beam search kept and dropped; None: no beam view.
       neuron_layers: layers whose queries and keys are included, if collected. By default the last
         layers that fit into `BUDGET`.
+      command: shell command that makes a page of another sentence; empty: the page shows none.
     """
     data: dict[str, Any] = {
         "title": title,
         "texts": dict(attention.texts),
+        "command": command,
         "tokens": {stack: list(tokens) for stack, tokens in attention.tokens.items()},
         "kinds": {kind: _kind(attention, kind) for kind in attention.kinds},
         "predictions": _predictions(attention.predictions),

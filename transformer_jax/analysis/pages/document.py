@@ -12,6 +12,7 @@ import base64
 import hashlib
 import html
 import json
+import shlex
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +79,12 @@ def frame(document: str, height: int = 720) -> str:
         f'<iframe sandbox="allow-scripts" srcdoc="{html.escape(document)}" width="100%" '
         f'height="{height}" style="border: 1px solid #8884; border-radius: 6px"></iframe>'
     )
+
+
+def inspect_command(workdir: str | Path, *flags: str) -> str:
+    """Shell command that makes the page of another sentence, with the flags of `inspect` given."""
+    words = ["transformer_jax", "inspect", f"--workdir={workdir}", *flags, "--to=another_page"]
+    return f"echo 'Another sentence.' | {shlex.join(words)}"
 
 
 def _inert(data: Any) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from transformer_jax.analysis.activations import collect
 from transformer_jax.analysis.pages.document import asset, pack_floats, page
+from transformer_jax.analysis.walk.diagram import diagram
 from transformer_jax.analysis.walk.layer_steps import embedding_steps, layer_steps, norm_step
 from transformer_jax.analysis.walk.prediction_steps import decoding_steps, prediction_steps
 from transformer_jax.analysis.walk.step import Axis, Trace, Walk, WalkStep, parse_formula
@@ -23,7 +24,7 @@ _CUTS = ((64, 11), (32, 11), (24, 10), (16, 8), (10, 6), (5, 4))
 that keeps the page within `BUDGET` is used."""
 _WHOLE = ("head", "layer", "candidate", "number")  # axes that are never cut
 STYLES = ("theme.css", "walk.css")
-SCRIPTS = ("packed.js", "document.js", "colours.js", "walk_table.js", "walk.js")
+SCRIPTS = ("packed.js", "document.js", "colours.js", "walk_table.js", "diagram.js", "walk.js")
 
 
 def walk(
@@ -69,12 +70,13 @@ def _steps(trace: Trace) -> Iterator[WalkStep]:
     yield from decoding_steps(trace)
 
 
-def walk_page(walk: Walk, title: str) -> str:
-    """HTML page of a walk: contents on the left, a step with its numbers on the right.
+def walk_page(walk: Walk, title: str, command: str = "") -> str:
+    """HTML page of a walk: diagram and contents on the left, a step with its numbers on the right.
 
     Args:
       walk: the walk. Large arrays are cut.
       title: title of the page, plain text.
+      command: shell command that makes a page of another sentence; empty: the page shows none.
     """
     styles, scripts = list(map(asset, STYLES)), list(map(asset, SCRIPTS))
     document = ""
@@ -82,6 +84,8 @@ def walk_page(walk: Walk, title: str) -> str:
         data = {
             "title": title,
             "texts": dict(walk.texts),
+            "command": command,
+            "diagram": diagram(walk.steps),
             "steps": [_step(step, tokens, others) for step in walk.steps],
         }
         document = page(title, asset("walk.html"), styles, scripts, data)

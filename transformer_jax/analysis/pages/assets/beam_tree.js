@@ -138,13 +138,6 @@ function edge(from, to) {
   return `M${x1} ${y1} C${bend} ${y1} ${bend} ${y2} ${x2} ${y2}`;
 }
 
-function shape(tag, attributes, text = "") {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(text);
-  return made;
-}
-
 function nodeStatus(nodes, node) {
   const tokens = pathTo(nodes, node.id).slice(1).map((one) => visible(one.token));
   const score = node.score === null ? "" : `, score ${decimal(node.score, 4)}`;

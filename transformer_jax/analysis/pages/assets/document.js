@@ -16,6 +16,14 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+// The same of SVG, with attributes and a text.
+function shape(tag, attributes, text = "") {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(text);
+  return made;
+}
+
 // A token's text with its line breaks and tabs made visible; all else as it is.
 function visible(token) {
   const signs = { "\n": "⏎", "\r": "⏎", "\u2028": "⏎", "\u2029": "⏎", "\t": "⇥", " ": "␣", "": "∅" };
@@ -93,6 +101,18 @@ function isTyping(event) {
 // Says what is pointed at, also to screen readers: `status` is an element with aria-live.
 function say(status, text) {
   if (status.textContent !== text) status.textContent = text;
+}
+
+// Shows a command of the shell and a button that copies it; without a command, nothing.
+function setUpCommand(parent, text) {
+  if (!text) return;
+  const command = element("code", { tabIndex: 0 }, text);
+  const copy = element("button", { type: "button" }, "Copy");
+  copy.addEventListener("click", () => {
+    getSelection().selectAllChildren(command);
+    copy.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+  });
+  parent.append(element("span", { className: "muted" }, "Another sentence, in a shell:"), command, copy);
 }
 
 // Prepares a canvas of so many CSS pixels for the screen's resolution; returns its context.

@@ -19,6 +19,7 @@ function setUpPage(page) {
     byId("tabs").append(tab);
   });
   setUpPredictions(page);
+  setUpCommand(byId("command"), model.command);
   setUpControls(page);
   const redraw = () => page.set({});
   setUpTheme(byId("theme"), redraw);

@@ -8,13 +8,14 @@ const KEYS = [
   ["Home End", "first step, last step"],
   ["↑ ↓", "head (or layer) before, next head"],
   ["N", "the next part of the contents; with Shift the one before"],
-  ["Tab", "to the contents, the buttons and the numbers; there arrows move from number to number, and Esc leaves"],
+  ["Tab", "to the parts of the model, where Enter goes to a part's first step, to the contents, the buttons and the numbers; there arrows move from number to number, and Esc leaves"],
   ["T", "light or dark"],
   ["?", "this help"],
 ];
 const walk = readData();
 const state = { step: 0, slice: 0 };
 const links = [];
+const isNarrow = matchMedia("(max-width: 760px)"); // as in walk.css
 
 function setUp() {
   byId("title").firstElementChild.textContent = walk.title;
@@ -22,6 +23,7 @@ function setUp() {
     if (text !== walk.title) byId("texts").append(element("p", {}, `${name}: `, element("bdi", {}, text)));
   }
   writeContents();
+  setUpCommand(byId("command"), walk.command);
   byId("back").addEventListener("click", () => show(state.step - 1));
   byId("next").addEventListener("click", () => show(state.step + 1));
   byId("slice").addEventListener("change", () => chooseSlice(byId("slice").selectedIndex));
@@ -64,6 +66,7 @@ async function show(index) {
   state.step = index;
   state.slice = Math.min(state.slice, step.axes[0].size - 1);
   showLink(links[index]);
+  showPart(index);
   byId("back").disabled = index === 0;
   byId("next").disabled = index === walk.steps.length - 1;
   byId("count").textContent = `Step ${index + 1} of ${walk.steps.length}`;
@@ -82,13 +85,25 @@ async function show(index) {
   await drawTable();
 }
 
+function showPart(index) {
+  drawDiagram(byId("diagram"), walk.diagram, index, (step) => {
+    show(step);
+    if (isNarrow.matches) byId("name").scrollIntoView({ block: "center" });
+  });
+  const now = byId("diagram").querySelector("[aria-current]");
+  scrollTo(byId("diagram"), now);
+}
+
+// Scrolls a box to one of its elements, if that is out of sight.
+function scrollTo(box, to) {
+  const [at, view] = [to.getBoundingClientRect(), box.getBoundingClientRect()];
+  if (at.top < view.top || at.bottom > view.bottom) box.scrollTop += at.top - view.top - view.height / 2;
+}
+
 function showLink(link) {
   link.setAttribute("aria-current", "step");
   for (let list = link.parentElement; list.tagName === "DETAILS"; list = list.parentElement) list.open = true;
-  const [box, view] = [link.getBoundingClientRect(), byId("contents").getBoundingClientRect()];
-  if (box.top < view.top || box.bottom > view.bottom) {
-    byId("contents").scrollTop += box.top - view.top - view.height / 2;
-  }
+  scrollTo(byId("contents"), link);
 }
 
 // ["mfrac", ["mi", "a"], ["mi", "b"]] as elements.
