@@ -7,7 +7,14 @@ import types
 
 import pytest
 
-from transformer_jax.runtime.progress import Progress, format_seconds, shown, sparkline, track
+from transformer_jax.runtime.progress import (
+    Progress,
+    format_seconds,
+    set_title,
+    shown,
+    sparkline,
+    track,
+)
 
 PACKAGE = logging.getLogger("transformer_jax")
 
@@ -102,6 +109,18 @@ def test_a_notebook_gets_one_line_that_updates(monkeypatch, capsys, no_logging):
     assert last["text/plain"].startswith("step 200/400 · loss 3.2")
     assert "<svg" in last["text/html"]
     assert capsys.readouterr() == ("", "warning: careful\n")
+
+
+def test_the_last_line_keeps_the_curve_and_a_part_its_title(monkeypatch, no_logging):
+    no_logging()
+    cell = Cell(monkeypatch)
+    with shown():
+        set_title("row 1/2")
+        train()
+        assert cell.updates[-1]["text/plain"].startswith("row 1/2 · step 200/400")
+        PACKAGE.info("best bleu 98.3")
+    assert cell.updates[-1]["text/plain"] == "best bleu 98.3"
+    assert "<svg" in cell.updates[-1]["text/html"]
 
 
 def test_parts_of_an_evaluation_are_tracked(monkeypatch, no_logging):

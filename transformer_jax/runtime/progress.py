@@ -125,12 +125,19 @@ def shown(wanted: bool = True) -> Iterator[None]:
         display.close()
 
 
+def set_title(title: str) -> None:
+    """Names the part of the surrounding `shown` that begins, such as the row of a sweep."""
+    if (display := _display.get()) is not None:
+        display.title = title
+
+
 class Display:
     """Display that shows nothing; the base of those that do.
 
     Attributes:
       is_live: whether the display updates in place.
       is_busy: whether it shows a `Progress`.
+      title: the part that runs, shown before the counts.
       line_format: format of the log records that `line` gets.
     """
 
@@ -138,7 +145,7 @@ class Display:
     line_format = "%(asctime)s %(message)s"
 
     def __init__(self) -> None:
-        self.is_busy = False
+        self.is_busy, self.title = False, ""
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         """Shows a line."""
@@ -180,6 +187,7 @@ class Bar(Lines):
         super().update(progress)
         if self._bar is None:
             self._bar = tqdm(
+                desc=self.title or None,
                 initial=progress.done,
                 total=progress.total,
                 unit=progress.unit,
@@ -207,31 +215,33 @@ class Notebook(Display):
     def __init__(self) -> None:
         super().__init__()
         self._handle: Any = None
+        self._curve: Sequence[float] = ()
         self._updated = 0.0
 
     def line(self, text: str, *, is_warning: bool = False) -> None:
         if is_warning:
             print(escape_controls(text), file=sys.stderr)
         elif not self.is_busy:
-            self._show(text, ())
+            self._show(text)
 
     def update(self, progress: Progress, *, at_once: bool = False) -> None:
         super().update(progress)
         if at_once or time.monotonic() - self._updated > _UPDATE_SECONDS:
+            self._curve = progress.curve
             position = f"{progress.unit} {progress.done:,}/{progress.total:,}"
-            parts = (position, progress.text, progress.time_left())
-            self._show(" · ".join(part for part in parts if part), progress.curve)
+            parts = (self.title, position, progress.text, progress.time_left())
+            self._show(" · ".join(part for part in parts if part))
 
     def end(self, progress: Progress) -> None:
         self.update(progress, at_once=True)
         super().end(progress)
 
-    def _show(self, text: str, curve: Sequence[float]) -> None:
+    def _show(self, text: str) -> None:
         from IPython.display import display
 
         self._updated = time.monotonic()
         text = escape_controls(text)
-        page = f"<code>{html.escape(text)}</code> {sparkline(curve)}"
+        page = f"<code>{html.escape(text)}</code> {sparkline(self._curve)}"
         shown = {"text/plain": text, "text/html": page}
         if self._handle is None:
             self._handle = display(shown, raw=True, display_id=True)

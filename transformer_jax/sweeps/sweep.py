@@ -50,7 +50,7 @@ from transformer_jax.runtime.files import (
     read_regular,
     write_atomic,
 )
-from transformer_jax.runtime.progress import shown
+from transformer_jax.runtime.progress import set_title, shown
 from transformer_jax.scoring import METRICS
 from transformer_jax.suggestions import suggest
 from transformer_jax.summary import Summarized
@@ -208,6 +208,7 @@ def run_sweep(
     ):
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
+            set_title(f"row {number}/{len(configs)}")
             folder = workdir_within(handle.folder, _folder_name(name))
             with lock_workdir(folder, SWEEP):
                 rows.append(_train_row(sweep, name, config, folder, at_once, modules))
