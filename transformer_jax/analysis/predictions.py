@@ -52,7 +52,7 @@ def find_predictions(
       outputs: vocabulary or labels of the predictions.
     """
     what, positions = _read_positions(reading, outputs)
-    gold = reading.gold or [None] * len(positions)
+    gold: Sequence[str | None] = reading.gold or [None] * len(positions)
     probabilities = np.asarray(jax.nn.softmax(logits))
     each = (
         Predicted(position, _likeliest(probabilities[position or 0], outputs), label)
