@@ -146,6 +146,7 @@ OTHERS = {
     "data.documents": "line",
     "data.weights": "2,1",
     "data.num_train_examples": 7,
+    "data.num_train_tokens": 90,
     "data.order_seed": 5,
     "eval.num_examples": 2,
     "optimizer.name": "lamb",

@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sweeps: rows are trained, tabled, drawn, and not trained twice; their folders and files."""
 
+import dataclasses
 import json
 import math
 import shutil
 import sys
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.data.sources import open_split
 from transformer_jax.errors import DivergedError
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.runs import user_modules
+from transformer_jax.runs.config import read_settings
+from transformer_jax.runs.prepare import build_tokenizers
 from transformer_jax.runs.workdir import SWEEP, lock_workdir
 from transformer_jax.scoring.text import score_translations
 from transformer_jax.sweeps.sweep import (
@@ -25,6 +31,7 @@ from transformer_jax.sweeps.sweep import (
 )
 from transformer_jax.sweeps.tables import Row
 from transformer_jax.tasks import TASKS
+from transformer_jax.tokenization import load_tokenizers, train_tokenizers
 
 RETURNS = "def get_sweep():\n    return dict(config='c', "
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.py"
@@ -91,6 +98,27 @@ def test_seeds_one_by_one_have_the_metrics_of_seeds_together(sweep, swept, tmp_p
     )
     _, (together, _) = swept
     assert alone.metrics["loss"] == pytest.approx(together.metrics["loss"], rel=1e-4)
+
+
+def test_more_seeds_train_alone_and_equal_those_trained_at_once(sweep, swept, tmp_path):
+    workdir, saved = tmp_path / "more", swept[1][0]
+    shutil.copytree(swept[0] / "as_it_is", workdir / "as_it_is")
+    before = {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")}
+    for seeds in (3, 5):  # one more, beside them; two more, together
+        more = dataclasses.replace(sweep, rows={"as it is": {}}, seeds=seeds)
+        (row,) = run_sweep(more, workdir)
+        assert row.seeds == seeds and row.seconds > saved.seconds
+        assert run_sweep(more, workdir) == [row]  # from its file
+    assert {path: path.stat().st_mtime_ns for path in workdir.glob("*/seed_[01]/**/*")} == before
+    (whole,) = run_sweep(more, tmp_path / "whole")
+    for name, values in row.metrics.items():
+        assert values[:2] == saved.metrics[name]
+        assert values == pytest.approx(whole.metrics[name], rel=1e-5)
+    for place in ("seed_2", "from_3/seed_3"):
+        own = tj.load(workdir / "as_it_is" / place).params
+        together = tj.load(tmp_path / "whole" / "as_it_is" / Path(place).name).params
+        close = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4)  # noqa: E731
+        jax.tree.map(close, own, together)
 
 
 def test_seeds_of_a_plain_config(sweep, swept, tmp_path):
@@ -418,3 +446,38 @@ def test_one_process_writes_a_table_at_a_time(tmp_path, tiny_config):
         pytest.raises(tj.UserError, match="is training there"),
     ):
         run_seeds(tiny_config(), tmp_path, 2)
+
+
+def test_rows_of_equal_data_and_settings_share_a_tokenizer(sweep, tmp_path, monkeypatch):
+    trained = []
+
+    def count(config, *others):
+        trained.append(config.vocab_size)
+        return train_tokenizers(config, *others)
+
+    def prepared(config, folder, modules):  # no more of a run is needed
+        settings = read_settings(config)
+        build_tokenizers(settings, folder / "tokenizer", open_split(settings.data, "train"))
+        record = {"step": 1, "split": "valid", "loss": math.nan}
+        (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        raise DivergedError("not trained")
+
+    monkeypatch.setattr("transformer_jax.runs.prepare.train_tokenizers", count)
+    monkeypatch.setattr("transformer_jax.sweeps.sweep.train", prepared)
+    rows = {
+        "one": {},
+        "another rate": {"optimizer.learning_rate": 0.01},
+        "longer rows": {"data.max_length": 40},
+        "other data": {"data.num_train_examples": 100},
+        "smaller": {"tokenizer.vocab_size": 20},
+    }
+    run_sweep(dataclasses.replace(sweep, rows=rows, seeds=1), tmp_path / "sweep")
+    assert len(trained) == 3 and trained[-1] == 20
+    one, another, other = (
+        load_tokenizers(tmp_path / "sweep" / name / "seed_0" / "tokenizer").sha256
+        for name in ("one", "another_rate", "smaller")
+    )
+    assert one == another != other
+    trained.clear()
+    run_sweep(dataclasses.replace(sweep, rows={"one": {}}, seeds=1), tmp_path / "new")
+    assert len(trained) == 1  # the next sweep may have other modules

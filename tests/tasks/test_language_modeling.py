@@ -190,3 +190,25 @@ def test_a_prompt_beyond_the_context_says_what_is_kept(task, params, caplog):
 def test_beam_search_is_refused(task, params):
     with pytest.raises(UserError, match="set decode.temperature, or decode.beam_size 1"):
         next(task.predict(params, ["a"], DecodeConfig()))
+
+
+@pytest.mark.parametrize("packing", ["together", "apart"])
+def test_num_train_tokens_cuts_the_training_text_alone(build, packing):
+    whole, cut = (
+        build(data__packing=packing, **more) for more in ({}, {"data__num_train_tokens": 20})
+    )
+    encode = whole.tokenizers["text"].encode
+    first = [*encode(DOCUMENTS[0]["text"]), EOS, *encode(DOCUMENTS[1]["text"]), EOS][:20]
+    items = [cut.prepare(DOCUMENTS, training=True)[i] for i in (0, -1)]
+    assert items[0]["target"].tolist() == first[:16] and items[-1]["target"][-1] == first[-1]
+    assert len(cut.prepare(DOCUMENTS, training=False)) == len(whole.prepare(DOCUMENTS, False)) > 2
+    with pytest.raises(UserError, match="num_train_tokens is 999, but the training text has"):
+        build(data__num_train_tokens=999).prepare(DOCUMENTS, training=True)
+
+
+def test_num_train_tokens_is_of_running_text_alone(tiny_config, tiny_language_model):
+    with pytest.raises(UserError, match="9, but task.name 'translation' does not read it"):
+        tiny_config({"data.num_train_tokens": 9})
+    for other in ({"data.weights": "1,2"}, {"data.num_train_examples": 3}):
+        with pytest.raises(UserError, match="and num_train_tokens exclude each other"):
+            tiny_config(tiny_language_model | other | {"data.num_train_tokens": 9})

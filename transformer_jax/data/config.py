@@ -68,6 +68,8 @@ class DataConfig:
       order_seed: seed of the order of training examples and of what is drawn per example (such as
         masks); None: the run's `seed`.
       num_train_examples: train on the first N examples of the split; None: on all.
+      num_train_tokens: train on the first N tokens of the running text, those between documents
+        included; the tokenizer is trained on all text. None: on all.
       synthetic_size: train on the first N pairs of `synthetic_en_de`; 20,000 are shipped.
       synthetic_seed: seed that `synthetic_en_de` was generated with; 0 is shipped.
 
@@ -108,6 +110,7 @@ class DataConfig:
     num_workers: NumWorkers = 0
     order_seed: Seed | None = None
     num_train_examples: Count | None = None
+    num_train_tokens: Count | None = None
     synthetic_size: Count = 20_000
     synthetic_seed: Seed = 0
 
@@ -115,6 +118,12 @@ class DataConfig:
         check_fields(self)
         if self.corpus_weights() and self.num_train_examples:
             raise ValueError("weights and num_train_examples exclude each other: leave one out")
+        if self.num_train_tokens:
+            for name in ("weights", "num_train_examples", "block_megabytes"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} and num_train_tokens exclude each other: leave one out"
+                    )
 
     def corpus_weights(self) -> tuple[float, ...] | None:
         """Parses `weights`.

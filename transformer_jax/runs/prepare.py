@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes config, tokenizers and module names to a workdir before its run trains."""
 
+import contextlib
+import dataclasses
 import io
 import itertools
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,11 @@ from transformer_jax.errors import MissingSplitError, UserError
 from transformer_jax.logs.records import last_recorded_step
 from transformer_jax.runs.build import task_kind
 from transformer_jax.runs.config import check_same_run, load_json, read_settings, save_json
-from transformer_jax.runs.provenance import check_provenance, tokenizer_provenance
+from transformer_jax.runs.provenance import (
+    check_provenance,
+    data_provenance,
+    tokenizer_provenance,
+)
 from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import UserModule, record_modules
 from transformer_jax.runs.workdir import (
@@ -44,6 +51,11 @@ from transformer_jax.tokenization import (
 
 logger = logging.getLogger(__name__)
 
+_IDLE_DATA_FIELDS = (
+    *("max_source_length", "max_target_length", "max_length", "packing", "num_train_tokens"),
+    *("weights", "cache_dir", "num_workers", "order_seed"),
+)
+"""Fields of the section `data` that tokenizers do not depend on."""
 _SAMPLED_BYTES = 2**28  # of text in blocks, for training a tokenizer
 
 
@@ -153,6 +165,20 @@ def _require_nothing_lost(workdir: Path, checkpoints: Path) -> None:
         )
 
 
+_shared: ContextVar[dict[str, Path] | None] = ContextVar("shared tokenizers", default=None)
+"""Folders of the tokenizers trained within `sharing_tokenizers`, by `_tokenizer_key`."""
+
+
+@contextlib.contextmanager
+def sharing_tokenizers() -> Iterator[None]:
+    """Context in which runs with equal data and tokenizer settings train their tokenizers once."""
+    token = _shared.set({})
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
 def build_tokenizers(
     settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
 ) -> Tokenizers:
@@ -163,6 +189,28 @@ def build_tokenizers(
     """
     if directory.exists():
         return load_tokenizers(directory)
+    known = _shared.get()
+    if known is None:
+        return _train_tokenizers(settings, directory, examples)
+    key = _tokenizer_key(settings, examples)
+    if key in known and known[key].exists():
+        return copy_tokenizers(known[key], directory)
+    tokenizers = _train_tokenizers(settings, directory, examples)
+    known[key] = directory
+    return tokenizers
+
+
+def _tokenizer_key(settings: Settings, examples: Sequence[Any]) -> str:
+    """Describes all that the tokenizers of a run depend on."""
+    data = dataclasses.asdict(settings.data)
+    data = {name: value for name, value in data.items() if name not in _IDLE_DATA_FIELDS}
+    provenance = data_provenance("data", examples)
+    return repr((settings.tokenizer, settings.task, settings.train.init_from, data, provenance))
+
+
+def _train_tokenizers(
+    settings: Settings, directory: Path, examples: Sequence[dict[str, str]]
+) -> Tokenizers:
     kind = task_kind(settings)
     _check_examples(settings, kind, examples[0])
     if isinstance(examples, TextBlocks):

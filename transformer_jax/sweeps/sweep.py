@@ -17,7 +17,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import batched
+from itertools import batched, islice
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from transformer_jax.parallel.sharding import mesh_for_inference
 from transformer_jax.pictures import draw_sweep, save_figure
 from transformer_jax.runs import build
 from transformer_jax.runs.config import Settings, failing_as, load_config, read_settings, run_file
+from transformer_jax.runs.prepare import sharing_tokenizers
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.seeds import check_alike, seed_configs, train_replicas
 from transformer_jax.runs.train import train
@@ -205,6 +206,7 @@ def run_sweep(
         shown(progress),
         open_for_writing(workdir) as handle,
         lock_workdir(handle.folder, SWEEP),
+        sharing_tokenizers(),
     ):
         for number, (name, config) in enumerate(configs.items(), start=1):
             logger.info("row %d of %d: %s", number, len(configs), name)
@@ -316,17 +318,42 @@ def _check_metrics(sweep: Sweep, settings: Settings) -> None:
 def _train_row(
     sweep: Sweep, name: str, config: ConfigDict, folder: Path, at_once: int, modules: Modules
 ) -> Row:
-    """Trains a row, or reads it from its folder if it is finished."""
+    """Trains a row, or reads it from its folder if it is finished.
+
+    If it is finished with fewer seeds, only the others are trained: one beside them, several in a
+    folder of their own, because those that train together share a checkpoint.
+    """
     path = folder / RESULT
     also = {each: dict(changes) for each, changes in sweep.also.items()}
     asked = {"config": config.to_dict(), "seeds": sweep.seeds, "also": also}
-    if (row := _saved_row(path, name, asked)) is not None:
-        return row
-    with _timer(folder / SECONDS) as seconds:
-        runs = dict(_train_seeds(seed_configs(config, sweep.seeds), folder, at_once, modules))
-        result = _measure(sweep, runs, min(at_once, sweep.seeds)) | {"seconds": seconds()}
+    saved = _saved_row(path, name, asked)
+    if saved is not None and saved.seeds == sweep.seeds:
+        return saved
+    first = saved.seeds if saved else 0
+    configs = dict(islice(seed_configs(config, sweep.seeds).items(), first, None))
+    place = folder
+    if first and len(configs) > 1:
+        place = workdir_within(folder, f"from_{first}")
+        place.mkdir(exist_ok=True)
+    with _timer(place / SECONDS) as seconds:
+        runs = dict(_train_seeds(configs, place, at_once, modules))
+        row = Row(name, **_measure(sweep, runs, min(at_once, len(configs))), seconds=seconds())
+    if saved:
+        row = _joined(saved, row)
+    result = {field: value for field, value in dataclasses.asdict(row).items() if field != "name"}
     write_atomic(path, json.dumps({"asked": asked, "row": result}, indent=2) + "\n")
-    return Row(name, **result)
+    return row
+
+
+def _joined(saved: Row, added: Row) -> Row:
+    """A finished row with more seeds. Its speed remains that of the first ones."""
+    unknown = [None] * saved.seeds  # if the sweep asks for another metric now
+    metrics = {
+        name: [*saved.metrics.get(name, unknown), *values] for name, values in added.metrics.items()
+    }
+    parameters = saved.parameters or added.parameters  # 0 if all seeds diverged
+    seconds = saved.seconds + added.seconds
+    return dataclasses.replace(saved, metrics=metrics, parameters=parameters, seconds=seconds)
 
 
 def saved_rows(workdir: Path) -> list[Row]:
@@ -341,11 +368,17 @@ def saved_rows(workdir: Path) -> list[Row]:
 
 
 def _saved_row(path: Path, name: str, asked: Mapping[str, Any] | None = None) -> Row | None:
-    """The finished row in a file; None if there is none, or it is the row of another config than
-    the one asked for."""
+    """The finished row in a file, with as many seeds as asked for or fewer.
+
+    None if there is none, or it is the row of another config than the one asked for.
+    """
     try:
         result = json.loads(read_regular(path, SETTINGS_BYTES))
-        return Row(name, **result["row"]) if asked in (None, result["asked"]) else None
+        row, made = Row(name, **result["row"]), result["asked"]
+        if asked is None:
+            return row
+        same = made | {"seeds": asked["seeds"]} == asked and made["seeds"] == row.seeds
+        return row if same and row.seeds <= asked["seeds"] else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -82,7 +82,10 @@ _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 _SMOOTHING, _Z_LOSS = "train.label_smoothing", "train.z_loss"
 _LENGTH = "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")  # tasks with metrics of their outputs
-_DOCUMENTS = (_LENGTH, "data.packing", "data.cache_dir", "data.block_megabytes")
+_DOCUMENTS = (
+    *(_LENGTH, "data.packing", "data.cache_dir", "data.block_megabytes"),
+    "data.num_train_tokens",
+)
 _LOGITS = (  # tasks that predict tokens
     *("model.tie_embeddings", "model.logits_bias", "model.scale_logits", "model.final_logit_cap"),
     "train.loss_tiles",

@@ -46,10 +46,12 @@ class DocumentWindows:
       packing: "together": windows of the concatenated documents; training windows start anywhere,
         evaluation windows tile the text. "apart": no token sees another document.
       caching: settings of the token cache.
+      num_train_tokens: as `data.num_train_tokens`.
     """
 
     packing: str
     caching: TokenCacheOptions = TokenCacheOptions()
+    num_train_tokens: int | None = None
 
     def cut(
         self, examples: Corpus, tokenizers: Tokenizers, *, first: int, length: int, training: bool
@@ -83,6 +85,8 @@ class DocumentWindows:
         if stream is None:
             documents = (tokenizer.encode(example["text"]) for example in examples)
             stream = store_token_stream(documents, first, tokenizer.specials.eos)
+        if training and self.num_train_tokens:
+            stream = stream.first(self.num_train_tokens)
         if self.packing == "apart":
             return DocumentPieces(stream, length)
         stride = math.ceil(len(stream.tokens) / MOST_STARTS) if training else length
@@ -140,7 +144,7 @@ class LanguageModeling(CausalTask):
 
     @classmethod
     def build(cls, parts: TaskParts, **fields: Any) -> Self:
-        windows = DocumentWindows(parts.data.packing, parts.caching)
+        windows = DocumentWindows(parts.data.packing, parts.caching, parts.data.num_train_tokens)
         return super().build(parts, windows=windows, **fields)
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:

@@ -112,7 +112,7 @@ class MaskedLanguageModeling(BaseTask):
             model=model,
             tokenizers=parts.tokenizers,
             max_length=length,
-            windows=DocumentWindows(parts.data.packing, parts.caching),
+            windows=DocumentWindows(parts.data.packing, parts.caching, parts.data.num_train_tokens),
             mask_rate=parts.task.mask_rate,
             whole_words=parts.task.whole_words,
             loss_tiles=parts.loss.loss_tiles,

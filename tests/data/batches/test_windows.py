@@ -48,6 +48,20 @@ def test_a_stream_has_a_separator_before_and_after_each_document(stream):
     assert from_arrays.tokens.tolist() == expected
 
 
+def test_the_first_tokens_of_a_stream(stream):
+    first = stream.first(6)  # ends within the second document
+    assert first.tokens.tolist() == [1, 10, 11, 12, 13, 1, 20]
+    pieces = [shifted(piece) for piece in DocumentPieces(first, 10)]
+    assert pieces == [[1, 10, 11, 12, 13, 1], [1, 20]]
+    for count in range(1, 17):
+        first = stream.first(count)
+        assert first.tokens.tolist() == stream.tokens[: count + 1].tolist()
+        targets = [piece["target"] for piece in DocumentPieces(first, 3)]
+        assert np.concatenate(targets).tolist() == first.tokens[1:].tolist()
+    with pytest.raises(UserError, match="num_train_tokens is 17, but the training text has 16 tok"):
+        stream.first(17)
+
+
 def test_pieces_do_not_predict_a_first_token_other_than_the_end():
     stream = store_token_stream(DOCUMENTS[:3], 5, SEP)
     assert stream.tokens.tolist() == [5, 10, 11, 12, 13, 1, 5, 20, 1, 5, 1]

@@ -62,6 +62,23 @@ class TokenStream:
         ends = starts + sizes + 1
         return cls(tokens[: ends[-1] + 1], starts, ends)
 
+    def first(self, count: int) -> "TokenStream":
+        """The stream of the first `count` tokens after the very first one; the last document may be
+        cut, and its last token then ends it.
+
+        Raises:
+          UserError: there are fewer.
+        """
+        if count > len(self.tokens) - 1:
+            raise UserError(
+                f"data.num_train_tokens is {count}, but the training text has "
+                f"{len(self.tokens) - 1} tokens, those between documents included"
+            )
+        starts = self.starts[self.starts < count]
+        return TokenStream(
+            self.tokens[: count + 1], starts, np.minimum(self.ends[: len(starts)], count)
+        )
+
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document, int32 [n], without its first and end token."""
         return self.tokens[self.starts[index] + 1 : self.ends[index]]
