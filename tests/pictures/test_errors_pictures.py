@@ -56,7 +56,7 @@ def test_rates_have_intervals():
 @pytest.mark.parametrize(
     ("found", "cells"),
     [
-        (FOUND, ["x", r"\$a\$", "b", "0.8", "z", "c", "d", "0.6"]),
+        (FOUND, ["x", r"\$a\$", "b", "0.800", "z", "c", "d", "0.600"]),
         ([FOUND[-1]._replace(probability=None)] * 2, ["z", "c", "d", "2"]),
         ([FOUND[0]], []),
     ],

@@ -60,7 +60,7 @@ def test_calibration_is_that_of_scikit_learn():
     bins = calibration(found)
     np.testing.assert_allclose([one.accuracy for one in bins], shares)
     np.testing.assert_allclose([one.probability for one in bins], means)
-    assert sum(one.count for one in bins) == len(found)
+    assert sum(one.number for one in bins) == len(found)
     assert calibration([Decision("", "a", "a", 1.0, 0)]) == [Bin(1.0, 1.0, 1)]
     with pytest.raises(ValueError, match="no probabilities"):
         calibration([Decision("", "a", "a", None, 0)])
@@ -74,7 +74,7 @@ def test_rates_by_class_are_one_minus_recall():
     found = drawn()
     expected, predicted = [one.expected for one in found], [one.predicted for one in found]
     rates = rates_by_class(found)
-    assert [rate.count for rate in rates] == sorted((rate.count for rate in rates), reverse=True)
+    assert [rate.number for rate in rates] == sorted((rate.number for rate in rates), reverse=True)
     recall = recall_score(expected, predicted, average=None, labels=[rate.group for rate in rates])
     np.testing.assert_allclose([1 - rate.share for rate in rates], recall)
 
@@ -94,7 +94,7 @@ def test_rates_by_length_and_frequency_are_in_groups_of_doubling_width():
     assert [rate.group for rate in rates] == ["1", "2–3", "4–7", "8–15", "16–31"]
     held = [one for one in found if 4 <= one.words <= 7]
     accuracy = accuracy_score([one.expected for one in held], [one.predicted for one in held])
-    assert rates[2].share == pytest.approx(1 - accuracy) and rates[2].count == len(held)
+    assert rates[2].share == pytest.approx(1 - accuracy) and rates[2].number == len(held)
     texts = [
         Decision(text, "a", label, None, 1) for text, label in (("the dog", "a"), ("cat", "b"))
     ]
@@ -105,6 +105,6 @@ def test_rates_by_length_and_frequency_are_in_groups_of_doubling_width():
 def test_the_worst_errors_are_frequent_or_sure():
     tags = [Decision("that", "IN", "DT", None, n) for n in (3, 4)]
     tags += [Decision("so", "RB", "IN", None, 3), Decision("so", "RB", "RB", None, 3)]
-    assert [(one.text, one.count) for one in worst_errors(tags)] == [("that", 2), ("so", 1)]
+    assert [(one.text, one.number) for one in worst_errors(tags)] == [("that", 2), ("so", 1)]
     texts = [Decision(t, "a", "b", p, 1) for t, p in (("x", 0.6), ("y", 0.9))]
     assert [one.text for one in worst_errors(texts)] == ["y", "x"]

@@ -142,9 +142,9 @@ def _style(number: int, split: str) -> dict[str, Any]:
     return style
 
 
-def _series(seeds: Sequence[Records], split: str, name: str) -> dict[int, list[float]]:
+def _series(seeds: Sequence[Records], split: str, name: str) -> dict[float, list[float]]:
     """Step -> value of each seed that has recorded it there, in order of steps."""
-    found = defaultdict[int, list[float]](list)
+    found = defaultdict[float, list[float]](list)
     for records in seeds:
         for record in records:
             if record.get("split") == split and isinstance(record.get(name), int | float):

@@ -2,6 +2,7 @@
 """Pictures of the errors of a classifier or tagger (`scoring.errors`)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from transformer_jax.pictures.style import (
 from transformer_jax.scoring.errors import (
     Bin,
     Decision,
+    Error,
     Rate,
     calibration_error,
     confusion,
@@ -27,6 +29,8 @@ from transformer_jax.scoring.errors import (
 
 OTHERS = "others"
 """Label of all labels that have no row of their own in a confusion matrix."""
+_FEW_LETTERS = 3
+"""Letters of labels that fit side by side below a confusion matrix."""
 _SHORT = 25
 """Letters of texts that leave a table as narrow as a column."""
 
@@ -58,7 +62,8 @@ def draw_confusion(found: Sequence[Decision], most: int = 15) -> Picture:
             ax.text(column, row, shown, ha="center", va="center", color=color, fontsize=6)
     names = [drawable(label) for label in labels]
     sizes = [f"{name} ({total:,})" for name, total in zip(names, totals.flat, strict=True)]
-    ax.set_xticks(range(len(names)), names, rotation=90)
+    is_short = max(map(len, names)) <= _FEW_LETTERS
+    ax.set_xticks(range(len(names)), names, rotation=0 if is_short else 90)
     ax.set_yticks(range(len(names)), sizes)
     ax.set(xlabel="predicted", ylabel="expected (number)")
     ax.spines[:].set_visible(False)
@@ -76,7 +81,7 @@ def draw_calibration(bins: Sequence[Bin]) -> Picture:
     label = f"model, calibration error {calibration_error(bins):.3f}"
     (model,) = ax.plot(shown, [bin.accuracy for bin in bins], "o-", color=COLORS[0], label=label)
     for one in bins:
-        ax.annotate(f"{one.count:,}", one[:2], (3, -8), textcoords="offset points", fontsize=6)
+        ax.annotate(f"{one.number:,}", one[:2], (3, -8), textcoords="offset points", fontsize=6)
     ax.set(xlabel="probability of the predicted label", ylabel="accuracy (share)")
     ax.set(xlim=(0, 1.02), ylim=(0, 1.02))
     add_legend(figure, [ideal, model])
@@ -96,9 +101,15 @@ def draw_rates(rates: Sequence[Rate], by: str, most: int = 15) -> Picture:
     figure, (ax,) = grid(1, 1.0 + 0.2 * len(rates))
     shares = np.array([rate.share for rate in rates])
     around = [shares - [rate.low for rate in rates], [rate.high for rate in rates] - shares]
-    bar = {"fmt": "o", "color": COLORS[0], "capsize": 2, "elinewidth": 1, "clip_on": False}
+    bar: dict[str, Any] = {
+        "fmt": "o",
+        "color": COLORS[0],
+        "capsize": 2,
+        "elinewidth": 1,
+        "clip_on": False,
+    }
     ax.errorbar(shares, range(len(rates)), xerr=np.maximum(around, 0), **bar)
-    ax.set_yticks(range(len(rates)), [f"{drawable(one.group)} ({one.count:,})" for one in rates])
+    ax.set_yticks(range(len(rates)), [f"{drawable(one.group)} ({one.number:,})" for one in rates])
     ax.set_ylim(len(rates) - 0.5, -0.5)
     ax.set(xlabel="error rate (share), 95% interval", ylabel=f"{by} (number)", xlim=(0, None))
     return figure
@@ -115,7 +126,10 @@ def draw_worst(found: Sequence[Decision], most: int = 20) -> Picture:
     ax = figure.subplots()
     ax.set_axis_off()
     cells = [
-        [*map(drawable, one[:3]), f"{one.probability if has_probabilities else one.count:.3g}"]
+        [
+            *map(drawable, one[:3]),
+            _sureness(one),
+        ]
         for one in worst
     ]
     head = ["text", "expected", "predicted", "probability" if has_probabilities else "times"]
@@ -125,3 +139,7 @@ def draw_worst(found: Sequence[Decision], most: int = 20) -> Picture:
             ax.text(x, -row, cell, fontsize=6.5, va="center", weight=weight, clip_on=True)
     ax.set(xlim=(0, 1), ylim=(-len(worst) - 0.6, 0.6))
     return figure
+
+
+def _sureness(error: Error) -> str:
+    return str(error.number) if error.probability is None else f"{error.probability:.3f}"

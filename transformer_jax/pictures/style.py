@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 
 from transformer_jax.errors import UserError
 from transformer_jax.runtime.files import atomic_writer
@@ -24,7 +25,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -40,7 +41,7 @@ STYLE = {
     "axes.formatter.limits": (-3, 5),
     "grid.alpha": 0.3,
     "grid.linewidth": 0.5,
-    "axes.prop_cycle": mpl.cycler(color=COLORS),
+    "axes.prop_cycle": cycler(color=COLORS),
     "figure.dpi": 200,
     "savefig.dpi": 200,
     "pdf.fonttype": 42,  # journals refuse Type 3

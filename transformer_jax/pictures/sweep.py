@@ -81,11 +81,11 @@ def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
     numbers: each is the same text with another number, and each text has at least three."""
     curves = defaultdict[tuple[str, str], dict[float, str]](dict)
     for name in names:
-        found = list(_NUMBER.finditer(name))
-        if not found:
+        numbers = list(_NUMBER.finditer(name))
+        if not numbers:
             return {}, ""
-        text = (name[: found[-1].start()], name[found[-1].end() :])
-        if curves[text].setdefault(float(found[-1][0]), name) != name:
+        text = (name[: numbers[-1].start()], name[numbers[-1].end() :])
+        if curves[text].setdefault(float(numbers[-1][0]), name) != name:
             return {}, ""
     if min(map(len, curves.values()), default=0) < _FEWEST:
         return {}, ""
@@ -99,8 +99,8 @@ def _numeric(names: Sequence[str]) -> tuple[dict[str, dict[float, str]], str]:
     return found, shared.strip(" =:_,") or "number in the name of the row"
 
 
-def _line(number: int, **more: str) -> Line2D:
-    return Line2D([], [], **_style(number), **more)
+def _line(number: int, label: str) -> Line2D:
+    return Line2D([], [], **_style(number), label=label)
 
 
 def _style(number: int) -> dict[str, Any]:
@@ -120,7 +120,11 @@ def _draw_curves(
         for x, row in rows.items():
             at[x] += values[row]
     for x, seeds in at.items():
-        above = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
+        above: dict[str, Any] = {
+            "xycoords": ("data", "axes fraction"),
+            "ha": "center",
+            "va": "bottom",
+        }
         ax.annotate(_diverged(seeds), (x, 1), **above, fontsize=6)
     numbers = sorted(at)
     if is_geometric(numbers):
@@ -136,7 +140,13 @@ def _draw_lines(ax: Axes, values: Mapping[str, Sequence[float | None]]) -> None:
         held = finite(seeds)
         ax.plot(held, [height] * len(held), "o", color=COLORS[0], alpha=0.4, mew=0)
         if held:
-            bar = {"fmt": "|", "color": COLORS[1], "capsize": 2.5, "ms": 8, "elinewidth": 1}
+            bar: dict[str, Any] = {
+                "fmt": "|",
+                "color": COLORS[1],
+                "capsize": 2.5,
+                "ms": 8,
+                "elinewidth": 1,
+            }
             ax.errorbar(np.mean(held), height, xerr=deviation(held), **bar)
         note = _diverged(seeds)
         labels.append(drawable(row) + (f" ({note})" if note else ""))

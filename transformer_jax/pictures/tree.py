@@ -2,6 +2,7 @@
 """Picture of a constituency tree: labels above their constituents, words below."""
 
 import dataclasses
+from typing import Any
 
 from transformer_jax.errors import UserError
 from transformer_jax.pictures.style import COLORS, Picture, drawable, styled
@@ -37,7 +38,12 @@ def draw_tree(tree: str | Tree) -> Picture:
         ax.plot([upper.x, lower.x], ys, color="0.6", lw=0.7)
     for place in places:
         color = "black" if place.is_word else COLORS[0]
-        centered = {"ha": "center", "va": "center", "fontsize": _FONT, "color": color}
+        centered: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "fontsize": _FONT,
+            "color": color,
+        }
         ax.text(place.x, _y(place.depth), drawable(place.text), **centered)
     return figure
 

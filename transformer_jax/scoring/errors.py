@@ -40,7 +40,7 @@ class Error(NamedTuple):
     expected: str
     predicted: str
     probability: float | None
-    count: int
+    number: int
 
 
 class Rate(NamedTuple):
@@ -50,7 +50,7 @@ class Rate(NamedTuple):
     share: float
     low: float
     high: float
-    count: int
+    number: int
 
 
 class Bin(NamedTuple):
@@ -58,7 +58,7 @@ class Bin(NamedTuple):
 
     probability: float
     accuracy: float
-    count: int
+    number: int
 
 
 def decisions(records: Iterable[Mapping[str, Any]]) -> list[Decision]:
@@ -77,7 +77,10 @@ def decisions(records: Iterable[Mapping[str, Any]]) -> list[Decision]:
             case {"text": str(text), "tags": str(tags), "output": str(output)}:
                 sides = [list(filter(None, side.split(" "))) for side in (text, tags, output)]
                 words = len(sides[0])
-                found += [Decision(*one, None, words) for one in zip(*sides, strict=True)]
+                found += [
+                    Decision(word, tag, output, None, words)
+                    for word, tag, output in zip(*sides, strict=True)
+                ]
             case _:
                 raise ValueError("they are of a task without labels or tags")
     return found
@@ -100,7 +103,7 @@ def worst_errors(found: Iterable[Decision]) -> list[Error]:
     of."""
     counts = Counter(one[:4] for one in found if one.is_wrong)
     errors = [Error(*one, count) for one, count in counts.items()]
-    return sorted(errors, key=lambda error: (-error.count, -(error.probability or 0.0)))
+    return sorted(errors, key=lambda error: (-error.number, -(error.probability or 0.0)))
 
 
 def calibration(found: Sequence[Decision], bins: int = 10) -> list[Bin]:
@@ -124,14 +127,14 @@ def calibration(found: Sequence[Decision], bins: int = 10) -> list[Bin]:
 def calibration_error(found: Sequence[Bin]) -> float:
     """Expected calibration error (Naeini et al. 2015): mean distance of probability and accuracy,
     weighted by the number of decisions."""
-    total = sum(one.count for one in found)
-    return sum(one.count * abs(one.probability - one.accuracy) for one in found) / total
+    total = sum(one.number for one in found)
+    return sum(one.number * abs(one.probability - one.accuracy) for one in found) / total
 
 
 def rates_by_class(found: Iterable[Decision]) -> list[Rate]:
     """Error rates of each expected label, most frequent first."""
     rates = _rates((one.expected, one) for one in found)
-    return sorted(rates, key=lambda rate: -rate.count)
+    return sorted(rates, key=lambda rate: -rate.number)
 
 
 def rates_by_length(found: Iterable[Decision]) -> list[Rate]:
