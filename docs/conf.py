@@ -12,6 +12,8 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+
 sys.path.insert(0, str(Path(__file__).parents[1]))  # documents this checkout
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # autodoc imports the package
 
@@ -52,6 +54,7 @@ html_theme_options = {"navbar_persistent": [], "show_navbar_depth": 1, "show_toc
 
 EXAMPLE = re.compile(r"(?<=\n\n)(?: {4,}\S.*\n?|\n(?= {4}))+")
 LITERAL = re.compile(r"(``?[^`]+``?|^ *:[^:\n]+:)", re.MULTILINE)  # and the fields of napoleon
+RUN = re.compile(r"^```bash run\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HIDDEN = "\x00"  # a colon that napoleon would take for the end of a type
 
 
@@ -76,6 +79,35 @@ def _escaped(text: str) -> str:
     return "".join(pieces)
 
 
+NEEDS = {  # what keeps the tests from running a command
+    r"--distributed": "several processes",
+    r"(gs|s3)://": "a bucket",
+    r"hf:": "a download",
+    r"plan-|--device=": "a compiler for other devices",
+    r"init_from=|(?<!-)\b(evaluate|predict|chat|score|embed|inspect|export)\b": "a trained run",
+    r"--config=(configs/)?(quickstart|FILE)": "minutes",
+    r"\btrain --config=|\bsweep --": "its data, or hours",
+}
+
+
+def mark_commands(app: Any, doctree: Any) -> None:
+    """Says below each block of commands whether the tests run it, and if not, what it needs.
+
+    The tests check the verbs, flags, configs and fields of all of them.
+    """
+    run = [block.strip() for block in RUN.findall(Path(doctree["source"]).read_text())]
+    for block in doctree.findall(nodes.literal_block):
+        text = block.astext()
+        if "transformer_jax " not in text or block.get("language") == "python":
+            continue
+        is_run = text.strip() in run
+        needs = next((need for pattern, need in NEEDS.items() if re.search(pattern, text)), "files")
+        note = "Run by the tests." if is_run else f"Not run by the tests: needs {needs}."
+        at = block.parent.index(block) + 1
+        block.parent.insert(at, nodes.paragraph("", "", nodes.emphasis("", note)))
+
+
 def setup(app: Any) -> None:
+    app.connect("doctree-read", mark_commands)
     app.connect("autodoc-process-docstring", hide_colon, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", to_rst, priority=900)
