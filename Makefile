@@ -22,7 +22,7 @@ find_python = for python in $(candidates); do "$$python" -c 'import sys, venv, e
 have_uv = uv --version >/dev/null 2>&1
 
 .DELETE_ON_ERROR:
-.PHONY: help setup quickstart test docs benchmarks campaigns lint format
+.PHONY: help setup notebooks quickstart test docs benchmarks campaigns lint format
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -40,6 +40,9 @@ docs: setup  ## build the documentation site, docs/_build/html/index.html
 
 benchmarks: setup  ## measure training, searches and input on this machine, beside PEERS if given (minutes)
 	$(VENV)/bin/python -m experiments.benchmarks.speed_table $(addprefix --peers=,$(PEERS))
+
+notebooks: setup  ## run the notebooks and save them with their outputs (minutes)
+	$(VENV)/bin/python -m experiments.rerun_notebooks
 
 FAULTS := $(VENV)/bin/python -m experiments.faults
 SCRIPTS := $(VENV)/bin/python experiments/faults

@@ -66,7 +66,7 @@ def batch_of(
         raise UserError("batch: the model reads pairs; give targets too")
     if not sources:
         raise UserError("batch: there is no text")
-    given = targets or [None] * len(sources)
+    given: Sequence[str | None] = targets or [None] * len(sources)
     if len(given) != len(sources):
         raise UserError(f"batch: {len(sources)} sources but {len(given)} targets; give pairs")
     rows = [run.model_inputs(*pair).inputs for pair in zip(sources, given, strict=True)]
@@ -83,7 +83,7 @@ def _stack(rows: Sequence[np.ndarray]) -> np.ndarray:
 def batches_of_split(run: Any, split: str) -> Iterator[Supervised]:
     """Implements `Run.batches`."""
     settings, task = run.settings, run.task
-    if not isinstance(task, SupportsSupervision):
+    if not isinstance(run.task, SupportsSupervision):
         raise UserError("batches: this run's task has no labels; use its loss")
     examples, rows = open_split(settings.data, split), build.batch_rows(settings, task)
     if split == "train":

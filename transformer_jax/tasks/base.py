@@ -45,7 +45,8 @@ class BaseTask(Summarized):
 
     def summary(self) -> Mapping[str, Any]:
         """The model, the vocabularies and the length of a row."""
-        lengths = {f"{name} length": length for name, length in self.lengths.items()}
+        task: Any = self
+        lengths = {f"{name} length": length for name, length in task.lengths.items()}
         return {"model": type(self.model).__name__, **self.tokenizers.summary(), **lengths}
 
     def prepare(self, examples: Corpus, training: bool) -> Sequence[Any]:

@@ -4,7 +4,7 @@
 import logging
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from transformer_jax.summary import Summarized
 from transformer_jax.tokenization.specials import SpecialTokens
@@ -55,17 +55,15 @@ class Tokenizer(Protocol):
 class SummarizedTokenizer(Summarized):
     """Base class of the tokenizers here: shows a summary in place of the vocabulary."""
 
-    vocab_size: int
-    specials: SpecialTokens
-
-    def summary(self: Tokenizer) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         """The number of pieces, the special ones, and some of the others."""
-        special = special_token_ids(self)
-        ids = [i for i in range(self.vocab_size) if i not in self.specials.ids]
+        tokenizer: Any = self
+        special = special_token_ids(tokenizer)
+        ids = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials.ids]
         return {
-            "vocab_size": self.vocab_size,
+            "vocab_size": tokenizer.vocab_size,
             "special": ", ".join(f"{piece} {i}" for piece, i in special.items()),
-            "pieces": " ".join(self.pieces(ids[:: max(1, len(ids) // 8)][:8])),
+            "pieces": " ".join(tokenizer.pieces(ids[:: max(1, len(ids) // 8)][:8])),
         }
 
 
