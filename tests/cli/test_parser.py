@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs, flags and overrides, and one-line errors."""
 
+import importlib.util
+
 import pytest
 
+from transformer_jax.cli import arguments
 from transformer_jax.cli.parser import parse
 from transformer_jax.errors import UserError
 
@@ -124,3 +127,18 @@ def test_a_mistake_is_one_line(line, message):
         parse(line.split())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("called", "program"),
+    [
+        ("/env/bin/transformer_jax", "transformer_jax"),
+        ("/package/transformer_jax/__main__.py", "python -m transformer_jax"),
+    ],
+)
+def test_messages_name_the_program_as_it_was_called(called, program, monkeypatch):
+    monkeypatch.setattr("sys.argv", [called])
+    spec = importlib.util.spec_from_file_location("arguments_again", arguments.__file__)
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    assert again.PROGRAM == program

@@ -6,12 +6,17 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from transformer_jax.cli import terminal
 from transformer_jax.errors import UserError
 
-PROGRAM = "python -m transformer_jax"
+_SCRIPT = "transformer_jax"
+PROGRAM = (
+    _SCRIPT if [Path(word).name for word in sys.argv[:1]] == [_SCRIPT] else f"python -m {_SCRIPT}"
+)
+"""How this process was called: as the console script, or as a module."""
 OVERRIDE = "--config."
 """Prefix of a flag that sets a field of the config."""
 
