@@ -141,4 +141,4 @@ def test_messages_name_the_program_as_it_was_called(called, program, monkeypatch
     spec = importlib.util.spec_from_file_location("arguments_again", arguments.__file__)
     again = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(again)
-    assert again.PROGRAM == program
+    assert program == again.PROGRAM
