@@ -31,6 +31,32 @@ def assert_same_arrays(left, right):
     jax.tree.map(np.testing.assert_array_equal, left, right)
 
 
+# --- Progress ---
+
+
+@pytest.fixture
+def tell(workdir, capsys, monkeypatch):
+    """A function (action, wanted) -> lines on stderr, in a program that configures no logging."""
+
+    def lines(action, wanted):
+        monkeypatch.setattr(logging.getLogger(), "handlers", [])
+        action(wanted)
+        return capsys.readouterr().err.splitlines()
+
+    return lines
+
+
+def test_a_call_of_train_tells_what_it_does_unless_unwanted(tell, workdir, tiny_config):
+    config = tiny_config({"train.num_steps": 31})
+    told = tell(lambda wanted: tj.train(config, workdir, progress=wanted), True)
+    for part in ("reading the training data", "training examples", "parameters", "compiling"):
+        assert any(part.replace("training examples", "examples in") in line for line in told), part
+    assert any("step 31/31  loss " in line and " tokens/s  lr " in line for line in told)
+    assert any("step 31/31  valid  loss " in line and "bleu" in line for line in told)
+    assert "best bleu" in told[-1] and told[-1].endswith(str(workdir))
+    assert tell(lambda wanted: tj.train(config, workdir, progress=wanted), False) == []
+
+
 # --- Trained ---
 
 
