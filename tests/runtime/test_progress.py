@@ -20,7 +20,7 @@ PACKAGE = logging.getLogger("transformer_jax")
 
 
 def train(**options):
-    """What a training shows: a line, steps, and a record."""
+    """Shows a line, steps, and a record, as a training does."""
     with shown(**options):
         PACKAGE.info("compiling")
         with Progress(400) as steps:

@@ -6,7 +6,7 @@
             steps.advance(1)
 
 Lines are the log records of this package. If neither the program nor the user shows those of level
-INFO, `shown` does so for its block; handlers and levels of the root logger stay as they are.
+INFO, `shown` does so for its block; it does not change the root logger.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ class Progress:
         self._display = _display.get() or Display()
 
     def advance(self, done: int) -> None:
-        """Shows that so many units are done. Cheap enough for every step."""
+        """Shows that `done` units are done. Cheap enough for every step."""
         # The clock starts after the first unit, which includes the compilation.
         if self._first is None:
             self._first = (done, time.monotonic())
