@@ -65,6 +65,8 @@ def tidy(notebook: NotebookNode) -> None:
             if "execution_count" in output:
                 output.execution_count = count
             texts = output if "text" in output else output.get("data", {})
+            if "image/svg+xml" in texts:  # sharp at any size, and smaller
+                texts.pop("image/png", None)
             for kind in {"text", "text/plain", "text/html"} & texts.keys():
                 texts[kind] = _TEMPORARY.sub("runs", texts[kind])
 
