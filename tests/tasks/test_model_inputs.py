@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inspection of the models of all tasks."""
 
+import json
+import re
+
 import jax
 import numpy as np
 import pytest
 
 import transformer_jax as tj
+from transformer_jax.analysis.pages.attention_page import attention_page
 from transformer_jax.models import apply_model
 
 LINE = "the old [MASK] sees"
@@ -68,13 +72,18 @@ def test_the_inputs_of_a_pair(run_of):
 
 def test_the_labels_of_a_text_have_the_probabilities_of_predict(run_of):
     run = run_of("classification")
-    what, (found,) = run.attention("the old dog", "B").predictions
+    attention = run.attention("the old dog", "B")
+    what, (found,) = attention.predictions
     (expected,) = run.n_best(["the old dog"], num_outputs=2)
     assert (what, found.position, found.gold) == ("label", None, "B")
     assert [output.text for output in found.outputs] == [output.text for output in expected]
     scores = [output.score for output in found.outputs]
     np.testing.assert_allclose(scores, [output.score for output in expected], atol=1e-6)
     assert sum(scores) == pytest.approx(1, abs=1e-6)
+    page = re.search(r'id="data">(.*?)</script>', attention_page(attention, "classifier"))[1]
+    (shown,) = json.loads(page)["predictions"]["each"]
+    assert shown["outputs"] == [[output.text, round(output.score, 6)] for output in found.outputs]
+    assert (shown["rest"], shown["gold"]) == (pytest.approx(0, abs=2e-6), "B")
 
 
 def test_each_word_of_a_tagger_has_a_label(run_of):

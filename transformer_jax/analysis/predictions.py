@@ -64,7 +64,7 @@ def find_predictions(
 def _read_positions(
     reading: ModelInputs, outputs: Tokenizer | Labels
 ) -> tuple[str, Sequence[int | None]]:
-    """What the task predicts, and the positions at which it reads the model's output."""
+    """Returns the kind of prediction, and the positions at which the task reads the output."""
     tokens = reading.tokens[reading.last_stack]
     if isinstance(outputs, Labels):
         return "label", [None] if reading.labeled is None else reading.labeled
