@@ -135,3 +135,40 @@ def test_plot_draws_a_layer(shell, read, tmp_path):
 def test_plot_rejects_flags_without_effect(shell, words, message):
     answer = shell("plot", *words.split())
     assert answer.status == 2 and message in answer.err
+
+
+def test_plot_draws_a_tree(shell, tmp_path):
+    output = tmp_path / "tree.svg"
+    answer = shell("plot", "--tree=(S (NP dogs) (VP run))", f"--output={output}")
+    assert (answer.status, answer.out) == (0, f"{output}\n")
+    assert "<!-- dogs -->" in output.read_text()
+    answer = shell("plot", "--tree=(S", f"--output={output}")
+    assert answer.status == 2 and "is no tree" in answer.err
+
+
+def test_plot_draws_errors(shell, tmp_path):
+    (tmp_path / "predictions").mkdir()
+    line = '{"text": "a dog", "label": "x", "output": "y", "score": 0.75}\n'
+    (tmp_path / "predictions" / "valid-10.jsonl").write_text(line)
+    words = ("plot", f"--workdir={tmp_path}", "--errors=worst", f"--output={tmp_path / 'a.svg'}")
+    answer = shell(*words, "--split=valid")
+    assert (answer.status, answer.err) == (0, "")
+    assert "<!-- a dog -->" in (tmp_path / "a.svg").read_text()
+    answer = shell(*words)
+    assert answer.status == 2 and "no predictions of test; run evaluate" in answer.err
+
+
+def test_plot_draws_a_sweep(shell, tmp_path):
+    (tmp_path / "table.csv").write_text("row,loss_mean\nlr 1,2\nlr 2,3\n")
+    for name, loss in (("lr_1", 2), ("lr_2", 3)):
+        row = {"metrics": {"loss": [loss]}, "parameters": 1, "tokens_per_s": 1, "seconds": 1}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(json.dumps({"asked": {}, "row": row}))
+    answer = shell("plot", f"--workdir={tmp_path}", f"--output={tmp_path / 'a.svg'}")
+    assert (answer.status, answer.err) == (0, "")
+    assert "<!-- lr 2 -->" in (tmp_path / "a.svg").read_text()
+
+
+def test_plot_knows_the_formats_before_it_loads_a_run(shell):
+    answer = shell("plot", "--workdir=absent", "--attention=A dog.", "--output=a.jpg")
+    assert answer.status == 2 and "end it in .png, .svg or .pdf" in answer.err
