@@ -240,8 +240,8 @@ class Notebook(Display):
         from IPython.display import display
 
         self._updated = time.monotonic()
-        text = escape_controls(text)
-        page = f"<code>{html.escape(text)}</code> {sparkline(self._curve)}"
+        text = escape_controls(text).replace("  ", " · ")  # HTML shows two spaces as one
+        page = f"{sparkline(self._curve)} <code>{html.escape(text)}</code>"
         shown = {"text/plain": text, "text/html": page}
         if self._handle is None:
             self._handle = display(shown, raw=True, display_id=True)
