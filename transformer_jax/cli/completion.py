@@ -85,6 +85,7 @@ def _fields() -> list[tuple[str, Sequence[str], str]]:
             return cached["fields"]
     from transformer_jax.runs.field_docs import find_fields
 
+    fields: list[tuple[str, Sequence[str], str]]
     fields = [(field.field, field.choices, field.meaning) for field in find_fields()]
     with contextlib.suppress(OSError):  # without a home there is no cache
         folder.mkdir(parents=True, exist_ok=True)

@@ -119,11 +119,8 @@ def type_name(field: str) -> str:
 def other_defaults(field: str) -> dict[str, Any]:
     """Defaults of the tasks and architectures that have one of their own for a field."""
     owners = {**TASKS, **MODELS}
-    return {
-        owner: kind.defaults[field]
-        for owner, kind in owners.items()
-        if field in getattr(kind, "defaults", {})  # a user's class may have none
-    }
+    found = {owner: getattr(kind, "defaults", {}) for owner, kind in owners.items()}
+    return {owner: defaults[field] for owner, defaults in found.items() if field in defaults}
 
 
 def choices(field: str) -> tuple[str, ...]:
