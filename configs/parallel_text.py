@@ -6,7 +6,8 @@
         --config.data.valid_source=valid.en --config.data.valid_target=valid.de \\
         --config.data.test_source=test.en   --config.data.test_target=test.de
 
-Sized for tens or hundreds of thousands of pairs; for more, see wmt14_en_de_base.
+Steps, warm-up and vocabulary are scaled to the size of the data, from hundreds to hundreds of
+thousands of pairs; the values below are upper limits. For more pairs, see wmt14_en_de_base.
 """
 
 from ml_collections import ConfigDict
@@ -28,7 +29,7 @@ def get_config() -> ConfigDict:
     config.optimizer = dict(
         schedule="inverse_sqrt", learning_rate=1.5e-3, warmup_steps=1000, clip_norm=1.0
     )
-    config.train = dict(num_steps=20_000, tokens_per_batch=4608)
+    config.train = dict(num_steps=20_000, tokens_per_batch=4608, scale_to_data=True)
     config.eval = dict(every_steps=1000, num_examples=200)
     config.checkpoint = dict(every_steps=500, keep=2, keep_params=5)
     return config

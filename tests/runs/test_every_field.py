@@ -172,6 +172,7 @@ TESTED_ELSEWHERE = {
     "model.scan_layers": "same results, another way: tests/runs/test_scan_layers.py",
     "train.on_spike": "tests/runs/test_spikes.py",
     "train.spike_factor": "tests/runs/test_spikes.py",
+    "train.scale_to_data": "when a run starts: tests/runs/test_data_size.py",
     "train.init_from": "a run: tests/runs/test_train.py",
     "parallel.preemption_notice": "when a run stops: tests/runtime/test_preemption.py",
     "parallel.heartbeat_seconds": "jobs of several processes: tests/parallel/test_hosts.py",

@@ -33,7 +33,8 @@ from transformer_jax.runs.base_run import (
     require_base_named,
     with_reference,
 )
-from transformer_jax.runs.config import check_trainable
+from transformer_jax.runs.config import check_trainable, load_json
+from transformer_jax.runs.data_size import scaled_to_data
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import (
@@ -47,6 +48,7 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import Modules, UserModule, load_modules
 from transformer_jax.runs.workdir import (
     CHECKPOINTS,
+    CONFIG,
     METRICS,
     PREDICTIONS,
     TOKENIZER,
@@ -93,6 +95,10 @@ def train(
         checkpoints = handle.checkpoints(settings.checkpoint)
         checkpoints.provenance |= base_provenance(base) | provenance
         with handle.locked(), checkpoints:
+            is_resumed = checkpoints.latest_step() is not None
+            saved = load_json(folder / CONFIG) if is_resumed else None
+            config = scaled_to_data(config, examples, saved)
+            settings = check_trainable(config)
             hosts.run_on_primary(lambda: prepare(config, folder, checkpoints, examples, named))
             handle.copy_from_primary(TOKENIZER)
             tokenizers = load_tokenizers(folder / TOKENIZER)

@@ -99,7 +99,7 @@ def _decode(task: type[Any]) -> list[str]:
     return [f"decode.{name}" for name in task.predicts_by]
 
 
-_TEXT_PAIR_FIELDS = ("tokenizer.joint", "task.metric", "data.cache_dir")
+_TEXT_PAIR_FIELDS = (*("tokenizer.joint", "task.metric", "data.cache_dir", "train.scale_to_data"),)
 """Fields that a task on pairs reads only if both sides are text."""
 
 _PAIR_FIELDS = (

@@ -23,12 +23,13 @@ def describe(config: ConfigDict) -> str:
     leaves = jax.tree_util.tree_leaves_with_path(training.state.params)
     size = sum(leaf.size for _, leaf in leaves)
     devices = training.engine.mesh.devices.flatten()
+    most = " at most, by the size of the data" if settings.train.scale_to_data else ""
     summary = {
         "task": f"{settings.task.name} on {settings.data.name}",
         "model": settings.model.architecture,
         "parameters": f"{size:,}",
         "batch": f"{training.rows} rows, at most {settings.train.tokens_per_batch:,} tokens a side",
-        "steps": f"{settings.train.num_steps:,}",
+        "steps": f"{settings.train.num_steps:,}{most}",
         "devices": f"{devices.size} ({devices[0].device_kind})",
         "memory of a step": f"{peak / GIB:.2f} GiB a device (state, batch and temporaries)",
     }

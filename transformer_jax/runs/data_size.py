@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Length of training and size of the vocabulary by the size of the user's data.
+
+With `train.scale_to_data`, the values of a config are upper limits.
+"""
+
+import logging
+import math
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+
+from ml_collections import ConfigDict
+
+from transformer_jax.runs.config import override, read_settings
+from transformer_jax.runs.settings import Settings, field_of
+from transformer_jax.tokenization import TOKENIZERS
+
+logger = logging.getLogger(__name__)
+
+SCALED = (
+    *("train.num_steps", "optimizer.warmup_steps", "tokenizer.vocab_size", "eval.every_steps"),
+)
+"""Fields that `scaled_to_data` lowers."""
+
+_EPOCHS = 30  # Multi30k's config trains for 21 epochs, Tatoeba's for 5
+_LEAST_STEPS = 400
+_TOKEN_CHARACTERS = 4
+_BYTES = 256
+_MOST_READ = 200_000  # examples
+
+
+def scaled_to_data(
+    config: ConfigDict, examples: Sequence[Mapping[str, str]], saved: ConfigDict | None = None
+) -> ConfigDict:
+    """The config with the fields `SCALED` lowered to what its training examples are enough for.
+
+    The result has `train.scale_to_data` off, so that it is taken as it is wherever it is used. A
+    config that has it off is returned unchanged.
+
+    Args:
+      config: the config of the run.
+      examples: the training examples.
+      saved: the config of the run that is resumed, whose values stay; None: a new run.
+    """
+    settings = read_settings(config)
+    if not settings.train.scale_to_data:
+        return config
+    if saved is not None:
+        sizes = {name: field_of(saved, name) for name in SCALED}
+        return override(config, sizes | {"train.scale_to_data": False})
+    stride = math.ceil(len(examples) / _MOST_READ)
+    read = [examples[i] for i in range(0, len(examples), stride)]
+    sides = [[example[part] for example in read] for part in ("source", "target")]
+    tokens = max(sum(map(len, side)) for side in sides) * stride // _TOKEN_CHARACTERS
+    steps = math.ceil(max(_LEAST_STEPS, _EPOCHS * tokens / settings.train.tokens_per_batch))
+    sizes = {
+        "train.num_steps": steps,
+        "optimizer.warmup_steps": max(1, min(steps, settings.train.num_steps) // 10),
+        "eval.every_steps": steps // 10,
+        "tokenizer.vocab_size": _vocabulary_size(settings, sides),
+    }
+    sizes = {name: min(sizes[name], field_of(config, name)) for name in SCALED}
+    listed = ", ".join(f"{name} {value}" for name, value in sizes.items())
+    logger.info(
+        "scaled to %s pairs of about %s tokens a side: %s (train.scale_to_data=false takes the "
+        "config's own values)",
+        f"{len(examples):,}",
+        f"{tokens:,}",
+        listed,
+    )
+    return override(config, sizes | {"train.scale_to_data": False})
+
+
+def _vocabulary_size(settings: Settings, sides: Sequence[Sequence[str]]) -> int:
+    """Half as many subwords as the texts have words, and all characters.
+
+    Every word becomes one token after enough merges, so that byte-pair encoding can always make
+    this vocabulary.
+    """
+    tokenizer = settings.tokenizer
+    kind = TOKENIZERS[tokenizer.kind]
+    if kind.train is None or settings.train.init_from:  # it has its size already
+        return tokenizer.vocab_size
+    texts: Iterable[Sequence[str]] = [sum(map(list, sides), [])] if tokenizer.joint else sides
+    sizes = []
+    for lines in texts:
+        words = {word for line in lines for word in unicodedata.normalize("NFKC", line).split()}
+        characters = len({character for word in words for character in word}) + 1  # the space
+        sizes.append(kind.least_vocab_size + characters + len(words) // 2)
+    return min(sizes) + _BYTES * tokenizer.byte_fallback
