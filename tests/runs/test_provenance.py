@@ -70,7 +70,7 @@ def test_other_training_data_is_refused(workdir, tiny_config, monkeypatch, repla
         examples = open_split(config, split)
         return replaced(list(examples)) if split == "train" else examples
 
-    monkeypatch.setattr("transformer_jax.runs.train.open_split", opened)
+    monkeypatch.setattr("transformer_jax.runs.prepare.open_split", opened)
     before = contents(workdir)
     with pytest.raises(tj.UserError, match="trained with another training data: 300 examples, SHA"):
         tj.train(tiny_config({"train.num_steps": 40}), workdir)
