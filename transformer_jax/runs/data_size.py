@@ -8,10 +8,11 @@ import logging
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from transformer_jax.runs.config import override, read_settings
+from transformer_jax.runs.config import load_json, override, read_settings
 from transformer_jax.runs.settings import Settings, field_of
 from transformer_jax.tokenization import TOKENIZERS
 
@@ -29,8 +30,16 @@ _BYTES = 256
 _MOST_READ = 200_000  # examples
 
 
+def saved_sizes(path: Path) -> dict[str, int]:
+    """The fields `SCALED` in the config.json of a run."""
+    saved = load_json(path)
+    return {name: field_of(saved, name) for name in SCALED}
+
+
 def scaled_to_data(
-    config: ConfigDict, examples: Sequence[Mapping[str, str]], saved: ConfigDict | None = None
+    config: ConfigDict,
+    examples: Sequence[Mapping[str, str]],
+    saved: Mapping[str, int] | None = None,
 ) -> ConfigDict:
     """The config with the fields `SCALED` lowered to what its training examples are enough for.
 
@@ -40,14 +49,13 @@ def scaled_to_data(
     Args:
       config: the config of the run.
       examples: the training examples.
-      saved: the config of the run that is resumed, whose values stay; None: a new run.
+      saved: values of the run that is resumed, which stay; None: a new run.
     """
     settings = read_settings(config)
     if not settings.train.scale_to_data:
         return config
     if saved is not None:
-        sizes = {name: field_of(saved, name) for name in SCALED}
-        return override(config, sizes | {"train.scale_to_data": False})
+        return override(config, {**saved, "train.scale_to_data": False})
     stride = math.ceil(len(examples) / _MOST_READ)
     read = [examples[i] for i in range(0, len(examples), stride)]
     sides = [[example[part] for example in read] for part in ("source", "target")]

@@ -35,7 +35,7 @@ from transformer_jax.runs.config import (
     read_settings,
     save_json,
 )
-from transformer_jax.runs.data_size import scaled_to_data
+from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import tokenizer_provenance, training_provenance
@@ -102,7 +102,7 @@ def train_replicas(
     examples = open_training_examples(settings)
     checkpoints = Checkpoints(common / CHECKPOINTS, settings.checkpoint)
     is_resumed = checkpoints.latest_step() is not None
-    saved = load_json(common / CONFIG) if is_resumed else None
+    saved = saved_sizes(common / CONFIG) if is_resumed else None
     configs = {name: scaled_to_data(config, examples, saved) for name, config in configs.items()}
     members = {name: read_settings(config) for name, config in configs.items()}
     first = next(iter(configs.values()))

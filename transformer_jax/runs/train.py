@@ -33,8 +33,8 @@ from transformer_jax.runs.base_run import (
     require_base_named,
     with_reference,
 )
-from transformer_jax.runs.config import check_trainable, load_json
-from transformer_jax.runs.data_size import scaled_to_data
+from transformer_jax.runs.config import check_trainable
+from transformer_jax.runs.data_size import saved_sizes, scaled_to_data
 from transformer_jax.runs.fit import InitState, Scores, fit
 from transformer_jax.runs.prepare import open_training_examples, prepare
 from transformer_jax.runs.provenance import (
@@ -95,8 +95,9 @@ def train(
         checkpoints = handle.checkpoints(settings.checkpoint)
         checkpoints.provenance |= base_provenance(base) | provenance
         with handle.locked(), checkpoints:
-            is_resumed = checkpoints.latest_step() is not None
-            saved = load_json(folder / CONFIG) if is_resumed else None
+            saved = None
+            if settings.train.scale_to_data and checkpoints.latest_step() is not None:
+                saved = hosts.run_on_primary(lambda: saved_sizes(folder / CONFIG))
             config = scaled_to_data(config, examples, saved)
             settings = check_trainable(config)
             hosts.run_on_primary(lambda: prepare(config, folder, checkpoints, examples, named))
