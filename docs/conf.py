@@ -85,7 +85,7 @@ NEEDS = {  # what keeps the tests from running a command
     r"hf:": "a download",
     r"plan-|--device=": "a compiler for other devices",
     r"init_from=|(?<!-)\b(evaluate|predict|chat|score|embed|inspect|export)\b": "a trained run",
-    r"--config=(configs/)?(quickstart|FILE)": "minutes",
+    r"\bquickstart\b": "minutes",
     r"\btrain --config=|\bsweep --": "its data, or hours",
 }
 
