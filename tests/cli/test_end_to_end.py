@@ -368,7 +368,7 @@ def test_unusable_training_text_is_one_line(shell, files, train_words, source, t
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("data.train_source=", ["data.train_source is not set", "parallel_text"]),
+        ("data.train_source=", ["data.train_source is not set", "files go in pairs"]),
         ("tokenizer.vocab_size=5000", ["tokenizer.vocab_size 5000 is too large", "at most"]),
         ("tokenizer.vocab_size=8", ["tokenizer.vocab_size 8 is too small"]),
         ("train.tokens_per_batch=30", ["config.train: tokens_per_batch 30 has no room"]),

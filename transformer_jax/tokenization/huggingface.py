@@ -27,7 +27,7 @@ from transformer_jax.tokenization.specials import (
     WORDPIECE_SPECIALS,
 )
 from transformer_jax.tokenization.tokenizer import (
-    SummarizedTokenizer,
+    BaseTokenizer,
     encode_words_separately,
     mark_word_starts,
     replace_lone_surrogates,
@@ -50,7 +50,7 @@ MIN_FREQUENCY = 2
 """Training does not merge rarer pairs."""
 
 
-class HuggingFaceTokenizer(SummarizedTokenizer):
+class HuggingFaceTokenizer(BaseTokenizer):
     """A `Tokenizer` of kind "byte_bpe" or "wordpiece".
 
     With "byte_bpe", `decode(encode(text))` is `text` for any text. In its pieces "Ġ" is a space and

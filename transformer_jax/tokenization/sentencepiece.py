@@ -20,7 +20,7 @@ from transformer_jax.tokenization.specials import (
     UNK,
 )
 from transformer_jax.tokenization.tokenizer import (
-    SummarizedTokenizer,
+    BaseTokenizer,
     encode_words_separately,
     mark_word_starts,
     replace_lone_surrogates,
@@ -29,13 +29,13 @@ from transformer_jax.tokenization.tokenizer import (
 _MAX_CACHED_WORDS = 1 << 17  # about 30 MB; holds nearly all words of running text
 
 _TOO_HIGH = re.compile(r"Vocabulary size too high \(\d+\)\. Please set it to a value <= (\d+)")
-_TOO_LOW = re.compile(r"SummarizedTokenizer size is smaller than required_chars\. \d+ vs (\d+)")
+_TOO_LOW = re.compile(r"Vocabulary size is smaller than required_chars\. \d+ vs (\d+)")
 
 _REPLACED = str.maketrans({"\0": " ", "\u2585": " "})
 """Characters that sentencepiece gives no token. It would skip every text with the second one."""
 
 
-class SentencePieceTokenizer(SummarizedTokenizer):
+class SentencePieceTokenizer(BaseTokenizer):
     """A `Tokenizer` of kind "bpe", "unigram", "char" or "word". In its pieces "▁" is a space.
 
     Normalization "nmt_nfkc" first normalizes text: NFKC; runs of whitespace become one space, and

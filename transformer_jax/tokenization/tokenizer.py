@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
         """Text of the ids. Special tokens, unknown included, are dropped."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """SummarizedTokenizer entry of each id, for display."""
+        """Vocabulary entry of each id, for display."""
 
     def starts_word(self, ids: Iterable[int]) -> list[bool]:
         """True for each id that begins a word, or the whitespace before it.
@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
         """Number of ids that are `unk`."""
 
 
-class SummarizedTokenizer(Summarized):
+class BaseTokenizer(Summarized):
     """Base class of the tokenizers here: shows a summary in place of the vocabulary."""
 
     def summary(self) -> dict[str, object]:

@@ -17,7 +17,7 @@ from transformer_jax.tokenization.specials import (
     SPECIAL_PIECES,
     UNK,
 )
-from transformer_jax.tokenization.tokenizer import SummarizedTokenizer
+from transformer_jax.tokenization.tokenizer import BaseTokenizer
 
 UNKNOWN_CLASS = "UNK"
 """Prefix of the names of all word classes, and the name of the most general one."""
@@ -87,7 +87,7 @@ class Labels(Summarized):
         return {name: i for i, name in enumerate(self.names)}
 
 
-class SymbolTokenizer(SummarizedTokenizer):
+class SymbolTokenizer(BaseTokenizer):
     """A `Tokenizer` of space-separated symbols: each is one token; any other string is unknown.
 
     Args:

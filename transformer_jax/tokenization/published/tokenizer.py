@@ -31,7 +31,7 @@ from transformer_jax.tokenization.published.formats import (
 )
 from transformer_jax.tokenization.specials import Frame, SpecialTokens
 from transformer_jax.tokenization.tokenizer import (
-    SummarizedTokenizer,
+    BaseTokenizer,
     encode_words_separately,
     mark_word_starts,
     replace_lone_surrogates,
@@ -60,7 +60,7 @@ Ids = Mapping[str, Any]
 translation) and for ENDS."""
 
 
-class PublishedTokenizer(SummarizedTokenizer):
+class PublishedTokenizer(BaseTokenizer):
     """A `Tokenizer` of kind "file": encodes and decodes exactly as the original library does.
 
     Attributes:
