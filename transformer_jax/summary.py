@@ -37,7 +37,7 @@ def as_text(title: str, summary: Mapping[str, Any]) -> str:
 
 
 def as_html(title: str, summary: Mapping[str, Any]) -> str:
-    """The same as a table of HTML, in which all text is escaped."""
+    """A table of HTML with the title and the values, all text escaped."""
     rows = "".join(
         f'<tr><th style="{_STYLE}">{html.escape(name)}</th>'
         f'<td style="{_STYLE}">{html.escape(value)}</td></tr>'

@@ -19,7 +19,10 @@ from transformer_jax.tokenization import TOKENIZERS
 logger = logging.getLogger(__name__)
 
 SCALED = (
-    *("train.num_steps", "optimizer.warmup_steps", "tokenizer.vocab_size", "eval.every_steps"),
+    "train.num_steps",
+    "optimizer.warmup_steps",
+    "tokenizer.vocab_size",
+    "eval.every_steps",
 )
 """Fields that `scaled_to_data` lowers."""
 
@@ -43,8 +46,8 @@ def scaled_to_data(
 ) -> ConfigDict:
     """The config with the fields `SCALED` lowered to what its training examples are enough for.
 
-    The result has `train.scale_to_data` off, so that it is taken as it is wherever it is used. A
-    config that has it off is returned unchanged.
+    The result has `train.scale_to_data` off, so later uses keep its values. A config that has it
+    off is returned unchanged.
 
     Args:
       config: the config of the run.

@@ -84,7 +84,7 @@ class Run(Summarized):
     stored: bool = True
 
     def summary(self) -> Mapping[str, Any]:
-        """Where it is, what it is, and how far it was trained."""
+        """The workdir, the kind of model, its data, and how far it was trained."""
         settings, patches = self.settings, getattr(self.model, "patches", ())
         parameters = sum(leaf.size for leaf in jax.tree.leaves(self.params))
         found = {
@@ -181,7 +181,7 @@ class Run(Summarized):
 
     @property
     def records(self) -> "DataFrame":
-        """What was logged (metrics.jsonl): a row for each step and split, a column for each metric.
+        """The records of metrics.jsonl: a row for each step and split, a column for each metric.
 
         Raises:
           UserError: nothing was recorded.
@@ -204,7 +204,7 @@ class Run(Summarized):
     def batch(
         self, sources: Sequence[str], targets: Sequence[str] | None = None
     ) -> dict[str, np.ndarray]:
-        """What the model takes for these texts: `run.model.apply({"params": run.params}, **batch)`.
+        """The model's arguments for texts: `run.model.apply({"params": run.params}, **batch)`.
 
         Arrays [B, T], padded, by the names of the model's arguments.
 

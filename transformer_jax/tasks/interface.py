@@ -39,7 +39,7 @@ LossSums = tuple[jax.Array, jax.Array, dict[str, jax.Array]]
 
 
 class Supervised(NamedTuple):
-    """What a model reads and should predict.
+    """Inputs of a model and the labels it should predict.
 
     Attributes:
       inputs: arguments of the model's call, by name or in order.
