@@ -83,6 +83,13 @@ def test_other_parameters_are_used_and_saved(trained, tmp_path):
     assert all(jax.tree.leaves(same))
 
 
+def test_an_average_is_saved_as_it_predicts(trained_workdir, tmp_path):
+    average = tj.load(trained_workdir, average=2)
+    average.save(tmp_path / "saved")
+    loaded = tj.load(tmp_path / "saved")
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, average.params)
+
+
 def test_a_saved_run_trains_on_as_the_run_itself(trained, workdir, tiny_config, tmp_path):
     tj.load(workdir).save(tmp_path / "saved")
     longer = {"train.num_steps": 32}

@@ -73,7 +73,8 @@ class Run(Summarized):
       task: the task, with its model and tokenizers.
       params: the parameters, a tree of float32 arrays.
       step: the step of the parameters; for an average, the last one.
-      stored: False if the parameters or the model are not those of the workdir.
+      stored: False if the parameters or the model are not those of the workdir; `evaluate` then
+        writes no outputs to it.
     """
 
     config: ConfigDict

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer_jax.checkpoints.step_folder import PARAMS, PROVENANCE, TRAINING, most_bytes
 from transformer_jax.checkpoints.store import Checkpoints, open_snapshot
@@ -63,4 +64,6 @@ def _training_state(run: Any) -> TrainState:
     abstract = jax.eval_shape(init_state, run.settings.seed).saved
     snapshot = open_snapshot(run.workdir / CHECKPOINTS, run.step, most=most_bytes(abstract))
     state: TrainState = snapshot.state(abstract, OPTIONAL_FIELDS)
-    return state if run.stored else state.with_params(run.params)
+    # An average of snapshots, say, is of the workdir but not what its checkpoint holds.
+    equal = jax.tree.all(jax.tree.map(np.array_equal, state.params, run.params))
+    return state if equal else state.with_params(run.params)
