@@ -18,6 +18,12 @@ from nbformat.v4 import new_code_cell, new_notebook
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "experiments" / "notebooks").glob("*.ipynb"))
 _TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/tmp\w+")
+_UNSEEN = re.compile(
+    r"(?<=>)\s+(?=<)|<!--.*?-->|<metadata>.*?</metadata>"
+    r'|(?<=<g) id="[^"]*"| transform="rotate\(-0 [^"]*"',
+    re.DOTALL,
+)
+"""What does not show in a picture: spaces, comments, the date, names of groups, turns by 0."""
 
 
 def read(path: Path) -> NotebookNode:
@@ -55,7 +61,7 @@ def kernel() -> Iterator[Callable[[NotebookNode], None]]:
 
 def tidy(notebook: NotebookNode) -> None:
     """Counts the cells from 1, joins the pieces of a stream, and drops what differs between runs:
-    stderr, times of execution and names of temporary folders."""
+    stderr, times of execution, names of temporary folders, and what does not show in pictures."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for count, cell in enumerate(cells, 1):
         cell.execution_count = count
@@ -67,6 +73,7 @@ def tidy(notebook: NotebookNode) -> None:
             texts = output if "text" in output else output.get("data", {})
             if "image/svg+xml" in texts:  # sharp at any size, and smaller
                 texts.pop("image/png", None)
+                texts["image/svg+xml"] = _UNSEEN.sub("", texts["image/svg+xml"])
             for kind in {"text", "text/plain", "text/html"} & texts.keys():
                 texts[kind] = _TEMPORARY.sub("runs", texts[kind])
 
