@@ -73,7 +73,8 @@ def tidy(notebook: NotebookNode) -> None:
             texts = output if "text" in output else output.get("data", {})
             if "image/svg+xml" in texts:  # sharp at any size, and smaller
                 texts.pop("image/png", None)
-                texts["image/svg+xml"] = _UNSEEN.sub("", texts["image/svg+xml"])
+                seen = _UNSEEN.sub("", texts["image/svg+xml"])
+                texts["image/svg+xml"] = seen.replace("\n", " ")  # else each line is one of JSON
             for kind in {"text", "text/plain", "text/html"} & texts.keys():
                 texts[kind] = _TEMPORARY.sub("runs", texts[kind])
 
