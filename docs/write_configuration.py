@@ -48,7 +48,7 @@ any current directory.
 
 **Overrides.** Set any field for one run, from the shell or in a notebook:
 
-    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/small \\
+    transformer_jax train --config=quickstart --workdir=runs/small \\
         --config.model.d_model=64 --config.optimizer.clip_norm=none
 
 ```python

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An activation, x + sin(x)^2 (Ziyin et al. 2020), and a norm, ScaleNorm (Nguyen and Salazar 2019).
 
-    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/snake \\
+    transformer_jax train --config=quickstart --workdir=runs/snake \\
         --modules=docs/recipes/activation_and_norm.py \\
         --config.model.activation=snake --config.model.norm=scale
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An architecture: a decoder of parallel attention and feed-forward layers (GPT-J, PaLM).
 
-    python -m transformer_jax train --config=configs/tiny_shakespeare_cpu.py --workdir=runs/side \\
+    transformer_jax train --config=tiny_shakespeare_cpu --workdir=runs/side \\
         --modules=docs/recipes/architecture.py --config.model.architecture=parallel_decoder
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A data set: sums of two numbers, "17 + 25" -> "42".
 
-    python -m transformer_jax train --config=configs/scan.py --workdir=runs/sums \\
+    transformer_jax train --config=scan --workdir=runs/sums \\
         --modules=docs/recipes/data_set.py --config.data.name=sums --config.tokenizer.kind=char
 """
 

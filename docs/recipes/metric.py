@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A metric of texts: character accuracy by edit distance (Levenshtein 1966).
 
-    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/edits \\
+    transformer_jax train --config=quickstart --workdir=runs/edits \\
         --modules=docs/recipes/metric.py --config.task.metric=character_accuracy
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """AdaBelief (Zhuang et al. 2020), and a schedule with 1 - sqrt decay (Hägele et al. 2024).
 
-    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/plateau \\
+    transformer_jax train --config=quickstart --workdir=runs/plateau \\
         --modules=docs/recipes/optimizer_and_schedule.py \\
         --config.optimizer.name=adabelief --config.optimizer.schedule=plateau
 """

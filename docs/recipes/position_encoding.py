@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A position encoding: KERPLE (Chi et al. 2022), log-distance biases learned per head.
 
-    python -m transformer_jax train --config=configs/quickstart.py --workdir=runs/kerple \\
+    transformer_jax train --config=quickstart --workdir=runs/kerple \\
         --modules=docs/recipes/position_encoding.py --config.model.positions=kerple
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A search: min-p sampling (Nguyen et al. 2024), which drops the least likely tokens.
 
-    python -m transformer_jax train --config=configs/tiny_shakespeare_cpu.py --workdir=runs/lm \\
+    transformer_jax train --config=tiny_shakespeare_cpu --workdir=runs/lm \\
         --modules=docs/recipes/search.py --config.decode.search=min_p_0.1
 
 Any trained run can use it: `predict --modules=docs/recipes/search.py --search=min_p_0.1 ...`.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A task: regression, a number per text (such as a rating), trained by squared error.
 
-    python -m transformer_jax train --config=configs/cola.py --workdir=runs/ratings \\
+    transformer_jax train --config=cola --workdir=runs/ratings \\
         --modules=docs/recipes/task.py --config.task.name=regression \\
         --config.data.name=labeled_tsv --config.data.train_text=train.tsv \\
         --config.data.valid_text=valid.tsv --config.data.test_text=test.tsv

@@ -152,8 +152,8 @@ def test_the_page_shows_each_recipe(recipe):
 def test_the_command_of_a_recipe_uses_its_component(recipe, monkeypatch):
     monkeypatch.chdir(ROOT)
     lines = ast.get_docstring(ast.parse(recipe.read_text())).replace("\\\n", " ").splitlines()
-    (command,) = (line for line in lines if "python -m transformer_jax" in line)
-    args = parse(command.split()[3:])
+    (command,) = (line for line in lines if "transformer_jax train" in line)
+    args = parse(command.split()[1:])
     config = tj.config(args.config, args.overrides, modules=args.modules)
     owners = {registry.module_of(str(value)) for registry, value in chosen(config)}
     assert {path for path in owners if path and path.startswith(recipe.stem)}
