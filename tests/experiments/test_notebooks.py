@@ -82,6 +82,7 @@ def test_a_notebook_is_committed_with_its_outputs(path):
     found = set().union(*kinds(notebook))
     assert is_picture(found) and not found & {"stderr", ERROR}
     outputs = str([cell.outputs for cell in code_cells(notebook)])
+    assert "dc:date" not in outputs  # of a picture
     folders = map(str, (ROOT, Path.home(), tempfile.gettempdir()))
     assert not [folder for folder in folders if folder in outputs]
     assert most_lines(notebook) <= MOST_LINES.get(path.stem, 12)
