@@ -160,9 +160,13 @@ def prune_cache(folder, max_bytes=2 << 30):
 
 
 @pytest.fixture(autouse=True)
-def handlers():
-    """Restores the handlers of the root logger, to which a test's command line adds some."""
+def logging_of_no_program():
+    """Undoes what command lines configure: handlers of the root logger, and the package's level.
+
+    Command lines of fixtures that many tests share run before this.
+    """
     before = list(logging.getLogger().handlers)
+    logging.getLogger("transformer_jax").setLevel(logging.NOTSET)
     yield
     logging.getLogger().handlers = before
 

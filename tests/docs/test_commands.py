@@ -104,9 +104,9 @@ def test_blocks_marked_run_succeed(page, tiny, tmp_path, monkeypatch, capfd):
     assert len(lines) > 3
 
 
-def test_the_python_of_the_readme_runs(trained_workdir):
+def test_the_python_of_the_readme_runs(workdir):
     """On a run that is trained already."""
     (code,) = re.findall(r"^```python\n(.*?)^```$", PAGES[0].read_text(), re.M | re.S)
     names = {"__name__": "readme"}
-    exec(code.replace("tj.train(config, ", f"tj.load({str(trained_workdir)!r}) or ("), names)
+    exec(code.replace("tj.train(config, ", f"tj.load({str(workdir)!r}) or ("), names)
     assert names["config"].model.positions == "rotary" and names["run"].params

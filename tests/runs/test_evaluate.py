@@ -3,10 +3,18 @@
 
 import json
 
+import pytest
+
 import transformer_jax as tj
 from transformer_jax.cli.main import main
 
 NO_TEST = {"data.test_source": None, "data.test_target": None}
+
+
+@pytest.fixture
+def trained(workdir):
+    """The trained run in a folder of its own: `evaluate` writes there."""
+    return tj.load(workdir)
 
 
 def test_without_a_test_split_the_validation_split_is_scored_and_told(trained, caplog):
