@@ -22,11 +22,11 @@ from pathlib import Path
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from matplotlib.figure import Figure
 
 from transformer_jax.nn.attention import MultiHeadAttention, Sequences
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.positions import PositionEncoding
+from transformer_jax.pictures.style import add_legend, grid, save_figure, styled
 
 WINDOW, KERNEL, HEADS = 64, 3, 4
 ORDERS = {
@@ -94,18 +94,18 @@ def exponent(points: list[tuple[int, float]]) -> float:
     return math.log(b / a) / math.log(m / n)
 
 
+@styled
 def draw(rows: list[dict], output: Path) -> None:
     """Draws time and memory over n, on logarithmic axes."""
-    figure = Figure(figsize=(11, 4.2), layout="constrained", dpi=110)
-    for ax, name in zip(figure.subplots(1, 2), FIELDS[2:], strict=True):
+    figure, panels = grid(panels=2)
+    for ax, name in zip(panels, FIELDS[2:], strict=True):
         for layer in ORDERS:
             of_layer = [row for row in rows if row["layer"] == layer]
             ns, values = [row["n"] for row in of_layer], [row[name] for row in of_layer]
             ax.loglog(ns, values, marker="o", ms=4, label=f"{layer}: {ORDERS[layer]}")
-        ax.set(title=f"{name}, forward and backward", xlabel="n, positions")
-        ax.grid(alpha=0.3, which="both")
-    ax.legend(fontsize="small")
-    figure.savefig(output)
+        ax.set(ylabel=f"{name}, forward and backward", xlabel="n, positions")
+    add_legend(figure, ax.lines)
+    save_figure(figure, output)
 
 
 def main() -> None:

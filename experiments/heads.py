@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 import transformer_jax as tj
 from transformer_jax.data.sources import open_split
+from transformer_jax.pictures.style import grid, save_figure, styled
 from transformer_jax.runs.run import Run
 from transformer_jax.scoring.text import score_translations
 
@@ -113,19 +113,18 @@ def curve(rows: list[dict[str, Any]], order: str) -> tuple[list[float], list[flo
     return [float(np.mean(of_runs)) for of_runs in bleu], list(map(float, deviations))
 
 
+@styled
 def draw(table: Path) -> None:
     """Plots the curves of a CSV file as a PNG beside it."""
     rows = read(table)
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = grid(panels=1)
     removed = sorted({row["removed"] for row in rows})
     for order in dict.fromkeys(row["order"] for row in rows):
         axes.errorbar(removed, *curve(rows, order), label=order.replace("_", " "), capsize=3)
     axes.set_xlabel("heads removed, least important first")
     axes.set_ylabel("BLEU")
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.3)
-    figure.savefig(table.with_suffix(".png"), dpi=110)
+    axes.legend()
+    save_figure(figure, table.with_suffix(".png"))
 
 
 if __name__ == "__main__":

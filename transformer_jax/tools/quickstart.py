@@ -3,7 +3,6 @@
 translations, and pages that show the model's attention and computation.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from transformer_jax.data.sources import open_split
 from transformer_jax.runs.config import load_config, read_settings
 from transformer_jax.runs.run import Run
 from transformer_jax.runs.train import train
+from transformer_jax.runs.workdir import read_predictions
 from transformer_jax.runtime.files import write_atomic
 from transformer_jax.scoring.text import score_translations
 
@@ -49,9 +49,7 @@ def report(run: Run, split: str, meaning: str) -> Iterator[str]:
     yield f"  BLEU {metrics['bleu']:5.1f}  the model's"
     yield f"  BLEU {by_dictionary['bleu']:5.1f}  of a word-for-word dictionary"
     yield f"  {metrics['signature']}"
-    path = run.workdir / "predictions" / f"{split}-{run.step}.jsonl"
-    for line in path.read_text(encoding="utf-8").splitlines()[:NUM_SHOWN]:
-        shown = json.loads(line)
+    for shown in read_predictions(run.workdir, split)[:NUM_SHOWN]:
         yield f"    English    {shown['source']}"
         yield f"    model      {shown['output']}"
         yield f"    reference  {shown['target']}"
