@@ -161,14 +161,16 @@ def prune_cache(folder, max_bytes=2 << 30):
 
 @pytest.fixture(autouse=True)
 def logging_of_no_program():
-    """Undoes what command lines configure: handlers of the root logger, and the package's level.
+    """Undoes what command lines configure: handlers and level of the root logger, package's level.
 
     Command lines of fixtures that many tests share run before this.
     """
-    before = list(logging.getLogger().handlers)
+    root = logging.getLogger()
+    before = list(root.handlers)
+    root.setLevel(logging.WARNING)
     logging.getLogger("transformer_jax").setLevel(logging.NOTSET)
     yield
-    logging.getLogger().handlers = before
+    root.handlers = before
 
 
 @pytest.fixture

@@ -49,6 +49,13 @@ def test_a_script_gets_lines_on_stderr(capsys, no_logging):
     assert err.splitlines()[-1] == "warning: careful" and out == ""
 
 
+def test_a_level_without_a_handler_shows_nothing_by_itself(capsys, no_logging):
+    no_logging()
+    PACKAGE.setLevel(logging.INFO)  # undone before each test
+    train()
+    assert "compiling" in capsys.readouterr().err
+
+
 def test_progress_that_is_not_wanted_is_not_shown(capsys, no_logging):
     no_logging()
     with shown(False):

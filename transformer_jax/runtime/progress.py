@@ -266,7 +266,7 @@ def _open_display() -> Display:
 def _lines_on(display: Display) -> Iterator[None]:
     """Shows the package's log records on a display, unless they are shown anyway."""
     package = logging.getLogger(_PACKAGE)
-    if package.isEnabledFor(logging.INFO):
+    if package.isEnabledFor(logging.INFO) and package.hasHandlers():
         yield
         return
     handler = _LineHandler(display, package.getEffectiveLevel())
