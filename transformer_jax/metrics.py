@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Int, Num
 
 from transformer_jax.losses import TokenLosses
+from transformer_jax.nn.auxiliary import COUNT, TOTAL
 
 HostSums = dict[str, Any]
 """Sums by name, on the host: numbers, or arrays [R] of R replicas."""
@@ -68,7 +69,8 @@ def compute_metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
       "loss" (nats per token, smoothed as in training), "perplexity" (of the unsmoothed likelihood)
       if there is a sum "nll", "accuracy" if there is a sum "correct", the means of `MEANS` that
       have sums, "restored" (of the tokens chosen to be masked, the share that was not, since their
-      rows had too many) if there is such a sum, and "padding" (share of slots without a token).
+      rows had too many) if there is such a sum, the means of what modules added ("aux/NAME"), and
+      "padding" (share of slots without a token).
     """
     tokens = sums["tokens"]
     metrics = {"loss": sums["loss"] / tokens}
@@ -79,4 +81,6 @@ def compute_metrics(sums: Mapping[str, Any]) -> dict[str, Any]:
     metrics |= {name: sums[name] / tokens for name in MEANS if name in sums}
     if "restored" in sums:
         metrics["restored"] = sums["restored"] / (tokens + sums["restored"])
+    added = [name.removeprefix(COUNT) for name in sums if name.startswith(COUNT)]
+    metrics |= {TOTAL + name: sums[TOTAL + name] / sums[COUNT + name] for name in added}
     return metrics | {"padding": 1.0 - sums["filled"] / sums["slots"]}

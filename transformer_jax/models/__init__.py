@@ -17,6 +17,7 @@ from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import EncoderDecoder
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.models.recurrent import RecurrentEncoderDecoder
+from transformer_jax.nn import auxiliary
 from transformer_jax.registry import Registry
 
 MODELS: Registry[type[nn.Module]] = Registry(
@@ -48,6 +49,8 @@ def apply_model(
 ) -> Any:
     """Applies a model to its inputs, with dropout if there is an rng.
 
+    Auxiliary losses and metrics of its modules go to the context `auxiliary.collect`, if any.
+
     Args:
       model: takes `deterministic`, as all models here do.
       params: tree that its `init` returns under "params".
@@ -56,9 +59,20 @@ def apply_model(
       method: method to call, such as "unprojected"; it also takes `deterministic`.
     """
     rngs = None if rng is None else {"dropout": rng}
-    return model.apply(
-        {"params": params}, *inputs, deterministic=rng is None, rngs=rngs, method=method
+    collected = auxiliary.current()
+    result = model.apply(
+        {"params": params},
+        *inputs,
+        deterministic=rng is None,
+        rngs=rngs,
+        method=method,
+        mutable=False if collected is None else [auxiliary.COLLECTION],
     )
+    if collected is None:
+        return result
+    output, variables = result
+    collected.add(variables)
+    return output
 
 
 def apply_method(model: nn.Module, params: Any, method: str, *inputs: Any) -> Any:

@@ -14,6 +14,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.nn import auxiliary
+
 STACKED = "layer_*"
 """Key of the stacked layers."""
 
@@ -83,19 +85,25 @@ def scan_layers(stack: Any, apply: Callable[[Any, jax.Array], jax.Array], x: jax
     depth, period = len(stack.layers), stack.config.full_attention_every or 1
     layers = [layer.clone(parent=None, name=None) for layer in stack.layers[:period]]
     key = stack.make_rng("dropout") if stack.has_rng("dropout") else None
+    collections = [auxiliary.COLLECTION] if auxiliary.is_collected(stack) else []
 
-    def step(x: jax.Array, group: tuple[jax.Array, Any]) -> tuple[jax.Array, None]:
+    def step(x: jax.Array, group: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
+        added = auxiliary.Collected()
         for i in range(len(group[0])):
             index, params = jax.tree.map(lambda leaf: leaf[i], group)  # noqa: B023
             rngs = None if key is None else {"dropout": jax.random.fold_in(key, index)}
-            x = cast(jax.Array, nn.apply(apply, layers[i])({"params": params}, x, rngs=rngs))
-        return x, None
+            layer = nn.apply(apply, layers[i], mutable=collections)
+            x, variables = cast(Any, layer({"params": params}, x, rngs=rngs))
+            added.add(variables)
+        return x, added.sums
 
     numbered, whole = (jnp.arange(depth), params), depth - depth % period
     groups = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), numbered)
-    x, _ = jax.lax.scan(step, x, groups)
+    x, added = jax.lax.scan(step, x, groups)
+    auxiliary.add_sums(stack, jax.tree.map(lambda sums: sums.sum(0), added))
     if whole < depth:
-        x, _ = step(x, jax.tree.map(lambda leaf: leaf[whole:], numbered))
+        x, added = step(x, jax.tree.map(lambda leaf: leaf[whole:], numbered))
+        auxiliary.add_sums(stack, added)
     return x
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Num
 
+from transformer_jax.nn import auxiliary
 from transformer_jax.training.state import TrainState
 
 Params = Any
@@ -48,7 +49,8 @@ def train_step(
     """Updates the parameters once.
 
     Gradients, losses and weights are summed over the whole batch and divided once, so that unequal
-    padding of micro-batches or devices does not bias the mean over tokens.
+    padding of micro-batches or devices does not bias the mean over tokens. The gradient includes
+    the losses that modules add (`nn.auxiliary`); "loss" is that of the task alone.
 
     Args:
       state: state before the step.
@@ -156,8 +158,10 @@ def _gradients(loss_fn: LossFn, params: Params, batch: Batch, key: Array) -> tup
     """Gradients of the summed loss, and the sums, of one micro-batch."""
 
     def loss(params: Params) -> tuple[Float[Array, ""], Sums]:
-        loss, weight, sums = loss_fn(params, batch, key)
-        return loss, {"loss": loss, "weight": weight, **sums}
+        with auxiliary.collect() as added:
+            loss, weight, sums = loss_fn(params, batch, key)
+        sums = {"loss": loss, "weight": weight, **sums, **added.to_record(weight)}
+        return added.loss(loss), sums
 
     return jax.grad(loss, has_aux=True)(params)
 

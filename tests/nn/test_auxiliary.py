@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Auxiliary losses and metrics: a step adds them up by hand's formula, however it is divided."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.models.texts import PADDED
+from transformer_jax.metrics import compute_metrics
+from transformer_jax.models import apply_model
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn import auxiliary
+from transformer_jax.nn.auxiliary import add_loss, add_metric
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.layer_scan import stack_layers, unstack_layers
+from transformer_jax.nn.remat import rematerialized_layers
+from transformer_jax.training.state import TrainState
+from transformer_jax.training.step import compute_update
+
+WEIGHT = 0.3
+CONFIG = TransformerConfig(
+    d_model=8, d_ff=12, num_heads=2, num_layers=3, max_length=8, dtype="float32", vocab_size=11
+)
+WINDOWS = {"attention_window": 2, "full_attention_every": 2}  # a scan by two layers, and one more
+BATCH = dict(zip(("tokens", "positions", "segment_ids"), PADDED, strict=True))
+
+
+def add_squares(method, args, kwargs, context):
+    """Interceptor: feed-forward layers add the squares of their output."""
+    y = method(*args, **kwargs)
+    if isinstance(context.module, FeedForward) and context.method_name == "__call__":
+        add_loss(context.module, "square", (y**2).sum(), WEIGHT)
+        add_metric(context.module, "positive", (y > 0).sum(), y.size)
+    return y
+
+
+def task_loss(model, params, batch):
+    """Sum of squared logits, and the number of tokens."""
+    logits = apply_model(model, params, *(batch[name] for name in BATCH))
+    real = batch["segment_ids"] > 0
+    return (logits**2 * real[..., None]).sum(), real.sum().astype(jnp.float32)
+
+
+def by_hand(model, params):
+    """Loss and gradient of the mean: feed-forward outputs are captured instead of added."""
+
+    def loss(params):
+        logits, found = model.apply(
+            {"params": params},
+            *PADDED,
+            capture_intermediates=lambda module, name: isinstance(module, FeedForward),
+        )
+        layers = found["intermediates"]["decoder"].values()
+        outputs = [layer["feed_forward"]["__call__"][0] for layer in layers]
+        squares = sum((y**2).sum() for y in outputs)
+        real = PADDED[2] > 0
+        positive = sum((y > 0).sum() for y in outputs) / sum(y.size for y in outputs)
+        main = (logits**2 * real[..., None]).sum()
+        return (main + WEIGHT * squares) / real.sum(), (squares / real.sum(), positive)
+
+    (_, means), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    return means, grads
+
+
+@pytest.fixture(scope="module")
+def expected(random_params):
+    """Models by their windows: (model, parameters, means, gradient)."""
+    found = {}
+    for name, changes in {"plain": {}, "windows": WINDOWS}.items():
+        model = DecoderOnly(dataclasses.replace(CONFIG, **changes))
+        params = random_params(model, *PADDED)["params"]
+        found[name] = (model, params, *jax.jit(by_hand, static_argnums=0)(model, params))
+    return found
+
+
+def updated(model, params, remat="none", parts=1, devices=1):
+    """Gradients and sums of a step; devices are emulated by `vmap` with the axis of `pmap`."""
+    optimizer = optax.sgd(1.0)
+
+    def loss(params, batch, rng):
+        with nn.intercept_methods(add_squares), rematerialized_layers(remat):
+            return *task_loss(model, params, batch), {"tokens": jnp.float32(1)}
+
+    def update(batch):
+        found = compute_update(
+            TrainState.create(params, optimizer, jax.random.key(0)),
+            batch,
+            loss_fn=loss,
+            optimizer=optimizer,
+            accumulation_steps=parts,
+            axis_name="devices" if devices > 1 else None,
+        )
+        return found.grads, found.sums
+
+    if devices == 1:
+        return jax.jit(update)(BATCH)
+    rows = jax.tree.map(lambda x: jnp.reshape(x, (devices, -1, *x.shape[1:])), BATCH)
+    found = jax.jit(jax.vmap(update, axis_name="devices"))(rows)
+    return jax.tree.map(lambda x: x[0], found)
+
+
+@pytest.mark.parametrize(
+    "name, scanned, division",
+    [
+        ("plain", False, {}),
+        ("plain", True, {"parts": 2}),
+        ("windows", True, {"remat": "full"}),
+        ("plain", False, {"remat": "dots", "devices": 2}),
+    ],
+)
+def test_a_step_adds_what_modules_add(expected, name, scanned, division):
+    model, params, (square, positive), gradient = expected[name]
+    grads, sums = updated(model, stack_layers(params) if scanned else params, **division)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max()),
+        unstack_layers(grads),
+        gradient,
+    )
+    metrics = compute_metrics(sums | {"filled": 1.0, "slots": 1.0})
+    assert float(metrics["aux/square"]) == pytest.approx(float(square), rel=1e-5)
+    assert float(metrics["aux/positive"]) == pytest.approx(float(positive), rel=1e-5)
+
+
+def test_nothing_is_added_outside_a_step(expected):
+    model, params, *_ = expected["plain"]
+    with nn.intercept_methods(add_squares):
+        logits = apply_model(model, params, *PADDED)  # no pair of outputs and variables
+        assert logits.ndim == 3
+        with auxiliary.collect() as outer:
+            with auxiliary.collect():
+                apply_model(model, params, *PADDED)
+            assert outer.sums == {}
+        assert "auxiliary" not in model.init(jax.random.key(0), *PADDED)
+
+
+def test_a_loss_and_a_metric_of_one_name_are_refused():
+    class Both(nn.Module):
+        def __call__(self, deterministic):
+            add_loss(self, "same", jnp.ones(()), 1.0)
+            add_metric(self, "same", jnp.ones(()), 1)
+
+    with auxiliary.collect(), pytest.raises(ValueError, match="same name"):
+        apply_model(Both(), {})
