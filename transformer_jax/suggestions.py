@@ -74,6 +74,8 @@ _WORDS: dict[tuple[str, ...], str] = {
     ("lora.alpha",): "lora_alpha",
     ("lora.targets",): "target_modules",
     ("parallel.tensor",): "tp tensor_parallel tensor_parallel_size model_parallel",
+    ("parallel.sequence",): "cp context_parallel context_parallel_size sp sequence_parallel",
+    ("parallel.expert",): "ep expert_parallel expert_parallel_size",
     ("parallel.data",): "dp data_parallel data_parallel_size",
     ("seed",): "seed random_seed rng_seed manual_seed",
 }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meshes, and the shardings of rows, parameters and optimizer state."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import optax
@@ -32,9 +34,10 @@ class Device:
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"fsdp": 3}, "fsdp 3 x tensor 1 do not divide the 8 devices .* one of 1, 2, 4, 8"),
-        ({"data": 2, "tensor": 2}, "data 2 x fsdp 1 x tensor 2 are 4 .* set data to 4 or none"),
-        ({"data": 16}, "are 16 devices; here are 8: set data to 8"),
+        ({"fsdp": 3}, "fsdp 3 cannot divide the 8 devices .* one of 1, 2, 4, 8"),
+        ({"sequence": 4, "expert": 4}, "expert 4 x sequence 4 cannot divide the 8 devices"),
+        ({"data": 2, "tensor": 2}, "data 2 x tensor 2 has 4 devices; .* set data to 4 or none"),
+        ({"data": 16}, "has 16 devices; here are 8: set data to 8"),
     ],
 )
 def test_axes_that_do_not_fit_the_devices_name_sizes_that_do(options, message):
@@ -44,7 +47,9 @@ def test_axes_that_do_not_fit_the_devices_name_sizes_that_do(options, message):
 
 def test_the_data_axis_takes_all_remaining_devices():
     mesh = make_mesh(ParallelConfig())
-    assert dict(mesh.shape) == {"data": jax.device_count(), "fsdp": 1, "tensor": 1}
+    assert dict(mesh.shape) == {"data": jax.device_count()} | dict.fromkeys(
+        ("fsdp", "expert", "sequence", "tensor"), 1
+    )
     assert row_shards(mesh) == jax.device_count()
 
 
@@ -155,3 +160,48 @@ def test_an_axis_that_cannot_be_divided_names_sizes_that_can():
     message = r"make the 11 a multiple of 4 \(model.vocab_multiple=4 does\)"
     with pytest.raises(ValueError, match=message):
         sharding.add_shardings({"embedding": {"table": table}}, Mesh())
+
+
+class Mesh:
+    """A mesh of devices of several processes."""
+
+    def __init__(self, processes):
+        shape = dict(zip(sharding.AXIS_NAMES, np.shape(processes), strict=True))
+        device = np.vectorize(
+            lambda process: SimpleNamespace(process_index=process), otypes=[object]
+        )
+        self.shape, self.devices = shape, device(processes)
+
+
+@pytest.mark.parametrize(
+    "mesh, part",
+    [
+        ((2, 1, 1, 1, 2), (1, 2)),  # each process has its own rows
+        ((1, 2, 1, 2, 1), (1, 2)),
+        ((1, 1, 1, 4, 1), (0, 1)),  # two processes divide the tokens of the same rows
+        ((1, 1, 2, 1, 2), (1, 2)),  # experts divide rows, too
+    ],
+)
+def test_processes_with_the_same_rows_read_the_same_part(monkeypatch, mesh, part):
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    assert sharding.process_part(Mesh(np.arange(4).reshape(mesh) // 2)) == part
+
+
+def test_processes_that_share_some_of_their_rows_are_refused():
+    with pytest.raises(ValueError, match="choose sizes of sequence and tensor"):
+        sharding.process_part(Mesh(np.array([0, 0, 0, 1, 1, 1]).reshape(3, 1, 1, 2, 1)))
+
+
+def test_slices_are_spanned_by_data_and_fsdp_only():
+    devices = [SimpleNamespace(slice_index=i // 4, process_index=0) for i in range(8)]
+    with pytest.raises(ValueError, match="sequence 8 must divide each of 2 slices of .4. devices"):
+        make_mesh(ParallelConfig(sequence=8), devices)
+
+
+def test_the_axes_of_an_array_name_those_of_the_mesh():
+    assert sharding.spec_of("rows", "sequence", "heads", "size") == PartitionSpec(
+        ("data", "fsdp", "expert"), "sequence", "tensor", None
+    )
+    assert sharding.spec_of("experts", "model", "hidden") == PartitionSpec(
+        "expert", "fsdp", "tensor"
+    )

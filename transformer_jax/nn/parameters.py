@@ -22,8 +22,8 @@ class Parameter:
         linear map within the model), "head" (a linear map to classes), "bias" or "scale" (of a
         norm).
       axes: a name for each axis: "model" (the residual stream), "vocab", "heads", "hidden" (of the
-        feed-forward network), "state" (of a recurrent layer, never sharded, because its matrices
-        are needed at every token), or what the axis counts.
+        feed-forward network), "experts", "state" (of a recurrent layer, never sharded, because its
+        matrices are needed at every token), or what the axis counts.
       input_axes: number of axes that are inputs of a linear map.
     """
 

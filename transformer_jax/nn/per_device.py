@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that XLA cannot shard, called on each device's shard of their arguments.
+"""Mesh that the engine of a training step lends to layers, to work on each device's shards.
 
-Fused attention kernels and hardware random bits are such functions. The engine of a training step
-knows how its arrays are sharded, so it provides the call (`use_sharded_call`).
+- `sharded_call` runs functions that XLA cannot shard, such as fused attention kernels and hardware
+  random bits, on each device's shard of their arguments.
+- `axis` gives a layer that communicates itself (`jax.lax.ppermute`, `psum`, `all_to_all`) the axis
+  of the mesh to do it along.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax
 from jaxtyping import Array
@@ -17,6 +21,62 @@ ShardedCall = Callable[[Callable, tuple[Array, ...], tuple[Array, ...]], Array]
 `heads` are arrays [B, _, H, _], sharded by rows and heads; `rows` are arrays [B, ...], sharded by
 rows. The result is one array [B, _, H, _], or [B, ...] without `heads`.
 """
+
+
+class ShardMap(Protocol):
+    """`jax.shard_map` over the engine's mesh, with the axes of arrays for specs."""
+
+    def __call__(self, function: Callable, in_axes: Any, out_axes: Any) -> Callable:
+        """Maps a function of whole arrays to one that runs `function` on each device's shards.
+
+        Args:
+          function: its collectives use `LentAxis.name`.
+          in_axes: the axes of each argument, separated by spaces, such as "rows sequence heads
+            size"; one text for all leaves of an argument that is a tree. "rows" and "sequence"
+            (tokens), and the names of parameters' axes (`nn.parameters`), are divided as the mesh
+            divides them; other names, and axes that are left out, are not.
+          out_axes: the axes of each result.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class LentAxis:
+    """An axis of the engine's mesh, for the collectives of a layer.
+
+    Attributes:
+      name: as functions such as `jax.lax.psum` take it.
+      size: number of devices along it.
+      shard_map: runs a function on each device.
+
+    Example:
+      >>> experts = per_device.axis("experts")
+      >>> if experts is not None:  # `apply` exchanges tokens: jax.lax.all_to_all(..., experts.name)
+      ...     axes = ("rows sequence features", "experts features hidden")
+      ...     y = experts.shard_map(apply, axes, "rows sequence features")(x, kernel)
+    """
+
+    name: str | tuple[str, ...]
+    size: int
+    shard_map: ShardMap
+
+
+def axis(role: str) -> LentAxis | None:
+    """The axis of the mesh that divides an axis of arrays: "rows", "sequence", "experts", "heads".
+
+    None if nothing divides it, or outside `use_axes`: then each device has all of it.
+    """
+    lend = _lent_axes.value
+    return None if lend is None else lend(role)
+
+
+def use_axes(
+    lend: Callable[[str], LentAxis | None] | None,
+) -> contextlib.AbstractContextManager[None]:
+    """Context: inside, `axis` gives the axes that `lend` has (`parallel.sharding.LentMesh`).
+
+    `lend` is hashable; programs are traced again for another one.
+    """
+    return _lent_axes(lend)
 
 
 def sharded_call(function: Callable, heads: tuple[Array, ...], rows: tuple[Array, ...]) -> Array:
@@ -40,4 +100,6 @@ def has_sharded_call() -> bool:
     return _sharded_call.value is not None
 
 
-_sharded_call = jax.make_user_context(None)  # part of the key of jit's cache
+# Both are part of the key of jit's cache.
+_sharded_call = jax.make_user_context(None)
+_lent_axes = jax.make_user_context(None)

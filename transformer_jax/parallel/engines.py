@@ -25,12 +25,13 @@ from transformer_jax.nn.per_device import ShardedCall
 from transformer_jax.parallel.sharding import (
     DATA,
     ROWS,
-    TENSOR,
+    LentMesh,
     ParallelConfig,
     make_mesh,
     place_local_rows,
     replicated,
     row_shards,
+    spec_of,
 )
 from transformer_jax.runtime import platform
 
@@ -111,12 +112,18 @@ class Engine(Protocol):
         """Converts a state, or a part of one, from the engine's own form to the portable one."""
 
     def constrain(self, x: jax.Array) -> jax.Array:
-        """Shards activations [B, ...] of the step by rows only, whatever divides the parameters."""
+        """Shards activations [B, T, D] of the step by rows and tokens only, whatever divides the
+        parameters."""
 
     @property
     def sharded_call(self) -> ShardedCall | None:
         """Runs functions that XLA cannot divide on each device's part, within the step; None: the
         engine cannot."""
+
+    @property
+    def lent_mesh(self) -> LentMesh | None:
+        """Axes of the mesh for the collectives of layers within the step; None: a device has all
+        that a layer works on."""
 
 
 def call_whole(
@@ -135,7 +142,7 @@ def shape_struct(
 
 @dataclasses.dataclass(frozen=True)
 class JitEngine:
-    """Engine with `jit` over a mesh: data, fsdp and tensor parallelism, in one process or many."""
+    """Engine with `jit` over a mesh, in one process or many."""
 
     mesh: Mesh
     axis_name: ClassVar[None] = None
@@ -174,13 +181,18 @@ class JitEngine:
     def constrain(self, x: jax.Array) -> jax.Array:
         if self.mesh.size == 1:
             return x
-        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, ROWS))
+        tokens = NamedSharding(self.mesh, spec_of("rows", "sequence"))
+        return jax.lax.with_sharding_constraint(x, tokens)
+
+    @property
+    def lent_mesh(self) -> LentMesh:
+        return LentMesh(self.mesh)
 
     @property
     def sharded_call(self) -> ShardedCall:
         if self.mesh.size == 1:
             return call_whole
-        heads = PartitionSpec(*ROWS, None, TENSOR)
+        heads = spec_of("rows", "tokens", "heads")
 
         def divided(
             function: Callable, of_heads: tuple[jax.Array, ...], of_rows: tuple[jax.Array, ...]
@@ -208,6 +220,7 @@ class PmapEngine:
     mesh: Mesh
     axis_name: ClassVar[str] = "devices"
     num_replicas: ClassVar[int] = 1
+    lent_mesh: ClassVar[None] = None
 
     @property
     def row_shards(self) -> int:
@@ -268,13 +281,12 @@ def make_engine(config: ParallelConfig, mesh: Mesh | None = None) -> Engine:
       ValueError: the mesh cannot be made, or pmap cannot divide the work in this way.
     """
     mesh = mesh or make_mesh(config)
-    rows_alone = row_shards(mesh) == mesh.size and mesh.shape[DATA] == mesh.size
     one_process = len({device.process_index for device in mesh.devices.flat}) == 1
-    fits_pmap = rows_alone and one_process
+    fits_pmap = mesh.shape[DATA] == mesh.size and one_process
     if config.engine == "pmap" and not fits_pmap:
         raise ValueError(
             "engine 'pmap' only divides rows among the devices of one process: set engine to 'jit' "
-            "for fsdp, tensor or several processes"
+            "for other axes than data and for several processes"
         )
     pmap = config.engine == "pmap" or (config.engine == "auto" and fits_pmap and mesh.size > 1)
     return PmapEngine(mesh) if pmap else JitEngine(mesh)

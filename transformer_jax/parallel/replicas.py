@@ -38,6 +38,7 @@ class ReplicaEngine:
     same_batch: bool = False
     axis_name: ClassVar[None] = None
     row_shards: ClassVar[int] = 1
+    lent_mesh: ClassVar[None] = None
 
     @property
     def num_replicas(self) -> int:
@@ -99,13 +100,13 @@ def make_replica_engine(
     """Makes an engine for one replica per rate, on as many devices as divide their number.
 
     Raises:
-      ValueError: there are several processes, or the config has fsdp or tensor parallelism, or a
-        number of devices that does not divide the replicas.
+      ValueError: there are several processes, or the config divides models, or has a number
+        of of devices that does not divide the replicas.
     """
-    if config.fsdp * config.tensor > 1 or jax.process_count() > 1:
+    if math.prod(config.model_axes.values()) > 1 or jax.process_count() > 1:
         raise ValueError(
-            "replicas need one process and whole models on each device: set fsdp and tensor to 1, "
-            "or train the seeds one by one"
+            "replicas need one process and whole models on each device: set all axes of parallel "
+            "except data to 1, or train the seeds one by one"
         )
     data = config.data or math.gcd(len(rates), jax.device_count())
     if len(rates) % data:

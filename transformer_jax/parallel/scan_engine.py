@@ -18,6 +18,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.nn.layer_scan import has_stacks, stack_layers, unstack_layers
 from transformer_jax.nn.per_device import ShardedCall
 from transformer_jax.parallel.engines import CompiledStep, Engine, TrainStep, shape_struct
+from transformer_jax.parallel.sharding import LentMesh
 
 Abstract = jax.ShapeDtypeStruct
 Leaf = Any
@@ -83,6 +84,10 @@ class ScanEngine:
     @property
     def sharded_call(self) -> ShardedCall | None:
         return self.engine.sharded_call
+
+    @property
+    def lent_mesh(self) -> LentMesh | None:
+        return self.engine.lent_mesh
 
     def _stack(self, leaves: Sequence[jax.Array]) -> jax.Array:
         return _stack_program(self.axis, self._stacked(leaves).sharding)(leaves)

@@ -1,22 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mesh of devices, and the sharding of batches, parameters and optimizer state over it.
 
-The mesh has three axes:
-
-- `data`: devices have the same parameters and different rows of the batch.
-- `fsdp`: devices have different rows, and each a part of the parameters and of the optimizer's
-  state (Rajbhandari et al. 2020).
-- `tensor`: devices have the same rows, and each a part of every layer: heads, hidden units,
-  vocabulary (Shoeybi et al. 2019).
-
-`nn.parameters` names the axes of each parameter. The path of an optimizer's moment ends with the
-path of its parameter, so it is sharded in the same way.
+`AXES` is the table of the mesh's axes. `nn.parameters` names the axes of each parameter. The path
+of an optimizer's moment ends with the path of its parameter, so it is sharded in the same way.
 """
 
 import collections
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import jax
@@ -26,13 +18,66 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import KeyPath
 
 from transformer_jax.nn.parameters import parameter_at
+from transformer_jax.nn.per_device import LentAxis
 from transformer_jax.ranges import OneOf, Range, check_fields
 
-DATA, FSDP, TENSOR = AXES = ("data", "fsdp", "tensor")
-ROWS = PartitionSpec((DATA, FSDP))
+
+@dataclasses.dataclass(frozen=True)
+class MeshAxis:
+    """An axis of the mesh.
+
+    Attributes:
+      name: of the axis, and of the field of `parallel` with its size.
+      divides: axes of arrays that it divides: "rows" and "sequence" (tokens of a row) of
+        activations, others of parameters (`nn.parameters`).
+      meaning: what its devices have in common, and what they divide.
+    """
+
+    name: str
+    divides: tuple[str, ...]
+    meaning: str
+
+
+AXES = (
+    MeshAxis("data", ("rows",), "the same parameters, different rows of the batch"),
+    MeshAxis(
+        "fsdp",
+        ("rows", "model"),
+        "different rows, and each a part of the parameters and of the optimizer's state "
+        "(Rajbhandari et al. 2020)",
+    ),
+    MeshAxis("expert", ("rows", "experts"), "different rows and experts (Lepikhin et al. 2021)"),
+    MeshAxis(
+        "sequence", ("sequence",), "the same rows, and each a part of the tokens (Liu et al. 2023)"
+    ),
+    MeshAxis(
+        "tensor",
+        ("heads", "hidden", "vocab"),
+        "the same rows, and each a part of every layer (Shoeybi et al. 2019)",
+    ),
+)
+"""Axes of the mesh, from those whose devices communicate least to those that communicate most."""
+DATA, FSDP, EXPERT, SEQUENCE, TENSOR = AXIS_NAMES = tuple(axis.name for axis in AXES)
+
+
+def dividing_axes(role: str) -> tuple[str, ...]:
+    """Axes of the mesh that divide an axis of arrays, such as "rows"."""
+    return tuple(axis.name for axis in AXES if role in axis.divides)
+
+
+def spec_of(*roles: str) -> PartitionSpec:
+    """Spec of an array with these axes; an axis that the table does not name is not divided.
+
+    Example:
+      >>> spec_of("rows", "sequence", "heads", "size")
+      PartitionSpec(('data', 'fsdp', 'expert'), 'sequence', 'tensor', None)
+    """
+    names = map(dividing_axes, roles)
+    return PartitionSpec(*(found[0] if len(found) == 1 else found or None for found in names))
+
+
+ROWS = spec_of("rows")
 """Spec of an array whose first axis is the rows of a batch."""
-MESH_AXES = {"model": FSDP, "vocab": TENSOR, "heads": TENSOR, "hidden": TENSOR}
-"""Axis of a parameter (`nn.parameters`) -> axis of the mesh. Other axes are not divided."""
 
 Devices = Annotated[int, Range(1, 10**6)]
 
@@ -46,8 +91,11 @@ class ParallelConfig:
         any number of machines), or "auto": pmap for plain data parallelism over several devices of
         one process, else jit.
       data: devices that hold full copies of the model and divide the rows of a batch; None: all
-        that `fsdp` and `tensor` leave.
+        that the other axes leave.
       fsdp: devices that divide parameters, optimizer state and rows.
+      expert: devices that divide the experts of a layer, and rows.
+      sequence: devices that divide the tokens of each row (context parallelism), for sequences that
+        are too long for one device.
       tensor: devices that divide every layer.
       heartbeat_seconds: a process that is silent for this long counts as lost, and the job ends.
       preemption_notice: source of preemption notices: "gce" (Google Cloud, TPUs too), "aws", or the
@@ -61,12 +109,19 @@ class ParallelConfig:
     engine: Annotated[str, OneOf("auto", "jit", "pmap")] = "auto"
     data: Devices | None = None
     fsdp: Devices = 1
+    expert: Devices = 1
+    sequence: Devices = 1
     tensor: Devices = 1
     heartbeat_seconds: Annotated[int, Range(1, 604_800)] = 100
     preemption_notice: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def model_axes(self) -> dict[str, int]:
+        """Sizes of all axes except `data`."""
+        return {name: getattr(self, name) for name in AXIS_NAMES if name != DATA}
 
 
 def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -81,17 +136,17 @@ def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = Non
         several machines; the message says what would fit.
     """
     given, devices = devices is not None, list(devices or jax.devices())
-    shared = config.fsdp * config.tensor
+    shared = math.prod(config.model_axes.values())
     if len(devices) % shared:
         raise ValueError(
-            f"fsdp {config.fsdp} x tensor {config.tensor} do not divide the {len(devices)} devices "
-            f"here; their product must be one of {_divisors(len(devices))}"
+            f"{_named_sizes(config.model_axes)} cannot divide the {len(devices)} devices here; "
+            f"the product must be one of {_divisors(len(devices))}"
         )
-    data = config.data or len(devices) // shared
-    if data * shared != len(devices):
+    sizes = {DATA: config.data or len(devices) // shared, **config.model_axes}
+    if sizes[DATA] * shared != len(devices):
         raise ValueError(
-            f"data {data} x fsdp {config.fsdp} x tensor {config.tensor} are {data * shared} "
-            f"devices; here are {len(devices)}: set data to {len(devices) // shared} or none"
+            f"the mesh {_named_sizes(sizes)} has {sizes[DATA] * shared} devices; here are "
+            f"{len(devices)}: set data to {len(devices) // shared} or none"
         )
     if not given and jax.local_device_count() % config.tensor:
         raise ValueError(
@@ -100,10 +155,10 @@ def make_mesh(config: ParallelConfig, devices: Sequence[jax.Device] | None = Non
         )
     # Explicit axes, the default, would make shardings part of the types inside the model.
     types = (AxisType.Auto,) * len(AXES)
-    shape = (data, config.fsdp, config.tensor)
+    shape = tuple(sizes[name] for name in AXIS_NAMES)
     if len({slice_of(device) for device in devices}) > 1:
-        return Mesh(_hybrid_devices(shape, devices), AXES, axis_types=types)
-    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+        return Mesh(_hybrid_devices(shape, devices), AXIS_NAMES, axis_types=types)
+    return jax.make_mesh(shape, AXIS_NAMES, axis_types=types, devices=devices)
 
 
 def mesh_for_inference(config: ParallelConfig) -> Mesh:
@@ -121,23 +176,24 @@ def slice_of(device: jax.Device) -> int:
     return device.process_index if _is_gpu(device) else getattr(device, "slice_index", 0)
 
 
-def _hybrid_devices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) -> np.ndarray:
+def _hybrid_devices(shape: tuple[int, ...], devices: Sequence[jax.Device]) -> np.ndarray:
     """Arranges devices of several slices: the `data` axis spans the slices, and `fsdp` if `data` is
     too short. Within a slice the order is that of `jax.make_mesh`.
 
     Raises:
-      ValueError: the slices have unequal sizes, or `tensor` would span several slices.
+      ValueError: the slices have unequal sizes, or another axis would span several slices.
     """
     slices = collections.Counter(map(slice_of, devices))
     sizes = set(slices.values())
-    data, fsdp, tensor = shape
-    if len(sizes) > 1 or min(sizes) % tensor:
+    data, fsdp, *within = shape
+    if len(sizes) > 1 or min(sizes) % math.prod(within):
+        named = _named_sizes(dict(zip(AXIS_NAMES[2:], within, strict=True)))
         raise ValueError(
-            f"tensor {tensor} must divide each of {len(slices)} slices of {sorted(sizes)} devices, "
-            "which must all have the same size; lower tensor, or use fewer devices"
+            f"{named} must divide each of {len(slices)} slices of {sorted(sizes)} devices, which "
+            "must all have the same size; lower these sizes, or use fewer devices"
         )
     outer_data = math.gcd(data, len(slices))
-    outer = (outer_data, len(slices) // outer_data, 1)
+    outer = (outer_data, len(slices) // outer_data, *(1 for _ in within))
     inner = tuple(size // parts for size, parts in zip(shape, outer, strict=True))
     return mesh_utils.create_hybrid_device_mesh(
         inner,
@@ -150,7 +206,48 @@ def _hybrid_devices(shape: tuple[int, int, int], devices: Sequence[jax.Device]) 
 
 def row_shards(mesh: Mesh) -> int:
     """Number of parts into which the rows of a batch are divided."""
-    return mesh.shape[DATA] * mesh.shape[FSDP]
+    return math.prod(mesh.shape[name] for name in dividing_axes("rows"))
+
+
+def process_part(mesh: Mesh) -> tuple[int, int]:
+    """(index, count): the part of a batch's rows that this process reads, and the number of parts.
+
+    Processes whose devices have the same rows, as along `sequence`, read the same part.
+
+    Raises:
+      ValueError: processes share only some of their rows.
+    """
+    of_row = mesh.devices.reshape(row_shards(mesh), -1)
+    groups = [frozenset(device.process_index for device in devices) for devices in of_row]
+    parts, mine = list(dict.fromkeys(groups)), jax.process_index()
+    if len(set().union(*parts)) != sum(map(len, parts)) or len(groups) % len(parts):
+        raise ValueError(
+            "some processes share a part of their rows; choose sizes of sequence and tensor whose "
+            "product divides the devices of a process, or is a multiple of them"
+        )
+    return next(index for index, part in enumerate(parts) if mine in part), len(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class LentMesh:
+    """Lends layers the axes of a mesh, by the axis of arrays that they divide
+    (`nn.per_device.use_axes`)."""
+
+    mesh: Mesh
+
+    def __call__(self, role: str) -> LentAxis | None:
+        names = [name for name in dividing_axes(role) if self.mesh.shape[name] > 1]
+        if not names:
+            return None
+        size = math.prod(self.mesh.shape[name] for name in names)
+        return LentAxis(names[0] if len(names) == 1 else tuple(names), size, self._shard_map)
+
+    def _shard_map(self, function: Callable, in_axes: Any, out_axes: Any) -> Callable:
+        specs = jax.tree.map(lambda axes: spec_of(*axes.split()), (in_axes, out_axes))
+        # The function adds up what it must; JAX would refuse results that only it knows are equal.
+        return jax.shard_map(
+            function, mesh=self.mesh, in_specs=specs[0], out_specs=specs[1], check_vma=False
+        )
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -159,10 +256,13 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def place_local_rows(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Moves a batch to the devices; `batch` has the rows of this process."""
-    sharding = NamedSharding(mesh, ROWS)
+    """Moves a batch to the devices; `batch` has the rows of this process (`process_part`)."""
+    sharding, parts = NamedSharding(mesh, ROWS), process_part(mesh)[1]
     return {
-        name: jax.make_array_from_process_local_data(sharding, rows) for name, rows in batch.items()
+        name: jax.make_array_from_process_local_data(
+            sharding, rows, (parts * len(rows), *rows.shape[1:])
+        )
+        for name, rows in batch.items()
     }
 
 
@@ -205,7 +305,7 @@ def partition_spec(path: str) -> PartitionSpec | None:
     parameter = parameter_at(path)
     if parameter is None:
         return None
-    return PartitionSpec(*(MESH_AXES.get(axis) for axis in parameter.axes))
+    return spec_of(*parameter.axes)
 
 
 def add_shardings(abstract: Any, mesh: Mesh) -> Any:
@@ -253,6 +353,11 @@ def _require_division(name: str, shape: tuple[int, ...], spec: PartitionSpec, me
 
 def _is_gpu(device: jax.Device) -> bool:
     return getattr(device, "platform", "") == "gpu"
+
+
+def _named_sizes(sizes: Mapping[str, int]) -> str:
+    """Text such as "fsdp 2 x tensor 4", without axes of size 1."""
+    return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
 
 
 def _divisors(count: int) -> str:

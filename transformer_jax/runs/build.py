@@ -14,7 +14,7 @@ from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.models import MODELS
-from transformer_jax.nn.per_device import use_sharded_call
+from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.remat import HOST, rematerialized_layers
 from transformer_jax.nn.transformer import intercept_residual_stream
 from transformer_jax.parallel import sharding
@@ -190,6 +190,7 @@ def _update_options(
             intercept_residual_stream(engine.constrain),
             rematerialized_layers(remat),
             use_sharded_call(engine.sharded_call),
+            use_axes(engine.lent_mesh),
         ):
             return task.loss(params, batch, rng)
 

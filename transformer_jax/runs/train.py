@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
@@ -26,6 +25,7 @@ from transformer_jax.nn.lora import merge_adapters
 from transformer_jax.parallel import hosts
 from transformer_jax.parallel.engines import Engine, create_state
 from transformer_jax.parallel.hosts import Fingerprint
+from transformer_jax.parallel.sharding import process_part
 from transformer_jax.runs import build
 from transformer_jax.runs.base_run import (
     base_provenance,
@@ -186,8 +186,11 @@ class SingleRun:
         return self.base_snapshot and self.base_snapshot.params(abstract)
 
     def batches(self, rows: int) -> TrainBatches:
-        shard = (jax.process_index(), jax.process_count())
-        return build.batches_of(self.settings, self.task, self.examples, rows, shard)
+        try:
+            part = process_part(self.engine.mesh)
+        except ValueError as error:
+            raise UserError(f"config.parallel: {error}") from error
+        return build.batches_of(self.settings, self.task, self.examples, rows, part)
 
     def log(self, start: int) -> RunLog | NoLog:
         if not hosts.is_primary():

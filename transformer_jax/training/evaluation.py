@@ -17,8 +17,9 @@ from transformer_jax.data.batches.pipeline import EvalBatches, eval_batches
 from transformer_jax.data.examples import Corpus
 from transformer_jax.errors import UserError
 from transformer_jax.metrics import add_sums
+from transformer_jax.nn.per_device import use_axes
 from transformer_jax.parallel import hosts
-from transformer_jax.parallel.sharding import mesh_of, place_like
+from transformer_jax.parallel.sharding import LentMesh, mesh_of, place_like
 from transformer_jax.ranges import Range, Steps, check_fields
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.files import atomic_writer
@@ -110,7 +111,8 @@ class Evaluator:
         """Computes the task's metrics of the loss over all examples, without decoding."""
         sums: dict[str, float] = {}
         mesh = mesh_of(params)
-        with platform.sharded_over(mesh.size if mesh else 1):
+        lent = None if mesh is None else LentMesh(mesh)
+        with platform.sharded_over(mesh.size if mesh else 1), use_axes(lent):
             batches = track(batched(self._batches, 1), len(self._batches), "batch")
             for (batch,) in batches:
                 batch_sums = self._batch_sums(params, place_like(params, batch))

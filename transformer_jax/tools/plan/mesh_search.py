@@ -103,10 +103,10 @@ class SearchSizes:
     """Sizes that limit the meshes to try.
 
     Attributes:
-      devices: number of devices.
+      devices: devices along `data`, `fsdp` and `tensor`.
       local: devices of a host or a slice, within which `tensor` stays.
       state: bytes of parameters and optimizer state.
-      rows: of a batch.
+      rows: of a batch, for each device along `expert`.
       d_model: width of the model.
       heads: of keys and values.
     """

@@ -238,15 +238,16 @@ def _lower_continuation(
 
 
 def search_sizes(settings: Settings, devices: Sequence[jax.Device]) -> SearchSizes:
-    """Sizes of a config that limit the meshes to try."""
+    """Sizes of a config that limit the meshes to try; `expert` and `sequence` stay as they are."""
+    parallel = settings.parallel
     undivided = dataclasses.replace(settings, parallel=ParallelConfig(engine="jit"))
     training = abstract_training(undivided, devices[:1])
     state = training.state
     return SearchSizes(
-        devices=len(devices),
+        devices=len(devices) // (parallel.expert * parallel.sequence),
         local=len([one for one in devices if slice_of(one) == slice_of(devices[0])]),
         state=bytes_per_device((state.params, state.opt_state, state.live)),
-        rows=training.rows,
+        rows=training.rows // parallel.expert,
         d_model=settings.model.d_model,
         heads=settings.model.key_value_heads,
     )

@@ -45,7 +45,7 @@ _OUTSIDE_MODEL = {"train": ("optimizer", "5.3 Optimizer"), "decode": ("search", 
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 TABLE_ROWS = {
-    "mesh": lambda r: " x ".join(f"{axis} {size}" for axis, size in r["mesh"].items()),
+    "mesh": lambda r: _named_axes(r["mesh"]),
     "engine, dtype": lambda r: f"{r['engine']}, {r['dtype']}",
     "accumulation, remat": lambda r: f"{r['accumulation_steps']}, {r['remat']}",
     "parameters": lambda r: f"{r['parameters']:,}",
@@ -348,6 +348,10 @@ def _with_unit(number: float | None) -> str:
         if number >= size:
             return f"{number / size:.2f}{unit}"
     return f"{number:.0f}"
+
+
+def _named_axes(mesh: Mapping[str, int]) -> str:
+    return " x ".join(f"{axis} {size}" for axis, size in mesh.items() if size > 1) or "one device"
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> str:
