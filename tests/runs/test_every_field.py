@@ -165,6 +165,8 @@ OTHERS = {
 TESTED_ELSEWHERE = {
     "task.name": "the bases differ in it",
     "model.architecture": "a task goes with few",
+    "model.attention_layer": "one entry: tests/nn/test_layers.py",
+    "model.feed_forward": "one entry: tests/nn/test_layers.py",
     "model.attention": "same results, another way: tests/nn/test_fused_attention.py",
     "data.name": "the bases differ in it",
     "data.num_workers": "same results, another way: tests/data/batches",

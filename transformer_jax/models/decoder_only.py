@@ -8,13 +8,15 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import flax.linen as nn
-from jaxtyping import Array, Float, Int
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.nn.attention import Sequences
-from transformer_jax.nn.cache import KVCache, at_prompt_ends
+from transformer_jax.nn.cache import Cache, at_prompt_ends
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
+from transformer_jax.nn.layers import init_caches
 from transformer_jax.nn.masks import row_places
+from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Decoder
 
 
@@ -79,7 +81,7 @@ class DecoderOnly(nn.Module):
 
     def prefill(
         self, prompt: Int[Array, "B P"], prompt_lengths: Int[Array, " B"], max_length: int
-    ) -> tuple[Float[Array, "B V"], tuple[()], tuple[KVCache, ...]]:
+    ) -> tuple[Float[Array, "B V"], tuple[()], tuple[Cache, ...]]:
         """Reads prompts of unequal lengths in one batch.
 
         Args:
@@ -91,24 +93,29 @@ class DecoderOnly(nn.Module):
           logits of the first token after the prompt, an empty memory, and the decoding state (axis
           0 of every leaf is B).
         """
-        empty = KVCache.empty(self.config, prompt.shape[0], max_length)
-        x, caches = self._decode(prompt, (empty,) * self.config.num_layers)
+        c = self.config
+        caches = init_caches(c, c.num_layers, prompt.shape[0], max_length)
+        real = jnp.arange(prompt.shape[1]) < prompt_lengths[:, None]
+        x, caches = self._decode(prompt, caches, real)
         last, caches = at_prompt_ends(x, prompt_lengths, caches)
         return self._project(last).logits()[:, 0], (), caches
 
     def decode_step(
-        self, tokens: Int[Array, " N"], memory: tuple[()], state: tuple[KVCache, ...]
-    ) -> tuple[Float[Array, "N V"], tuple[KVCache, ...]]:
+        self, tokens: Int[Array, " N"], memory: tuple[()], state: tuple[Cache, ...]
+    ) -> tuple[Float[Array, "N V"], tuple[Cache, ...]]:
         """Decodes one more token of each row; returns logits of the next token, and the state."""
         x, state = self._decode(tokens[:, None], state)
         return self._project(x).logits()[:, 0], state
 
     def _decode(
-        self, tokens: Int[Array, "N T"], caches: tuple[KVCache, ...]
-    ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
+        self,
+        tokens: Int[Array, "N T"],
+        caches: tuple[Cache, ...],
+        real: Bool[Array, "N T"] | None = None,
+    ) -> tuple[Float[Array, "N T D"], tuple[Cache, ...]]:
         positions = caches[0].next_positions(tokens.shape[1])
         x = self.input(self.embedding.embed(tokens), positions, True)
-        sequences = Sequences(self.input.position_encoding, positions, mask=None)
+        sequences = Sequences(self.input.position_encoding, positions, mask=None, real=real)
         return self.decoder(x, sequences, caches=caches)
 
     def _project(self, x: Float[Array, "N T D"]) -> Unprojected:

@@ -10,17 +10,18 @@ from typing import Any, ClassVar, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.models.config import ModelConfig
-from transformer_jax.nn.attention import Sequences
-from transformer_jax.nn.cache import EncoderOutput, KVCache, Memory, at_prompt_ends
+from transformer_jax.nn.cache import Cache, EncoderOutput, Memory, at_prompt_ends
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.embeddings import Embedding, Unprojected
+from transformer_jax.nn.layers import init_caches
 from transformer_jax.nn.masks import Segments, padding_mask, row_places
 from transformer_jax.nn.norms import make_norm
 from transformer_jax.nn.positions import encoding_class
+from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Decoder, Encoder
 
 
@@ -199,7 +200,7 @@ class EncoderDecoder(Seq2Seq):
         prompt: Int[Array, "B P"],
         prompt_lengths: Int[Array, " B"],
         max_length: int,
-    ) -> tuple[Float[Array, "B V"], tuple[Memory, ...], tuple[KVCache, ...]]:
+    ) -> tuple[Float[Array, "B V"], tuple[Memory, ...], tuple[Cache, ...]]:
         """Encodes sources and decodes prompts, of unequal lengths, in one batch.
 
         Args:
@@ -219,27 +220,31 @@ class EncoderDecoder(Seq2Seq):
         memory = self.decoder.remember(EncoderOutput(encoded, padding_mask(segment_ids)))
         memory = tuple(layer.cast(self.config) for layer in memory)
         caches = self.empty_state(source.shape[0], max_length)
-        x, caches = self._decode(prompt, memory, caches)
+        real = jnp.arange(prompt.shape[1]) < prompt_lengths[:, None]
+        x, caches = self._decode(prompt, memory, caches, real)
         last, caches = at_prompt_ends(x, prompt_lengths, caches)
         return self._project(last).logits()[:, 0], memory, caches
 
     def decode_step(
-        self, tokens: Int[Array, " N"], memory: tuple[Memory, ...], state: tuple[KVCache, ...]
-    ) -> tuple[Float[Array, "N V"], tuple[KVCache, ...]]:
+        self, tokens: Int[Array, " N"], memory: tuple[Memory, ...], state: tuple[Cache, ...]
+    ) -> tuple[Float[Array, "N V"], tuple[Cache, ...]]:
         """Decodes one more token of each row; returns logits of the next token, and the state."""
         x, state = self._decode(tokens[:, None], memory, state)
         return self._project(x).logits()[:, 0], state
 
-    def empty_state(self, rows: int, max_length: int) -> tuple[KVCache, ...]:
-        empty = KVCache.empty(self.config, rows, max_length)
-        return (empty,) * self.config.num_decoder_layers
+    def empty_state(self, rows: int, max_length: int) -> tuple[Cache, ...]:
+        return init_caches(self.config, self.config.num_decoder_layers, rows, max_length)
 
     def _decode(
-        self, tokens: Int[Array, "N T"], memory: tuple[Memory, ...], caches: tuple[KVCache, ...]
-    ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
+        self,
+        tokens: Int[Array, "N T"],
+        memory: tuple[Memory, ...],
+        caches: tuple[Cache, ...],
+        real: Bool[Array, "N T"] | None = None,
+    ) -> tuple[Float[Array, "N T D"], tuple[Cache, ...]]:
         positions = caches[0].next_positions(tokens.shape[1])
         x = self._embed_target(tokens, positions, deterministic=True)
-        sequences = Sequences(self.target_encoding, positions, mask=None)
+        sequences = Sequences(self.target_encoding, positions, mask=None, real=real)
         return self.decoder(x, sequences, memory, True, caches)
 
     def _embed_target(

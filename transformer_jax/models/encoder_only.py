@@ -11,13 +11,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.nn.attention import Sequences
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.embeddings import Embedding, InputEmbedding, Unprojected
 from transformer_jax.nn.feed_forward import ACTIVATIONS
 from transformer_jax.nn.linear import Linear
 from transformer_jax.nn.masks import row_places
 from transformer_jax.nn.norms import make_norm
+from transformer_jax.nn.sublayers import Sequences
 from transformer_jax.nn.transformer import Encoder
 
 

@@ -9,22 +9,20 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import flax.linen as nn
 import jax.numpy as jnp
-from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from transformer_jax.nn import fused_attention, restricted_attention
 from transformer_jax.nn.attention_inputs import AttentionInputs
-from transformer_jax.nn.cache import KVCache, Memory
+from transformer_jax.nn.cache import Cache, KVCache, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear, fused_projection
-from transformer_jax.nn.masks import Segments
 from transformer_jax.nn.norms import RMSNorm
 from transformer_jax.nn.ops import head_outputs, head_products, product_dtype, soft_cap, softmax
 from transformer_jax.nn.positions import PositionEncoding, encoding_class
+from transformer_jax.nn.sublayers import AttentionLayer, Sequences
 from transformer_jax.runtime import platform
 
 Weights = Float[Array, "B H T S"]
@@ -76,48 +74,21 @@ def attention_logits(
     return soft_cap(logits, logit_cap)
 
 
-class Sequences(struct.PyTreeNode):
-    """Positions and mask of the T tokens in each row, for self-attention.
-
-    Attributes:
-      encoding: the position encoding of the stack.
-      positions: [N, T], from 0 in each packed sentence.
-      mask: [N, 1, T, T]; None with a cache, which has its own.
-      segments: segment ids that the mask was made from, if any.
-    """
-
-    encoding: PositionEncoding
-    positions: Int[Array, "N T"]
-    mask: Bool[Array, "#N 1 T T"] | None
-    segments: Segments | None = None
-
-    @classmethod
-    def packed(
-        cls,
-        encoding: PositionEncoding,
-        positions: Int[Array, "N T"],
-        segment_ids: Int[Array, "N T"],
-    ) -> "Sequences":
-        """Sentences packed into rows, with a look-ahead mask if the encoding is causal."""
-        segments = Segments(segment_ids, segment_ids, encoding.causal)
-        return cls(encoding, positions, segments.mask(), segments)
-
-
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(AttentionLayer):
     """MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O (section 3.2.2).
 
     `self_attend` and `cross_attend` project their inputs to queries, keys and values; `attend`
     computes equation 1 and W^O. The weights [B, H, T, S] pass through the method `weigh` and the
     heads' outputs [B, T, H, V] through `combine`, where hooks read or replace them (`nn.hooks`). On
     request they are sown as intermediates, "weights" (before dropout) and "heads".
-
-    Attributes:
-      config: of the model.
-      num_sublayers: sublayers of the stack; initialization "gpt2" scales W^O by their number.
     """
 
-    config: TransformerConfig
-    num_sublayers: int = 1
+    reads = (
+        *("model.key_size", "model.value_size", "model.num_key_value_heads"),
+        *("model.attention_window", "model.full_attention_every", "model.attention_scale"),
+        *("model.logit_cap", "model.qk_norm", "model.attention_bias"),
+        *("model.attention_dropout_rate", "model.attention"),
+    )
 
     def setup(self) -> None:
         c = self.config
@@ -139,8 +110,8 @@ class MultiHeadAttention(nn.Module):
         x: Float[Array, "N T D"],
         sequences: Sequences,
         deterministic: bool,
-        cache: KVCache | None = None,
-    ) -> tuple[Float[Array, "N T D"], KVCache | None]:
+        cache: Cache | None = None,
+    ) -> tuple[Float[Array, "N T D"], Cache | None]:
         """Self-attention. With a cache, the T new tokens attend to the cached tokens and to each
         other; the N rows are the beams of B sentences.
 
@@ -150,7 +121,7 @@ class MultiHeadAttention(nn.Module):
         encoding, positions = sequences.encoding, sequences.positions
         query, key, value = self.projections(x)
         query, key = encoding.of_layer(self.config).rotate(query, key, positions)
-        if cache is not None:
+        if isinstance(cache, KVCache):
             cache = cache.append(key, value)
             inputs = cache.inputs(query, positions)
         else:
@@ -159,6 +130,10 @@ class MultiHeadAttention(nn.Module):
             inputs = inputs.replace(segments=sequences.segments)
         inputs = inputs.replace(window=self.config.attention_window)
         return self.attend(inputs, deterministic, encoding).reshape(x.shape), cache
+
+    @classmethod
+    def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> KVCache:
+        return KVCache.empty(config, rows, max_length)
 
     def cross_attend(
         self, x: Float[Array, "N T D"], memory: Memory, deterministic: bool

@@ -72,7 +72,36 @@ class Memory(struct.PyTreeNode):
         return AttentionInputs(query, keys, values, self.mask, segments=self.segments)
 
 
-class KVCache(struct.PyTreeNode):
+class Cache(struct.PyTreeNode):
+    """Base class of what an attention layer keeps of the tokens decoded so far, for the J beams of
+    each of B sentences. Its bytes are those of `jax.eval_shape` of `AttentionLayer.init_cache`.
+
+    Attributes:
+      length: int32 [B], number of tokens read.
+    """
+
+    length: Int[Array, " B"]
+
+    @property
+    def num_beams(self) -> int:
+        """Number of beams J of a sentence."""
+        raise NotImplementedError
+
+    def reorder(self, parents: Int[Array, "B K"]) -> "Cache":
+        """Cache of K >= J new beams; each continues the old beam that `parents` names."""
+        raise NotImplementedError
+
+    def next_positions(self, num_new: int) -> Int[Array, "N T"]:
+        """Positions of the next T tokens of each beam, int32 [N, T]."""
+        return jnp.repeat(self.length, self.num_beams)[:, None] + jnp.arange(num_new)
+
+    def ending_at(self, lengths: Int[Array, " B"]) -> "Cache":
+        """Cache that ends with the last real token of each prompt, for prompts of unequal lengths
+        read in one batch."""
+        return self.replace(length=lengths)
+
+
+class KVCache(Cache):
     """Keys and values of the tokens decoded so far, for all beams of each sentence.
 
     Keys and values are never moved: when a beam is continued by another one, `reorder` only changes
@@ -89,7 +118,6 @@ class KVCache(struct.PyTreeNode):
     keys: Float[Array, "B G L J K"]
     values: Float[Array, "B G L J V"]
     origins: Int[Array, "B J L"]
-    length: Int[Array, " B"]
 
     @classmethod
     def empty(cls, config: TransformerConfig, rows: int, max_length: int) -> "KVCache":
@@ -104,11 +132,9 @@ class KVCache(struct.PyTreeNode):
 
     @property
     def num_beams(self) -> int:
-        """Number of beams J of a sentence."""
         return self.origins.shape[1]
 
     def reorder(self, parents: Int[Array, "B K"]) -> "KVCache":
-        """Cache of K >= J new beams; each continues the old beam that `parents` names."""
         more = parents.shape[1] - self.num_beams
         if self.num_beams == 1 and not more:
             return self
@@ -149,10 +175,6 @@ class KVCache(struct.PyTreeNode):
             query_positions=self._by_sentence(positions),
             key_positions=self._key_positions(),
         )
-
-    def next_positions(self, num_new: int) -> Int[Array, "N T"]:
-        """Positions of the next T tokens of each beam, int32 [N, T]."""
-        return jnp.repeat(self.length, self.num_beams)[:, None] + jnp.arange(num_new)
 
     def _by_sentence(self, x: Shaped[Array, "N T ..."]) -> Shaped[Array, "B JT ..."]:
         return x.reshape(len(self.length), -1, *x.shape[2:])
@@ -196,9 +218,9 @@ def _write(
 
 
 def at_prompt_ends(
-    x: Float[Array, "B P D"], lengths: Int[Array, " B"], caches: tuple[KVCache, ...]
-) -> tuple[Float[Array, "B 1 D"], tuple[KVCache, ...]]:
+    x: Float[Array, "B P D"], lengths: Int[Array, " B"], caches: tuple[Cache, ...]
+) -> tuple[Float[Array, "B 1 D"], tuple[Cache, ...]]:
     """Features of each prompt's last token, and caches that end with it, for prompts of unequal
     lengths in one batch."""
     last = jnp.take_along_axis(x, lengths[:, None, None] - 1, axis=1)
-    return last, tuple(cache.replace(length=lengths) for cache in caches)
+    return last, tuple(cache.ending_at(lengths) for cache in caches)

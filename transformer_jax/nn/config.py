@@ -45,6 +45,10 @@ class TransformerConfig:
       num_key_value_heads: heads G of keys and values, shared by groups of query heads: 1 is
         multi-query (Shazeer 2019), more is grouped-query attention (Ainslie et al. 2023); None:
         num_heads.
+      attention_layer: layer that mixes the tokens of a sequence, in self-attention, an entry of
+        `nn.layers.ATTENTION_LAYERS`.
+      feed_forward: layer that computes each token by itself, an entry of
+        `nn.layers.FEED_FORWARDS`.
       attention_window: width r of local attention (section 4): in a decoder each token attends to
         the last r tokens, itself included; in an encoder to r - 1 tokens on either side. n tokens
         cost O(r n). None: no window.
@@ -139,6 +143,8 @@ class TransformerConfig:
     key_size: Size | None = None
     value_size: Size | None = None
     num_key_value_heads: Heads | None = None
+    attention_layer: str = "multi_head"
+    feed_forward: str = "dense"
     attention_window: Length | None = None
     full_attention_every: Annotated[int, Range(2, 256)] | None = None
     attention_scale: Annotated[float, Range(0, 1e3, "(]")] | None = None

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
 from transformer_jax.nn.linear import Linear
+from transformer_jax.nn.sublayers import FeedForwardLayer
 from transformer_jax.registry import Registry
 
 ACTIVATIONS: Registry[Callable[[Array], Array]] = Registry(
@@ -26,19 +26,17 @@ ACTIVATIONS: Registry[Callable[[Array], Array]] = Registry(
 )
 
 
-class FeedForward(nn.Module):
+class FeedForward(FeedForwardLayer):
     """FFN(x) = max(0, x W1 + b1) W2 + b2 (equation 2), or another activation than max(0, x).
 
     Gated (Shazeer 2020): FFN(x) = (activation(x Wg + bg) * (x W1 + b1)) W2 + b2. The third matrix
     adds half of the parameters; with 2/3 of d_ff their number is the same as without.
-
-    Attributes:
-      config: of the model.
-      num_sublayers: sublayers of the stack; initialization "gpt2" scales W2 by their number.
     """
 
-    config: TransformerConfig
-    num_sublayers: int = 1
+    reads = (
+        *("model.d_ff", "model.gated_feed_forward", "model.feed_forward_bias"),
+        "model.feed_forward_dropout_rate",
+    )
 
     def setup(self) -> None:
         c = self.config
@@ -50,7 +48,12 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS.find(c.activation)
         self.dropout = Dropout(c.feed_forward_dropout_rate, c.dropout_bits)
 
-    def __call__(self, x: Float[Array, "B T D"], deterministic: bool) -> Float[Array, "B T D"]:
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        deterministic: bool,
+        real: Bool[Array, "B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
         if self.config.gated_feed_forward:
             hidden = self.activation(self.gate(x)) * self.inner(x)
         else:

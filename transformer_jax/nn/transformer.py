@@ -11,13 +11,14 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from transformer_jax.nn.attention import MultiHeadAttention, Sequences
-from transformer_jax.nn.cache import EncoderOutput, KVCache, Memory
+from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.cache import Cache, EncoderOutput, Memory
 from transformer_jax.nn.config import TransformerConfig
 from transformer_jax.nn.dropout import Dropout
-from transformer_jax.nn.feed_forward import FeedForward
 from transformer_jax.nn.layer_scan import is_stacked, scan_layers
+from transformer_jax.nn.layers import attention_class, feed_forward_class
 from transformer_jax.nn.norms import final_norm, make_norm
+from transformer_jax.nn.sublayers import Sequences
 
 
 class Residual(nn.Module):
@@ -90,9 +91,9 @@ class EncoderLayer(nn.Module):
 
     def setup(self) -> None:
         num_sublayers = 2 * self.depth
-        self.self_attention = MultiHeadAttention(self.config, num_sublayers)
+        self.self_attention = attention_class(self.config)(self.config, num_sublayers)
         self.self_attention_residual = Residual(self.config)
-        self.feed_forward = FeedForward(self.config, num_sublayers)
+        self.feed_forward = feed_forward_class(self.config)(self.config, num_sublayers)
         self.feed_forward_residual = Residual(self.config)
 
     def __call__(
@@ -102,7 +103,8 @@ class EncoderLayer(nn.Module):
         y, _ = self.self_attention.self_attend(y, sequences, deterministic)
         x = self.self_attention_residual.after(x, y, deterministic)
 
-        y = self.feed_forward(self.feed_forward_residual.before(x), deterministic)
+        y = self.feed_forward_residual.before(x)
+        y = self.feed_forward(y, deterministic, sequences.real)
         return self.feed_forward_residual.after(x, y, deterministic)
 
 
@@ -151,12 +153,12 @@ class DecoderLayer(nn.Module):
 
     def setup(self) -> None:
         num_sublayers = (3 if self.attends_to_encoder else 2) * self.depth
-        self.self_attention = MultiHeadAttention(self.config, num_sublayers)
+        self.self_attention = attention_class(self.config)(self.config, num_sublayers)
         self.self_attention_residual = Residual(self.config)
         if self.attends_to_encoder:
             self.cross_attention = MultiHeadAttention(self.config, num_sublayers)
             self.cross_attention_residual = Residual(self.config)
-        self.feed_forward = FeedForward(self.config, num_sublayers)
+        self.feed_forward = feed_forward_class(self.config)(self.config, num_sublayers)
         self.feed_forward_residual = Residual(self.config)
 
     def remember(self, encoded: EncoderOutput) -> Memory:
@@ -169,8 +171,8 @@ class DecoderLayer(nn.Module):
         sequences: Sequences,
         memory: Memory | None,
         deterministic: bool,
-        cache: KVCache | None = None,
-    ) -> tuple[Float[Array, "N T D"], KVCache | None]:
+        cache: Cache | None = None,
+    ) -> tuple[Float[Array, "N T D"], Cache | None]:
         """Returns the layer's output and the cache grown by T. Without an encoder there is no
         memory."""
         y = self.self_attention_residual.before(x)
@@ -182,7 +184,8 @@ class DecoderLayer(nn.Module):
             y = self.cross_attention.cross_attend(y, memory, deterministic)
             x = self.cross_attention_residual.after(x, y, deterministic)
 
-        y = self.feed_forward(self.feed_forward_residual.before(x), deterministic)
+        y = self.feed_forward_residual.before(x)
+        y = self.feed_forward(y, deterministic, sequences.real)
         return self.feed_forward_residual.after(x, y, deterministic), cache
 
 
@@ -223,8 +226,8 @@ class Decoder(nn.Module):
         sequences: Sequences,
         encoded: EncoderOutput | tuple[Memory, ...] = (),
         deterministic: bool = True,
-        caches: tuple[KVCache, ...] = (),
-    ) -> tuple[Float[Array, "N T D"], tuple[KVCache, ...]]:
+        caches: tuple[Cache, ...] = (),
+    ) -> tuple[Float[Array, "N T D"], tuple[Cache, ...]]:
         """Computes features of embedded tokens, and the layers' caches grown by T.
 
         Args:
@@ -234,7 +237,7 @@ class Decoder(nn.Module):
           deterministic: no dropout.
           caches: one for each layer; empty to attend only within x.
         """
-        grown: list[KVCache | None] = []
+        grown: list[Cache | None] = []
         if is_stacked(self):
             x = scan_layers(self, self._layer_function(sequences, encoded, deterministic), x)
         else:

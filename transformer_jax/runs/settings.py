@@ -27,6 +27,7 @@ from transformer_jax.logs.run_log import LoggingConfig
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
+from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS
 from transformer_jax.nn.norms import NORMS
 from transformer_jax.nn.positions import POSITIONS
 from transformer_jax.nn.positions.rotary import SCALINGS
@@ -137,6 +138,8 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     TASKS,
     METRICS,
     MODELS,
+    ATTENTION_LAYERS,
+    FEED_FORWARDS,
     POSITIONS,
     SCALINGS,
     ACTIVATIONS,

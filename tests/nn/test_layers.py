@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sublayers of one's own, in stacks and models that know only their base classes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.errors import UserError
+from transformer_jax.models.decoder_only import DecoderOnly
+from transformer_jax.nn.attention import MultiHeadAttention
+from transformer_jax.nn.cache import Cache
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.feed_forward import FeedForward
+from transformer_jax.nn.layers import ATTENTION_LAYERS, FEED_FORWARDS, init_caches
+from transformer_jax.nn.parameters import Parameter, parameter_at
+from transformer_jax.nn.sublayers import AttentionLayer
+
+SIZES = dict(d_model=8, d_ff=16, num_heads=2, num_layers=2, vocab_size=11, dtype="float32")
+TOKENS = np.random.default_rng(0).integers(1, 11, (2, 5))
+
+
+class TotalCache(Cache):
+    """Sum of the tokens of each row."""
+
+    total: jax.Array
+
+    @property
+    def num_beams(self):
+        return self.total.shape[1]
+
+
+class Total(AttentionLayer):
+    """Each token's output is the sum of all real tokens up to it, by a recurrent state."""
+
+    position_hooks = ()
+    parameters = (Parameter("total_scale", "scale", ("model",)),)
+
+    def setup(self):
+        self.scale = self.param("total_scale", lambda key: jnp.ones(self.config.d_model))
+
+    def self_attend(self, x, sequences, deterministic, cache=None):
+        real = 1.0 if sequences.real is None else sequences.real[..., None]
+        sums = jnp.cumsum(x * real, axis=1)
+        if cache is not None:
+            sums = sums + cache.total.reshape(len(x), 1, -1)
+            total = sums[:, -1].reshape(cache.total.shape)
+            cache = cache.replace(total=total, length=cache.length + x.shape[1])
+        return sums * self.scale, cache
+
+    @classmethod
+    def init_cache(cls, config, rows, max_length):
+        return TotalCache(jnp.zeros(rows, jnp.int32), jnp.zeros((rows, 1, config.d_model)))
+
+
+class Untold(MultiHeadAttention):
+    @classmethod
+    def init_cache(cls, config, rows, max_length):
+        return AttentionLayer.init_cache.__func__(cls, config, rows, max_length)
+
+
+class Routed(FeedForward):
+    """Padding gets nothing."""
+
+    def __call__(self, x, deterministic, real=None):
+        y = super().__call__(x, deterministic)
+        return y if real is None else y * real[..., None]
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    for registry in (ATTENTION_LAYERS, FEED_FORWARDS):
+        entries = dict(registry)
+        monkeypatch.setattr(registry, "_entries", entries)
+    ATTENTION_LAYERS._entries |= {"total": Total, "untold": Untold}
+    FEED_FORWARDS._entries["routed"] = Routed
+
+
+def model_of(**fields):
+    config = TransformerConfig(**SIZES, architecture="decoder_only", **fields)
+    model = DecoderOnly(config)
+    return model, jax.jit(model.init)(jax.random.key(0), TOKENS)["params"]
+
+
+def test_a_recurrent_layer_passes_over_the_padding_of_prompts(registered):
+    model, params = model_of(attention_layer="total", positions="none", feed_forward="routed")
+    assert "total_scale" in params["decoder"]["layer_1"]["self_attention"]
+    full = model.apply({"params": params}, TOKENS)
+    lengths = np.array([5, 3])
+    prefill = lambda *given: model.apply({"params": params}, *given, 8, method="prefill")  # noqa: E731
+    logits, memory, state = jax.jit(prefill)(TOKENS, lengths)
+    np.testing.assert_allclose(logits, full[[0, 1], lengths - 1], atol=1e-5)
+    logits, state = model.apply(
+        {"params": params}, jnp.array([7, 7]), memory, state, method="decode_step"
+    )
+    more = np.concatenate([TOKENS[1:, :3], [[7]]], axis=1)
+    np.testing.assert_allclose(logits[1], model.apply({"params": params}, more)[0, -1], atol=1e-5)
+    np.testing.assert_array_equal(state[0].length, lengths + 1)
+
+
+def test_a_layer_without_a_cache_does_not_decode(registered):
+    model, params = model_of(attention_layer="untold")
+    model.apply({"params": params}, TOKENS)
+    with pytest.raises(UserError, match="Untold has no `init_cache`, so that it cannot decode"):
+        model.apply({"params": params}, TOKENS, np.array([5, 5]), 8, method="prefill")
+
+
+def test_layers_are_named_in_the_config_and_bring_rows_of_the_table(registered):
+    config = TransformerConfig(**SIZES, attention_layer="total")
+    caches = jax.eval_shape(lambda: init_caches(config, 2, rows=3, max_length=4))
+    assert [cache.total.shape for cache in caches] == [(3, 1, 8)] * 2
+    assert parameter_at("decoder/layer_0/self_attention/total_scale").axes == ("model",)
+    with pytest.raises(ValueError, match="attention_layer is 'totl', not one of multi_head"):
+        init_caches(TransformerConfig(**SIZES, attention_layer="totl"), 1, 1, 1)

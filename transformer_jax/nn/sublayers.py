@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Base classes of the sublayers of a Transformer layer: attention layers and feed-forward layers.
+
+Stacks, models, caches, hooks and plans know a sublayer only by these classes; `nn.layers` has the
+registries. N rows (while decoding, the beams of B sentences), T tokens, D model.
+"""
+
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+import flax.linen as nn
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.errors import UserError
+from transformer_jax.nn.cache import Cache
+from transformer_jax.nn.config import TransformerConfig
+from transformer_jax.nn.masks import Segments
+from transformer_jax.nn.parameters import PARAMETERS, Parameter
+from transformer_jax.nn.positions import PositionEncoding
+
+
+class Sequences(struct.PyTreeNode):
+    """Positions and mask of the T tokens in each row, for the sublayers.
+
+    Attributes:
+      encoding: the position encoding of the stack.
+      positions: [N, T], from 0 in each packed sentence.
+      mask: [N, 1, T, T]; None with a cache, which has its own.
+      segments: segment ids that the mask was made from, if any.
+      real: [N, T], False for padding; None: every token is real. While prompts of unequal lengths
+        are read into a cache, a recurrent state passes over the padding.
+    """
+
+    encoding: PositionEncoding
+    positions: Int[Array, "N T"]
+    mask: Bool[Array, "#N 1 T T"] | None
+    segments: Segments | None = None
+    real: Bool[Array, "N T"] | None = None
+
+    @classmethod
+    def packed(
+        cls,
+        encoding: PositionEncoding,
+        positions: Int[Array, "N T"],
+        segment_ids: Int[Array, "N T"],
+    ) -> "Sequences":
+        """Sentences packed into rows, with a look-ahead mask if the encoding is causal."""
+        segments = Segments(segment_ids, segment_ids, encoding.causal)
+        return cls(encoding, positions, segments.mask(), segments, segment_ids > 0)
+
+
+class Sublayer(nn.Module):
+    """A part of a layer with a residual connection around it.
+
+    Attributes:
+      config: of the layer (`TransformerConfig.of_layer`).
+      num_sublayers: sublayers of the stack; initialization "gpt2" scales the last matrix by it.
+      parameters: rows of the table of parameters, which the definition of the class adds to it.
+      reads: config fields, "section.field", that this class reads and others may not.
+      options: dataclass of its own config fields, if it has any.
+    """
+
+    config: TransformerConfig
+    num_sublayers: int = 1
+
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
+    reads: ClassVar[Collection[str]] = ()
+    options: ClassVar[type | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        PARAMETERS.extend(vars(cls).get("parameters", ()))
+
+
+class AttentionLayer(Sublayer):
+    """Mixes the tokens of a sequence; base class of the entries of `model.attention_layer`.
+
+    Attributes:
+      position_hooks: hooks of position encodings that it calls; an encoding with others is refused.
+        Empty: it knows the order of tokens without an encoding, as recurrent layers do.
+      packs: whether sentences packed into a row stay apart.
+      bidirectional: whether it works in an encoder, where tokens see later ones.
+    """
+
+    position_hooks: ClassVar[Collection[str]] = ("rotate", "bias", "logit_bias", "extra_values")
+    packs: ClassVar[bool] = True
+    bidirectional: ClassVar[bool] = True
+
+    def self_attend(
+        self,
+        x: Float[Array, "N T D"],
+        sequences: Sequences,
+        deterministic: bool,
+        cache: Cache | None = None,
+    ) -> tuple[Float[Array, "N T D"], Cache | None]:
+        """Mixes the T tokens of each row. With a cache they continue its tokens.
+
+        Returns:
+          the output, and the cache grown by T.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def init_cache(cls, config: TransformerConfig, rows: int, max_length: int) -> Cache:
+        """Empty cache for one beam of each of `rows` sentences of up to `max_length` tokens.
+
+        Raises:
+          UserError: the layer has no cache.
+        """
+        raise UserError(
+            f"config.model.attention_layer: {cls.__name__} has no `init_cache`, so that it cannot "
+            "decode: give it one, or only train and score with it"
+        )
+
+
+class FeedForwardLayer(Sublayer):
+    """Computes each token by itself; base class of the entries of `model.feed_forward`."""
+
+    def __call__(
+        self,
+        x: Float[Array, "N T D"],
+        deterministic: bool,
+        real: Bool[Array, "N T"] | None = None,
+    ) -> Float[Array, "N T D"]:
+        """Computes the sublayer's output.
+
+        Args:
+          x: the sublayer's input.
+          deterministic: no dropout.
+          real: False for padding, which a layer that routes tokens gives no place; None: every
+            token is real.
+        """
+        raise NotImplementedError
