@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-entropy with label smoothing (section 5.4) and z-loss, from logits or tile by tile.
+"""Losses of tokens by name; cross-entropy with label smoothing (section 5.4) and z-loss.
 
 The logits of a batch are by far its largest array: GPT-2 has 50,257 for each token.
 `tiled_token_losses` computes them for one tile of the vocabulary at a time and never holds all.
@@ -7,18 +7,21 @@ The logits of a batch are by far its largest array: GPT-2 has 50,257 for each to
 N tokens, D model, V vocabulary, W tokens of a tile.
 """
 
+import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.errors import UserError
 from transformer_jax.nn.embeddings import Unprojected
 from transformer_jax.nn.int8 import Int8Matrix
 from transformer_jax.nn.ops import einsum, soft_cap
+from transformer_jax.registry import Registry
 from transformer_jax.runtime import platform
 from transformer_jax.runtime.accelerators import accelerator_of
 
@@ -37,7 +40,8 @@ class TokenLosses(NamedTuple):
     """Losses of each token. Only `losses` has gradients.
 
     Attributes:
-      losses: cross-entropy with the smoothed label, in nats.
+      losses: what training minimizes: cross-entropy with the smoothed label, in nats, or another
+        loss (`TOKEN_LOSSES`).
       nll: cross-entropy with the label itself, in nats.
       correct: True if the label is the argmax (the first of equal logits).
     """
@@ -45,6 +49,104 @@ class TokenLosses(NamedTuple):
     losses: Losses
     nll: Losses
     correct: Bool[Array, "*B"]
+
+
+@dataclasses.dataclass(frozen=True)
+class LossOptions:
+    """Settings of a training loss.
+
+    Attributes:
+      label_smoothing: eps, the probability spread over the vocabulary (section 5.4).
+      loss_tiles: number of tiles that the vocabulary is split into; None: chosen by
+        `tiled_token_losses`.
+      r_drop: alpha, weight of R-Drop, which runs each row twice with different dropout; 0: off.
+      z_loss: weight of the square of the logits' log-normalizer.
+      loss: entry of `TOKEN_LOSSES`.
+      options: options of that entry.
+    """
+
+    label_smoothing: float
+    loss_tiles: int | None
+    r_drop: float
+    z_loss: float
+    loss: str = "cross_entropy"
+    options: tuple[Any, ...] = ()
+
+    @property
+    def unregularized(self) -> "LossOptions":
+        """Options of the plain negative log-likelihood."""
+        return dataclasses.replace(
+            self, label_smoothing=0.0, z_loss=0.0, loss="cross_entropy", options=()
+        )
+
+    @property
+    def token_loss(self) -> "TokenLoss":
+        """Training loss of each token."""
+        return TOKEN_LOSSES[self.loss](self)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenLoss:
+    """Training loss of each token, or of each label of a classifier; an entry of `TOKEN_LOSSES`.
+
+    Subclasses define `losses`. A loss that should not hold all logits at once overrides `of_hidden`
+    too.
+
+    Attributes:
+      config: settings of the loss.
+      reads: fields of the config that only this loss and its like read.
+    """
+
+    config: LossOptions
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def losses(self, logits: Logits, labels: Labels) -> Losses:
+        """Training loss of each token."""
+        raise NotImplementedError
+
+    def of_logits(self, logits: Logits, labels: Labels) -> TokenLosses:
+        """Computes the losses of tokens with these logits.
+
+        Raises:
+          UserError: `losses` does not return one loss per label.
+        """
+        fixed = jax.lax.stop_gradient(logits)
+        losses = self.losses(logits, labels)
+        if losses.shape != labels.shape:
+            raise UserError(
+                f"train.loss {self.config.loss!r} returns an array of shape {losses.shape} for "
+                f"labels of shape {labels.shape}; return one loss per label, without a mean"
+            )
+        return TokenLosses(losses, cross_entropy(fixed, labels), _is_argmax(fixed, labels))
+
+    def of_hidden(self, predicted: Unprojected, labels: Labels, exact: bool = True) -> TokenLosses:
+        """Computes the losses of tokens with these final hidden states.
+
+        Args:
+          predicted: hidden states and their projection to logits.
+          labels: correct tokens.
+          exact: False: on CPUs, round the logits to the dtype of their product, for speed in
+            training.
+        """
+        return self.of_logits(predicted.logits(exact), labels)
+
+
+class CrossEntropy(TokenLoss):
+    """Cross-entropy with label smoothing and z-loss, tile by tile; R-Drop adds to it."""
+
+    reads = ("train.label_smoothing", "train.z_loss", "train.loss_tiles", "train.r_drop")
+
+    def losses(self, logits: Logits, labels: Labels) -> Losses:
+        return cross_entropy(logits, labels, self.config.label_smoothing, self.config.z_loss)
+
+    def of_hidden(self, predicted: Unprojected, labels: Labels, exact: bool = True) -> TokenLosses:
+        c = self.config
+        return tiled_token_losses(
+            predicted, labels, c.label_smoothing, c.z_loss, c.loss_tiles, exact
+        )
+
+
+TOKEN_LOSSES: Registry[type[TokenLoss]] = Registry("train.loss", {"cross_entropy": CrossEntropy})
 
 
 def token_losses(

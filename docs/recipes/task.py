@@ -33,7 +33,7 @@ class Regression(Classification):
     def build(cls, parts):
         length, size = parts.data.max_length, parts.vocab_sizes["text"]
         body = parts.make_model(*BODIES, reach=length, vocab_size=size)
-        return cls(TextClassifier(body, num_classes=1), parts.tokenizers, length, 0.0)
+        return cls(TextClassifier(body, num_classes=1), parts.tokenizers, length, parts.loss)
 
     def preprocess(self, example, rng):
         label = round(1000 * number(example["label"]))  # features are integers

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from transformer_jax.data.batches.pipeline import TrainBatches, train_batches
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import DecodeConfig
+from transformer_jax.losses import LossOptions
 from transformer_jax.models import MODELS
 from transformer_jax.nn.per_device import use_axes, use_sharded_call
 from transformer_jax.nn.remat import HOST, rematerialized_layers
@@ -26,7 +27,7 @@ from transformer_jax.runs.settings import Settings
 from transformer_jax.runs.user_modules import describe_module_error
 from transformer_jax.runtime.platform import require_memory_kind
 from transformer_jax.tasks import TASKS
-from transformer_jax.tasks.interface import Batch, LossOptions, Task, TaskKind, TaskParts
+from transformer_jax.tasks.interface import Batch, Task, TaskKind, TaskParts
 from transformer_jax.tokenization import Tokenizers, expected_sizes
 from transformer_jax.training.diagnostics import Diagnostics
 from transformer_jax.training.evaluation import Evaluator
@@ -71,7 +72,9 @@ def build_task(
         model=settings.model,
         model_class=_entry(MODELS, settings.model.architecture),
         data=settings.data,
-        loss=LossOptions(train.label_smoothing, train.loss_tiles, train.r_drop, train.z_loss),
+        loss=LossOptions(
+            *(train.label_smoothing, train.loss_tiles, train.r_drop, train.z_loss), loss=train.loss
+        ),
         metric=settings.task.metric or kind.metric,
         vocab_sizes=vocab_sizes,
         tokenizers=tokenizers or Tokenizers({}),

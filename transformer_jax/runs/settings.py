@@ -24,6 +24,7 @@ from transformer_jax.data.sources import SOURCES
 from transformer_jax.errors import UserError
 from transformer_jax.inference.config import SEARCHES, DecodeConfig, searches_of
 from transformer_jax.logs.run_log import LoggingConfig
+from transformer_jax.losses import TOKEN_LOSSES
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.feed_forward import ACTIVATIONS
@@ -150,6 +151,7 @@ _REGISTRIES: tuple[Registry[Any], ...] = (
     OPTIMIZERS,
     SCHEDULES,
     SEARCHES,
+    TOKEN_LOSSES,
 )
 
 CHOICES: dict[str, Registry[Any]] = {registry.field: registry for registry in _REGISTRIES}

@@ -79,7 +79,7 @@ _TEXT = {"text": ("text",)}
 
 _TOKEN_METRICS = ("loss", "perplexity", "accuracy", "padding", "num_examples")
 
-_SMOOTHING, _Z_LOSS = "train.label_smoothing", "train.z_loss"
+_LOSS, _Z_LOSS = ("train.loss", "train.label_smoothing"), "train.z_loss"
 _LENGTH = "data.max_length"
 _SCORED = ("eval.num_examples", "eval.command")  # tasks with metrics of their outputs
 _DOCUMENTS = (
@@ -105,7 +105,7 @@ _TEXT_PAIR_FIELDS = (*("tokenizer.joint", "task.metric", "data.cache_dir", "trai
 _PAIR_FIELDS = (
     *("data.max_source_length", "data.max_target_length"),
     *_TEXT_PAIR_FIELDS,
-    *(*_LOGITS, _SMOOTHING, _Z_LOSS, "train.r_drop", *_SCORED, *_decode(Translation)),
+    *(*_LOGITS, *_LOSS, _Z_LOSS, "train.r_drop", *_SCORED, *_decode(Translation)),
 )
 
 TASKS: Registry[TaskKind] = Registry(
@@ -137,28 +137,28 @@ TASKS: Registry[TaskKind] = Registry(
             _TEXT,
             defaults=_GPT_DEFAULTS,
             metrics=(*_TOKEN_METRICS, "bits_per_byte", "word_perplexity"),
-            reads=(*_DOCUMENTS, *_LOGITS, _SMOOTHING, _Z_LOSS, *_decode(LanguageModeling)),
+            reads=(*_DOCUMENTS, *_LOGITS, *_LOSS, _Z_LOSS, *_decode(LanguageModeling)),
         ),
         "instruction": TaskKind(
             Instruction.build,
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "conversations"},
             metrics=_TOKEN_METRICS,
-            reads=(_LENGTH, *_LOGITS, _SMOOTHING, _Z_LOSS, *_TEMPLATE, *_decode(Instruction)),
+            reads=(_LENGTH, *_LOGITS, *_LOSS, _Z_LOSS, *_TEMPLATE, *_decode(Instruction)),
         ),
         "preference": TaskKind(
             Preference.build,
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "preferences"},
             metrics=("loss", "accuracy", *MEANS, "padding", "num_examples"),
-            reads=(_LENGTH, *_LOGITS, _SMOOTHING, *_TEMPLATE, "task.beta", *_decode(Preference)),
+            reads=(_LENGTH, *_LOGITS, _LOSS[1], *_TEMPLATE, "task.beta", *_decode(Preference)),
         ),
         "choices": TaskKind(
             MultipleChoice.build,
             _TEXT,
             defaults=_GPT_DEFAULTS | {"data.name": "choices"},
             metrics=("loss", "perplexity", "accuracy", "accuracy_by_length", *_TOKEN_METRICS[3:]),
-            reads=(_LENGTH, *_LOGITS, _SMOOTHING, _Z_LOSS, *_SCORED, *_decode(MultipleChoice)),
+            reads=(_LENGTH, *_LOGITS, *_LOSS, _Z_LOSS, *_SCORED, *_decode(MultipleChoice)),
         ),
         "masked_lm": TaskKind(
             MaskedLanguageModeling.build,
@@ -168,6 +168,7 @@ TASKS: Registry[TaskKind] = Registry(
             reads=(
                 *_DOCUMENTS,
                 *_LOGITS,
+                _LOSS[0],
                 _Z_LOSS,
                 "task.mask_rate",
                 "task.whole_words",
@@ -183,7 +184,7 @@ TASKS: Registry[TaskKind] = Registry(
             _FINE_TUNING_DEFAULTS | {"data.name": "labeled_tsv"},
             metrics=("loss", "accuracy", "f1", "matthews", "num_examples"),
             reads=(
-                *(_LENGTH, "model.pooler_activation", _SMOOTHING),
+                *(_LENGTH, "model.pooler_activation", *_LOSS),
                 *_SCORED,
                 *_decode(Classification),
             ),
@@ -194,7 +195,7 @@ TASKS: Registry[TaskKind] = Registry(
             {"tags": str.split},
             _FINE_TUNING_DEFAULTS | {"data.name": "tagged_words"},
             metrics=("loss", "accuracy", "words", "num_examples"),
-            reads=(_LENGTH, _SMOOTHING, *_SCORED, *_decode(Tagging)),
+            reads=(_LENGTH, *_LOSS, *_SCORED, *_decode(Tagging)),
         ),
     },
 )

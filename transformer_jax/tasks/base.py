@@ -233,13 +233,13 @@ class LabelingTask(BaseTask):
       model: maps tokens to logits of the labels.
       tokenizers: tokenizers of the side "text" and of the side of the labels.
       max_length: slots of a row.
-      label_smoothing: label smoothing of the training loss.
+      loss_options: settings of the training loss.
     """
 
     model: Any
     tokenizers: Tokenizers
     max_length: int
-    label_smoothing: float
+    loss_options: LossOptions
     bodies: ClassVar[Sequence[type[Any]]] = BODIES
     head: ClassVar[type[Any]]
     label_side: ClassVar[str]
@@ -259,7 +259,7 @@ class LabelingTask(BaseTask):
         vocab_sizes = dict.fromkeys(of_stacks, sizes["text"])
         body = parts.make_model(*cls.bodies, reach=length, **vocab_sizes)
         model = cls.head(body, num_classes=sizes[cls.label_side])
-        return cls(model, parts.tokenizers, length, parts.loss.label_smoothing)
+        return cls(model, parts.tokenizers, length, parts.loss)
 
     def metrics(self, sums: Mapping[str, Any], examples: Corpus) -> dict[str, Any]:
         """Returns the mean loss of a label, in nats."""

@@ -18,7 +18,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
-from transformer_jax.losses import token_losses
 from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import BODIES, TextClassifier
 from transformer_jax.models.encoder_decoder import EncoderDecoder
@@ -80,10 +79,10 @@ class Classification(LabelingTask):
         return frame.around(*tokens)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Returns the cross-entropy of each text's label, label-smoothed in training."""
+        """Returns the training loss of each text's label."""
         logits = self.logits(params, batch, batch["label_segment_ids"], rng)
         _, labels, counted = self.supervised(batch)
-        found = token_losses(logits, labels, self.label_smoothing)
+        found = self.loss_options.token_loss.of_logits(logits, labels)
         return packed_loss(batch, self.read, found, counted)
 
     def supervised(self, batch: Batch) -> Supervised:

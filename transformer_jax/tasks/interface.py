@@ -7,7 +7,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from transformer_jax.decoding import BeamTree
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs
 from transformer_jax.inference.pairs import PairScore
+from transformer_jax.losses import LossOptions
 from transformer_jax.models import MODELS
 from transformer_jax.models.config import ModelConfig
 from transformer_jax.nn.positions import check_num_positions
@@ -230,29 +231,6 @@ class DeclaresDecodeFields(Protocol):
     @property
     def evaluates_by(self) -> Collection[str]:
         """Fields that `evaluate` reads."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LossOptions:
-    """Settings of a training loss.
-
-    Attributes:
-      label_smoothing: eps, the probability spread over the vocabulary (section 5.4).
-      loss_tiles: number of tiles that the vocabulary is split into; None: chosen by
-        `losses.tiled_token_losses`.
-      r_drop: alpha, weight of R-Drop, which runs each row twice with different dropout; 0: off.
-      z_loss: weight of the square of the logits' log-normalizer.
-    """
-
-    label_smoothing: float
-    loss_tiles: int | None
-    r_drop: float
-    z_loss: float
-
-    @property
-    def unregularized(self) -> Self:
-        """Options of the plain negative log-likelihood."""
-        return dataclasses.replace(self, label_smoothing=0.0, z_loss=0.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,13 +23,13 @@ from transformer_jax.inference.pairs import (
     row_bytes,
     score_pairs,
 )
-from transformer_jax.losses import TokenLosses, symmetric_kl, tiled_token_losses, token_losses
+from transformer_jax.losses import LossOptions, TokenLosses, symmetric_kl
 from transformer_jax.metrics import padding_sums, token_sums
 from transformer_jax.models import apply_model
 from transformer_jax.models.decoder_only import DecoderOnly
 from transformer_jax.models.encoder_decoder import shift_right
 from transformer_jax.runtime import platform
-from transformer_jax.tasks.interface import Batch, LossOptions, LossSums, Params, Supervised
+from transformer_jax.tasks.interface import Batch, LossSums, Params, Supervised
 from transformer_jax.tokenization import Frame, SpecialTokens, Tokenizer, Tokenizers
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class CausalLosses:
         return self.model.init(rng, row, row, row)["params"]
 
     def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Label-smoothed cross-entropy of the targets that count."""
+        """Training loss of the targets that count."""
         found = self._losses(params, batch, self.options, rng, exact=rng is None)
         return packed_loss(batch, self.read, found, _counted(batch))
 
@@ -166,11 +166,7 @@ class CausalLosses:
         """Losses of all targets, [B, T] each."""
         inputs = row_inputs(batch, "input")
         predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        return tiled_token_losses(
-            *(predicted, batch["target"], options.label_smoothing, options.z_loss),
-            tiles=options.loss_tiles,
-            exact=exact,
-        )
+        return options.token_loss.of_hidden(predicted, batch["target"], exact)
 
 
 def split_tokens(tokenizer: Tokenizer, source: str, target: str) -> ContextTarget:
@@ -237,8 +233,7 @@ class Seq2SeqLosses:
         return self.model.init(rng, *[row] * 6)["params"]
 
     def __call__(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Label-smoothed cross-entropy of each target token; in training with R-Drop, if it is
-        on."""
+        """Training loss of each target token; in training with R-Drop, if it is on."""
         if self.options.r_drop and rng is not None:
             found = self._r_drop_losses(params, batch, rng)
         else:
@@ -293,11 +288,7 @@ class Seq2SeqLosses:
         predicted = apply_model(
             self.model, params, *self._inputs(batch), rng=rng, method="unprojected"
         )
-        return tiled_token_losses(
-            *(predicted, self._labels(batch), options.label_smoothing, options.z_loss),
-            tiles=options.loss_tiles,
-            exact=exact,
-        )
+        return options.token_loss.of_hidden(predicted, self._labels(batch), exact)
 
     def _r_drop_losses(self, params: Params, batch: Batch, rng: jax.Array) -> TokenLosses:
         """Losses of all target tokens by R-Drop, [B, T] each (Liang et al. 2021, equation 4,
@@ -311,8 +302,7 @@ class Seq2SeqLosses:
         inputs = self._inputs(twice)
         predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
         logits = predicted.logits(exact=False)
-        eps, z_loss = self.options.label_smoothing, self.options.z_loss
-        found = token_losses(logits, self._labels(twice), eps, z_loss)
+        found = self.options.token_loss.of_logits(logits, self._labels(twice))
         divergence = symmetric_kl(logits[::2], logits[1::2])
         losses = (found.losses[::2] + found.losses[1::2]) / 2 + self.options.r_drop / 4 * divergence
         return TokenLosses(losses, found.nll[::2], found.correct[::2])

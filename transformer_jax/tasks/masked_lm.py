@@ -22,7 +22,7 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import PaddedBatch, label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, as_row, text_inputs
-from transformer_jax.losses import tiled_token_losses
+from transformer_jax.losses import LossOptions
 from transformer_jax.models import apply_model
 from transformer_jax.models.encoder_only import EncoderOnly
 from transformer_jax.runtime import platform
@@ -57,9 +57,7 @@ class MaskedLanguageModeling(BaseTask):
       mask_rate: share of a window's tokens that are predicted. Of these, 80% are replaced by
         [MASK], 10% by a random token, and 10% are kept; the choice differs from epoch to epoch.
       whole_words: predict all pieces of a word, or none.
-      loss_tiles: number of tiles that the vocabulary is split into; see
-        `losses.tiled_token_losses`.
-      z_loss: see `losses.cross_entropy`.
+      loss_options: settings of the training loss.
       pooling: how vectors of tokens become one; None: no vectors of texts.
       normalize: scale them to length 1.
     """
@@ -70,8 +68,7 @@ class MaskedLanguageModeling(BaseTask):
     windows: DocumentWindows
     mask_rate: float
     whole_words: bool
-    loss_tiles: int | None
-    z_loss: float
+    loss_options: LossOptions
     pooling: str | None = None
     normalize: bool = False
     read: ClassVar[Sequence[str]] = ("text",)
@@ -115,8 +112,7 @@ class MaskedLanguageModeling(BaseTask):
             windows=DocumentWindows(parts.data.packing, parts.caching, parts.data.num_train_tokens),
             mask_rate=parts.task.mask_rate,
             whole_words=parts.task.whole_words,
-            loss_tiles=parts.loss.loss_tiles,
-            z_loss=parts.loss.z_loss,
+            loss_options=dataclasses.replace(parts.loss, label_smoothing=0.0),
             pooling=parts.task.pooling,
             normalize=parts.task.normalize,
         )
@@ -183,16 +179,14 @@ class MaskedLanguageModeling(BaseTask):
         return np.array(chosen, np.int64)
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Returns the cross-entropy of the tokens to predict, at most `num_predicted` of a row.
+        """Returns the training loss of the tokens to predict, at most `num_predicted` of a row.
 
         The sum "restored" is the number of chosen tokens beyond that.
         """
         batch, restored = restore_beyond(batch, self.num_predicted)
         inputs, labels, counted = self.supervised(batch)
         predicted = apply_model(self.model, params, *inputs, rng=rng, method="unprojected")
-        found = tiled_token_losses(
-            predicted, labels, 0.0, self.z_loss, self.loss_tiles, exact=rng is None
-        )
+        found = self.loss_options.token_loss.of_hidden(predicted, labels, exact=rng is None)
         loss, weight, sums = packed_loss(batch, self.read, found, counted)
         return loss, weight, {**sums, "restored": restored}
 

@@ -19,7 +19,6 @@ from transformer_jax.errors import UserError
 from transformer_jax.inference.batches import label_rows
 from transformer_jax.inference.config import DecodeConfig
 from transformer_jax.inference.model_inputs import ModelInputs, text_inputs
-from transformer_jax.losses import token_losses
 from transformer_jax.models import apply_model
 from transformer_jax.models.classifier import TokenClassifier
 from transformer_jax.runtime import platform
@@ -81,10 +80,10 @@ class Tagging(LabelingTask):
         return frame.around(text), firsts
 
     def loss(self, params: Params, batch: Batch, rng: jax.Array | None) -> LossSums:
-        """Returns the cross-entropy of each word's tag, label-smoothed in training."""
+        """Returns the training loss of each word's tag."""
         inputs, tags, counted = self.supervised(batch)
         logits = apply_model(self.model, params, *inputs, rng=rng)
-        found = token_losses(logits, tags, self.label_smoothing)
+        found = self.loss_options.token_loss.of_logits(logits, tags)
         return packed_loss(batch, self.read, found, counted)
 
     def supervised(self, batch: Batch) -> Supervised:

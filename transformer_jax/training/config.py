@@ -23,6 +23,7 @@ class TrainConfig:
       rows_per_device: rows per device and micro-batch, as an alternative to `accumulation_steps`:
         the number of micro-batches then follows from the number of devices. None: use
         `accumulation_steps`.
+      loss: loss of each predicted token or label (`losses.TOKEN_LOSSES`).
       label_smoothing: epsilon of label smoothing, spread over the whole vocabulary (section 5.4).
       z_loss: weight of log^2 Z in the loss, where Z is the denominator of the softmax over the
         vocabulary; it keeps logits from drifting (Chowdhery et al. 2022, who use 1e-4).
@@ -54,6 +55,7 @@ class TrainConfig:
     scale_to_data: bool = False
     accumulation_steps: Annotated[int, Range(1, 10**6)] = 1
     rows_per_device: Annotated[int, Range(1, 10**6)] | None = None
+    loss: str = "cross_entropy"
     label_smoothing: Annotated[float, Range(0, 1, "[)")] = 0.1
     z_loss: Annotated[float, Range(0, 1)] = 0.0
     loss_tiles: Annotated[int, Range(1, 4096)] | None = None
